@@ -185,7 +185,7 @@ impl<B: Router> Bus<B> {
             (true, None) => return Err(StartError::NoPlace),
             (true, Some(path)) => {
                 let learn = |session: &OwnedName, identity: &str| router.know_owner(session, identity);
-                let index = Index::open(&path, config.limits.owner_expiry, learn)?;
+                let index = Index::open(&path, &config.limits, learn)?;
                 let (owner_writer, owner_thread) = owner_store::start(index, Arc::clone(&waker))?;
                 (Some(owner_writer), Some(owner_thread))
             }

@@ -35,6 +35,9 @@ const MAX_REPLAY_MEMORY: usize = 256 << 20;
 /// How many bytes of the params of all sessions are kept to restore them, without a memory budget.
 const MAX_SESSION_PARAMS: usize = 256 << 20;
 
+/// How many bytes the records of session owners may take, without a memory budget.
+const MAX_OWNER_BYTES: usize = 256 << 20;
+
 /// Everything a bus is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -357,6 +360,16 @@ impl Limits {
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
             0 => (all, one),
             memory => (all.min(memory / 8), one.min(memory / 16)),
+        }
+    }
+
+    /// How many bytes the records of session owners may take: of all sessions, and of those of one identity. With a memory budget it is an
+    /// eighth and a sixteenth of that.
+    #[must_use]
+    pub(crate) fn owner_memory(&self) -> (usize, usize) {
+        match usize::try_from(self.memory).unwrap_or(usize::MAX) {
+            0 => (MAX_OWNER_BYTES, MAX_OWNER_BYTES),
+            memory => (MAX_OWNER_BYTES.min(memory / 8), MAX_OWNER_BYTES.min(memory / 16)),
         }
     }
 

@@ -5,7 +5,7 @@
 
 mod file;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -23,10 +23,8 @@ pub use file::OwnersError;
 const MAX_PENDING_ENTRIES: usize = 1024;
 /// Entries per write.
 const MAX_BATCH_ENTRIES: usize = 4096;
-/// Sessions with a recorded owner. Beyond that, the identity with the most loses its least recently used ones.
-const MAX_OWNED_SESSIONS: usize = 1 << 20;
-/// Bytes of the names of all these sessions.
-const MAX_NAME_BYTES: usize = 256 << 20;
+/// Part of its entries that an identity loses when there are too many, the least recently used ones.
+const FORGOTTEN_DIVISOR: usize = 16;
 /// Entries that may wait in the event loop before new sessions are refused.
 const MAX_WAITING: usize = 16_384;
 /// Interval of removing expired entries from an idle index.
@@ -147,8 +145,11 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWr
 pub(crate) struct Index {
     file: File,
     known: HashMap<OwnedName, Owned>,
-    /// Bytes of the names in `known`.
+    /// Bytes of the entries in `known`, of all and of each identity.
     bytes: usize,
+    bytes_of: HashMap<Arc<str>, usize>,
+    /// Bytes that they may have, of all and of one identity.
+    limits: (usize, usize),
     expiry: Duration,
     /// Sessions whose entry in the file is outdated.
     missing: BTreeSet<OwnedName>,
@@ -157,17 +158,31 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Reads the file and passes each owner to `learn`. Expired entries are left out.
+    /// Reads the file and passes each owner to `learn`. Expired entries are left out, and those that are too many.
     pub(crate) fn open(
         path: &std::path::Path,
-        expiry: Duration,
+        limits: &Limits,
         mut learn: impl FnMut(&OwnedName, &str),
     ) -> Result<Self, OwnersError> {
         let (file, known) = File::open(path)?;
-        let bytes = known.keys().map(OwnedName::bytes).sum();
-        let mut index = Self { file, known, bytes, expiry, missing: BTreeSet::new(), behind: None };
+        let mut index = Self {
+            file,
+            known,
+            bytes: 0,
+            bytes_of: HashMap::new(),
+            limits: limits.owner_memory(),
+            expiry: limits.owner_expiry,
+            missing: BTreeSet::new(),
+            behind: None,
+        };
+        for (session, owned) in &index.known {
+            index.bytes += session.record_bytes();
+            *index.bytes_of.entry(Arc::clone(&owned.identity)).or_default() += session.record_bytes();
+        }
         index.expire(seconds());
-        index.shrink(MAX_OWNED_SESSIONS, MAX_NAME_BYTES);
+        index.shrink();
+        index.known.shrink_to_fit();
+        index.compact();
         for (session, owned) in &index.known {
             learn(session, &owned.identity);
         }
@@ -201,13 +216,8 @@ impl Index {
                 tell(OwnerStoreEvent::Kept(last));
             }
             let mut forgotten = if last.is_none() { self.expire(now) } else { Vec::new() };
-            forgotten.extend(self.shrink(MAX_OWNED_SESSIONS, MAX_NAME_BYTES));
-            if self.file.lines() > 2 * self.known.len() + MAX_BATCH_ENTRIES
-                && self.behind.is_none()
-                && let Err(error) = self.rewrite()
-            {
-                tracing::debug!(%error, "cannot compact session owners");
-            }
+            forgotten.extend(self.shrink());
+            self.compact();
             if !forgotten.is_empty() {
                 tell(OwnerStoreEvent::Forgotten(forgotten));
             }
@@ -231,15 +241,16 @@ impl Index {
                     });
                     if is_new {
                         self.missing.insert(session.clone());
-                        let length = session.bytes();
-                        if self.known.insert(session, Owned { identity, used: now }).is_none() {
-                            self.bytes += length;
+                        let bytes = session.record_bytes();
+                        let owned = Owned { identity: Arc::clone(&identity), used: now };
+                        if self.known.insert(session, owned).is_none() {
+                            self.bytes += bytes;
+                            *self.bytes_of.entry(identity).or_default() += bytes;
                         }
                     }
                 }
                 OwnerEntry::Disown { session } => {
-                    if self.known.remove(&session).is_some() {
-                        self.bytes -= session.bytes();
+                    if self.remove_entry(&session) {
                         self.missing.insert(session);
                     }
                 }
@@ -278,6 +289,16 @@ impl Index {
         }
     }
 
+    /// Rewrites the file if most of its lines are outdated.
+    fn compact(&mut self) {
+        if self.file.lines() > 2 * self.known.len() + MAX_BATCH_ENTRIES
+            && self.behind.is_none()
+            && let Err(error) = self.rewrite()
+        {
+            tracing::debug!(%error, "cannot compact session owners");
+        }
+    }
+
     /// Replaces the file by one with all known owners, for which the disk needs extra room.
     fn rewrite(&mut self) -> std::io::Result<()> {
         self.file.rewrite(&self.known)?;
@@ -298,53 +319,83 @@ impl Index {
         self.remove(|owned| owned.used < since)
     }
 
-    /// Removes the least recently used entries of the identity with the most while there are too many, so that no identity loses
-    /// a session because another one has more.
-    fn shrink(&mut self, most: usize, most_bytes: usize) -> Vec<OwnedName> {
+    /// Removes the least recently used entries of each identity that has more than its share, and of the identity with the most while
+    /// there are too many, so that no identity loses a session because another one has more.
+    fn shrink(&mut self) -> Vec<OwnedName> {
+        let (most, most_of_one) = self.limits;
         let mut forgotten = Vec::new();
-        while self.known.len() > most || self.bytes > most_bytes {
-            let by_bytes = self.known.len() <= most;
-            let mut sizes: HashMap<&Arc<str>, usize> = HashMap::new();
-            for (name, owned) in &self.known {
-                *sizes.entry(&owned.identity).or_default() += if by_bytes { name.bytes() } else { 1 };
-            }
-            let largest = sizes.into_iter().max_by_key(|(_, size)| *size).map(|(identity, _)| identity);
-            let Some(largest) = largest.cloned() else { break };
-            let mut times: Vec<u64> = self
-                .known
-                .values()
-                .filter(|owned| owned.identity == largest)
-                .map(|owned| owned.used)
-                .collect();
-            let at = times.len() / 16;
-            let since = *times.select_nth_unstable(at).1;
-            let gone = self.remove(|owned| owned.identity == largest && owned.used <= since);
-            if gone.is_empty() {
+        // Identities of which nothing can be removed.
+        let mut spared: HashSet<Arc<str>> = HashSet::new();
+        loop {
+            let others = self.bytes_of.iter().filter(|(identity, _)| !spared.contains(*identity));
+            let largest = others.max_by_key(|(_, bytes)| **bytes);
+            let Some((identity, bytes)) = largest.map(|(identity, bytes)| (Arc::clone(identity), *bytes))
+            else {
                 break;
+            };
+            let is_too_much = self.bytes > most && spared.is_empty() || bytes > most_of_one;
+            if !is_too_much {
+                break;
+            }
+            let gone = self.remove_oldest(&identity);
+            if gone.is_empty() {
+                spared.insert(identity);
             }
             forgotten.extend(gone);
         }
         forgotten
     }
 
+    /// Removes some entries of an identity, the least recently used ones.
+    fn remove_oldest(&mut self, identity: &Arc<str>) -> Vec<OwnedName> {
+        let own = self.known.iter().filter(|(_, owned)| owned.identity == *identity);
+        let mut own: Vec<(u64, &OwnedName)> = own
+            .filter(|(name, owned)| !self.guards(name, owned, |_| false))
+            .map(|(name, owned)| (owned.used, name))
+            .collect();
+        if own.is_empty() {
+            return Vec::new();
+        }
+        let at = own.len() / FORGOTTEN_DIVISOR;
+        let (since, _) = *own.select_nth_unstable(at).1;
+        let oldest = own.into_iter().filter(|(used, _)| *used <= since);
+        let oldest: Vec<OwnedName> = oldest.map(|(_, name)| name.clone()).collect();
+        for name in &oldest {
+            self.remove_entry(name);
+        }
+        oldest
+    }
+
+    /// Returns `true` if an entry has to stay. The agents' name for a session may be the clients' name for another identity's session. If
+    /// only the agents' name were forgotten, the owner of the other session could open this one.
+    fn guards(&self, session: &OwnedName, owned: &Owned, is_removed: impl Fn(&Owned) -> bool) -> bool {
+        let plain = session.pool.as_ref().and_then(|_| self.known.get(&OwnedName::from(&*session.name)));
+        plain.is_some_and(|plain| plain.identity != owned.identity && !is_removed(plain))
+    }
+
     fn remove(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<OwnedName> {
-        // The agents' name for a session may be the clients' name for another identity's session. If only the agents' name were
-        // forgotten, the owner of the other session could open this one.
-        let guards = |session: &OwnedName, owned: &Owned| {
-            let plain = session.pool.as_ref().and_then(|_| self.known.get(&OwnedName::from(&*session.name)));
-            plain.is_some_and(|plain| plain.identity != owned.identity && !is_it(plain))
-        };
         let names: Vec<_> = self
             .known
             .iter()
-            .filter(|(name, owned)| is_it(owned) && !guards(name, owned))
+            .filter(|(name, owned)| is_it(owned) && !self.guards(name, owned, &is_it))
             .map(|(name, _)| name.clone())
             .collect();
         for name in &names {
-            self.known.remove(name);
-            self.bytes -= name.bytes();
+            self.remove_entry(name);
         }
         names
+    }
+
+    fn remove_entry(&mut self, session: &OwnedName) -> bool {
+        let Some(owned) = self.known.remove(session) else { return false };
+        self.bytes -= session.record_bytes();
+        if let Some(bytes) = self.bytes_of.get_mut(&owned.identity) {
+            *bytes -= session.record_bytes();
+            if *bytes == 0 {
+                self.bytes_of.remove(&owned.identity);
+            }
+        }
+        true
     }
 }
 

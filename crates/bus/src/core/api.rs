@@ -119,6 +119,9 @@ pub enum Action {
     Finished,
 }
 
+/// Bytes that the tables need for the owner of a session, beside those of its names.
+const OWNER_RECORD_BYTES: usize = 256;
+
 /// A session name with an owner.
 ///
 /// Clients and agents may choose any text as a name. A name that the agents of a pool use is therefore never
@@ -132,9 +135,10 @@ pub struct OwnedName {
 }
 
 impl OwnedName {
-    /// Returns the number of bytes of both names.
-    pub(crate) fn bytes(&self) -> usize {
-        self.pool.as_ref().map_or(0, |pool| pool.len()) + self.name.len()
+    /// Returns about how many bytes the record of its owner takes in the tables of the core and of the thread that writes it, where each
+    /// has a copy of the names.
+    pub(crate) fn record_bytes(&self) -> usize {
+        OWNER_RECORD_BYTES + 2 * (self.pool.as_ref().map_or(0, |pool| pool.len()) + self.name.len())
     }
 }
 

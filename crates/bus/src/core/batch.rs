@@ -229,7 +229,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 && let Some(id) = frame.id()
                 && !state.inflight.contains_key(id)
             {
-                state.inflight.insert(id.into(), RequestLocation::Elsewhere);
+                state.inflight.insert(id.into(), RequestLocation::InBatch);
                 open.reserved.push(id.into());
             }
         }
@@ -274,7 +274,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && let Some(state) = self.core.clients.get_mut(client)
             && !state.inflight.contains_key(id)
         {
-            state.inflight.insert(id.into(), RequestLocation::Elsewhere);
+            state.inflight.insert(id.into(), RequestLocation::InBatch);
             open.ids.push(id.into());
         }
         let lifted = open.barrier.is_some() && View::parse(&answer).id() == open.barrier.as_deref();

@@ -7,7 +7,9 @@ use serde_json::json;
 use super::Ctx;
 use super::api::CoreOutput;
 use super::batch::BatchKey;
+use super::cancellation::{cancelled_id, names_one_request};
 use super::fan_out::FanKey;
+use super::progress::respelled;
 use super::request_id::Digits;
 use super::session::{Waiting, take_first};
 use super::splice::Parts;
@@ -21,45 +23,58 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles `$/cancel_request` of a client. The worker knows the request by another id.
     pub(super) fn cancel_request(&mut self, client: ClientKey, message: View<'_>) {
         let Some(state) = self.core.client(client) else { return };
-        let Some(raw) = message.request_id() else { return };
+        let Some(place) = cancelled_id(message) else { return };
+        let Some(raw) = message.bytes().get(place.clone()) else { return };
         match state.inflight.get(raw).copied() {
             Some(RequestLocation::At(worker, id)) => {
                 // The turn then gets the same time to end as a cancelled one.
-                let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
-                let turn = pending.filter(|pending| pending.what == RequestKind::Prompt);
-                if let Some(session) = turn.and_then(|pending| pending.session) {
-                    self.start_cancelling(session);
+                let pending = self.core.workers.get(worker).and_then(|state| state.pending.get(&id));
+                let is_turn = pending.is_some_and(|pending| pending.what == RequestKind::Prompt);
+                let key = pending.and_then(|pending| self.core.session_of_pending(pending));
+                let session = key.and_then(|key| self.core.sessions.get(key));
+                // Another session than that of the request could be another client's.
+                let is_named =
+                    message.session().is_none_or(|name| session.is_some_and(|it| *it.name == *name));
+                let wire = session.and_then(|session| session.wire.clone());
+                if !(is_named && names_one_request(message)) && !self.core.is_exclusive(worker) {
+                    self.core.counters.dropped += 1;
+                    return;
                 }
-                let digits = Digits::new(id);
-                // The cancel notifications of MCP and ACP name no session, so only the request id changes.
-                self.send_to_worker(
-                    worker,
-                    client,
-                    &Parts::new(message, &[(Part::RequestId, digits.as_bytes())]),
-                );
+                if let Some(key) = key.filter(|_| is_turn) {
+                    self.start_cancelling(key);
+                }
+                let line = respelled(message.bytes(), place, Digits::new(id).as_bytes());
+                let edit = wire.as_deref().map(|wire| (Part::Session, wire));
+                self.send_to_worker(worker, client, &Parts::new(View::parse(&line), edit.as_slice()));
             }
             Some(RequestLocation::Fanned(key)) => self.cancel_fan_out(key),
-            Some(RequestLocation::Elsewhere) => self.cancel_unsent(client, raw),
+            Some(location) => self.cancel_unsent(client, raw, location),
             None => self.cancel_held(client, raw),
         }
     }
 
     /// Returns `true` if the request to cancel is known here: sent, or queued within the searched lines.
     pub(super) fn can_cancel(&mut self, client: ClientKey, message: View<'_>) -> bool {
-        let Some(raw) = message.request_id() else { return false };
+        let Some(raw) = cancelled_id(message).and_then(|place| message.bytes().get(place)) else {
+            return false;
+        };
         let is_open = self.core.client(client).is_some_and(|state| state.inflight.contains_key(raw));
         is_open || self.place_among_held(client, raw).is_some()
     }
 
-    /// Cancels a request that waits for its session or for one worker.
-    fn cancel_unsent(&mut self, client: ClientKey, id: &[u8]) {
+    /// Cancels a request that waits for its session or for one worker. It is looked for only there: a client may cancel as often as it likes.
+    fn cancel_unsent(&mut self, client: ClientKey, id: &[u8], location: RequestLocation) {
         let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
-        let mut found = self.core.sessions.take_waiting(is_it);
-        found = found.or_else(|| self.core.awaited_creations.take_waiting(is_it));
-        for worker in self.core.workers.values_mut() {
-            found = found.or_else(|| take_first(&mut worker.backlog, is_it));
-            found = found.or_else(|| take_first(&mut worker.refused, is_it));
-        }
+        let lines = match location {
+            RequestLocation::AtSession(key) => self.core.sessions.get_mut(key).map(|it| &mut it.waiting),
+            RequestLocation::InBacklog(worker) => self.core.worker(worker).map(|it| &mut it.backlog),
+            RequestLocation::Refused(worker) => self.core.worker(worker).map(|it| &mut it.refused),
+            _ => None,
+        };
+        let found = match location {
+            RequestLocation::BehindCreations => self.core.awaited_creations.take_waiting(is_it),
+            _ => lines.and_then(|lines| take_first(lines, is_it)),
+        };
         match found {
             Some(waiting) => {
                 self.forget_elsewhere(client, &waiting.line);

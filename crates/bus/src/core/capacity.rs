@@ -10,7 +10,9 @@ use super::api::{CoreOutput, PoolId, Time};
 use super::identity::Identity;
 use super::route::Route;
 use super::session::{SessionKey, Waiting};
-use super::state::{InternalRequest, Opening, Pending, RequestOrigin, WorkerLifecycle, WorkerState};
+use super::state::{
+    InternalRequest, Opening, Pending, RequestLocation, RequestOrigin, WorkerLifecycle, WorkerState,
+};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 use super::turn_end::wire_name;
@@ -67,11 +69,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// opened count.
     fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
         let most = self.share_of_worker(state);
-        if state.sessions.len() + state.creating as usize >= most {
+        if state.sessions.len() + state.pending.creating() >= most {
             let is_its = |key: &&SessionKey| {
                 self.core.sessions.get(**key).is_some_and(|session| session.identity == identity)
             };
-            return state.sessions.iter().filter(is_its).count() + state.openings_of(identity) >= most;
+            return state.sessions.iter().filter(is_its).count() + state.pending.creating_for(identity)
+                >= most;
         }
         false
     }
@@ -173,7 +176,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let waiting = Waiting { client, line: (*opening.line).into(), batch, _charge: charge };
         if let Some(state) = self.core.client(client) {
             state.repeated = Some(id.clone());
-            state.inflight.insert(id.clone(), super::state::RequestLocation::Elsewhere);
+            state.inflight.insert(id.clone(), RequestLocation::Refused(worker));
         }
         match self.oldest_left(worker) {
             Some(key) => {

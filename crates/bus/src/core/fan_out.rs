@@ -216,7 +216,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let parts = self.core.fans.get_mut(key).map(|fan| std::mem::take(&mut fan.parts));
         let mut parts = parts.unwrap_or_default();
         parts.retain(|(worker, number)| {
-            let pending = self.core.worker(*worker).and_then(|state| state.pending.get_mut(number));
+            let pending = self.core.worker(*worker).and_then(|state| state.pending.get_mut(*number));
             let pending =
                 pending.filter(|pending| matches!(pending.asker, RequestOrigin::Fan(of) if of == key));
             pending.is_some_and(|pending| {

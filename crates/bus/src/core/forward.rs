@@ -128,9 +128,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.next_id += 1;
         let number = state.next_id;
-        if what.creates() {
-            state.creating += 1;
-        }
         state.used |= opening.is_some();
         if what == RequestKind::Initialize && is_acp {
             self.core.timers.set(deadline, Timer::Unanswered(worker, number));
@@ -140,6 +137,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let kept = id.len() + tag.map_or(0, <[u8]>::len) + token.as_ref().map_or(0, ExactSizeIterator::len);
         let request_charge = self.core.charge(client, PENDING_BYTES + kept);
+        let moves = self.core.moves_of(session);
         let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(
             number,
@@ -147,6 +145,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 asker: RequestOrigin::Client { client, id: id.into(), batch },
                 what,
                 session,
+                moves,
                 start: state.queued,
                 tag: tag.map(Box::from),
                 progress: token.as_ref().map(|place| message.bytes()[place.clone()].into()),
@@ -163,10 +162,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if what == RequestKind::Prompt {
                 state.prompts.push(number);
             }
-            if let Some(tag) = tag
+            if let (Some(tag), Some(key)) = (tag, session)
                 && state.tag.as_deref() != Some(tag)
             {
-                state.tag = Some(tag.into());
+                self.core.keep_tag(key, Some(tag));
             }
         }
         if let Some(key) = session {
@@ -215,13 +214,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         params: &[u8],
         session: Option<SessionKey>,
     ) {
+        let moves = self.core.moves_of(session);
         let Some(state) = self.core.worker(worker).filter(|state| !state.input_closed) else { return };
         state.next_id += 1;
         let number = state.next_id;
         let start = state.queued;
         let what = RequestKind::Other;
         let (tag, progress, opening, charge) = (None, None, None, None);
-        let pending = Pending { asker, what, session, start, tag, progress, opening, charge };
+        let pending = Pending { asker, what, session, moves, start, tag, progress, opening, charge };
         state.pending.insert(number, pending);
         let digits = Digits::new(number);
         let parts: [&[u8]; 7] = [
@@ -245,10 +245,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let Some(state) = self.core.worker(worker) else { return };
         let number = message.id().and_then(request_id::parse);
-        let Some(pending) = number.and_then(|number| state.pending.remove(&number)) else {
+        let Some(mut pending) = number.and_then(|number| state.pending.remove(number)) else {
             self.strike(worker, "answered an unknown request");
             return;
         };
+        pending.session = self.core.session_of_pending(&pending);
         let number = number.unwrap_or_default();
         self.mark_healthy(worker);
         if pending.what == RequestKind::Initialize
@@ -365,9 +366,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let Some(state) = self.core.worker(worker) else { return };
         let Some(number) = message.id().and_then(request_id::parse) else { return };
-        let Some(pending) = state.pending.remove(&number) else { return };
+        let Some(mut pending) = state.pending.remove(number) else { return };
+        pending.session = self.core.session_of_pending(&pending);
         let error = RpcError::new(code, words).effects(Effects::Possible);
-        self.forget_pending(worker, &pending, number);
+        self.forget_pending(&pending, number);
         if let Some(key) = pending.session.filter(|_| pending.what == RequestKind::Replay) {
             self.finish_replay(key, false);
         }

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::Ctx;
 use super::api::{ClientInfo, CoreOutput, Reason};
 use super::batch::{BatchKey, Sender};
+use super::cancellation::cancels_request;
 use super::request_id;
 use super::route::Route;
 use super::session::SessionKey;
@@ -37,8 +38,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         known.clients += 1;
         self.core.counters.connections += 1;
+        let account = self.core.memory.account(identity);
         let key = self.core.clients.insert(ClientState {
             identity,
+            account,
             scopes: from.scopes.map(Box::from),
             metered: from.metered,
             rate_limited: false,
@@ -409,7 +412,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         for place in state.inflight.into_values() {
             if let RequestLocation::At(worker, id) = place
-                && let Some(pending) = self.core.worker(worker).and_then(|worker| worker.pending.get_mut(&id))
+                && let Some(pending) = self.core.worker(worker).and_then(|worker| worker.pending.get_mut(id))
             {
                 pending.asker = RequestOrigin::Gone;
             }
@@ -471,9 +474,4 @@ fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
         RequestKind::from_method(&method)
     };
     Some((kind, cancels_request(&method)))
-}
-
-/// Returns `true` if a method cancels the request with the id `params.requestId`.
-fn cancels_request(method: &str) -> bool {
-    matches!(method, method::CANCEL_REQUEST | MCP_CANCELLED)
 }

@@ -6,9 +6,11 @@ use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use super::Ctx;
 use super::api::{Action, CoreOutput, Note};
 use super::batch::{BatchKey, Sender};
+use super::cancellation::LSP_CANCEL;
 use super::children::{UpdateEvent, read_update};
 use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
+use super::memory::ASKED_BYTES;
 use super::open_timeout::Opener;
 use super::request_id::{self, Digits};
 use super::session::{Session, SessionKey, SessionState, quoted};
@@ -71,6 +73,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.deliver_early_messages_of(worker, child);
             return;
         }
+        if message.is_method(LSP_CANCEL) {
+            self.forward_lsp_cancel(worker, message);
+            return;
+        }
         if self.show_progress(worker, message) {
             return;
         }
@@ -122,6 +128,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 None => pass.write_worker(worker, &[&line]),
             }
         };
+        if message.is_method(LSP_CANCEL) {
+            unanswered(self, RpcError::new(Code::InvalidRequest, "cancellation is a notification"));
+            return;
+        }
         if state.asking.contains_key(id) {
             let error = RpcError::new(Code::DuplicateId, "duplicate request id");
             unanswered(self, error);
@@ -137,7 +147,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let Some(state) = self.core.client(client) else { return };
                 state.next_ask += 1;
                 let number = state.next_ask;
-                let asked = Asked { worker, id: id.into(), batch, is_permission, session, server };
+                let bytes = ASKED_BYTES + 2 * id.len() + server.as_ref().map_or(0, |server| server.bytes());
+                let mut asked =
+                    Asked { worker, id: id.into(), batch, is_permission, session, server, charge: None };
                 if is_late {
                     self.answer_cancelled(&asked);
                     return;
@@ -146,12 +158,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.answer_without_client(&asked);
                     return;
                 }
-                if state.asked.len() >= MAX_OPEN_REQUESTS {
+                let is_full = state.asked.len() >= MAX_OPEN_REQUESTS;
+                if is_full || self.core.is_asked_too_much(client, bytes) {
                     let error =
                         RpcError::new(Code::Backpressure, "too many unanswered requests at this client");
                     self.fail_asked(&asked, &error);
                     return;
                 }
+                let Some(state) = self.core.client(client) else { return };
+                asked.charge = Some(state.account.charge(bytes));
                 state.asked.insert(number, asked);
                 if let Some(state) = self.core.worker(worker) {
                     state.asking.insert(id.into(), (client, number));
@@ -162,8 +177,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Target::Gone => {
-                let (id, session, server) = (id.into(), None, None);
-                self.answer_without_client(&Asked { worker, id, batch, is_permission, session, server });
+                let (id, session, server, charge) = (id.into(), None, None, None);
+                let asked = Asked { worker, id, batch, is_permission, session, server, charge };
+                self.answer_without_client(&asked);
             }
             Target::Opening => {
                 if let Some(name) = message.session()
@@ -209,7 +225,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if session.wire.is_some() {
                 alias = Some(quoted(&session.name));
             }
-            tag.clone_from(&session.tag);
+            tag = session.tag.as_deref().map(Box::<[u8]>::from);
             if session.child_set.is_some() {
                 alias = self.child_alias(worker, message).unwrap_or(alias);
                 respelled = self.rename_children(worker, key, message);
@@ -281,7 +297,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
-        let plain = message.request_id().is_none() && self.core.pool_of(session.pool).is_acp();
+        let plain = message.request_id().is_none()
+            && !message.is_method(LSP_CANCEL)
+            && self.core.pool_of(session.pool).is_acp();
         (named && lives && plain).then_some((session.recipient()?, key))
     }
 
@@ -324,14 +342,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     Opener::One(_) | Opener::Gone | Opener::Unknown => {}
                 }
             }
-            return match (state.creating, state.client) {
+            return match (state.pending.creates(), state.client) {
                 // Only this client uses the worker, so it gets everything. If the name is also in use elsewhere, it may get an
                 // alias, which is not known yet.
-                (0, Some(client)) => Target::Client(client, None),
+                (false, Some(client)) => Target::Client(client, None),
                 (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
-                (1.., _) => Target::Opening,
-                (0, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
-                (0, None) => Target::Foreign,
+                (true, _) => Target::Opening,
+                (false, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
+                (false, None) => Target::Foreign,
             };
         };
         let Some(session) = self.core.sessions.get(key) else { return Target::Gone };

@@ -105,8 +105,9 @@ impl Core {
     pub(super) fn has_room(&self, identity: Identity) -> bool {
         let most = self.limits.max_sessions_per_identity;
         let open = self.sessions.of_identity(identity);
-        let opening = || self.workers.iter().map(|(_, worker)| worker.openings_of(identity)).sum::<usize>();
-        let all = self.workers.iter().map(|(_, worker)| worker.creating as usize).sum::<usize>();
+        let opening =
+            || self.workers.iter().map(|(_, worker)| worker.pending.creating_for(identity)).sum::<usize>();
+        let all = self.workers.iter().map(|(_, worker)| worker.pending.creating()).sum::<usize>();
         // Counting per identity is rarely necessary.
         open + all < most || open + opening() < most
     }

@@ -93,17 +93,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             return;
         }
-        self.mark_elsewhere(client, message);
+        self.mark_waiting(client, message, RequestLocation::InBacklog(worker));
         let charge = self.core.charge_line(client, message.bytes());
         if let Some(state) = self.core.worker(worker) {
             state.backlog.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
         }
     }
 
-    /// Records that a request's id is in use although no worker has the request yet.
-    pub(super) fn mark_elsewhere(&mut self, client: ClientKey, message: View<'_>) {
+    /// Records where a request waits that no worker has yet. Its id is in use.
+    pub(super) fn mark_waiting(&mut self, client: ClientKey, message: View<'_>, at: RequestLocation) {
         if let (Some(id), Some(state)) = (message.id(), self.core.client(client)) {
-            state.inflight.insert(id.into(), RequestLocation::Elsewhere);
+            state.inflight.insert(id.into(), at);
         }
     }
 

@@ -143,7 +143,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             {
                 return Err(error);
             }
-            if self.misleads(pool, message) {
+            if self.misleads(client, pool, message) {
                 return Err(misnamed());
             }
         }

@@ -27,13 +27,23 @@ pub(super) struct AskedServer {
     request: String,
 }
 
+impl AskedServer {
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.own.len() + self.request.len()
+    }
+}
+
 const MAX_ID_BYTES: usize = 256;
 
 /// Longer ids of MCP requests are not kept.
 const MAX_REQUEST_BYTES: usize = 1024;
 
-/// Keys that name a server in a message: its id, or in an older form the id of its connection.
-const KEYS: [&str; 3] = ["serverId", "acpId", "connectionId"];
+/// The keys by which a message names a server.
+const KEYS: [&str; 2] = ["serverId", "acpId"];
+
+/// The key by which a message of an older form names a connection to a server. The client chooses that name, so it is never looked up among
+/// the ids of servers: it could be the id of another client's server.
+const CONNECTION: &str = "connectionId";
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Adds the servers that a session is opened with, for as long as the result is kept.
@@ -218,7 +228,7 @@ fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
     let found = KEYS.iter().map(|key| member(params, key)).collect::<Result<Vec<_>, _>>().ok()?;
     let mut names = found.into_iter().flatten();
     let name = decoded(params.get(names.next()?)?)?;
-    if names.next().is_some() {
+    if names.next().is_some() || member(params, CONNECTION).ok()?.is_some() {
         return None;
     }
     let request = member(params, "requestId").ok()?.and_then(|request| params.get(request));

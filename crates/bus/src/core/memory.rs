@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::Ctx;
 use super::api::CoreOutput;
+use super::cancellation::LSP_CANCEL;
 use super::from_client::MCP_CANCELLED;
 use super::identity::Identity;
 use super::table::ClientKey;
@@ -26,6 +27,8 @@ const SHORT_SHARE_DIVISOR: usize = 16;
 /// Bytes of the tables per pending request and per queued line, without their text.
 pub(super) const PENDING_BYTES: usize = 512;
 pub(super) const LINE_BYTES: usize = 256;
+/// Bytes that the tables need for a request of a worker that no client has answered, beside those of its id.
+pub(super) const ASKED_BYTES: usize = 256;
 /// `retryAfterMs` of requests that are refused for lack of memory.
 pub(super) const RETRY_MS: u64 = 1_000;
 
@@ -38,7 +41,7 @@ pub(super) struct Memory {
 
 /// Bytes held for one identity, and for all.
 #[derive(Debug)]
-struct Account {
+pub(super) struct Account {
     one: AtomicUsize,
     all: Arc<AtomicUsize>,
 }
@@ -51,20 +54,32 @@ pub(super) struct Charge {
 }
 
 impl Memory {
+    pub(super) fn account(&mut self, identity: Identity) -> Arc<Account> {
+        let new = || Arc::new(Account { one: AtomicUsize::new(0), all: Arc::clone(&self.all) });
+        Arc::clone(self.each.entry(identity).or_insert_with(new))
+    }
+
     pub(super) fn charge(&mut self, identity: Identity, bytes: usize) -> Charge {
-        let account = self
-            .each
-            .entry(identity)
-            .or_insert_with(|| Arc::new(Account { one: AtomicUsize::new(0), all: Arc::clone(&self.all) }));
-        let mut charge = Charge { bytes: 0, account: Arc::clone(account) };
-        charge.set(bytes);
-        charge
+        self.account(identity).charge(bytes)
     }
 
     /// Returns the bytes held for all identities and for one.
     pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
         let one = self.each.get(&identity).map_or(0, |account| account.one.load(Ordering::Relaxed));
         (self.all.load(Ordering::Relaxed), one)
+    }
+}
+
+impl Account {
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        let mut charge = Charge { bytes: 0, account: Arc::clone(self) };
+        charge.set(bytes);
+        charge
+    }
+
+    /// How much is held for all, and for the identity.
+    fn held(&self) -> (usize, usize) {
+        (self.all.load(Ordering::Relaxed), self.one.load(Ordering::Relaxed))
     }
 }
 
@@ -90,8 +105,10 @@ impl Drop for Charge {
 impl super::Core {
     /// Charges the identity of a client.
     pub(super) fn charge(&mut self, client: ClientKey, bytes: usize) -> Charge {
-        let identity = self.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
-        self.memory.charge(identity, bytes)
+        match self.clients.get(client) {
+            Some(state) => state.account.charge(bytes),
+            None => self.memory.charge(Identity::ANYONE, bytes),
+        }
     }
 
     /// Charges the identity of a client for a queued line.
@@ -102,8 +119,17 @@ impl super::Core {
     /// Returns `true` if a short message exceeds the limits. Messages that end something may use the reserve. An identity that
     /// holds little may always send short messages, whatever others hold.
     fn is_short_too_much(&self, identity: Identity, bytes: usize, ends: bool) -> bool {
+        self.is_beyond_reserve(self.memory.held(identity), bytes, ends)
+    }
+
+    /// Returns `true` if a client is to be asked no more, as too much waits for its identity's answers.
+    pub(super) fn is_asked_too_much(&self, client: ClientKey, bytes: usize) -> bool {
+        let state = self.clients.get(client);
+        state.is_some_and(|state| self.is_beyond_reserve(state.account.held(), bytes, true))
+    }
+
+    fn is_beyond_reserve(&self, (all, one): (usize, usize), bytes: usize, ends: bool) -> bool {
         let (most, most_of_one) = self.limits.held();
-        let (all, one) = self.memory.held(identity);
         let reserve = |most: usize| if ends { most / RESERVE_DIVISOR } else { 0 };
         let exceeds = |held: usize, most: usize| held > 0 && held + bytes > most + reserve(most);
         exceeds(one, most_of_one) || exceeds(all, most) && one > most_of_one / SHORT_SHARE_DIVISOR
@@ -169,7 +195,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
 /// Returns `true` if a message answers, cancels or closes something.
 fn ends_something(message: View<'_>) -> bool {
-    const ENDING: [&str; 4] = [CANCEL_REQUEST, MCP_CANCELLED, SESSION_CANCEL, SESSION_CLOSE];
+    const ENDING: [&str; 5] = [CANCEL_REQUEST, MCP_CANCELLED, LSP_CANCEL, SESSION_CANCEL, SESSION_CLOSE];
     match message.kind() {
         Kind::Response | Kind::Invalid(_) => true,
         Kind::Batch => false,

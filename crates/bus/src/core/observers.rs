@@ -4,6 +4,7 @@
 //! which they are replayed to observers that join later.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use narrows_acp::method;
 use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
@@ -15,7 +16,8 @@ use super::api::CoreOutput;
 use super::batch::BatchKey;
 use super::deliver::too_slow;
 use super::errors::{session_in_use, unknown_server};
-use super::memory::{Charge, PENDING_BYTES};
+use super::kept::KeptBytes;
+use super::memory::{ASKED_BYTES, Charge, PENDING_BYTES};
 use super::route::Route;
 use super::session::{Session, SessionKey, SessionState};
 use super::splice::Parts;
@@ -44,7 +46,7 @@ pub(super) struct ObserverState {
     /// The session's updates replay its history for this new observer, or for no client if that is gone.
     reader: Option<Option<ClientKey>>,
     /// The result of opening the session.
-    result: Box<[u8]>,
+    result: Option<Arc<KeptBytes>>,
 }
 
 impl ObserverState {
@@ -52,6 +54,11 @@ impl ObserverState {
     #[inline]
     pub(super) fn reader(&self) -> Option<Option<ClientKey>> {
         self.reader
+    }
+
+    #[cfg(test)]
+    pub(super) fn result(&self) -> Option<&Arc<KeptBytes>> {
+        self.result.as_ref()
     }
 }
 
@@ -130,7 +137,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(result) = message.result().filter(|result| result.len() <= MAX_RESULT_BYTES) else { return };
         let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
         result.remove("sessionId");
-        sharing.result = Value::Object(result).to_string().into_bytes().into();
+        sharing.result = None;
+        let kept = self.core.keep_result(key, Value::Object(result).to_string().as_bytes());
+        if let Some(sharing) = self.sharing(key) {
+            sharing.result = kept;
+        }
     }
 
     /// Ends the replay of a history: from the beginning of a turn on, updates are new.
@@ -258,7 +269,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_request(worker, asker, method::SESSION_LOAD, params.to_string().as_bytes(), Some(key));
         let Some(state) = self.core.worker(worker) else { return };
         let number = state.next_id;
-        if let Some(pending) = state.pending.get_mut(&number) {
+        if let Some(pending) = state.pending.get_mut(number) {
             pending.what = RequestKind::Replay;
             pending.tag = message.tag().map(Box::from);
             pending.charge = Some(charge);
@@ -346,7 +357,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(sharing) = session.sharing.as_deref_mut() else { return };
         let gone = sharing.gone;
         let told: Vec<String> = sharing.ring.iter().filter_map(|line| marked_as_replay(line)).collect();
-        let mut result: Map<String, Value> = serde_json::from_slice(&sharing.result).unwrap_or_default();
+        let result = sharing.result.as_deref().map_or(&b""[..], |result| result);
+        let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
         set_meta(&mut result, "replay", json!({"complete": !gone}));
         if gone {
             self.send_truncated_notice(client, &name);
@@ -457,6 +469,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         let (key, line, batch) = (shared.session, shared.line.clone(), shared.batch);
+        let bytes = ASKED_BYTES + id.len();
+        if self.core.is_asked_too_much(client, bytes) {
+            return;
+        }
         let Some(state) = self.core.client(client) else { return };
         if state.eof || state.closing || state.asked.len() >= MAX_OPEN_REQUESTS {
             return;
@@ -464,7 +480,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.next_ask += 1;
         let number = state.next_ask;
         let (id_of_worker, session) = (id.into(), Some(key));
-        let asked = Asked { worker, id: id_of_worker, batch, is_permission: true, session, server: None };
+        let charge = Some(state.account.charge(bytes));
+        let is_permission = true;
+        let asked = Asked { worker, id: id_of_worker, batch, is_permission, session, server: None, charge };
         state.asked.insert(number, asked);
         if let Some(shared) = self.core.worker(worker).and_then(|state| state.shared.get_mut(id)) {
             shared.recipients.push((client, number));
@@ -504,13 +522,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
+    /// Withdraws a request from the clients that were asked beside the first, which gets the cancellation of the worker itself. Its answer does
+    /// not withdraw the request a second time.
+    pub(super) fn withdraw_shared(&mut self, worker: WorkerKey, id: &[u8]) {
+        let shared = self.core.worker(worker).and_then(|state| state.shared.remove(id));
+        self.withdraw(shared.into_iter().flat_map(SharedRequest::into_recipients));
+    }
+
     /// Withdraws a permission request that its worker cancels. The client that gets the worker's own cancellation is left out.
     pub(super) fn withdraw_cancelled(&mut self, worker: WorkerKey, message: View<'_>) {
         let cancels_request = message.method().as_deref() == Some(method::CANCEL_REQUEST);
         let Some(raw) = message.request_id().filter(|_| cancels_request) else { return };
-        // Removed here, so that an answer of that client does not withdraw the request a second time.
-        let shared = self.core.worker(worker).and_then(|state| state.shared.remove(raw));
-        self.withdraw(shared.into_iter().flat_map(SharedRequest::into_recipients));
+        self.withdraw_shared(worker, raw);
     }
 }
 

@@ -12,7 +12,7 @@ use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::identity::Identity;
 use super::session::{SessionKey, Waiting};
-use super::state::WorkerLifecycle;
+use super::state::{RequestLocation, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
@@ -77,11 +77,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns `true` if a worker has a pending request of another identity for a new session.
     fn creates_for_others(&self, worker: WorkerKey, identity: Identity) -> bool {
-        self.core.workers.get(worker).filter(|state| state.creating > 0).is_some_and(|state| {
-            let creations = state.pending.values().filter(|pending| pending.what.creates());
-            let mut openings = creations.filter_map(|pending| pending.opening.as_ref());
-            openings.any(|opening| opening.identity != identity && !opening.is_overdue)
-        })
+        self.core.workers.get(worker).is_some_and(|state| state.pending.creates_for_others(identity))
     }
 
     /// Queues a request until a worker has answered the requests for new sessions.
@@ -104,7 +100,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             return;
         }
-        self.mark_elsewhere(client, message);
+        self.mark_waiting(client, message, RequestLocation::BehindCreations);
         let charge = self.core.charge(client, message.bytes().len());
         let waiting = Waiting { client, line: message.bytes().into(), batch, _charge: charge };
         self.core.awaited_creations.lines.push((worker, waiting));

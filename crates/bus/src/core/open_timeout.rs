@@ -28,7 +28,7 @@ pub(super) enum Opener {
 impl WorkerState {
     /// Returns the client that a not yet known session belongs to.
     pub(super) fn opener(&self) -> Opener {
-        if self.creating == 0 {
+        if !self.pending.creates() {
             return Opener::Unknown;
         }
         let mut openers = self.pending.values().filter(|pending| pending.what.creates()).map(Pending::client);
@@ -56,8 +56,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let message = View::parse(&line);
             let Some(id) = message.id() else { continue };
             let is_permission = message.method().as_deref() == Some(method::SESSION_REQUEST_PERMISSION);
-            let (id, session, server) = (id.into(), None, None);
-            let asked = Asked { worker, id, batch, is_permission, session, server };
+            let (id, session, server, charge) = (id.into(), None, None, None);
+            let asked = Asked { worker, id, batch, is_permission, session, server, charge };
             if is_permission {
                 self.answer_without_client(&asked);
             } else {
@@ -69,10 +69,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Fails a request for a new session that its worker has not answered in time. The worker stays: a client may have made it
     /// wait, and other clients use it. If the session is announced later, it has no client.
     pub(super) fn open_overdue(&mut self, worker: WorkerKey, number: u64) {
-        let pending = self.core.worker(worker).and_then(|state| state.pending.get_mut(&number));
-        let Some(pending) = pending.filter(|pending| pending.what.creates()) else { return };
+        let pending = self.core.worker(worker).and_then(|state| state.pending.set_overdue(number));
+        let Some(pending) = pending else { return };
         if let Some(opening) = &mut pending.opening {
-            opening.is_overdue = true;
             opening.line = Box::default();
             opening.charge.set(0);
         }

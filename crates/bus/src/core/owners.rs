@@ -41,6 +41,21 @@ enum OwnerRetention {
 /// Owners that are kept in memory only.
 const MAX_REMEMBERED_NAMES: usize = 1 << 16;
 
+/// Sessions of one identity that are kept in memory only, oldest first.
+#[derive(Debug, Default)]
+struct Remembered {
+    names: VecDeque<OwnedName>,
+    bytes: usize,
+}
+
+impl Remembered {
+    fn pop(&mut self) -> Option<OwnedName> {
+        let oldest = self.names.pop_front()?;
+        self.bytes -= oldest.record_bytes();
+        Some(oldest)
+    }
+}
+
 /// Owners of sessions. Empty where all clients have the same identity.
 ///
 /// The names that clients use and the names that the agents of a pool use are in different tables: both may be any text, so no
@@ -51,8 +66,10 @@ pub(super) struct Owners {
     by_name: HashMap<Box<str>, Identity>,
     /// By the pool's name, then by the name that its agents use.
     by_pool: HashMap<Box<str>, HashMap<Box<str>, Identity>>,
-    /// Owners kept in memory only, per identity, oldest first.
-    remembered: FxHashMap<Identity, VecDeque<OwnedName>>,
+    /// Owners kept in memory only, per identity.
+    remembered: FxHashMap<Identity, Remembered>,
+    /// How many bytes these may take, for all and for one identity.
+    limits: (usize, usize),
 }
 
 impl Owners {
@@ -62,7 +79,7 @@ impl Owners {
             (false, true) => OwnerRetention::Running,
             (false, false) => OwnerRetention::Never,
         };
-        Self { kept, ..Self::default() }
+        Self { kept, limits: config.limits.owner_memory(), ..Self::default() }
     }
 
     /// Returns `true` if owners are kept.
@@ -82,15 +99,26 @@ impl Owners {
         };
         table.insert(session.name.clone(), identity);
         if self.kept == OwnerRetention::Running {
-            self.remembered.entry(identity).or_default().push_back(session.clone());
-            // The identity with the most entries loses one, so none loses one because of another.
-            let count: usize = self.remembered.values().map(VecDeque::len).sum();
-            let most = self.remembered.values_mut().max_by_key(|names| names.len());
-            if count > MAX_REMEMBERED_NAMES
-                && let Some(oldest) = most.and_then(VecDeque::pop_front)
-            {
-                self.forget(&oldest);
+            let own = self.remembered.entry(identity).or_default();
+            own.names.push_back(session.clone());
+            own.bytes += session.record_bytes();
+            self.forget_oldest();
+        }
+    }
+
+    /// Removes owners that are kept in memory only while there are too many. The identity with the most loses them, so none loses one
+    /// because of another.
+    fn forget_oldest(&mut self) {
+        let (most, most_of_one) = self.limits;
+        loop {
+            let count: usize = self.remembered.values().map(|own| own.names.len()).sum();
+            let bytes: usize = self.remembered.values().map(|own| own.bytes).sum();
+            let Some(largest) = self.remembered.values_mut().max_by_key(|own| own.bytes) else { return };
+            if count <= MAX_REMEMBERED_NAMES && bytes <= most && largest.bytes <= most_of_one {
+                return;
             }
+            let Some(oldest) = largest.pop() else { return };
+            self.forget(&oldest);
         }
     }
 

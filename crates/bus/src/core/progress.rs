@@ -82,7 +82,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.counters.unseen += 1;
             return true;
         };
-        let session = pending.session;
+        let session = self.core.session_of_pending(pending);
         let line = respelled(message.bytes(), place, token);
         self.forward_to_client(worker, client, session, View::parse(&line), None);
         true

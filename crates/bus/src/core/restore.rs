@@ -13,7 +13,7 @@ use super::errors::unknown_server;
 use super::open_order::OpeningPlace;
 use super::route::Route;
 use super::session::{SessionKey, SessionState, Waiting};
-use super::state::{InternalRequest, RequestKind, WorkerLifecycle};
+use super::state::{InternalRequest, RequestKind, RequestLocation, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
@@ -47,7 +47,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if is_lost {
             session.awaited = self.now;
         }
-        self.mark_elsewhere(client, message);
+        self.mark_waiting(client, message, RequestLocation::AtSession(key));
         if is_lost {
             self.core.timers.set(at, Timer::RestoreOverdue(key));
             self.start_restore(key);
@@ -282,9 +282,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };
         session.place = SessionState::Lost(error.message.as_ref().into());
+        let agent_name = session.agent_name();
         if let Some(state) = self.core.worker(worker) {
             state.sessions.remove(&key);
-            state.aliases.retain(|_, other| *other != key);
+            state.forget_alias(key, &agent_name);
             state.restores.retain(|other| *other != key);
         }
         self.move_children(key, Some(worker), None);

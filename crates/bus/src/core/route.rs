@@ -178,7 +178,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(error) = self.refuse_long_extension(pool, message) {
             return Route::Refuse(error);
         }
-        if self.misleads(pool, message) {
+        if self.misleads(client, pool, message) {
             return Route::Refuse(misnamed());
         }
         // Checked before any worker is started for it. A message that opens a session is checked again when it is sent, against
@@ -257,6 +257,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if self.has_too_many(client) {
             return Some(too_many_sessions());
+        }
+        let identity = self.core.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
+        if self.core.sessions.has_long_names(identity, self.core.limits.session_params()) {
+            return Some(RpcError::new(Code::Backpressure, "session ids too long together"));
         }
         let words = "session limit of this identity reached";
         (!self.may_open_session(client)).then(|| RpcError::new(Code::Backpressure, words))

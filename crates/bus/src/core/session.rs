@@ -1,19 +1,21 @@
 //! The sessions of the bus: their names, their workers and their owners.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHashMap;
 
+use super::Core;
 use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::ChildSet;
 use super::identity::Identity;
+use super::kept::KeptBytes;
 use super::mcp_server_table::ServerUse;
 use super::memory::{Charge, Memory};
 use super::observers::ObserverState;
 use super::splice::KeptLine;
-use super::state::Abilities;
+use super::state::{Abilities, Pending};
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// Params up to this size are kept to restore a session.
@@ -49,6 +51,8 @@ pub(super) struct Session {
     pub(super) wire: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
     pub(super) place: SessionState,
+    /// How often it was taken out of a worker. Requests that were made before that are about it no longer.
+    pub(super) moves: u64,
     /// The session capabilities of its last worker.
     pub(super) abilities: Abilities,
     pub(super) owner: Option<ClientKey>,
@@ -58,11 +62,13 @@ pub(super) struct Session {
     /// Scopes of the token it was opened with, if sent to a gate; `None`: unrestricted.
     pub(super) scopes: Option<Box<[String]>>,
     /// The top-level `sessionId` that its client uses, as raw JSON.
-    pub(super) tag: Option<Box<[u8]>>,
+    pub(super) tag: Option<KeptBytes>,
     /// The params of the request that opened it, used to restore it.
     pub(super) params: Box<[u8]>,
     /// Memory charge for `params`.
     pub(super) params_charge: Option<Charge>,
+    /// For its names.
+    pub(super) name_charge: Option<Charge>,
     /// The MCP servers of its client that it was opened with.
     pub(super) servers: ServerUse,
     /// The request to open it is pending, and its response decides whether the session exists.
@@ -153,6 +159,10 @@ pub(super) struct Sessions {
     /// Bytes of kept params and server ids. Counted apart from queued messages, because they stay: otherwise a client with many
     /// sessions could not send long messages any more.
     kept: Memory,
+    /// How many bytes the names of sessions have.
+    names: Memory,
+    /// The last result that was kept for each identity.
+    pub(super) last_results: FxHashMap<Identity, Weak<KeptBytes>>,
 }
 
 impl Sessions {
@@ -188,6 +198,8 @@ impl Sessions {
         }
         *self.counts.entry(session.identity).or_default() += 1;
         let name = session.name.clone();
+        let bytes = 2 * name.len() + session.wire.as_ref().map_or(0, |wire| wire.len());
+        session.name_charge = Some(self.names.charge(session.identity, bytes));
         let key = self.table.insert(session);
         self.by_name.insert(name, key);
         key
@@ -231,6 +243,18 @@ impl Sessions {
         has_room.then(|| self.kept.charge(identity, bytes))
     }
 
+    /// Returns `true` if the names of the sessions of an identity, or of all, are so long that no more are to be taken.
+    pub(super) fn has_long_names(&self, identity: Identity, limits: (usize, usize)) -> bool {
+        let (all, one) = self.names.held(identity);
+        all > limits.0 || one > limits.1
+    }
+
+    /// How many bytes of params and of what is kept beside them an identity has, and of names.
+    #[cfg(test)]
+    pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
+        (self.kept.held(identity).1, self.names.held(identity).1)
+    }
+
     /// Returns the number of an identity's sessions.
     pub(super) fn of_identity(&self, identity: Identity) -> usize {
         self.counts.get(&identity).copied().unwrap_or(0)
@@ -245,11 +269,6 @@ impl Sessions {
         }
     }
 
-    /// Removes and returns the first waiting line that matches.
-    pub(super) fn take_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
-        self.table.values_mut().find_map(|session| take_first(&mut session.waiting, &is_it))
-    }
-
     /// Removes the waiting lines of a client that is gone.
     pub(super) fn forget_waiting(&mut self, client: ClientKey) {
         for session in self.table.values_mut() {
@@ -262,6 +281,27 @@ impl Sessions {
         self.by_name.remove(&session.name);
         self.uncount(session.identity);
         Some(session)
+    }
+}
+
+impl Core {
+    /// Returns how often a session was taken out of a worker, for a request about it.
+    pub(super) fn moves_of(&self, session: Option<SessionKey>) -> u64 {
+        session.and_then(|key| self.sessions.get(key)).map_or(0, |session| session.moves)
+    }
+
+    /// Returns the session that a request is about, unless it has ended, or was taken out of the worker of the request.
+    pub(super) fn session_of_pending(&self, pending: &Pending) -> Option<SessionKey> {
+        pending
+            .session
+            .filter(|key| self.sessions.get(*key).is_some_and(|session| session.moves == pending.moves))
+    }
+
+    /// Forgets the sessions of requests that are no longer about them.
+    pub(super) fn check_sessions(&self, requests: &mut [(u64, Pending)]) {
+        for (_, pending) in requests {
+            pending.session = self.session_of_pending(pending);
+        }
     }
 }
 

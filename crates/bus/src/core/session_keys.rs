@@ -9,6 +9,7 @@ use narrows_wire::{Code, Envelope, Kind, RpcError, View, keys, member, written_k
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
+use super::cancellation::cancelled_id;
 use super::errors::misnamed;
 use super::mcp_access::is_unknown;
 use super::state::RequestLocation;
@@ -76,7 +77,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.sessions.find(&name).or_else(child)
         });
         let session = session.and_then(|key| self.core.sessions.get(key)).map(|session| session.pool);
-        let request = match message.request_id().and_then(|raw| state.inflight.get(raw)) {
+        let cancelled = cancelled_id(message).and_then(|place| message.bytes().get(place));
+        let request = match cancelled.and_then(|raw| state.inflight.get(raw)) {
             Some(RequestLocation::At(worker, _)) => Some(*worker),
             _ => None,
         };
@@ -97,7 +99,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns `true` if the params of a client's message could name another session to the agent than to the bus, and the agent
     /// is shared. Members of a prompt are content.
-    pub(super) fn misleads(&self, pool: PoolId, message: View<'_>) -> bool {
+    pub(super) fn misleads(&self, client: ClientKey, pool: PoolId, message: View<'_>) -> bool {
         let state = self.core.pool_of(pool);
         let is_judged = state.is_shared()
             && state.is_acp()
@@ -108,6 +110,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Some(_) => mentions(message) != 1,
                 None => names_any_session(message),
             }
+            || is_judged && self.names_foreign_session(client, pool, message)
     }
 
     /// Returns `true` if a client's message names, outside its params, a session that is not the client's, or may do so to some

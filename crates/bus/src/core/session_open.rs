@@ -55,9 +55,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             ownerless: None,
             identity,
             scopes,
-            tag,
+            tag: None,
+            moves: 0,
             params: Box::default(),
             params_charge: None,
+            name_charge: None,
             provisional: false,
             unsure: false,
             reopened_at: 0,
@@ -83,6 +85,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let key = self.core.sessions.insert(session, is_taken);
         self.core.sessions.keep_params(key, params, self.core.limits.session_params());
+        self.core.keep_tag(key, tag.as_deref());
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
         if let Some(state) = self.core.worker(worker) {
@@ -214,9 +217,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         opening: &mut Opening,
         message: View<'_>,
     ) {
-        if let Some(state) = self.core.worker(worker) {
-            state.creating = state.creating.saturating_sub(1);
-        }
         self.creation_settled();
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
@@ -369,13 +369,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// that another client has resumed since, or with another such request pending, stays.
     pub(super) fn release_ownership(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
+        if !session.unsure || session.owner != Some(client) {
+            return;
+        }
         let asks_again = |pending: &Pending| {
-            let is_it = pending.session == Some(key) && pending.client() == Some(client);
-            is_it && pending.what.reopens()
+            let is_it = pending.what.reopens() && pending.client() == Some(client);
+            is_it && self.core.session_of_pending(pending) == Some(key)
         };
         let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
-        let asks_again = worker.is_some_and(|worker| worker.pending.values().any(asks_again));
-        if !session.unsure || session.owner != Some(client) || asks_again {
+        if worker.is_some_and(|worker| worker.pending.values().any(asks_again)) {
             return;
         }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -397,8 +399,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Allows a worker for one session to get another one, as the first was not opened.
     fn clear_used(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        let opens = state.pending.values().any(|pending| pending.opening.is_some());
-        state.used = opens || !state.sessions.is_empty() || state.had_session;
+        state.used = state.pending.opens() || !state.sessions.is_empty() || state.had_session;
     }
 
     /// Sends the request to the next worker that may know the session.
@@ -418,6 +419,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // The ids were added from the same line.
         let served = self.opening_with_servers(&opening.servers, message).unwrap_or_default();
         let message = served.as_deref().map_or(message, View::parse);
+        let moves = self.core.moves_of(pending.session);
         let Some(state) = self.core.worker(worker) else { return };
         state.next_id += 1;
         let number = state.next_id;
@@ -437,7 +439,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             &Parts::new(message, &[(narrows_wire::Part::Id, digits.as_bytes())]),
         );
         if let Some(state) = self.core.worker(worker) {
-            state.pending.insert(number, Pending { start, opening: Some(opening), ..pending });
+            state.pending.insert(number, Pending { start, moves, opening: Some(opening), ..pending });
         }
     }
 
@@ -451,6 +453,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let from = session.worker();
         let params = session.params.clone();
         session.place = SessionState::On(to);
+        session.moves += 1;
         // Prompt numbers of one worker mean nothing to another.
         session.prompts.clear();
         session.stopped = 0;
@@ -458,12 +461,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let name = session.wire.is_some().then(|| agent_name.clone());
         if let Some(from) = from.and_then(|from| self.core.worker(from)) {
             from.sessions.remove(&key);
-            for pending in from.pending.values_mut().filter(|pending| pending.session == Some(key)) {
-                pending.session = None;
-            }
-            if let Some(name) = &name {
-                from.aliases.remove(name);
-            }
+            from.forget_alias(key, &agent_name);
         }
         if let Some(to) = self.core.worker(to) {
             to.sessions.insert(key);
@@ -502,14 +500,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
             let is_opened = !session.provisional && matches!(session.place, SessionState::On(_));
             let used = if is_opened { NameUse::Opened } else { NameUse::Asked };
-            worker.former.add(session.agent_name(), session.identity, used);
+            let name = session.agent_name();
+            worker.forget_alias(key, &name);
+            worker.former.add(name, session.identity, used);
             worker.had_session |= !session.provisional;
             worker.sessions.remove(&key);
-            worker.aliases.retain(|_, other| *other != key);
             worker.restores.retain(|other| *other != key);
-            for pending in worker.pending.values_mut().filter(|pending| pending.session == Some(key)) {
-                pending.session = None;
-            }
         }
     }
 
@@ -573,7 +569,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles the remaining queued messages once no session is being created.
     pub(super) fn drop_early_messages(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.creating > 0 || state.early_messages.is_empty() {
+        if state.pending.creates() || state.early_messages.is_empty() {
             return;
         }
         state.early_bytes = 0;

@@ -15,8 +15,9 @@ use super::former_names::FormerNames;
 use super::identity::Identity;
 use super::mcp_server_table::{ServerTable, ServerUse};
 use super::mcp_servers::AskedServer;
-use super::memory::{Charge, LINE_BYTES};
+use super::memory::{Account, Charge, LINE_BYTES};
 use super::observers::SharedRequest;
+use super::pending::PendingTable;
 use super::session::{SessionKey, Waiting};
 use super::splice::KeptLine;
 use super::table::{ClientKey, WorkerKey};
@@ -117,7 +118,10 @@ pub(super) enum InternalRequest {
 pub(super) struct Pending {
     pub(super) asker: RequestOrigin,
     pub(super) what: RequestKind,
+    /// What it is about, as long as that session is in the same place.
     pub(super) session: Option<SessionKey>,
+    /// How often that session had been moved.
+    pub(super) moves: u64,
     /// Its offset in all that was ever queued for this worker.
     pub(super) start: u64,
     /// The top-level `sessionId`, which is returned with the response.
@@ -178,6 +182,8 @@ pub(super) struct Asked {
     pub(super) session: Option<SessionKey>,
     /// Only for a request to an MCP server in the client.
     pub(super) server: Option<Box<AskedServer>>,
+    /// For this, as long as it is in a table.
+    pub(super) charge: Option<Charge>,
 }
 
 /// The location of a client's request.
@@ -187,8 +193,16 @@ pub(super) enum RequestLocation {
     At(WorkerKey, u64),
     /// Sent to several workers, whose responses are merged.
     Fanned(FanKey),
-    /// Not sent yet, or answered in a batch that is not complete.
-    Elsewhere,
+    /// Not sent yet: it waits until a session is restored.
+    AtSession(SessionKey),
+    /// Not sent yet: it waits until a worker is initialized.
+    InBacklog(WorkerKey),
+    /// Refused by a worker for lack of room, and to be sent again.
+    Refused(WorkerKey),
+    /// Not sent yet: it waits for the sessions that a worker creates.
+    BehindCreations,
+    /// In a batch that is not complete, behind another request or answered there. It cannot be cancelled.
+    InBatch,
 }
 
 /// A line of a client that waits for a worker.
@@ -230,6 +244,8 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct ClientState {
     pub(super) identity: Identity,
+    /// What is held for that identity.
+    pub(super) account: Arc<Account>,
     /// The scopes of its token.
     pub(super) scopes: Option<Box<[String]>>,
     /// `true` if the limits of an identity apply.
@@ -351,7 +367,7 @@ pub(super) struct WorkerState {
     pub(super) identity: Option<Identity>,
     /// The scopes that were sent to its gate.
     pub(super) scopes: Option<Box<[String]>>,
-    pub(super) pending: FxHashMap<u64, Pending>,
+    pub(super) pending: PendingTable,
     pub(super) next_id: u64,
     /// Bytes that were ever queued for it.
     pub(super) queued: u64,
@@ -376,8 +392,6 @@ pub(super) struct WorkerState {
     /// Sessions with a cancelled turn whose client's time to answer the worker's requests is over. Some of the turns may have
     /// ended.
     pub(super) overdue_turns: Vec<SessionKey>,
-    /// Number of its pending requests for new sessions.
-    pub(super) creating: u32,
     /// Messages about sessions that are not known yet.
     pub(super) early_messages: Vec<EarlyMessage>,
     pub(super) early_bytes: usize,
@@ -423,16 +437,11 @@ impl WorkerState {
             && matches!(self.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
     }
 
-    /// Returns the number of its pending requests of an identity for new sessions.
-    pub(super) fn openings_of(&self, identity: Identity) -> usize {
-        if self.creating == 0 {
-            return 0;
+    /// Forgets the name that it has for a session, where that is not the one clients use.
+    pub(super) fn forget_alias(&mut self, key: SessionKey, name: &str) {
+        if self.aliases.get(name) == Some(&key) {
+            self.aliases.remove(name);
         }
-        let creates = |pending: &&Pending| {
-            let opening = pending.opening.as_ref().filter(|_| pending.what.creates());
-            opening.is_some_and(|opening| opening.identity == identity)
-        };
-        self.pending.values().filter(creates).count()
     }
 
     /// Returns `true` if lines can be sent to it.

@@ -133,7 +133,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
             recent: None,
             alike: Default::default(),
             overdue_turns: Vec::new(),
-            creating: 0,
             early_messages: Vec::new(),
             early_bytes: 0,
             capacity: None,
@@ -228,11 +227,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn handle_input_closed(&mut self, worker: WorkerKey, taken: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.input_closed = true;
-        let mut unread: Vec<(u64, Pending)> =
-            state.pending.extract_if(|_, pending| pending.start >= taken).collect();
-        unread.sort_unstable_by_key(|(number, _)| *number);
+        let mut unread = state.pending.remove_from(taken);
+        self.core.check_sessions(&mut unread);
         for (number, pending) in &unread {
-            self.forget_pending(worker, pending, *number);
+            self.forget_pending(pending, *number);
         }
         let paused = self.core.worker(worker).map(|state| std::mem::take(&mut state.pausing));
         for client in paused.into_iter().flatten() {
@@ -259,7 +257,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Fails all pending requests of a worker.
     pub(super) fn fail_all(&mut self, worker: WorkerKey, error: &RpcError) {
         for (number, pending) in self.take_pending(worker) {
-            self.forget_pending(worker, &pending, number);
+            self.forget_pending(&pending, number);
             self.fail(worker, pending, error);
         }
     }
@@ -267,9 +265,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Removes and returns the pending requests of a worker in the order in which they were sent.
     pub(super) fn take_pending(&mut self, worker: WorkerKey) -> Vec<(u64, Pending)> {
         let Some(state) = self.core.worker(worker) else { return Vec::new() };
-        let creates = std::mem::take(&mut state.creating) > 0;
-        let mut pending: Vec<_> = std::mem::take(&mut state.pending).into_iter().collect();
-        pending.sort_unstable_by_key(|(number, _)| *number);
+        let creates = state.pending.creates();
+        let mut pending = state.pending.remove_from(0);
+        self.core.check_sessions(&mut pending);
         if creates {
             self.creation_settled();
         }
@@ -277,11 +275,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Removes a request that will not be answered from its session.
-    pub(super) fn forget_pending(&mut self, worker: WorkerKey, pending: &Pending, number: u64) {
-        if pending.what.creates()
-            && let Some(state) = self.core.worker(worker)
-        {
-            state.creating = state.creating.saturating_sub(1);
+    pub(super) fn forget_pending(&mut self, pending: &Pending, number: u64) {
+        if pending.what.creates() {
             self.creation_settled();
         }
         let Some(key) = pending.session else { return };
@@ -319,8 +314,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Stops a retiring worker that has no pending requests left.
     pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        let waits = state.pending.values().any(|pending| !matches!(pending.asker, RequestOrigin::Gone));
-        if state.stage == WorkerLifecycle::Retiring && !waits && state.backlog.is_empty() {
+        // First, as most workers are not to go, and may have many requests that nobody waits for.
+        let is_retiring = state.stage == WorkerLifecycle::Retiring && state.backlog.is_empty();
+        let waits = |pending: &Pending| !matches!(pending.asker, RequestOrigin::Gone);
+        if is_retiring && !state.pending.values().any(waits) {
             let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
             let busy = sessions.iter().any(|key| self.core.sessions.get(*key).is_some_and(Session::is_busy));
             if !busy && !self.has_unmovable_sessions(worker) {

@@ -1,6 +1,7 @@
 //! Whole conversations through the core, as the lines and actions that it emits.
 
 mod access;
+mod accounts;
 mod batches;
 mod bounds;
 mod cancel_request;
@@ -9,6 +10,7 @@ mod children;
 mod corners;
 mod costs;
 mod counted_names;
+mod crossings;
 mod edges;
 mod faults;
 mod governed;

@@ -64,7 +64,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if self.has_cancelled(key, asked.is_permission) {
                 let (id, batch, is_permission) = (id.clone(), asked.batch, asked.is_permission);
                 let session = asked.session;
-                let asked = Asked { worker, id, batch, is_permission, session, server: None };
+                let asked = Asked { worker, id, batch, is_permission, session, server: None, charge: None };
                 open.push((*client, *number, asked));
             }
         }
@@ -160,11 +160,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Answers a prompt in place of its worker, whose own response will be dropped.
     fn cancel_for(&mut self, worker: WorkerKey, key: SessionKey, number: u64) {
-        let Some(state) = self.core.worker(worker) else { return };
-        let Some(pending) = state.pending.get_mut(&number) else { return };
-        if pending.session != Some(key) {
+        let pending = self.core.workers.get(worker).and_then(|state| state.pending.get(&number));
+        if pending.and_then(|pending| self.core.session_of_pending(pending)) != Some(key) {
             return;
         }
+        let Some(pending) = self.core.worker(worker).and_then(|state| state.pending.get_mut(number)) else {
+            return;
+        };
         let asker = std::mem::replace(&mut pending.asker, RequestOrigin::Gone);
         pending.session = None;
         let tag = pending.tag.take();

@@ -2,14 +2,14 @@
 
 use std::hash::Hasher;
 
-use narrows_acp::method::{CANCEL_REQUEST, SESSION_CANCEL};
+use narrows_acp::method::SESSION_CANCEL;
 use narrows_wire::{Code, Kind, RpcError, View};
 use rustc_hash::FxHasher;
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
-use super::from_client::MCP_CANCELLED;
+use super::cancellation::cancels_request;
 use super::session::{SessionState, Waiting};
 use super::state::{Held, HeldLine};
 use super::table::ClientKey;
@@ -50,7 +50,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match (message.kind(), message.method().as_deref()) {
             (Kind::Response | Kind::Invalid(_), _) => true,
             (Kind::Batch, _) => false,
-            (_, Some(CANCEL_REQUEST | MCP_CANCELLED)) => self.can_cancel(client, message),
+            (_, Some(method)) if cancels_request(method) => self.can_cancel(client, message),
             (_, method) => {
                 let Some(held) = self.core.client(client).and_then(|state| state.held.as_ref()) else {
                     return true;

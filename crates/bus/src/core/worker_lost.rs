@@ -12,7 +12,7 @@ use super::api::{CoreOutput, Note, PoolId, Time, WorkerExit};
 use super::batch::Sender;
 use super::children::child_lost;
 use super::former_names::NameUse;
-use super::session::{SessionKey, SessionState, Waiting};
+use super::session::{Session, SessionKey, SessionState, Waiting};
 use super::state::{RequestKind, RequestOrigin, WorkerLifecycle, WorkerState};
 use super::supervisor::RESTART_DELAYS;
 use super::table::{ClientKey, WorkerKey};
@@ -40,7 +40,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked).chain(others));
         // Provisional sessions are dropped, not lost: no client has them yet.
         for (number, pending) in &pending {
-            self.forget_pending(worker, pending, *number);
+            self.forget_pending(pending, *number);
         }
         let stopped: Vec<u64> = pending
             .iter()
@@ -238,21 +238,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> bool {
         let opened = self.core.sessions.get(key).filter(|session| !session.provisional);
         let former = opened.map(|session| (session.agent_name(), session.identity));
+        let agent_name = self.core.sessions.get(key).map(Session::agent_name);
         if let Some(state) = self.core.worker(worker) {
             if let Some((name, identity)) = former {
                 // The worker may still run and mention the session.
                 state.former.add(name, identity, NameUse::Opened);
             }
             state.sessions.remove(&key);
-            state.aliases.retain(|_, other| *other != key);
-            // Its remaining responses say nothing about the session in another worker.
-            for pending in state.pending.values_mut().filter(|pending| pending.session == Some(key)) {
-                pending.session = None;
-            }
+            state.forget_alias(key, &agent_name.unwrap_or_default());
         }
         self.move_children(key, Some(worker), None);
         let abilities = self.core.sessions.get(key).map(|session| self.core.abilities_of(session));
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
+        // Its remaining responses say nothing about the session in another worker.
+        session.moves += 1;
         session.abilities = abilities.unwrap_or_default();
         session.prompts.clear();
         session.running = false;

@@ -3,9 +3,13 @@ use std::path::Path;
 use super::*;
 
 fn open(path: &Path) -> (Index, Vec<(String, String)>) {
+    open_with(path, 0)
+}
+
+fn open_with(path: &Path, memory: u64) -> (Index, Vec<(String, String)>) {
     let mut learned = Vec::new();
-    let expiry = Duration::from_secs(100);
-    let index = Index::open(path, expiry, |session, identity| {
+    let limits = Limits { memory, owner_expiry: Duration::from_secs(100), ..Limits::default() };
+    let index = Index::open(path, &limits, |session, identity| {
         learned.push((format!("{session:?}"), identity.to_owned()));
     });
     learned.sort();
@@ -186,16 +190,71 @@ fn no_identity_loses_sessions_because_another_has_more() {
     for entry in 0..100 {
         index.write([own(&format!("m{entry}"), "mallory")].into_iter(), now - 40 + entry / 4);
     }
-    let gone = index.shrink(60, usize::MAX);
+    let each = OwnedName::from("m00").record_bytes();
+    index.limits = (60 * each, usize::MAX);
+    let gone = index.shrink();
     assert!(index.known.len() <= 60 && index.known.contains_key(&"old".into()), "{gone:?}");
     assert!(gone.contains(&"m0".into()) && index.known.contains_key(&"m99".into()), "the oldest go first");
-    assert_eq!(index.bytes, index.known.keys().map(OwnedName::bytes).sum::<usize>());
+    check_bytes(&index);
     // The same for long names.
     index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
     let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();
-    index.shrink(usize::MAX, 1_000);
-    assert!(index.bytes <= 1_000);
+    index.limits = (4_000, usize::MAX);
+    index.shrink();
+    assert!(index.bytes <= 4_000);
     assert_eq!(index.known.values().filter(|owned| &*owned.identity == "alice").count(), before);
+}
+
+#[track_caller]
+fn check_bytes(index: &Index) {
+    assert_eq!(index.bytes, index.known.keys().map(OwnedName::record_bytes).sum::<usize>());
+    assert_eq!(index.bytes, index.bytes_of.values().sum::<usize>());
+}
+
+#[test]
+fn an_identity_beyond_its_share_forgets_its_own_oldest_sessions() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("owners");
+    let (mut index, _) = open_with(&path, 1 << 20);
+    let now = seconds();
+    index.write([own("old", "alice")].into_iter(), now - 50);
+    index.write([own("s", "bob"), own_in_pool("s", "mallory")].into_iter(), now - 49);
+    for entry in 0..1_000 {
+        index.write([own(&format!("m{entry}"), "mallory")].into_iter(), now - 40 + entry / 30);
+        index.shrink();
+        assert!(index.bytes_of["mallory"] <= (1 << 20) / 16);
+    }
+    check_bytes(&index);
+    assert!(index.known.contains_key(&"old".into()) && index.known.contains_key(&"m999".into()));
+    assert!(index.known.contains_key(&in_pool("pool", "s")) && !index.known.contains_key(&"m0".into()));
+    // The file is as long as before: at the next start, no more of it is kept.
+    drop(index);
+    let (index, _) = open_with(&path, 1 << 20);
+    check_bytes(&index);
+    assert!(index.bytes_of["mallory"] <= (1 << 20) / 16 && index.known.contains_key(&"old".into()));
+    drop(index);
+    let (index, learned) = open_with(&path, 1 << 10);
+    check_bytes(&index);
+    assert!(learned.len() <= 4, "{learned:?}");
+}
+
+#[test]
+fn records_that_have_to_stay_do_not_keep_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut index, _) = open(&directory.path().join("owners"));
+    let now = seconds();
+    for entry in 0..200 {
+        let name = format!("s{entry}");
+        index.write([own(&name, "bob"), own_in_pool(&name, "mallory")].into_iter(), now - 50);
+    }
+    index.write((0..200).map(|entry| own(&format!("m{entry}"), "mallory")), now);
+    index.limits = (usize::MAX, index.bytes_of["bob"] * 11 / 10);
+    let gone = index.shrink();
+    assert!(gone.len() >= 150 && gone.iter().all(|name| name.pool.is_none()), "{}", gone.len());
+    index.limits = (usize::MAX, 0);
+    index.shrink();
+    index.shrink();
+    assert_eq!((index.known.len(), index.bytes_of.len()), (0, 0));
 }
 
 #[test]

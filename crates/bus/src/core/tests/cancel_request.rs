@@ -175,3 +175,122 @@ fn a_replacement_worker_gets_the_whole_initialize_exchange() {
         ]
     );
 }
+
+/// A client gives up on `id` in the way of LSP.
+fn lsp_cancel(bus: &mut TestBus, client: u32, id: &Value) -> String {
+    bus.notify(client, "$/cancelRequest", &json!({"id": id}));
+    bus.seen()
+}
+
+#[test]
+fn a_cancellation_of_lsp_means_the_clients_own_request() {
+    for protocol in [Protocol::V1, Protocol::JsonRpc] {
+        let mut bus = TestBus::new(&config(vec![Pool { protocol, ..pool(Share::All) }]));
+        bus.up(0);
+        if protocol == Protocol::V1 {
+            bus.answer(0, 1, &able());
+        }
+        let (alice, bob) = (bus.open(), bus.open());
+        bus.initialized(alice);
+        bus.seen();
+        bus.request(alice, 1, "_x/work", &json!({}));
+        let of_alice = bus.last_id(0);
+        bus.request(bob, 1, "_x/work", &json!({}));
+        let of_bob = bus.last_id(0);
+        bus.seen();
+        let expected =
+            format!(r#"w0 < {{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{of_bob}}}}}"#);
+        assert_eq!(lsp_cancel(&mut bus, bob, &json!(1)), expected);
+        for id in [json!(of_alice), json!(of_bob), json!(7), Value::Null] {
+            let seen = lsp_cancel(&mut bus, bob, &id);
+            assert!(id == json!(1) || seen.is_empty(), "{id}: {seen}");
+        }
+        for params in [
+            json!({"id": 1, "ID": of_alice}),
+            json!({"id": 1, "requestId": of_alice}),
+            json!({"id": 1, "sessionId": "x"}),
+            json!({"requestId": 1}),
+        ] {
+            bus.notify(bob, "$/cancelRequest", &params);
+            assert_eq!(bus.seen(), "", "{params}");
+        }
+        bus.notify(bob, "$/cancel_request", &json!({"requestId": 1, "id": of_alice}));
+        assert_eq!(bus.seen(), "");
+        bus.request(bob, 2, "$/cancelRequest", &json!({"id": 1}));
+        assert!(bus.seen().contains("-32600"));
+    }
+}
+
+#[test]
+fn a_worker_that_gives_up_in_the_way_of_lsp_means_its_own_request() {
+    let mut bus = TestBus::shared(1);
+    let (alice, bob) = (bus.open(), bus.open());
+    bus.session(alice, 0, "a");
+    bus.session(bob, 0, "b");
+    for (id, session) in [("1", "a"), ("2", "b"), ("3", "b")] {
+        let params = json!({"sessionId": session, "path": "/x"});
+        let line = json!({"jsonrpc": "2.0", "id": id, "method": "fs/read_text_file", "params": params});
+        bus.worker_sends(0, &line.to_string());
+    }
+    bus.seen();
+    let cancel = |bus: &mut TestBus, params: Value| {
+        bus.worker_sends(
+            0,
+            &json!({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": params}).to_string(),
+        );
+        bus.seen()
+    };
+    let expected = format!(r#"c{bob} < {{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":2}}}}"#);
+    assert_eq!(cancel(&mut bus, json!({"id": "3"})), expected);
+    for params in [json!({"id": 1}), json!({"id": "9"}), json!({"id": "1", "sessionId": "b"}), json!({})] {
+        let seen = cancel(&mut bus, params);
+        assert!(!seen.contains(" < "), "{seen}");
+    }
+}
+
+#[test]
+fn a_cancellation_of_lsp_ends_what_waits_for_a_worker() {
+    let (mut bus, client) = beside();
+    bus.request(client, 1, "session/new", &new_in("q"));
+    bus.request(client, 2, "session/new", &new_in("q"));
+    bus.seen();
+    for id in [2, 1] {
+        assert!(lsp_cancel(&mut bus, client, &json!(id)).contains("-32800"), "{id}");
+    }
+}
+
+#[test]
+fn what_waits_for_the_sessions_of_others_is_given_up_on() {
+    let mut bus = identities_at_one_worker::mixed(1, Protocol::V1);
+    let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
+    bus.request(one, 1, "session/new", &json!({"cwd": "/"}));
+    let number = bus.last_id(0);
+    bus.request(two, 1, "session/load", &json!({"sessionId": "x", "cwd": "/", "mcpServers": []}));
+    bus.seen();
+    bus.notify(two, "$/cancel_request", &json!({"requestId": 1}));
+    let seen = bus.seen();
+    assert!(!seen.contains("w0 < "), "{seen}");
+    bus.answer(0, number, &json!({"sessionId": "a"}));
+    bus.advance(1.0);
+    assert!(!bus.seen().contains("session/load"));
+}
+
+#[test]
+fn what_waits_for_room_is_given_up_on() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "old");
+    bus.disconnect(client);
+    let client = bus.open();
+    bus.seen();
+    bus.request(client, 1, "session/new", &json!({"cwd": "/"}));
+    let number = bus.last_id(0);
+    bus.fail(0, number, -32012);
+    let closing = bus.last_id(0);
+    assert!(bus.seen().contains("session/close"));
+    bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
+    let seen = bus.seen();
+    assert!(seen.contains("-32800") && seen.contains("\"effects\":\"none\""), "{seen}");
+    bus.answer(0, closing, &json!({}));
+    assert!(!bus.seen().contains("session/new"));
+}

@@ -236,3 +236,79 @@ fn extension_methods_of_other_workers_may_be_long() {
         assert!(bus.seen().contains("w0 < "));
     }
 }
+
+/// Clients with many requests that the worker does not answer.
+fn unanswered(bus: &mut TestBus) -> Vec<u32> {
+    let clients: Vec<u32> = (0..20).map(|_| bus.open_as("token:one")).collect();
+    for client in &clients {
+        for id in 0..2_500 {
+            bus.request(*client, id, "_x/wait", &json!({}));
+        }
+    }
+    bus.seen();
+    clients
+}
+
+#[test]
+fn sessions_open_and_close_without_looking_through_all_requests() {
+    let mut bus = bus();
+    let two = bus.open_as("token:two");
+    unanswered(&mut bus);
+    for _ in 0..4_000 {
+        bus.request(two, 1, "session/new", &json!({"cwd": "/"}));
+        let number = last_id_in(&bus.seen(), 0);
+        bus.answer(0, number, &json!({"sessionId": "s"}));
+        bus.request(two, 2, "session/close", &json!({"sessionId": "s"}));
+        let number = last_id_in(&bus.seen(), 0);
+        bus.answer(0, number, &json!({}));
+        assert!(bus.seen().contains(r#""id":2,"result":{}"#));
+        bus.request(two, 3, "session/new", &json!({"cwd": "/"}));
+        let number = last_id_in(&bus.seen(), 0);
+        bus.fail(0, number, -32603);
+        bus.seen();
+    }
+}
+
+#[test]
+fn answers_come_without_looking_through_requests_whose_clients_have_gone() {
+    let mut bus = bus();
+    let two = bus.open_as("token:two");
+    for client in unanswered(&mut bus) {
+        bus.disconnect(client);
+    }
+    for id in 0..8_000 {
+        bus.request(two, id, "_x/do", &json!({}));
+        let number = last_id_in(&bus.seen(), 0);
+        bus.answer(0, number, &json!({}));
+        assert!(bus.seen().contains("result"));
+    }
+}
+
+#[test]
+fn giving_up_on_what_is_answered_does_not_look_through_all_sessions() {
+    let mut bus = bus();
+    let clients: Vec<u32> = (0..25).map(|number| bus.open_as(&format!("token:{number}"))).collect();
+    for client in &clients {
+        for number in 0..250 {
+            bus.session(*client, 0, &format!("{client}-{number}"));
+        }
+    }
+    let one = clients[0];
+    bus.line(
+        one,
+        r#"[{"jsonrpc":"2.0","id":1,"method":"session/set_mode","params":{"sessionId":"0-0","modeId":"x"}},
+            {"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"0-0","prompt":[]}}]"#
+            .replace('\n', "")
+            .as_str(),
+    );
+    let last = bus.last_id(0);
+    bus.answer(0, last - 1, &json!({}));
+    bus.seen();
+    for _ in 0..40_000 {
+        bus.notify(one, "$/cancel_request", &json!({"requestId": 1}));
+    }
+    assert_eq!(bus.seen(), "");
+    assert_eq!(bus.core.counters.dropped, 40_000);
+    bus.notify(one, "$/cancel_request", &json!({"requestId": 2}));
+    assert!(bus.seen().contains("$/cancel_request"));
+}

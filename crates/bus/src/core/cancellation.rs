@@ -1,0 +1,58 @@
+//! How a message names the request that it gives up on: by `params.requestId` in ACP and MCP, by `params.id` in LSP.
+//!
+//! The bus gives requests new ids in both directions, so the id in a cancellation is replaced too. Passed on as it is, it would be the id of
+//! another request, possibly of another client.
+
+use std::ops::Range;
+
+use narrows_acp::method::CANCEL_REQUEST;
+use narrows_wire::{Part, View, keys, member, written_key_folds_to};
+
+use super::Ctx;
+use super::api::{CoreOutput, Note};
+use super::from_client::MCP_CANCELLED;
+use super::progress::respelled;
+use super::request_id::Digits;
+use super::table::WorkerKey;
+
+/// How LSP, and most libraries for JSON-RPC, say that a request is to be given up on.
+pub(super) const LSP_CANCEL: &str = "$/cancelRequest";
+
+/// Returns `true` if a method gives up on a request.
+pub(super) fn cancels_request(method: &str) -> bool {
+    matches!(method, CANCEL_REQUEST | MCP_CANCELLED | LSP_CANCEL)
+}
+
+/// Returns the place in the line of the id of the request that a cancellation means.
+pub(super) fn cancelled_id(message: View<'_>) -> Option<Range<usize>> {
+    if !message.is_method(LSP_CANCEL) {
+        return message.part_range(Part::RequestId);
+    }
+    let id = member(message.params()?, "id").ok()??;
+    let start = message.envelope().params.range().start;
+    Some(start + id.start..start + id.end)
+}
+
+/// Returns `true` if every reader finds one request in a cancellation: an agent of several clients could read the other one.
+pub(super) fn names_one_request(message: View<'_>) -> bool {
+    let params = message.params().unwrap_or_default();
+    let names = |key: &&[u8]| ["id", "requestid"].iter().any(|name| written_key_folds_to(key, name, true));
+    keys(params).filter(names).count() == 1
+}
+
+impl<O: CoreOutput> Ctx<'_, O> {
+    /// Tells a client, under the client's id, that a worker gives up on a request, in the way of LSP.
+    pub(super) fn forward_lsp_cancel(&mut self, worker: WorkerKey, message: View<'_>) {
+        let place = cancelled_id(message).filter(|_| message.session().is_none());
+        let raw = place.as_ref().and_then(|place| message.bytes().get(place.clone()));
+        let asked = raw.and_then(|raw| self.core.workers.get(worker)?.asking.get(raw).copied());
+        let (Some(place), Some(raw), Some((client, number))) = (place, raw, asked) else {
+            self.core.counters.dropped += 1;
+            self.log(Note::Dropped { worker: worker.into(), why: "the request it is about is not open" });
+            return;
+        };
+        let line = respelled(message.bytes(), place, Digits::new(number).as_bytes());
+        self.forward_to_client(worker, client, None, View::parse(&line), None);
+        self.withdraw_shared(worker, raw);
+    }
+}

@@ -1,0 +1,59 @@
+//! What is kept as long as a session, beside its params: the tag of its client, and the answer to the request that opened it.
+//!
+//! A client or an agent chooses how long they are, so they are charged to the identity of the session. They may use half of what is
+//! there for params: without those, a session cannot be restored. What there is no room for is not kept.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::Core;
+use super::memory::Charge;
+use super::session::SessionKey;
+
+/// Bytes that are charged as long as they are kept.
+#[derive(Debug)]
+pub(super) struct KeptBytes {
+    bytes: Box<[u8]>,
+    _charge: Charge,
+}
+
+impl Deref for KeptBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Core {
+    fn keep(&mut self, key: SessionKey, bytes: &[u8]) -> Option<KeptBytes> {
+        let identity = self.sessions.get(key)?.identity;
+        let (all, one) = self.limits.session_params();
+        let charge = self.sessions.charge_kept(identity, bytes.len(), (all / 2, one / 2))?;
+        Some(KeptBytes { bytes: bytes.into(), _charge: charge })
+    }
+
+    /// Keeps the `sessionId` at the top level that the client of a session uses.
+    pub(super) fn keep_tag(&mut self, key: SessionKey, tag: Option<&[u8]>) {
+        // What was kept before is given back first, so that there is room for as much.
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.tag = None;
+        }
+        let kept = tag.and_then(|tag| self.keep(key, tag));
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.tag = kept;
+        }
+    }
+
+    /// Keeps the result of the request that opened a session. Most sessions of an identity have the same one, and share it.
+    pub(super) fn keep_result(&mut self, key: SessionKey, result: &[u8]) -> Option<Arc<KeptBytes>> {
+        let identity = self.sessions.get(key)?.identity;
+        let last = self.sessions.last_results.get(&identity).and_then(std::sync::Weak::upgrade);
+        if let Some(last) = last.filter(|last| ***last == *result) {
+            return Some(last);
+        }
+        let kept = Arc::new(self.keep(key, result)?);
+        self.sessions.last_results.insert(identity, Arc::downgrade(&kept));
+        Some(kept)
+    }
+}
