@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -93,7 +94,7 @@ async fn serve(
     let socket = shared.sockets.add();
     let handshake = async {
         let user = match http_listener.admits {
-            Admits::Users | Admits::Owner(_) => peer_user(&stream, peer).await,
+            Admits::Users | Admits::Owner(_) => peer_user(&stream).await,
             _ => None,
         };
         (user, timeout(limits.header_timeout, secure(&http_listener, stream)).await)
@@ -234,11 +235,10 @@ async fn drain_after_alert(mut stream: TcpStream) -> io::Result<()> {
 }
 
 /// Returns the user that owns the peer socket. Runs on a blocking thread: the system's table may be long.
-async fn peer_user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
-    let to = stream.local_addr().ok()?;
-    let uid = tokio::task::spawn_blocking(move || narrows_link::peer::user_of_connection(from, to))
-        .await
-        .ok()??;
+async fn peer_user(stream: &TcpStream) -> Option<Identity> {
+    let socket = stream.as_fd().try_clone_to_owned().ok()?;
+    let uid =
+        tokio::task::spawn_blocking(move || narrows_link::peer::user_of(socket.as_fd())).await.ok()??;
     Some(Identity::new(Proof::User, uid.to_string()))
 }
 
