@@ -128,6 +128,9 @@ pub struct Limits {
     /// Limit of sockets. Over that, an unused socket or one of an identity with very many is closed for a new one; if
     /// there is none, the new socket waits.
     pub max_sockets: usize,
+    /// Limit of sockets without a request of a proven identity. Over that, the oldest is closed. Each may hold about
+    /// 32 KiB that count towards no other limit.
+    pub max_unauthenticated_sockets: usize,
     /// Limit of connections of one identity, detached ones included.
     pub max_connections_per_identity: usize,
     /// Limit of HTTP requests per second of one identity, upgrades included.
@@ -161,6 +164,7 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(45),
             max_sockets: 16_384,
+            max_unauthenticated_sockets: usize::MAX,
             max_connections_per_identity: 1000,
             max_requests_per_second: 2000,
             max_failures: 10,

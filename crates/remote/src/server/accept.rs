@@ -32,6 +32,9 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The longest head of an HTTP/1.1 request.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
+/// The longest one if the head has to prove the identity: before that, no limit counts its memory.
+const MAX_UNPROVEN_HEAD_BYTES: usize = 8 << 10;
+
 /// Concurrent HTTP/2 streams of one socket.
 const MAX_STREAMS: u32 = 100;
 
@@ -111,11 +114,16 @@ async fn serve(
                 return tracing::info!(peer = %peer.ip(), %error, "TLS handshake failed");
             }
         };
+    let socket_identity = identity.or(user);
+    let max_head = match http_listener.is_proven_by(socket_identity.as_ref()) {
+        true => MAX_HEAD_BYTES,
+        false => MAX_UNPROVEN_HEAD_BYTES,
+    };
     let http_connection = Arc::new(HttpConnection {
         shared: Arc::clone(&shared),
         http_listener,
         peer: peer.ip(),
-        socket_identity: identity.or(user),
+        socket_identity,
         certificate: certificate.clone().map(Mutex::new),
         socket,
         refused: Notify::new(),
@@ -127,7 +135,7 @@ async fn serve(
         let http_connection = Arc::clone(&http_connection);
         move |request| Arc::clone(&http_connection).respond(request)
     });
-    let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout);
+    let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout, max_head);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
     let mut deadline = pin!(tokio::time::sleep_until(began + limits.header_timeout));
     let mut end = pin!(async {
@@ -248,9 +256,9 @@ fn is_invalid_request(error: &(dyn std::error::Error + 'static), known: bool) ->
     error.is_some_and(|error| error.is_parse() || (error.is_timeout() && !known))
 }
 
-fn builder(between: Duration, idle: Duration) -> auto::Builder<TokioExecutor> {
+fn builder(between: Duration, idle: Duration, max_head: usize) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(between).max_buf_size(MAX_HEAD_BYTES);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(between).max_buf_size(max_head);
     builder
         .http2()
         .timer(TokioTimer::new())

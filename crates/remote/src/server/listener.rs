@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::token_store::TokenStore;
 use super::{Auth, BindError, Listener};
+use crate::identity::Identity;
 use crate::tls::{ServerTls, TlsError, TlsFiles};
 use crate::tokens::TokenError;
 
@@ -99,6 +100,16 @@ impl HttpListener {
     /// Returns the TLS configuration and its changes, if the listener uses TLS.
     pub(super) fn tls(&self) -> Option<watch::Receiver<Arc<ServerTls>>> {
         self.tls.as_ref().map(|(_, tls)| tls.subscribe())
+    }
+
+    /// Returns `true` if a socket with this identity needs no other proof.
+    pub(super) fn is_proven_by(&self, socket_identity: Option<&Identity>) -> bool {
+        match &self.admits {
+            Admits::Everybody | Admits::Users => true,
+            Admits::Owner(user) => socket_identity.is_some_and(|identity| identity.is_user(*user)),
+            Admits::Tokens(_) => false,
+            Admits::Certificates => socket_identity.is_some(),
+        }
     }
 
     fn files(&self) -> Vec<PathBuf> {

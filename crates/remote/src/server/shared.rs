@@ -52,7 +52,11 @@ impl Shared {
             backend,
             scratch: Scratch::default(),
             quota: ConnectionQuota::new(limits.max_connections_per_identity, limits.max_requests_per_second),
-            sockets: OpenSockets::new(limits.max_sockets, limits.max_sockets_per_identity()),
+            sockets: OpenSockets::new(
+                limits.max_sockets,
+                limits.max_sockets_per_identity(),
+                limits.max_unauthenticated_sockets,
+            ),
             refusals: RefusalStats::default(),
             disconnects: Arc::default(),
             unfinished: Unfinished::new(&limits),
