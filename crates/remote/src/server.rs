@@ -207,6 +207,12 @@ pub trait Backend: Send + Sync {
         self.open(identity, listener)
     }
 
+    /// Returns `true` if a connection that began on the listener `from` may continue on the listener `to`. It keeps the
+    /// rights of `from`.
+    fn may_continue(&self, from: usize, to: usize) -> bool {
+        from == to
+    }
+
     /// Serves a new connection of `identity` over a WebSocket without TLS directly, which saves a copy of each message.
     /// A backend that does not support that returns the socket, and [`Self::open`] is called.
     ///

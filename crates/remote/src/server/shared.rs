@@ -95,6 +95,11 @@ impl Shared {
         self.detached.end_one(only, &http_sessions)
     }
 
+    /// See [`Backend::may_continue`].
+    pub(super) fn may_continue(&self, from: usize, to: usize) -> bool {
+        from == to || self.backend.may_continue(from, to)
+    }
+
     /// Hands a WebSocket to the backend, if the backend supports that.
     pub(super) fn hand_off(
         &self,
