@@ -2,6 +2,7 @@
 
 mod stdio;
 
+use std::fs::TryLockError;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -24,6 +25,10 @@ const LISTEN_BACKLOG: i32 = 4096;
 const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(10), 3);
 /// The same for a peer that does not acknowledge data.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Others that open a socket in the same directory hold its lock for a moment only.
+const DIRECTORY_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const DIRECTORY_LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The reason why a listener could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +48,9 @@ pub enum ListenError {
     /// The path exists and is not a socket.
     #[error("{0:?} exists and is not a socket")]
     NotASocket(PathBuf),
+    /// Another process does not release the lock on the directory of a socket.
+    #[error("another process holds a lock on {0:?}")]
+    Locked(PathBuf),
     /// Stdin and stdout serve one client only.
     #[error("stdio can be used by one client only")]
     StdioTwice,
@@ -222,11 +230,26 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     let parent = parent_of(path).map_err(&failed)?;
     // Locked, or the second of two that start at once would remove the first one's socket.
     let alone = std::fs::File::open(&parent).map_err(&failed)?;
-    alone.lock().map_err(&failed)?;
+    lock_directory(&alone, &parent, DIRECTORY_LOCK_TIMEOUT)?;
     remove_stale(path, &place)?;
     let fd = bind_private(path, &parent).map_err(failed)?;
     let file = identity(path).map(|identity| SocketFile { path: path.to_owned(), identity });
     Ok(Listener { fd, family: Family::Unix, only: None, file })
+}
+
+/// Locks a directory. Every user who may read it may hold the lock, so the wait is bounded.
+fn lock_directory(file: &std::fs::File, directory: &Path, timeout: Duration) -> Result<(), ListenError> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(DIRECTORY_LOCK_INTERVAL);
+            }
+            Err(TryLockError::WouldBlock) => return Err(ListenError::Locked(directory.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(failed(&directory.display().to_string())(error)),
+        }
+    }
 }
 
 /// Returns the identity of the file at `path`.
@@ -302,6 +325,20 @@ mod tests {
         std::fs::write(directory.path().join("file"), "mine").unwrap();
         assert!(unix(&directory.path().join("file")).is_err());
         assert_eq!(std::fs::read(directory.path().join("file")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_lock_of_another_process_on_the_directory_is_an_error_after_a_while() {
+        let directory = tempfile::tempdir().unwrap();
+        let [other, own] = [(); 2].map(|()| std::fs::File::open(directory.path()).unwrap());
+        other.lock().unwrap();
+        let locked = lock_directory(&own, directory.path(), DIRECTORY_LOCK_INTERVAL * 3).unwrap_err();
+        assert_eq!(locked.to_string(), format!("another process holds a lock on {:?}", directory.path()));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock_directory(&own, directory.path(), DIRECTORY_LOCK_TIMEOUT));
+            other.unlock().unwrap();
+            waiting.join().unwrap().unwrap();
+        });
     }
 
     #[test]

@@ -12,16 +12,23 @@ use std::os::fd::BorrowedFd;
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
 /// Returns the user at the other end of a connected TCP socket, or `None` if it is remote or unknown.
+///
+/// The answer counts only if the socket is still connected after the lookup: once a connection is reset, its address is
+/// free for a socket of another user, while what it sent can still be read.
 #[must_use]
 pub fn user_of(socket: BorrowedFd<'_>) -> Option<u32> {
-    let peer = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
+    let peer = connected_peer(socket)?;
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
-    user_of_connection(peer, local)
+    let user = user_of_connection(peer, local);
+    user.filter(|_| connected_peer(socket) == Some(peer))
+}
+
+fn connected_peer(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()
 }
 
 /// Returns the user who owns the other end of a loopback connection, or `None` if it is unknown.
-#[must_use]
-pub fn user_of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+fn user_of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     match diag::owner(peer, local) {
         Ok(user) => user,
         Err(_) => TABLES.iter().find_map(|path| owner(&std::fs::read_to_string(path).ok()?, peer, local)),
@@ -36,7 +43,8 @@ fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
     let mut found = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, remote) = (*fields.get(1)?, *fields.get(2)?);
-        let is_it = forms.iter().any(|(from, to)| local == from && remote == to);
+        let is_connected = u8::from_str_radix(fields.get(3)?, 16).is_ok_and(diag::is_connected);
+        let is_it = is_connected && forms.iter().any(|(from, to)| local == from && remote == to);
         // The kernel reports user 0 for a socket without a process, which means unknown.
         let is_held = fields.get(9).is_some_and(|inode| *inode != "0");
         if is_it && is_held { fields.get(7)?.parse().ok() } else { None }
@@ -70,6 +78,7 @@ fn hex_address(octets: &[u8], port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
 
     use proptest::prelude::*;
 
@@ -94,6 +103,7 @@ mod tests {
         check(&line(&t, &f, "1000", "77"), None);
         // No process has the socket, so the reported user is wrong.
         check(&line(&f, &t, "0", "0"), None);
+        check(&line(&f, &t, "1000", "77").replace(" 01 ", " 0A "), None);
         check(&(line(&f, &t, "1", "7") + &line(&f, &t, "2", "8")), None);
         check("", None);
         check("  sl  local_address rem_address   st\n", None);
@@ -105,10 +115,9 @@ mod tests {
             // Not every machine has IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
-            let (accepted, peer) = listener.accept().expect("a connection");
-            let local = accepted.local_addr().expect("an address");
+            let (accepted, _) = listener.accept().expect("a connection");
             let ours = rustix::process::geteuid().as_raw();
-            assert_eq!(user_of_connection(peer, local), Some(ours));
+            assert_eq!(user_of(accepted.as_fd()), Some(ours));
             drop(stream);
             drop(accepted);
         }

@@ -34,6 +34,7 @@ mod route;
 mod shared;
 mod socket;
 mod streams;
+mod token_names;
 mod token_store;
 mod unfinished;
 mod websocket;
@@ -128,6 +129,9 @@ pub struct Limits {
     /// Limit of sockets. Over that, an unused socket or one of an identity with very many is closed for a new one; if
     /// there is none, the new socket waits.
     pub max_sockets: usize,
+    /// Limit of sockets without a request of a proven identity. Over that, the oldest is closed. Each may hold about
+    /// 32 KiB that count towards no other limit.
+    pub max_unauthenticated_sockets: usize,
     /// Limit of connections of one identity, detached ones included.
     pub max_connections_per_identity: usize,
     /// Limit of HTTP requests per second of one identity, upgrades included.
@@ -161,6 +165,7 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(45),
             max_sockets: 16_384,
+            max_unauthenticated_sockets: usize::MAX,
             max_connections_per_identity: 1000,
             max_requests_per_second: 2000,
             max_failures: 10,
@@ -201,6 +206,12 @@ pub trait Backend: Send + Sync {
     /// Like [`Self::open`], but a connection is about to end: may wait until it has.
     fn open_later(&self, identity: Identity, listener: usize) -> Opening<'_> {
         self.open(identity, listener)
+    }
+
+    /// Returns `true` if a connection that began on the listener `from` may continue on the listener `to`. It keeps the
+    /// rights of `from`.
+    fn may_continue(&self, from: usize, to: usize) -> bool {
+        from == to
     }
 
     /// Serves a new connection of `identity` over a WebSocket without TLS directly, which saves a copy of each message.
@@ -308,6 +319,7 @@ impl HttpServer {
         backend: Arc<dyn Backend>,
     ) -> Result<Self, BindError> {
         let mut http_listeners = Vec::new();
+        let names = Arc::default();
         let mut addresses = Vec::new();
         for listener in listeners {
             validate(&listener)?;
@@ -316,7 +328,7 @@ impl HttpServer {
             let socket = TcpListener::bind(address).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let bound = socket.local_addr().map_err(failed)?;
-            http_listeners.push((Arc::new(HttpListener::new(listener, bound)?), socket));
+            http_listeners.push((Arc::new(HttpListener::new(listener, bound, &names)?), socket));
             addresses.push(bound);
         }
         let shared = Shared::new(limits, backend);

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::config::{Door, Listen};
+use super::{Handle, Router};
+use crate::config::{Door, Listen, Web};
 
 /// A listener that differs from the configuration until the bus is restarted. Displayed as its address and the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,28 @@ impl FixedListeners {
     }
 }
 
+impl<B: Router> Handle<B> {
+    /// Returns `true` if a connection that began on one listener may continue on another: they admit clients by the same
+    /// proof, and permit the same pools.
+    #[must_use]
+    pub fn listeners_have_equal_rights(&self, one: usize, other: usize) -> bool {
+        let fixed = self.fixed();
+        let both = (fixed.listen.get(one), fixed.listen.get(other));
+        matches!(both, (Some(one), Some(other)) if have_equal_rights(one, other))
+    }
+}
+
+fn have_equal_rights(one: &Listen, other: &Listen) -> bool {
+    let is_same_proof = match (&one.at, &other.at) {
+        (Door::Web(one), Door::Web(other)) => {
+            let authority = |web: &Web| web.tls.as_ref().and_then(|tls| tls.client_ca.clone());
+            one.auth == other.auth && one.tokens == other.tokens && authority(one) == authority(other)
+        }
+        (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
+    };
+    is_same_proof && one.auth == other.auth && one.pool == other.pool && one.pools == other.pools
+}
+
 /// Returns `true` if two HTTP listeners have the same address.
 fn is_same_place(one: &Door, other: &Door) -> bool {
     matches!((one, other), (Door::Web(one), Door::Web(other)) if one.address == other.address)
@@ -125,5 +148,34 @@ mod tests {
             &[free],
             &["tcp://127.0.0.1:0 is not opened until the bus is restarted"],
         );
+    }
+
+    #[test]
+    fn connections_continue_at_listeners_with_equal_rights() {
+        let pools = |listen: Listen, names: &[&str]| Listen {
+            pools: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+            ..listen
+        };
+        let web = |url: &str, tokens: Option<&str>| {
+            let mut listen = Listen::parse(url).unwrap();
+            let Door::Web(web) = &mut listen.at else { panic!("{url}") };
+            web.tokens = tokens.map(Into::into);
+            listen
+        };
+        let plain = |url: &str| Listen::parse(url).unwrap();
+        let (one, other) = ("http://127.0.0.1:1/acp", "ws://[::1]:2/acp");
+        for (one, other, expected) in [
+            (plain("tcp://127.0.0.1:1"), plain("tcp://[::1]:1"), true),
+            (plain("tcp://127.0.0.1:1"), plain("tcp://127.0.0.1:2/a"), false),
+            (plain("tcp://127.0.0.1:1"), pools(plain("tcp://127.0.0.1:2"), &["a"]), false),
+            (plain("tcp://127.0.0.1:1"), plain("unix:/a"), false),
+            (plain("tcp://127.0.0.1:1"), plain(one), false),
+            (web(one, None), web(other, None), true),
+            (web(one, Some("a")), web(other, Some("a")), true),
+            (web(one, Some("a")), web(other, Some("b")), false),
+            (web(one, Some("a")), pools(web(other, Some("a")), &["a"]), false),
+        ] {
+            assert_eq!(have_equal_rights(&one, &other), expected, "{one:?} {other:?}");
+        }
     }
 }

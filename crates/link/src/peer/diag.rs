@@ -23,7 +23,11 @@ const AF_INET6: u8 = 10;
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = 56;
 const REPLY_BYTES: usize = 72;
-/// Offsets of the user and the inode in a reply.
+/// Offsets in a reply of the family, the state, the ports, the addresses, the user and the inode.
+const FAMILY_OFFSET: usize = 0;
+const STATE_OFFSET: usize = 1;
+const PORTS_OFFSET: usize = 4;
+const ADDRESSES_OFFSET: usize = 8;
 const UID_OFFSET: usize = 64;
 const INODE_OFFSET: usize = 68;
 
@@ -43,7 +47,7 @@ pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Err
     rustix::net::sendto(&socket, &build_request(from, to), SendFlags::empty(), &kernel)?;
     let mut buffer = [0; 1024];
     let (length, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-    let found = parse_reply(buffer.get(..length).unwrap_or_default());
+    let found = parse_reply(buffer.get(..length).unwrap_or_default(), from, to);
     match found {
         Ok(_) => KERNEL_ANSWERS.store(true, Ordering::Relaxed),
         // Either there is no such socket, or the kernel lacks the lookup.
@@ -83,8 +87,9 @@ fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a reply.
-fn parse_reply(answer: &[u8]) -> Result<Option<u32>, Errno> {
+/// Decodes a reply. If the connection does not exist, the kernel may return the socket that listens on its port, which
+/// belongs to somebody else: a reply counts only if it is about a connection with the requested addresses.
+fn parse_reply(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
     let word = |at: usize| {
         let bytes = answer.get(at..at + 4)?;
         Some(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
@@ -92,6 +97,12 @@ fn parse_reply(answer: &[u8]) -> Result<Option<u32>, Errno> {
     let kind = answer.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match kind {
         Some(SOCK_DIAG_BY_FAMILY) if answer.len() >= HEADER_BYTES + REPLY_BYTES => {
+            let reply = &answer[HEADER_BYTES..];
+            let is_it =
+                reply_address(reply, 0) == canonical(from) && reply_address(reply, 1) == canonical(to);
+            if !is_it || !is_connected(reply[STATE_OFFSET]) {
+                return Ok(None);
+            }
             // The kernel reports user 0 for a socket without a process, which means unknown.
             let is_held = word(HEADER_BYTES + INODE_OFFSET).is_some_and(|inode| inode != 0);
             Ok(word(HEADER_BYTES + UID_OFFSET).filter(|_| is_held))
@@ -104,11 +115,65 @@ fn parse_reply(answer: &[u8]) -> Result<Option<u32>, Errno> {
     }
 }
 
+/// Returns the local (0) or remote (1) address of a reply. A socket for IPv6 has an IPv4 address in its mapped form.
+fn reply_address(reply: &[u8], index: usize) -> SocketAddr {
+    let port = &reply[PORTS_OFFSET + 2 * index..];
+    let mut octets = [0; 16];
+    octets.copy_from_slice(&reply[ADDRESSES_OFFSET + 16 * index..][..16]);
+    let ip: IpAddr = match reply[FAMILY_OFFSET] {
+        AF_INET => [octets[0], octets[1], octets[2], octets[3]].into(),
+        _ => octets.into(),
+    };
+    canonical(SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]])))
+}
+
+/// Returns the address and the port alone, an IPv4 address in its own form.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Returns `true` for the states of a connection whose process has not closed it: established, half-closed by it, or
+/// half-closed by its peer.
+pub(super) fn is_connected(state: u8) -> bool {
+    const ESTABLISHED: u8 = 1;
+    const FIN_WAIT: [u8; 2] = [4, 5];
+    const CLOSE_WAIT: u8 = 8;
+    state == ESTABLISHED || FIN_WAIT.contains(&state) || state == CLOSE_WAIT
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
 
+    use rustix::net::sockopt::set_socket_reuseaddr;
+
     use super::*;
+
+    #[test]
+    fn a_listener_on_the_port_of_a_lost_connection_is_not_its_owner() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let local = server.local_addr().unwrap();
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        set_socket_reuseaddr(&socket, true).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let peer = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+        // The service of another user, started after the port was bound.
+        let other = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        set_socket_reuseaddr(&other, true).unwrap();
+        rustix::net::bind(&other, &peer).unwrap();
+        rustix::net::listen(&other, 1).unwrap();
+        rustix::net::connect(&socket, &local).unwrap();
+        let (accepted, from) = server.accept().unwrap();
+        assert_eq!(from, peer);
+        // Closing with linger time 0 resets the connection.
+        rustix::net::sockopt::set_socket_linger(&socket, Some(std::time::Duration::ZERO)).unwrap();
+        drop(socket);
+        // This kernel may lack the lookup.
+        if let Ok(found) = owner(peer, local) {
+            assert_eq!(found, None);
+        }
+        assert_eq!(crate::peer::user_of(std::os::fd::AsFd::as_fd(&accepted)), None);
+    }
 
     #[test]
     fn the_kernel_names_the_user_of_a_connection_and_of_nothing_else() {
@@ -134,15 +199,30 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_none_names_nobody() {
+    fn an_invalid_reply_names_no_user() {
+        let (from, to) = (([127, 0, 0, 1], 1000).into(), ([127, 0, 0, 1], 80).into());
+        let request = build_request(from, to);
+        let parse_reply = |reply: &[u8]| parse_reply(reply, from, to);
         assert_eq!(parse_reply(b""), Err(Errno::PROTO));
         let mut message = vec![0; HEADER_BYTES + REPLY_BYTES];
         message[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        message[HEADER_BYTES + STATE_OFFSET] = 1;
+        message[HEADER_BYTES + FAMILY_OFFSET] = AF_INET;
+        // Ports and addresses are encoded as in a request.
+        let addresses = &request[HEADER_BYTES + 8..][..36];
+        message[HEADER_BYTES + PORTS_OFFSET..][..36].copy_from_slice(addresses);
         assert_eq!(parse_reply(&message), Ok(None), "without an inode");
         message[HEADER_BYTES + INODE_OFFSET] = 1;
         message[HEADER_BYTES + UID_OFFSET..HEADER_BYTES + UID_OFFSET + 4]
             .copy_from_slice(&1000_u32.to_ne_bytes());
         assert_eq!(parse_reply(&message), Ok(Some(1000)));
+        for (at, value) in
+            [(STATE_OFFSET, 10), (PORTS_OFFSET, 7), (ADDRESSES_OFFSET, 126), (FAMILY_OFFSET, AF_INET6)]
+        {
+            let mut other = message.clone();
+            other[HEADER_BYTES + at] = value;
+            assert_eq!(parse_reply(&other), Ok(None), "another socket, or one that listens");
+        }
         assert_eq!(parse_reply(&message[..HEADER_BYTES + REPLY_BYTES - 1]), Err(Errno::PROTO));
         message[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
         message[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&(-2_i32).to_ne_bytes());

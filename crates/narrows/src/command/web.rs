@@ -8,6 +8,12 @@ use narrows_remote::tls::TlsFiles;
 
 use crate::failure::Failure;
 
+/// Memory of a socket whose client is unknown, without TLS.
+const UNAUTHENTICATED_SOCKET_BYTES: usize = 32 << 10;
+
+/// Sockets that may have no identity with any memory budget.
+const MIN_UNAUTHENTICATED_SOCKETS: usize = 64;
+
 /// Returns the settings of a listener. `local` decides how local clients without a proof are identified.
 pub(super) fn listener(web: &Web, number: usize, local: Auth) -> Result<Listener, Failure> {
     let address = web.address.to_socket_addrs().and_then(|mut addresses| {
@@ -55,6 +61,7 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
         header_timeout: limits.header_timeout,
         idle_timeout: limits.idle_timeout,
         max_sockets: limits.max_connections,
+        max_unauthenticated_sockets: max_unauthenticated_sockets(limits),
         max_connections_per_identity: limits.max_connections_per_identity,
         max_requests_per_second: rate,
         replay_bytes: limits.replay_bytes,
@@ -66,9 +73,29 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
     }
 }
 
+/// Returns how many sockets may have no identity. With a memory budget they have an eighth of it, or twice that with TLS.
+fn max_unauthenticated_sockets(limits: &config::Limits) -> usize {
+    match usize::try_from(limits.memory).unwrap_or(usize::MAX) {
+        0 => usize::MAX,
+        memory => (memory / 8 / UNAUTHENTICATED_SOCKET_BYTES).max(MIN_UNAUTHENTICATED_SOCKETS),
+    }
+}
+
 /// Returns two listeners with the same address.
 pub(super) fn find_duplicate_listener(listen: &[Listen]) -> Option<(&Door, &Door)> {
     let mut pairs =
         listen.iter().enumerate().flat_map(|(at, one)| listen[..at].iter().map(|other| (&one.at, &other.at)));
     pairs.find(|(one, other)| one.is_same(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_budget_limits_unauthenticated_sockets() {
+        let most = |memory| limits(&config::Limits { memory, ..config::Limits::default() });
+        let found = [0, 1 << 20, 64 << 20, 1 << 30].map(|memory| most(memory).max_unauthenticated_sockets);
+        assert_eq!(found, [usize::MAX, 64, 256, 4096]);
+    }
 }

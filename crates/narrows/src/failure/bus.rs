@@ -124,6 +124,7 @@ impl Failure {
         match error {
             ListenError::InUse(_) => failure.with_hint("check if another bus is running: narrows bus status"),
             ListenError::NotASocket(_) => failure.with_hint("use another path, or remove the file"),
+            ListenError::Locked(_) => failure.with_hint("use a directory that only you can read"),
             ListenError::NotLoopback(_) => failure.with_hint(
                 "listen on this machine only, as every client may use the agents; other machines \
                                    need https:// or wss:// with `auth`",

@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +31,9 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The longest head of an HTTP/1.1 request.
 const MAX_HEAD_BYTES: usize = 32 << 10;
+
+/// The longest one if the head has to prove the identity: before that, no limit counts its memory.
+const MAX_UNPROVEN_HEAD_BYTES: usize = 8 << 10;
 
 /// Concurrent HTTP/2 streams of one socket.
 const MAX_STREAMS: u32 = 100;
@@ -93,7 +97,7 @@ async fn serve(
     let socket = shared.sockets.add();
     let handshake = async {
         let user = match http_listener.admits {
-            Admits::Users | Admits::Owner(_) => peer_user(&stream, peer).await,
+            Admits::Users | Admits::Owner(_) => peer_user(&stream).await,
             _ => None,
         };
         (user, timeout(limits.header_timeout, secure(&http_listener, stream)).await)
@@ -110,11 +114,16 @@ async fn serve(
                 return tracing::info!(peer = %peer.ip(), %error, "TLS handshake failed");
             }
         };
+    let socket_identity = identity.or(user);
+    let max_head = match http_listener.is_proven_by(socket_identity.as_ref()) {
+        true => MAX_HEAD_BYTES,
+        false => MAX_UNPROVEN_HEAD_BYTES,
+    };
     let http_connection = Arc::new(HttpConnection {
         shared: Arc::clone(&shared),
         http_listener,
         peer: peer.ip(),
-        socket_identity: identity.or(user),
+        socket_identity,
         certificate: certificate.clone().map(Mutex::new),
         socket,
         refused: Notify::new(),
@@ -126,7 +135,7 @@ async fn serve(
         let http_connection = Arc::clone(&http_connection);
         move |request| Arc::clone(&http_connection).respond(request)
     });
-    let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout);
+    let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout, max_head);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
     let mut deadline = pin!(tokio::time::sleep_until(began + limits.header_timeout));
     let mut end = pin!(async {
@@ -234,11 +243,10 @@ async fn drain_after_alert(mut stream: TcpStream) -> io::Result<()> {
 }
 
 /// Returns the user that owns the peer socket. Runs on a blocking thread: the system's table may be long.
-async fn peer_user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
-    let to = stream.local_addr().ok()?;
-    let uid = tokio::task::spawn_blocking(move || narrows_link::peer::user_of_connection(from, to))
-        .await
-        .ok()??;
+async fn peer_user(stream: &TcpStream) -> Option<Identity> {
+    let socket = stream.as_fd().try_clone_to_owned().ok()?;
+    let uid =
+        tokio::task::spawn_blocking(move || narrows_link::peer::user_of(socket.as_fd())).await.ok()??;
     Some(Identity::new(Proof::User, uid.to_string()))
 }
 
@@ -248,9 +256,9 @@ fn is_invalid_request(error: &(dyn std::error::Error + 'static), known: bool) ->
     error.is_some_and(|error| error.is_parse() || (error.is_timeout() && !known))
 }
 
-fn builder(between: Duration, idle: Duration) -> auto::Builder<TokioExecutor> {
+fn builder(between: Duration, idle: Duration, max_head: usize) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(between).max_buf_size(MAX_HEAD_BYTES);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(between).max_buf_size(max_head);
     builder
         .http2()
         .timer(TokioTimer::new())

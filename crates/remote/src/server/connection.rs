@@ -48,14 +48,24 @@ struct Attach {
 /// The resumable connections.
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
-    by_name: Mutex<HashMap<Connection, (Identity, mpsc::Sender<Attach>)>>,
+    by_name: Mutex<HashMap<Connection, Owned>>,
+}
+
+/// A resumable connection.
+#[derive(Clone, Debug)]
+struct Owned {
+    owner: Identity,
+    /// The listener on which it began.
+    listener: usize,
+    attach: mpsc::Sender<Attach>,
 }
 
 impl Resumable {
-    fn add(&self, connection: &Connection, owner: &Identity) -> mpsc::Receiver<Attach> {
-        let (sender, receiver) = mpsc::channel(MAX_RESUME_ATTEMPTS);
+    fn add(&self, connection: &Connection, client: &AdmittedClient) -> mpsc::Receiver<Attach> {
+        let (attach, receiver) = mpsc::channel(MAX_RESUME_ATTEMPTS);
         let mut by_name = lock(&self.by_name);
-        by_name.insert(connection.clone(), (owner.clone(), sender));
+        let owned = Owned { owner: client.identity().clone(), listener: client.listener(), attach };
+        by_name.insert(connection.clone(), owned);
         receiver
     }
 
@@ -64,9 +74,8 @@ impl Resumable {
     }
 
     /// Finds a connection. One of another identity is indistinguishable from a missing one.
-    fn find(&self, connection: &Connection, identity: &Identity) -> Option<mpsc::Sender<Attach>> {
-        let by_name = lock(&self.by_name);
-        by_name.get(connection).filter(|(owner, _)| owner == identity).map(|(_, sender)| sender.clone())
+    fn find(&self, connection: &Connection, identity: &Identity) -> Option<Owned> {
+        lock(&self.by_name).get(connection).filter(|owned| owned.owner == *identity).cloned()
     }
 }
 
@@ -272,7 +281,7 @@ async fn serve_resumable(
     line.make_resumable(ResumableEnd::new(shared.limits.keep()), share, Bytes::copy_from_slice(id), granted);
     forward(&mut line, messages, &mut socket, scratch);
     socket.limit_kernel_buffers();
-    let mut attaching = shared.resumable.add(&connection, client.identity());
+    let mut attaching = shared.resumable.add(&connection, &client);
     let last = serve_sockets(shared, line, socket, client, &mut attaching).await;
     shared.resumable.remove(&connection);
     attaching.close();
@@ -426,8 +435,11 @@ fn take_over(
 
 /// Passes a socket to the connection that it wants to resume.
 async fn attach(shared: &Arc<Shared>, attach: Attach) {
-    let attach = match shared.resumable.find(&attach.ask.connection, attach.client.identity()) {
-        Some(sender) => match sender.send(attach).await {
+    let found = shared.resumable.find(&attach.ask.connection, attach.client.identity());
+    // Another listener may grant fewer rights, and the connection keeps those of its first one.
+    let found = found.filter(|owned| shared.may_continue(owned.listener, attach.client.listener()));
+    let attach = match found {
+        Some(owned) => match owned.attach.send(attach).await {
             Ok(()) => return,
             Err(mpsc::error::SendError(attach)) => attach,
         },

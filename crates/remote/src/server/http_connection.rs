@@ -210,7 +210,7 @@ impl HttpConnection {
                 "only text/event-stream is available\n",
             ));
         }
-        let http_session = find_http_session(&self.shared, headers, &caller.identity)?;
+        let http_session = find_http_session(&self.shared, headers, caller)?;
         let session = header_text(headers, &SESSION_ID)?.map(str::to_owned);
         let cursor = match header_text(headers, &LAST_EVENT_ID)? {
             None | Some("") => None,
@@ -241,7 +241,7 @@ impl HttpConnection {
 
     /// Ends a connection.
     fn end(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
-        let http_session = find_http_session(&self.shared, headers, &caller.identity)?;
+        let http_session = find_http_session(&self.shared, headers, caller)?;
         self.shared.http_sessions(|http_sessions| http_sessions.remove(&http_session.name));
         http_session.end();
         Ok(response::empty(StatusCode::ACCEPTED))
@@ -274,12 +274,12 @@ fn names_pool(query: &str) -> Option<RpcError> {
 pub(super) fn find_http_session(
     shared: &Shared,
     headers: &HeaderMap,
-    identity: &Identity,
+    caller: &Caller,
 ) -> Result<Arc<HttpSession>, Refusal> {
     let Some(name) = header_text(headers, &CONNECTION_ID)? else {
         return Err(response::refusal(StatusCode::BAD_REQUEST, "Acp-Connection-Id is missing\n"));
     };
-    HttpSession::find(shared, name, identity)
+    HttpSession::find(shared, name, caller)
         .ok_or_else(|| response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::admission::AdmittedClient;
+use super::authorize::Caller;
 use super::backend_writer::{BackendWriter, Waiting};
 use super::detached::Kept;
 use super::disconnect_stats::{DisconnectOutcome, DisconnectStats};
@@ -33,6 +34,8 @@ pub(super) struct HttpSession {
     /// The value of `Acp-Connection-Id`.
     pub(super) name: String,
     owner: Identity,
+    /// The listener on which it began.
+    listener: usize,
     streams: Mutex<Streams>,
     /// When the client last sent or read something.
     touched: Mutex<Instant>,
@@ -57,6 +60,7 @@ impl HttpSession {
         let http_session = Arc::new(Self {
             name: name.clone(),
             owner: client.identity().clone(),
+            listener: client.listener(),
             streams: Mutex::new(Streams::new(
                 shared.limits.keep(),
                 shared.replay_memory.share(client.identity()),
@@ -75,10 +79,12 @@ impl HttpSession {
         Ok(http_session)
     }
 
-    /// Finds the connection `name` of `identity`. One of another identity is indistinguishable from a missing one.
-    pub(super) fn find(shared: &Shared, name: &str, identity: &Identity) -> Option<Arc<Self>> {
+    /// Finds the connection `name` of `caller`. One of another identity, or of a listener with other rights, is
+    /// indistinguishable from a missing one.
+    pub(super) fn find(shared: &Shared, name: &str, caller: &Caller) -> Option<Arc<Self>> {
         let found = shared.http_sessions(|http_sessions| http_sessions.get(name).cloned())?;
-        (found.owner == *identity).then_some(found)
+        let may_use = found.owner == caller.identity && shared.may_continue(found.listener, caller.listener);
+        may_use.then_some(found)
     }
 
     /// See [`Streams::backend_error`].

@@ -3,6 +3,8 @@
 //! the most. Of the last two kinds many are closed at once: closing takes a moment, and other clients may be ahead in
 //! the accept queue.
 //!
+//! Unauthenticated sockets have a limit of their own: their memory belongs to no identity.
+//!
 //! The number of sockets per identity is limited. WebSockets do not count here: each is a connection, which has its own
 //! limit.
 
@@ -35,6 +37,7 @@ const LARGE_SHARE_DIVISOR: usize = 8;
 pub(super) struct OpenSockets {
     max: usize,
     max_per_identity: usize,
+    max_unauthenticated: usize,
     permits: Arc<Semaphore>,
     table: Mutex<Table>,
     /// Held while waiting for a permit: two waiters must not rely on the same closed socket.
@@ -69,11 +72,12 @@ struct Entry {
 }
 
 impl OpenSockets {
-    pub(super) fn new(max: usize, max_per_identity: usize) -> Arc<Self> {
+    pub(super) fn new(max: usize, max_per_identity: usize, max_unauthenticated: usize) -> Arc<Self> {
         let permits = Arc::new(Semaphore::new(max));
         Arc::new(Self {
             max,
             max_per_identity,
+            max_unauthenticated,
             permits,
             table: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
@@ -81,12 +85,15 @@ impl OpenSockets {
         })
     }
 
-    /// Returns a permit for another socket. If there is none, closes others; if none can be closed, waits for one.
+    /// Returns a permit for another socket. If there is none, closes others; if none can be closed, waits for one. Closes
+    /// the oldest unauthenticated sockets if there are too many of them.
     pub(super) async fn acquire(
         &self,
         refusals: &RefusalStats,
     ) -> Result<OwnedSemaphorePermit, AcquireError> {
         let _turn = self.turn.lock().await;
+        let excess = self.close_sockets(|table| table.close_unknown(self.max_unauthenticated));
+        (0..excess).for_each(|_| refusals.add(Reason::Crowd));
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return Ok(permit);
         }
@@ -94,7 +101,7 @@ impl OpenSockets {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            let closed = self.make_room();
+            let closed = self.close_sockets(|table| table.close_some(self.max));
             if closed > 0 {
                 (0..closed).for_each(|_| refusals.add(Reason::Crowd));
                 return permit.await;
@@ -130,9 +137,9 @@ impl OpenSockets {
     }
 
     /// Closes sockets, and returns how many.
-    fn make_room(&self) -> usize {
+    fn close_sockets(&self, close: impl FnOnce(&mut Table) -> usize) -> usize {
         let (closed, total) = self.with(|table| {
-            let closed = table.close_some(self.max);
+            let closed = close(table);
             table.closed += closed as u64;
             let now = Instant::now();
             let is_due = table.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL);
@@ -157,6 +164,16 @@ impl Table {
     fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    /// Closes the oldest unauthenticated sockets until another one is within the limit.
+    fn close_unknown(&mut self, max: usize) -> usize {
+        let excess = (self.unknown.len() + 1).saturating_sub(max.max(1));
+        for _ in 0..excess {
+            let Some((_, id)) = self.unknown.pop_first() else { break };
+            self.close(id);
+        }
+        excess
     }
 
     fn close_some(&mut self, max: usize) -> usize {
@@ -354,13 +371,19 @@ mod tests {
     use super::*;
     use crate::identity::Proof;
 
+    impl OpenSockets {
+        fn make_room(&self) -> usize {
+            self.close_sockets(|table| table.close_some(self.max))
+        }
+    }
+
     fn named(name: &str) -> Identity {
         Identity::new(Proof::Token, name)
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_unauthenticated_socket_is_closed_first() {
-        let all = OpenSockets::new(3, 3);
+        let all = OpenSockets::new(3, 3, 3);
         let [known, oldest, youngest] = [(); 3].map(|()| all.add());
         let request = known.begin(&named("a")).unwrap();
         assert_eq!(all.make_room(), 1);
@@ -375,8 +398,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn unauthenticated_sockets_have_a_limit_of_their_own() {
+        let all = OpenSockets::new(100, 100, 3);
+        let refusals = RefusalStats::default();
+        let known = all.add();
+        let request = known.begin(&named("a")).unwrap();
+        let mut sockets = Vec::new();
+        for _ in 0..5 {
+            drop(all.acquire(&refusals).await.unwrap());
+            sockets.push(all.add());
+        }
+        sockets[0].close_requested().await;
+        sockets[1].close_requested().await;
+        assert!(sockets[2..].iter().all(|socket| socket.close_requested().now_or_never().is_none()));
+        assert!(known.close_requested().now_or_never().is_none());
+        assert_eq!(refusals.all().into_iter().find(|(name, _)| *name == "crowd"), Some(("crowd", 2)));
+        drop(request);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn then_sockets_idle_for_the_longest_time_are_closed() {
-        let all = OpenSockets::new(100, 100);
+        let all = OpenSockets::new(100, 100, 100);
         let sockets: Vec<_> = (0..32).map(|_| all.add()).collect();
         let requests: Vec<_> = sockets.iter().map(|socket| socket.begin(&named("a")).unwrap()).collect();
         let mut requests = requests.into_iter();
@@ -395,7 +437,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn then_the_oldest_socket_of_the_largest_identity_is_closed() {
-        let all = OpenSockets::new(16, 16);
+        let all = OpenSockets::new(16, 16, 16);
         let sockets: Vec<_> = (0..16).map(|_| all.add()).collect();
         let (few, many) = (named("few"), named("many"));
         let who = |number: usize| if number < 2 { &few } else { &many };
@@ -417,7 +459,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_identity_has_a_limited_number_of_sockets() {
-        let all = OpenSockets::new(10, 2);
+        let all = OpenSockets::new(10, 2, 10);
         let [first, second, third] = [(); 3].map(|()| all.add());
         let (one, other) = (named("one"), named("other"));
         drop(first.begin(&one).unwrap());
@@ -436,7 +478,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_becomes_free_when_a_socket_can_be_closed() {
-        let all = OpenSockets::new(1, 1);
+        let all = OpenSockets::new(1, 1, 1);
         let refusals = RefusalStats::default();
         let taken = all.acquire(&refusals).await.unwrap();
         let mut waiting = pin!(all.acquire(&refusals));
@@ -451,7 +493,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn closed_sockets_are_logged_at_an_interval() {
-        let all = OpenSockets::new(100, 100);
+        let all = OpenSockets::new(100, 100, 100);
         let sockets: Vec<_> = (0..100).map(|_| all.add()).collect();
         (0..50).for_each(|_| assert_eq!(all.make_room(), 1));
         assert_eq!(all.with(|table| table.closed), 49, "the first is logged, the others are counted");

@@ -187,7 +187,7 @@ async fn forward(
     caller: &Caller,
     part: Option<Part>,
 ) -> Result<Reply, Refusal> {
-    let http_session = find_http_session(shared, headers, &caller.identity)?;
+    let http_session = find_http_session(shared, headers, caller)?;
     let named = header_text(headers, &SESSION_ID)?;
     let (line, session) =
         addressed(view, named).map_err(|words| response::refusal(StatusCode::BAD_REQUEST, words))?;

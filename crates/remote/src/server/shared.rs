@@ -52,7 +52,11 @@ impl Shared {
             backend,
             scratch: Scratch::default(),
             quota: ConnectionQuota::new(limits.max_connections_per_identity, limits.max_requests_per_second),
-            sockets: OpenSockets::new(limits.max_sockets, limits.max_sockets_per_identity()),
+            sockets: OpenSockets::new(
+                limits.max_sockets,
+                limits.max_sockets_per_identity(),
+                limits.max_unauthenticated_sockets,
+            ),
             refusals: RefusalStats::default(),
             disconnects: Arc::default(),
             unfinished: Unfinished::new(&limits),
@@ -89,6 +93,11 @@ impl Shared {
         let http_sessions: Vec<Kept> = self
             .http_sessions(|http_sessions| http_sessions.values().filter_map(|it| it.detached()).collect());
         self.detached.end_one(only, &http_sessions)
+    }
+
+    /// See [`Backend::may_continue`].
+    pub(super) fn may_continue(&self, from: usize, to: usize) -> bool {
+        from == to || self.backend.may_continue(from, to)
     }
 
     /// Hands a WebSocket to the backend, if the backend supports that.

@@ -31,6 +31,12 @@ const MAX_STREAMS: usize = 1024;
 /// Pending requests of a client.
 const MAX_PENDING: usize = 4096;
 
+/// Bytes of the ids and sessions of pending requests that are accepted without free replay memory.
+const FREE_PENDING_BYTES: usize = 16 << 10;
+
+/// The longest id of a session that is kept, in bytes. Messages of others go to the stream of the connection.
+const MAX_SESSION_BYTES: usize = 4096;
+
 /// Bytes returned to a reader at a time.
 const MAX_BATCH_BYTES: usize = 64 << 10;
 
@@ -44,6 +50,17 @@ pub(super) enum ResponseTarget {
     /// The stream of this session, opened or not: the response ends a turn, and the updates of the turn are on that
     /// stream. A client may open it during the turn, and no longer read the stream of the connection.
     Turn(String),
+}
+
+impl ResponseTarget {
+    /// Returns the session that is kept with a pending request.
+    fn session(&self) -> Option<&str> {
+        match self {
+            Self::Body(_) => None,
+            Self::Stream(session) => session.as_deref(),
+            Self::Turn(session) => Some(session),
+        }
+    }
 }
 
 /// Too many requests are pending.
@@ -158,6 +175,8 @@ pub(super) struct Streams {
     sessions: HashMap<String, Stream>,
     children: Children,
     pending: HashMap<Bytes, ResponseTarget>,
+    /// Bytes of the ids and sessions in `pending`, which a client chooses. They count as replay memory.
+    pending_bytes: usize,
     /// Speeds up scanning of messages that resemble the previous one.
     scan_cache: ScanCache,
     readers: u64,
@@ -176,6 +195,7 @@ impl Streams {
             sessions: HashMap::new(),
             children: Children::default(),
             pending: HashMap::new(),
+            pending_bytes: 0,
             scan_cache: ScanCache::default(),
             readers: 0,
             ended: false,
@@ -188,8 +208,28 @@ impl Streams {
         if self.pending.len() >= MAX_PENDING {
             return Err(TooMany);
         }
+        let target = match target.session().is_some_and(|session| session.len() > MAX_SESSION_BYTES) {
+            true => ResponseTarget::Stream(None),
+            false => target,
+        };
+        let bytes = pending_bytes(id, &target);
+        self.pending_bytes += bytes;
+        let now = Instant::now();
+        self.limit_memory(now);
+        if self.is_over_memory && self.pending_bytes > FREE_PENDING_BYTES {
+            self.pending_bytes -= bytes;
+            self.limit_memory(now);
+            return Err(TooMany);
+        }
+        self.remove_pending(id);
         self.pending.insert(Bytes::copy_from_slice(id), target);
         Ok(())
+    }
+
+    fn remove_pending(&mut self, id: &[u8]) -> Option<ResponseTarget> {
+        let target = self.pending.remove(id)?;
+        self.pending_bytes -= pending_bytes(id, &target);
+        Some(target)
     }
 
     /// Assigns a message of the agent to a stream.
@@ -207,7 +247,7 @@ impl Streams {
                 }
                 return;
             }
-            Kind::Response => match view.id().and_then(|id| self.pending.remove(id)) {
+            Kind::Response => match view.id().and_then(|id| self.remove_pending(id)) {
                 Some(ResponseTarget::Body(sender)) => {
                     // The HTTP request may be gone.
                     _ = sender.send(Bytes::copy_from_slice(line));
@@ -260,7 +300,7 @@ impl Streams {
     /// connection if there is no room.
     fn confirm(&mut self, session: Option<&str>) -> &mut Stream {
         let Some(session) = session else { return &mut self.connection };
-        if !self.sessions.contains_key(session) && self.make_room() {
+        if !self.sessions.contains_key(session) && session.len() <= MAX_SESSION_BYTES && self.make_room() {
             self.sessions.insert(session.to_owned(), Stream::new(self.keep, true));
         }
         match self.sessions.get_mut(session) {
@@ -310,7 +350,7 @@ impl Streams {
         if let Some(name) = session
             && !self.sessions.contains_key(name)
         {
-            if !self.make_room_unconfirmed() {
+            if name.len() > MAX_SESSION_BYTES || !self.make_room_unconfirmed() {
                 return Err(OpenFault::Unknown);
             }
             self.sessions.insert(name.to_owned(), Stream::new(self.keep, false));
@@ -392,8 +432,9 @@ impl Streams {
 
     /// Counts the kept bytes, and drops some if they exceed the limits. Must be called after every change.
     pub(super) fn limit_memory(&mut self, now: Instant) {
-        let bytes = self.streams().map(|stream| stream.ring.bytes()).sum();
-        let mut over = self.share.set(bytes);
+        let names = self.sessions.keys().map(String::len).sum::<usize>() + self.pending_bytes;
+        let bytes = self.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
+        let mut over = self.share.set(names + bytes);
         if over > 0 {
             let mut streams: Vec<&mut Stream> =
                 self.sessions.values_mut().chain([&mut self.connection]).collect();
@@ -401,8 +442,8 @@ impl Streams {
             for stream in streams {
                 over = over.saturating_sub(stream.shed(over, now));
             }
-            let bytes = self.streams().map(|stream| stream.ring.bytes()).sum();
-            over = self.share.set(bytes);
+            let bytes = self.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
+            over = self.share.set(names + bytes);
         }
         self.is_over_memory = over > 0;
     }
@@ -411,6 +452,7 @@ impl Streams {
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.pending.clear();
+        self.pending_bytes = 0;
         for stream in self.sessions.values_mut().chain([&mut self.connection]) {
             stream.wake();
         }
@@ -419,6 +461,11 @@ impl Streams {
     fn streams(&self) -> impl Iterator<Item = &Stream> {
         self.sessions.values().chain([&self.connection])
     }
+}
+
+/// Returns the bytes that a pending request keeps.
+fn pending_bytes(id: &[u8], target: &ResponseTarget) -> usize {
+    id.len() + target.session().map_or(0, str::len)
 }
 
 /// Returns the event that reports missing events.

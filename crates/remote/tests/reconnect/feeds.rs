@@ -118,3 +118,49 @@ async fn the_stream_of_a_child_session_is_opened_at_other_servers() {
     let (frame, _stream) = tokio::join!(recv(&mut link), answer);
     assert_eq!(frame.session().as_deref(), Some("kid"));
 }
+
+/// A server could send any number of responses, each with another session.
+#[tokio::test]
+async fn only_the_response_to_a_request_that_opens_a_session_opens_its_stream() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/acp", listener.local_addr().unwrap());
+    let Connected { mut link, .. } = open(&url).await;
+    let answer = async {
+        begin(&listener).await;
+        let (_, session, mut own) = next_of(&listener).await;
+        assert_eq!(session, None);
+        own.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await.unwrap();
+        own
+    };
+    let ((), mut own) = tokio::join!(initialize(&mut link), answer);
+    let send = |id: &str, session: &str| {
+        format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"sessionId\":\"{session}\"}}}}\n\n")
+    };
+    let unasked: String =
+        (10..15).map(|number| send(&number.to_string(), &format!("unasked{number}"))).collect();
+    own.write_all(unasked.as_bytes()).await.unwrap();
+    for _ in 10..15 {
+        recv(&mut link).await;
+    }
+    // One response to a request that opens a session, then another one to the same, and one with an overlong id.
+    for (id, method) in [("1", "session/new"), ("2", "session/list"), ("3", "_x/open")] {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
+        link.sender.send(line.into()).await.unwrap();
+        let (method, session, mut stream) = next_of(&listener).await;
+        assert_eq!((&*method, session), ("POST", None), "{id}");
+        let accepted = b"HTTP/1.1 202 Accepted\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(accepted).await.unwrap();
+    }
+    let long = "x".repeat(5000);
+    let answers = [send("2", "listed"), send("3", &long), send("1", "asked"), send("1", "again")].concat();
+    own.write_all(answers.as_bytes()).await.unwrap();
+    for _ in 0..4 {
+        recv(&mut link).await;
+    }
+    let (method, session, _stream) = next_of(&listener).await;
+    assert_eq!((&*method, session.as_deref()), ("GET", Some("asked")));
+    let line = r#"{"jsonrpc":"2.0","method":"m"}"#;
+    link.sender.send(line.into()).await.unwrap();
+    let (method, ..) = next_of(&listener).await;
+    assert_eq!(method, "POST", "no other stream was opened");
+}

@@ -198,6 +198,10 @@ impl Backend for BusBackend {
         })
     }
 
+    fn may_continue(&self, from: usize, to: usize) -> bool {
+        self.bus.get().is_some_and(|bus| bus.listeners_have_equal_rights(from, to))
+    }
+
     fn serve(
         &self,
         identity: Identity,

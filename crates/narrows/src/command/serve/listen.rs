@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -210,12 +211,10 @@ impl ClientStream {
     /// Identifies the client. `Err` if it is not admitted.
     async fn admit(&self, identities: &Identities) -> Result<Principal, Principal> {
         let (user, method) = match self {
-            Self::Tcp(stream, from) => {
-                let (from, to) = (*from, stream.local_addr());
-                let asking = tokio::task::spawn_blocking(move || {
-                    narrows_link::peer::user_of_connection(from, to.ok()?)
-                });
-                (asking.await.unwrap_or_default(), IdentityMethod::SocketOwner)
+            Self::Tcp(stream, _) => {
+                let socket = stream.as_fd().try_clone_to_owned().ok();
+                let lookup = move || narrows_link::peer::user_of(socket?.as_fd());
+                (tokio::task::spawn_blocking(lookup).await.unwrap_or_default(), IdentityMethod::SocketOwner)
             }
             Self::Unix(stream) => (stream.peer_cred().ok().map(|peer| peer.uid()), IdentityMethod::UnixPeer),
             Self::Stdio => (Some(parent_process::parent_user()), IdentityMethod::Process),

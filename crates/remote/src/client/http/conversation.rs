@@ -32,6 +32,12 @@ const MAX_STREAM_MESSAGES: usize = 64;
 /// Entries remembered about pending requests, per table.
 const MAX_OPEN_REQUESTS: usize = 4096;
 
+/// Event streams of sessions, as many as a server of this project has, and sessions whose messages are posted at once.
+const MAX_STREAMS: usize = 1024;
+
+/// The longest id of a session, in bytes. Messages of others belong to the connection.
+const MAX_SESSION_BYTES: usize = 4096;
+
 /// Event streams of child sessions, at servers that have separate ones.
 const MAX_CHILD_STREAMS: usize = 64;
 
@@ -75,8 +81,9 @@ pub(super) struct Conversation {
     child_streams: usize,
     /// Pending requests of the agent that belong to a session: their responses are posted there.
     asked: HashMap<RawId, String>,
-    /// Pending requests of the client after which the session exists; its stream could not be opened before.
-    awaited: HashMap<RawId, String>,
+    /// Pending requests of the client after which a session exists. `None` if only the response names it, otherwise the
+    /// one whose stream could not be opened before. No other response opens a stream: a server could send any number.
+    awaited: HashMap<RawId, Option<String>>,
     pending: PendingRequests,
     /// Whether the server may have received the requests that are being posted.
     reached: HashMap<RawId, Arc<AtomicBool>>,
@@ -127,7 +134,7 @@ impl Conversation {
                 outgoing.mark_flushed();
             }
             let deadline = if self.unposted == 0 { last } else { said };
-            let room = self.waiting < self.wire.options.keep.bytes;
+            let room = self.waiting < self.wire.options.keep.bytes && self.lanes.len() < MAX_STREAMS;
             tokio::select! {
                 biased;
                 Some(done) = self.running.next(), if !idle => {
@@ -172,11 +179,16 @@ impl Conversation {
             Kind::Response => frame.id().and_then(|id| self.asked.remove(&RawId::copy(id))),
             // These never belong to a session, whatever they contain.
             _ if method.starts_with("$/") => None,
-            _ => frame.session().map(Cow::into_owned),
+            _ => frame.session().filter(|session| session.len() <= MAX_SESSION_BYTES).map(Cow::into_owned),
         };
+        if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request && may_open_session(&method))
+            && self.awaited.len() < MAX_OPEN_REQUESTS
+        {
+            self.awaited.insert(RawId::copy(id), None);
+        }
         let ends = matches!(&*method, method::SESSION_CLOSE | method::SESSION_DELETE);
         let listen = match &session {
-            Some(session) if frame.kind() == Kind::Request && !ends => self.streams.insert(session.clone()),
+            Some(session) if frame.kind() == Kind::Request && !ends => self.add_stream(session),
             _ => false,
         };
         self.pending.record(&line, u64::MAX);
@@ -315,9 +327,9 @@ impl Conversation {
                 // The session is unknown to the server so far. Once it exists, its stream is opened.
                 self.streams.remove(&session);
                 if let Some(id) = id.clone()
-                    && self.awaited.len() < MAX_OPEN_REQUESTS
+                    && (self.awaited.len() < MAX_OPEN_REQUESTS || self.awaited.contains_key(&id))
                 {
-                    self.awaited.insert(id, session);
+                    self.awaited.insert(id, Some(session));
                 }
             }
             Some(Err(StreamEvent::Lost(lost))) => return Err(lost),
@@ -361,20 +373,22 @@ impl Conversation {
         if !self.wire.deduplicates()
             && self.child_streams < MAX_CHILD_STREAMS
             && let Some(child) = child_id(&frame.view())
-            && self.streams.insert(child.clone())
+            && self.add_stream(&child)
         {
             self.child_streams += 1;
             self.enqueue(Some(child), Job { line: None, listen: true });
         }
         match (frame.kind(), frame.id().map(RawId::copy), frame.session()) {
-            (Kind::Request, Some(id), Some(session)) if self.asked.len() < MAX_OPEN_REQUESTS => {
+            (Kind::Request, Some(id), Some(session))
+                if self.asked.len() < MAX_OPEN_REQUESTS && session.len() <= MAX_SESSION_BYTES =>
+            {
                 self.asked.insert(id, session.into_owned());
             }
-            (Kind::Response, id, named) => {
-                let awaited = id.and_then(|id| self.awaited.remove(&id));
-                let session = named.map(Cow::into_owned).or(awaited);
-                if let Some(session) = session.filter(|_| frame.result().is_some())
-                    && self.streams.insert(session.clone())
+            (Kind::Response, Some(id), named) => {
+                if let Some(awaited) = self.awaited.remove(&id)
+                    && frame.result().is_some()
+                    && let Some(session) = named.map(Cow::into_owned).or(awaited)
+                    && self.add_stream(&session)
                 {
                     self.enqueue(Some(session), Job { line: None, listen: true });
                 }
@@ -382,6 +396,12 @@ impl Conversation {
             _ => {}
         }
         send_to_user(incoming, frame).await;
+    }
+
+    /// Returns `true` if the stream of a session must be opened now.
+    fn add_stream(&mut self, session: &str) -> bool {
+        let has_room = self.streams.len() < MAX_STREAMS && session.len() <= MAX_SESSION_BYTES;
+        has_room && self.streams.insert(session.to_owned())
     }
 
     /// Starts to read an event stream.
@@ -412,6 +432,13 @@ impl Conversation {
             self.wire.delete_connection(&connection).await;
         }
     }
+}
+
+/// Returns `true` if the response to a request with this method may name a new session. Methods that are not part of the
+/// protocol may open sessions, too.
+fn may_open_session(name: &str) -> bool {
+    let opens = [method::SESSION_NEW, method::SESSION_LOAD, method::SESSION_RESUME, method::SESSION_FORK];
+    opens.contains(&name) || !name.starts_with("$/") && method::METHODS.iter().all(|row| row.name != name)
 }
 
 async fn send_to_user(incoming: &IncomingFrames, frame: Frame) {

@@ -422,3 +422,45 @@ proptest! {
         prop_assert_eq!(got, (1..=said as u64).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn the_names_of_pending_requests_count_as_memory() {
+    let all = memory(1 << 20);
+    let identity = Identity::new(Proof::Token, "a");
+    let mut connections = [(); 3].map(|()| Streams::new(KEEP, all.share(&identity)));
+    let long = |number: usize| format!("{number:04000}");
+    let mut accepted = 0;
+    for streams in &mut connections {
+        accepted += (0..1000)
+            .take_while(|number| {
+                let target = ResponseTarget::Turn(long(*number));
+                streams.record_request(number.to_string().as_bytes(), target).is_ok()
+            })
+            .count();
+    }
+    assert!((250..300).contains(&accepted), "{accepted}");
+    // Short ones are still accepted everywhere, and room is free again after the responses.
+    let [first, _, last] = &mut connections;
+    asked(last, 9999, Some("s"));
+    for number in 0..200 {
+        first.deliver(refusal(number).to_string().as_bytes(), Instant::now());
+    }
+    first.limit_memory(Instant::now());
+    assert!(last.record_request(b"x", ResponseTarget::Turn(long(1))).is_ok());
+    first.end();
+    assert_eq!(first.pending_bytes, 0);
+}
+
+#[test]
+fn a_session_with_an_overlong_id_has_no_stream() {
+    let mut streams = unlimited(Keep { bytes: 1 << 20, ..KEEP });
+    let long = "x".repeat(MAX_SESSION_BYTES + 1);
+    assert_eq!(streams.open(Some(&long), None).err(), Some(OpenFault::Unknown));
+    asked(&mut streams, 1, Some(&long));
+    assert_eq!(streams.pending_bytes, 1);
+    streams.deliver(answer(1, Some(&long)).as_bytes(), Instant::now());
+    streams.deliver(update(&long, 1).as_bytes(), Instant::now());
+    assert!(streams.sessions.is_empty());
+    let (reader, _) = streams.open(None, None).unwrap();
+    assert_eq!(read(&mut streams, None, reader).len(), 2, "on the stream of the connection");
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::SinkExt;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -66,6 +67,29 @@ async fn connections_are_counted_over_all_listeners() {
         [7, 8],
         "the backend receives the listener of each client"
     );
+}
+
+#[tokio::test]
+async fn a_connection_continues_only_on_its_listener() {
+    let (_running, [one, other], token) = two(Limits::default());
+    let known = format!("Bearer {token}");
+    let proof = [("authorization", &*known)];
+    let (mut socket, _) = web(one, &proof).await.unwrap();
+    let mut first: Value = serde_json::from_str(&initialize(0)).unwrap();
+    first["params"]["_meta"] = json!({"narrows": {"resume": 1}});
+    send(&mut socket, &first).await;
+    let answer = receive(&mut socket).await.unwrap();
+    let connection = &answer["result"]["_meta"]["narrows"]["resume"]["connection"];
+    let ask_resume = json!({"jsonrpc": "2.0", "id": 1, "method": "_narrows/resume", "params": {"connection": connection, "received": 1}});
+    for (address, expected) in [(other, json!(-32002)), (one, Value::Null)] {
+        let (mut socket, _) = web(address, &proof).await.unwrap();
+        send(&mut socket, &ask_resume).await;
+        assert_eq!(receive(&mut socket).await.unwrap()["error"]["code"], expected);
+    }
+    let made = ask(one, "POST", &[JSON, proof[0]], &initialize(1)).await;
+    let name = ("acp-connection-id", made.header("acp-connection-id").unwrap());
+    assert_eq!(ask(other, "DELETE", &[proof[0], name], "").await.status, 404);
+    assert_eq!(ask(one, "DELETE", &[proof[0], name], "").await.status, 202);
 }
 
 #[tokio::test]
@@ -206,7 +230,7 @@ async fn unauthenticated_sockets_make_room_for_authenticated_ones() {
     let at = running.address;
     let known = format!("Bearer {token}");
     let proof = [("authorization", &*known)];
-    let opening: serde_json::Value = serde_json::from_str(&initialize(0)).unwrap();
+    let opening: Value = serde_json::from_str(&initialize(0)).unwrap();
     let mut first = web(at, &proof).await.unwrap().0;
     send(&mut first, &opening).await;
     receive(&mut first).await.unwrap();

@@ -293,8 +293,8 @@ async fn a_missing_body_times_out() {
 async fn an_unreadable_file_does_not_block_the_reload_of_others() {
     let directory = tempfile::tempdir().unwrap();
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
-    let listeners = files.iter().map(|file| {
-        tokens::add(file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let listeners = files.iter().zip(["one", "other"]).map(|(file, name)| {
+        tokens::add(file, name, None, std::time::SystemTime::UNIX_EPOCH).unwrap();
         Listener { auth: Auth::Token(file.clone()), ..listener() }
     });
     let front = HttpServer::bind(listeners.collect(), Limits::default(), Arc::new(Agent::default())).unwrap();
@@ -396,6 +396,12 @@ async fn a_head_that_does_not_end_is_refused() {
     let long = "x".repeat(64 << 10);
     let mut reader = Reader::send(running.address, "POST", "/acp", &[("x-long", &long)], "").await;
     assert_eq!(reader.head().await.status, 431);
+    let (with_token, _, _) = start_with_token(Limits::default());
+    let long = "x".repeat(9 << 10);
+    for (address, expected) in [(running.address, 415), (with_token.address, 431)] {
+        let mut reader = Reader::send(address, "POST", "/acp", &[("x-long", &long)], "").await;
+        assert_eq!(reader.head().await.status, expected, "unknown clients may send less");
+    }
     let many: Vec<(String, &str)> = (0..200).map(|number| (format!("x-{number}"), "y")).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (&**name, *value)).collect();
     let mut reader = Reader::send(running.address, "POST", "/acp", &many, "").await;
