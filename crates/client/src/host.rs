@@ -1,6 +1,7 @@
 //! Files and terminals of this machine that an agent may use, within the roots.
 
 pub(crate) mod confinement;
+pub(crate) mod created;
 pub(crate) mod files;
 mod git_config;
 pub(crate) mod links;

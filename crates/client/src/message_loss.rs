@@ -11,6 +11,8 @@ pub struct MessageLoss {
     pub too_long: u64,
     /// Messages for sessions that were not open yet, above the limit.
     pub unclaimed: u64,
+    /// Lines that look like a message and cannot be parsed.
+    pub unreadable: u64,
     /// Updates without a session id.
     pub nameless: u64,
     /// Updates without a session id that may be a part of the answer.
@@ -24,6 +26,7 @@ impl MessageLoss {
         Self {
             too_long: self.too_long.saturating_sub(before.too_long),
             unclaimed: self.unclaimed.saturating_sub(before.unclaimed),
+            unreadable: self.unreadable.saturating_sub(before.unreadable),
             nameless: self.nameless.saturating_sub(before.nameless),
             nameless_answers: self.nameless_answers.saturating_sub(before.nameless_answers),
         }
@@ -32,11 +35,13 @@ impl MessageLoss {
     /// Returns the event that reports the loss. `None` if nothing was lost. An agent has one output for all of its sessions, so
     /// the session of a lost message is unknown, and the loss is not an error of a run.
     pub(crate) fn to_payload(self) -> Option<Payload> {
-        let Self { too_long, unclaimed, nameless, nameless_answers: _ } = self;
-        let count = too_long.saturating_add(unclaimed).saturating_add(nameless);
+        let Self { too_long, unclaimed, unreadable, nameless, nameless_answers: _ } = self;
+        let counts = [too_long, unclaimed, unreadable, nameless];
+        let count = counts.into_iter().fold(0, u64::saturating_add);
         let reasons = [
             ("too long", too_long),
             ("too early to be kept", unclaimed),
+            ("unreadable", unreadable),
             ("an update that names no session", nameless),
         ];
         let reasons = reasons.into_iter().filter(|(_, count)| *count > 0);
@@ -52,10 +57,11 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(now: [u64; 3], before: [u64; 3], expected: &[(&str, u64)]) {
-        let message_loss = |[too_long, unclaimed, nameless]: [u64; 3]| MessageLoss {
+    fn check(now: [u64; 4], before: [u64; 4], expected: &[(&str, u64)]) {
+        let message_loss = |[too_long, unclaimed, unreadable, nameless]: [u64; 4]| MessageLoss {
             too_long,
             unclaimed,
+            unreadable,
             nameless,
             nameless_answers: nameless,
         };
@@ -69,9 +75,14 @@ mod tests {
 
     #[test]
     fn only_new_losses_are_reported() {
-        check([0, 0, 0], [0, 0, 0], &[]);
-        check([3, 1, 2], [3, 1, 2], &[]);
-        check([3, 0, 0], [1, 0, 0], &[("too long", 2)]);
-        check([0, 1, 5], [0, 0, 4], &[("too early to be kept", 1), ("an update that names no session", 1)]);
+        check([0, 0, 0, 0], [0, 0, 0, 0], &[]);
+        check([3, 1, 4, 2], [3, 1, 4, 2], &[]);
+        check([3, 0, 0, 0], [1, 0, 0, 0], &[("too long", 2)]);
+        check([0, 0, 2, 0], [0, 0, 1, 0], &[("unreadable", 1)]);
+        check(
+            [0, 1, 0, 5],
+            [0, 0, 0, 4],
+            &[("too early to be kept", 1), ("an update that names no session", 1)],
+        );
     }
 }

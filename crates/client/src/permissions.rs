@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use crate::allowed::{Allowed, ClientAction};
-use crate::event::{Json, PermissionRequested, PermissionResolved};
+use crate::event::{Json, Payload, PermissionRequested, PermissionResolved};
 use crate::host::links;
 use crate::host::protected::ProtectedFiles;
 use crate::pending_permissions::PendingPermissions;
@@ -25,6 +25,8 @@ pub(crate) enum PermissionNotice {
     Resolved(PermissionResolved),
     /// The requester no longer waits for the answer.
     GivenUp(String),
+    /// Something else to report.
+    Other(Payload),
 }
 
 /// What decided a request.
@@ -395,7 +397,7 @@ impl PermissionService {
         open.decide("refused", Json::write(&decision)).await;
     }
 
-    async fn send_notice(&self, notice: PermissionNotice) {
+    pub(crate) async fn send_notice(&self, notice: PermissionNotice) {
         // Without a session there are no events.
         let _ = self.notices.send(notice).await;
     }

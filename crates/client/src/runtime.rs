@@ -241,6 +241,7 @@ impl Shared {
         MessageLoss {
             too_long: link.too_long,
             unclaimed: stats.unclaimed,
+            unreadable: stats.unreadable,
             nameless: stats.nameless,
             nameless_answers: stats.nameless_answers,
         }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,15 +17,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::allowed::ClientAction;
+use crate::event::{Json, Payload};
 use crate::host::confinement::Confinement;
+use crate::host::created::{Baseline, Created, CreationGuard};
 use crate::host::files::{FileError, FileErrorKind, Files, Found, PathLinks};
 use crate::host::links;
-use crate::host::terminal::{Create, Terminals};
+use crate::host::terminal::{Create, Guard, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
-use crate::permissions::{ClientActionAt, Denied, PermissionService, RequestSubject, TurnId};
+use crate::permissions::{
+    ClientActionAt, Denied, PermissionNotice, PermissionService, RequestSubject, TurnId,
+};
 
 /// How often a file is looked up again that is being replaced.
 const MAX_FILE_TRIES: usize = 8;
+
+/// How many new repositories are named.
+const MAX_NAMED_REPOSITORIES: usize = 5;
 
 /// Number of output bytes kept of a command if the agent sets no limit.
 const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
@@ -282,7 +290,7 @@ impl Services {
             ..RequestSubject::default()
         };
         let client_action = ClientAction::run(Command::Argv(argv), asked, variables);
-        let sandbox = self.permit_command(&action, &about, (&client_action, Some(&cwd))).await?;
+        let (sandbox, baseline) = self.permit_command(&action, &about, (&client_action, Some(&cwd))).await?;
         let program = self.program(program, &env, &cwd)?;
         let mut environment = self.environment.clone();
         for (name, value) in env {
@@ -298,6 +306,7 @@ impl Services {
                 _ => CwdLinks::Refuse,
             },
             output_limit: output_limit.unwrap_or(DEFAULT_OUTPUT_BYTES),
+            guard: sandbox.is_some().then(|| self.guard(turn, baseline)),
             sandbox,
         };
         self.terminals.create(create).await.map_err(|error| ServiceFailure::Terminal(error.to_string()))
@@ -325,21 +334,34 @@ impl Services {
         action: &Action,
         about: &RequestSubject,
         client_action: ClientActionAt<'_>,
-    ) -> Result<Option<Sandbox>, ServiceFailure> {
-        let (mut sandbox, mut confined) = self.confinement.now().await;
+    ) -> Result<(Option<Sandbox>, Baseline), ServiceFailure> {
+        let (mut sandbox, mut confined, mut baseline) = self.confinement.look().await;
         for _ in 0..MAX_FILE_TRIES {
             let waits = self.permissions.judge_in(about.turn, confined, action).verdict == Verdict::Ask;
             self.permissions.permit_in(confined, action, about.clone(), Some(client_action)).await?;
             if !waits {
-                return Ok(sandbox);
+                return Ok((sandbox, baseline));
             }
             let judged = confined;
-            (sandbox, confined) = self.confinement.now().await;
+            (sandbox, confined, baseline) = self.confinement.look().await;
             if confined == judged {
-                return Ok(sandbox);
+                return Ok((sandbox, baseline));
             }
         }
         Err(ServiceFailure::Terminal("the sandbox of the command changes too often".to_owned()))
+    }
+
+    /// Watches what a command of `turn` creates, and reports what git would obey as a change that is denied.
+    fn guard(&self, turn: TurnId, baseline: Baseline) -> Guard {
+        let creation = CreationGuard::new(self.files.clone(), self.permissions.files().clone(), baseline);
+        let permissions = Arc::clone(&self.permissions);
+        let report = move |created, repositories| {
+            let permissions = Arc::clone(&permissions);
+            let reporting: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(async move { report_created(&permissions, turn, created, repositories).await });
+            reporting
+        };
+        Guard { creation, report: Box::new(report) }
     }
 
     /// Returns a directory by name and its link target, where the command runs. The session's directory is
@@ -373,6 +395,44 @@ impl Services {
         let found =
             narrows_process::find(&spec).map_err(|error| ServiceFailure::Terminal(error.to_string()))?;
         Ok(found.into())
+    }
+}
+
+/// Reports what a command created: paths that git obeys, each as a denied change, and new repositories.
+async fn report_created(
+    permissions: &PermissionService,
+    turn: TurnId,
+    created: Vec<Created>,
+    repositories: Vec<PathBuf>,
+) {
+    for Created { path, moved } in created {
+        let became = match moved {
+            Ok(moved) => format!("it was moved to {}", moved.display()),
+            Err(error) => format!("it cannot be moved aside: {error}"),
+        };
+        let words = format!("git obeys it, and a command created it in a repository; {became}");
+        let about = RequestSubject {
+            turn,
+            method: TERMINAL_CREATE,
+            title: format!("Create {}", path.display()),
+            kind: "edit",
+            paths: vec![path],
+            ..RequestSubject::default()
+        };
+        permissions.refuse_unreachable(&about, &words).await;
+    }
+    if !repositories.is_empty() {
+        let shown = repositories.iter().take(MAX_NAMED_REPOSITORIES).map(|path| path.display().to_string());
+        let shown: Vec<String> = shown.collect();
+        let more = repositories.len() - shown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let problem = format!(
+            "a command created a git repository, and git runs what its settings name: {}{more}",
+            shown.join(", ")
+        );
+        let data = Json::write(&json!({"problem": problem, "paths": shown, "count": repositories.len()}));
+        let name = "repository.created".to_owned();
+        permissions.send_notice(PermissionNotice::Other(Payload::Other { name, data })).await;
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct TooLong;
 /// Returns the warning for an event, if users are warned of it.
 pub(crate) fn warning(name: &str, data: &Json) -> Option<String> {
     let hint = match name {
-        "mcp.failed" | "mode.left" => "",
+        "mcp.failed" | "mode.left" | "repository.created" => "",
         "command.run_by_agent" => " (hint: remove `commands_run_by = \"client\"` from its settings)",
         _ => return None,
     };

@@ -47,7 +47,8 @@ pub use kind::Kind;
 pub use policy::{Explanation, Offers, Policy, RuleMatch};
 pub use protect::may_begin_protected;
 pub use repository::{
-    DiskEntry, RepositoryDisk, git_file_target, has_repository_layout, is_unusual_repository,
+    DiskEntry, RepositoryDisk, common_directory, git_file_target, has_repository_layout,
+    is_unusual_repository,
 };
 pub use request_context::{Confined, Protection, RequestContext};
 pub use rules::{Header, Rules};

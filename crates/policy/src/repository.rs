@@ -35,20 +35,50 @@ pub trait RepositoryDisk {
 /// `.git`.
 pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> bool {
     for place in directory.ancestors() {
-        let found = place.join(".git");
         // If git does not accept a `.git`, it examines the directory itself, and then its parents.
         if is_repository(place, disk) {
             return true;
         }
-        match disk.entry(&found) {
-            DiskEntry::Missing => {}
-            DiskEntry::Directory if is_repository(&found, disk) => return false,
-            DiskEntry::Directory => {}
-            DiskEntry::File(text) => return !leads_into_git(place, &text, disk),
-            DiskEntry::Unknown => return disk.real(&found).is_none_or(|real| !is_in_git(&real)),
+        let found = place.join(".git");
+        let git = match disk.entry(&found) {
+            DiskEntry::Missing => continue,
+            DiskEntry::Directory | DiskEntry::Unknown => found,
+            // git goes no further if it does not accept the file.
+            DiskEntry::File(text) => {
+                return git_file_target(text.as_bytes()).is_none_or(|git| !is_usual(&place.join(git), disk));
+            }
+        };
+        if !is_usual(&git, disk) {
+            return true;
+        }
+        if is_accepted(&git, disk) {
+            return false;
         }
     }
     false
+}
+
+/// Returns `true` if a directory of git and the directory of its configuration are both where no command can create them.
+fn is_usual(git: &Path, disk: &dyn RepositoryDisk) -> bool {
+    let Some(git) = disk.real(git).filter(|real| is_in_git(real)) else { return false };
+    match disk.entry(&git.join("commondir")) {
+        DiskEntry::Missing => true,
+        DiskEntry::File(text) => common_directory(&git, text.as_bytes())
+            .and_then(|common| disk.real(&common))
+            .is_some_and(|real| is_in_git(&real)),
+        DiskEntry::Directory | DiskEntry::Unknown => false,
+    }
+}
+
+/// Returns `true` if git certainly takes `git` for a repository, and looks no further.
+fn is_accepted(git: &Path, disk: &dyn RepositoryDisk) -> bool {
+    let DiskEntry::File(head) = disk.entry(&git.join("HEAD")) else { return false };
+    let is_id = |id: &str| id.len() >= 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_head = match head.strip_prefix("ref:") {
+        Some(name) => name.trim_start().starts_with("refs/"),
+        None => is_id(head.trim_end()),
+    };
+    is_head && ["objects", "refs"].iter().all(|name| disk.entry(&git.join(name)) == DiskEntry::Directory)
 }
 
 /// Returns `true` if git may treat `place` itself as a repository.
@@ -64,25 +94,40 @@ pub fn has_repository_layout(has: impl Fn(&str) -> bool) -> bool {
 /// Returns the path in the text of a `.git` file, relative to the directory of the file. `None` if git does
 /// not accept the text.
 pub fn git_file_target(text: &[u8]) -> Option<&Path> {
-    let mut target = text.strip_prefix(b"gitdir: ")?;
-    while let [rest @ .., b'\n' | b'\r'] = target {
-        target = rest;
+    named_path(text.strip_prefix(b"gitdir: ")?)
+}
+
+/// Returns the directory with the configuration of the repository `git`, as the text of its `commondir` file names it.
+/// `None` if git does not accept the text.
+pub fn common_directory(git: &Path, text: &[u8]) -> Option<PathBuf> {
+    named_path(text).map(|path| git.join(path))
+}
+
+/// Returns the path in the text of a file, as git reads it: without the ends of lines, and up to the first NUL.
+fn named_path(mut text: &[u8]) -> Option<&Path> {
+    while let [rest @ .., b'\n' | b'\r'] = text {
+        text = rest;
     }
-    // git reads it as a C string.
-    let target = target.split(|byte| *byte == 0).next().filter(|target| !target.is_empty())?;
-    Some(Path::new(OsStr::from_bytes(target)))
+    let text = text.split(|byte| *byte == 0).next().filter(|text| !text.is_empty())?;
+    Some(Path::new(OsStr::from_bytes(text)))
 }
 
-/// Returns `true` if the `.git` file in `place` names a directory of a `.git`, like those of worktrees and
-/// submodules.
-fn leads_into_git(place: &Path, text: &str, disk: &dyn RepositoryDisk) -> bool {
-    git_file_target(text.as_bytes())
-        .and_then(|target| disk.real(&place.join(target)))
-        .is_some_and(|real| is_in_git(&real))
-}
-
+/// Returns `true` if a path is a `.git`, or lies in one where links to its worktrees and submodules lead. A command can
+/// create directories in the rest of a `.git`.
 fn is_in_git(real: &Path) -> bool {
-    real.components().any(|name| name == Component::Normal(".git".as_ref()))
+    let mut names = real.components().peekable();
+    let mut is_in_git = false;
+    while let Some(name) = names.next() {
+        if name == Component::Normal(".git".as_ref()) {
+            let is_known =
+                |next: &Component| ["modules", "worktrees"].iter().any(|known| next.as_os_str() == *known);
+            if !names.peek().is_none_or(is_known) {
+                return false;
+            }
+            is_in_git = true;
+        }
+    }
+    is_in_git
 }
 
 #[cfg(test)]
@@ -105,9 +150,16 @@ mod tests {
         }
 
         fn real(&self, path: &Path) -> Option<PathBuf> {
-            match self.0.get(path)? {
+            let mut plain = PathBuf::new();
+            for part in path.components() {
+                match part {
+                    Component::ParentDir => drop(plain.pop()),
+                    part => plain.push(part),
+                }
+            }
+            match self.0.get(&plain)? {
                 Some(text) if text.starts_with("->") => Some(text[2..].into()),
-                _ => Some(path.to_owned()),
+                _ => Some(plain),
             }
         }
     }
@@ -127,7 +179,7 @@ mod tests {
 
     #[test]
     fn only_a_git_directory_is_a_usual_repository() {
-        let own = [(".git/HEAD", "ref: x"), (".git/objects", ""), (".git/refs", "")];
+        let own = [(".git/HEAD", "ref: refs/heads/x"), (".git/objects", ""), (".git/refs", "")];
         let bare = [("HEAD", "ref: x"), ("objects", ""), ("refs", ""), ("config", "[core]")];
         check(&[], false);
         check(&own, false);
@@ -156,7 +208,7 @@ mod tests {
             )
         };
         assert!(is_unusual_repository(Path::new("/h/w"), &tree(&above)));
-        let own = [(".git", ""), (".git/HEAD", "x"), (".git/objects", ""), (".git/refs", "")];
+        let own = [(".git", ""), (".git/HEAD", "ref: refs/heads/x"), (".git/objects", ""), (".git/refs", "")];
         assert!(!is_unusual_repository(Path::new("/h/w"), &tree(&[&above[..], &own[..]].concat())));
     }
 
@@ -169,5 +221,43 @@ mod tests {
         check(&[(".git", "nonsense")], true);
         check(&[(".git", "->/other/.git")], false);
         check(&[(".git", "->/h/w/evil")], true);
+    }
+
+    #[test]
+    fn the_directory_with_the_configuration_has_to_be_a_git_directory_too() {
+        let own = [(".git/HEAD", "ref: refs/heads/x"), (".git/objects", ""), (".git/refs", ""), ("d", "")];
+        let check_with =
+            |more: &[(&str, &'static str)], expected| check(&[&own[..], more].concat(), expected);
+        for text in ["../d", "../d\n", "/h/w/d", "/missing", "", "\n", "\0.", "objects", "objects/d", ".."] {
+            // An entry without text is a directory.
+            check_with(&[(".git/commondir", text), (".git/objects/d", "")], true);
+        }
+        check_with(&[(".git/commondir", ".\n")], false);
+        check_with(&[(".git/commondir", "->/h/w/d")], true);
+        let link = [(".git", "gitdir: /m/.git/worktrees/w\n"), ("/m/.git/HEAD", "x")];
+        let linked = |text: &'static str, expected| {
+            check(&[&link[..], &[("/m/.git/worktrees/w/commondir", text), ("d", "")]].concat(), expected);
+        };
+        linked("../..\n", false);
+        linked("../../../.git", false);
+        linked("/h/w/d", true);
+        linked("../../objects", true);
+    }
+
+    #[test]
+    fn what_commands_can_create_in_a_git_directory_is_no_usual_repository() {
+        check(&[(".git", "gitdir: .x/.git/objects/d"), (".x/.git/objects/d", "")], true);
+        check(&[(".git", "gitdir: .x/.git/objects/.git"), (".x/.git/objects/.git", "")], true);
+        check(&[(".git", "->/m/.git/refs")], true);
+    }
+
+    #[test]
+    fn a_git_directory_that_git_may_not_accept_does_not_end_the_search() {
+        let above = [("/h/HEAD", "ref: refs/heads/x"), ("/h/objects", ""), ("/h/refs", "")];
+        for head in ["x", "ref: x", "", "->/h/HEAD"] {
+            let own = [(".git/HEAD", head), (".git/objects", ""), (".git/refs", "")];
+            check(&[&above[..], &own[..]].concat(), true);
+            check(&own, false);
+        }
     }
 }

@@ -474,3 +474,17 @@ async fn an_unusable_program_is_an_error_inside_as_outside() {
     let error = spawn(spec).await.unwrap_err();
     assert!(matches!(&error, SpawnError::Exec { path, .. } if *path == broken), "{error:?}");
 }
+
+#[tokio::test]
+async fn programs_create_processes_and_threads_but_no_user_namespaces() {
+    let root = directory();
+    for support in mechanisms().await {
+        let script = r#"unshare --user true 2>/dev/null && echo created
+            (echo forked) | cat
+            code='import subprocess, threading
+threading.Thread(target=lambda: subprocess.run(["echo", "threads"])).start()'
+            if command -v python3 >/dev/null; then python3 -c "$code"; else echo threads; fi"#;
+        let text = output(confined(&support, &Mark::new(), root.path(), script)).await;
+        assert_eq!(text, "forked\nthreads\n", "{support}");
+    }
+}

@@ -20,6 +20,9 @@ use crate::request::{Progress, ReplyTo, Request, Responder};
 use crate::sessions::InboxRoute;
 use crate::shared::{Shared, count};
 
+/// The member that every message has.
+const JSONRPC: &[u8] = b"\"jsonrpc\"";
+
 /// Bytes of an invalid line that a log shows.
 const MAX_LOGGED_BYTES: usize = 100;
 
@@ -253,10 +256,14 @@ impl Dispatch {
         let counters = &self.shared.counters;
         let noise = matches!(fault, Fault::Syntax | Fault::Utf8 | Fault::TooDeep);
         count(if noise { &counters.noise } else { &counters.invalid });
+        let is_message = looks_like_message(frame.bytes());
+        if noise && is_message {
+            count(&counters.unreadable);
+        }
         // The beginning of the line shows which code prints into the protocol. Not logged if the line looks like a
         // message, because logs must not contain message content.
-        let shown =
-            if frame.bytes().starts_with(b"{") { 0 } else { frame.bytes().len().min(MAX_LOGGED_BYTES) };
+        let is_shown = !is_message && !frame.bytes().starts_with(b"{");
+        let shown = if is_shown { frame.bytes().len().min(MAX_LOGGED_BYTES) } else { 0 };
         let head = frame.bytes()[..shown].escape_ascii().to_string();
         tracing::debug!(%fault, bytes = frame.bytes().len(), %head, "invalid message received");
         if noise && shown > 0 {
@@ -359,6 +366,17 @@ impl Dispatch {
     }
 }
 
+/// Returns `true` if a line that cannot be parsed begins like a message or has one in it: output of other code may have no
+/// line end. Log lines begin with `[` or `{` too, so what follows counts.
+fn looks_like_message(line: &[u8]) -> bool {
+    let mut start = line.trim_ascii_start();
+    if let Some(entry) = start.strip_prefix(b"[") {
+        start = entry.trim_ascii_start();
+    }
+    let begins = start.strip_prefix(b"{").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\""));
+    begins || line.windows(JSONRPC.len()).any(|part| part == JSONRPC)
+}
+
 /// Returns `true` if an update may be part of the agent's answer.
 fn may_be_answer(frame: &Frame) -> bool {
     let params = frame.params().unwrap_or(b"{}");
@@ -377,4 +395,28 @@ fn may_be_answer(frame: &Frame) -> bool {
 /// deserialized, it would pass with a session that no router has seen.
 fn has_named_params(frame: &Frame) -> bool {
     frame.params().is_none_or(|params| params[0] == b'{' || params == b"null")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::looks_like_message;
+
+    #[test]
+    fn a_broken_message_is_told_from_other_output() {
+        for line in [
+            r#"{"jsonrpc":"2.0","method":"session/upd"#,
+            r#"  { "id": 1, "result": {}"#,
+            r#"[{"jsonrpc":"2.0""#,
+            r#"[ { "method""#,
+            r#"Loading...{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0"}{"jsonrpc":"2.0"}"#,
+        ] {
+            assert!(looks_like_message(line.as_bytes()), "{line}");
+        }
+        for line in
+            ["Loading...", "[info] ready", "[2026-01-01] {a}", "{ port: 80 }", "{", "{'a': 1}", "[1, 2", ""]
+        {
+            assert!(!looks_like_message(line.as_bytes()), "{line}");
+        }
+    }
 }

@@ -23,6 +23,8 @@ use crate::signal::Signal;
 pub struct Stats {
     /// Lines that were not JSON.
     pub noise: u64,
+    /// Of these, lines that look like a message, so that one was lost.
+    pub unreadable: u64,
     /// JSON that was not a valid message, not counting batch entries.
     pub invalid: u64,
     /// Answers to unknown requests.
@@ -45,6 +47,7 @@ const MAX_STRAY_LINES: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) noise: AtomicU64,
+    pub(crate) unreadable: AtomicU64,
     pub(crate) invalid: AtomicU64,
     pub(crate) unasked: AtomicU64,
     pub(crate) late: AtomicU64,
@@ -134,6 +137,7 @@ impl Shared {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             noise: read(&self.counters.noise),
+            unreadable: read(&self.counters.unreadable),
             invalid: read(&self.counters.invalid),
             unasked: read(&self.counters.unasked),
             late: read(&self.counters.late),

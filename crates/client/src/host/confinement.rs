@@ -7,8 +7,9 @@ use narrows_policy::{Access, Confined, Protection};
 use narrows_process::{Sandbox, Support};
 use tokio::sync::{OnceCell, Semaphore};
 
+use super::created::Baseline;
 use super::files::WriteMode;
-use super::protected::{Found, MAX_ENTRIES, ProtectedFiles};
+use super::protected::{MAX_ENTRIES, ProtectedFiles};
 
 /// Maximum number of concurrent searches for protected paths in one session.
 const MAX_SEARCHES: usize = 2;
@@ -45,11 +46,18 @@ impl Confinement {
 
     /// Returns the sandbox of a command that starts now, and what it enforces. Searches for protected files.
     pub async fn now(&self) -> (Option<Sandbox>, Confined) {
-        let Some(support) = &self.support else { return (None, Confined::default()) };
+        let (sandbox, confined, _) = self.look().await;
+        (sandbox, confined)
+    }
+
+    /// The same, with what git would obey if the command created it.
+    pub(crate) async fn look(&self) -> (Option<Sandbox>, Confined, Baseline) {
+        let none = (None, Confined::default(), Baseline::default());
+        let Some(support) = &self.support else { return none };
         let support = support.get_or_init(Sandbox::support).await.clone();
         let can = support.confined();
         if !can.files {
-            return (None, Confined::default());
+            return none;
         }
         // The semaphore is never closed.
         let permit = Arc::clone(&self.searches).acquire_owned().await;
@@ -70,8 +78,15 @@ impl Confinement {
                 .as_ref()
                 .map_or(Protection::NotSearched, |found| found.protection(can.protected)),
         };
-        sandbox.protected = found.map(Found::into_all).unwrap_or_default();
-        (Some(sandbox), confined)
+        let mut baseline = Baseline::default();
+        if let Ok(mut found) = found {
+            // Without mounts a command can change what exists as well, and was permitted to.
+            if confined.protected != Protection::Unsupported {
+                baseline = Baseline::new(&mut found);
+            }
+            sandbox.protected = found.into_all();
+        }
+        (Some(sandbox), confined, baseline)
     }
 
     /// Returns how to write the file at `path`, which must not contain links. Blocks.
@@ -83,6 +98,9 @@ impl Confinement {
         let is_named = self.files.roots().iter().any(|root| {
             path.strip_prefix(root).is_ok_and(|inside| self.files.policy().protects(root, inside, false))
         });
+        if is_named {
+            self.files.add_written(path);
+        }
         if is_named || self.files.is_mounted(path) { WriteMode::InPlace } else { WriteMode::Replace }
     }
 }

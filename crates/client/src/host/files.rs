@@ -6,6 +6,7 @@
 //! [`Found::path`], which has no links in it. Reading and writing use that descriptor and one name that must
 //! not be a link. All functions block.
 
+mod aside;
 mod error;
 pub(crate) mod follow;
 mod roots;

@@ -52,6 +52,14 @@ pub struct ProtectedFiles {
 struct Known {
     paths: BTreeSet<PathBuf>,
     links: BTreeSet<LinkedName>,
+    /// How many commands run.
+    commands: usize,
+    /// Repositories that existed when no command ran. What a command has cloned is its own.
+    guarded: BTreeSet<PathBuf>,
+    /// Repositories that commands have created.
+    created: BTreeSet<PathBuf>,
+    /// Protected files that the client has written for an agent, each with permission.
+    written: BTreeSet<PathBuf>,
 }
 
 impl ProtectedFiles {
@@ -94,6 +102,37 @@ impl ProtectedFiles {
         known.links.retain(LinkedName::holds);
         found.has_hard_link = known.paths.iter().any(|path| is_hard_linked(path));
         Found { paths: known.paths.clone(), ..found }
+    }
+
+    /// A command starts, before which these repositories existed. Returns those of which nothing is guarded.
+    pub(super) fn command_starts(&self, repositories: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+        let mut known = lock(&self.known);
+        if known.commands == 0 {
+            known.guarded = repositories.difference(&known.created).cloned().collect();
+        }
+        known.commands += 1;
+        repositories.difference(&known.guarded).cloned().collect()
+    }
+
+    /// A command has ended.
+    pub(super) fn command_ends(&self) {
+        lock(&self.known).commands -= 1;
+    }
+
+    /// Adds repositories that a command has created. Returns those that were not known.
+    pub(super) fn add_created(&self, repositories: BTreeSet<PathBuf>) -> Vec<PathBuf> {
+        let created = &mut lock(&self.known).created;
+        repositories.into_iter().filter(|path| created.insert(path.clone())).collect()
+    }
+
+    /// Returns `true` if the client has written a file at `path` or in it.
+    pub(super) fn is_written(&self, path: &Path) -> bool {
+        lock(&self.known).written.iter().any(|written| written.starts_with(path))
+    }
+
+    /// The client writes a protected file.
+    pub(super) fn add_written(&self, path: &Path) {
+        lock(&self.known).written.insert(path.to_owned());
     }
 
     /// Returns the protected names that are links to `path`, which has no links in it. Blocks.

@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use narrows_policy::{git_file_target, has_repository_layout};
+use narrows_policy::{common_directory, git_file_target, has_repository_layout};
 use narrows_process::is_missing;
 use rustix::fs::OFlags;
 
@@ -263,10 +263,7 @@ impl<'a> Search<'a> {
 
     fn read_repository(&mut self, git: &Path, worktree: &Path) {
         let shared = self.read(&git.join("commondir"));
-        let common = match shared.as_deref().map(trim_line_ends) {
-            Some(path) => git.join(OsStr::from_bytes(path)),
-            None => git.to_owned(),
-        };
+        let common = shared.and_then(|text| common_directory(git, &text)).unwrap_or_else(|| git.to_owned());
         for file in self.user.files {
             self.read_config(file, 0);
         }
@@ -415,11 +412,6 @@ fn home_of(user: &[u8]) -> Option<PathBuf> {
     let mut lines = users.split(|byte| *byte == b'\n').map(fields);
     let found = lines.find(|fields| fields.first().is_some_and(|name| name == user))?;
     found.get(5).map(|home| OsString::from_vec(home.clone()).into())
-}
-
-fn trim_line_ends(text: &[u8]) -> &[u8] {
-    let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
-    &text[..end]
 }
 
 /// A setting that names a path.

@@ -10,7 +10,7 @@ mod tests;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,13 +23,17 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use self::ring::Ring;
+use super::created::{Created, CreationGuard};
 
 /// Time for a killed command to clean up, and for its remaining children to exit after it has ended.
 const KILL_GRACE: Duration = Duration::from_millis(500);
 const KILL: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: KILL_GRACE };
+const KILL_NOW: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 /// Time to read the remaining output after the process tree has ended. Only a process outside of the tree can
 /// keep the pipe open longer.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long the end of a command may take to be checked and reported.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Bounds on the terminals of one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +51,6 @@ impl Default for Limits {
 }
 
 /// A command to run.
-#[derive(Debug, Clone)]
 pub(crate) struct Create {
     /// Program, looked up in the `PATH` of `env`.
     pub(crate) program: OsString,
@@ -59,7 +62,16 @@ pub(crate) struct Create {
     pub(crate) output_limit: usize,
     /// Sandbox of the command.
     pub(crate) sandbox: Option<Sandbox>,
+    pub(crate) guard: Option<Guard>,
 }
+
+/// Watches what a command creates, and reports it.
+pub(crate) struct Guard {
+    pub(crate) creation: CreationGuard,
+    pub(crate) report: Box<dyn Fn(Vec<Created>, Vec<PathBuf>) -> Reporting + Send + Sync>,
+}
+
+type Reporting = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Output of a command so far, and its exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +160,7 @@ impl Terminals {
             orphan_grace: KILL_GRACE,
             ..Spec::new(create.program)
         };
-        let terminal = Terminal::new(narrows_process::spawn(spec).await?, limit, slot);
+        let terminal = Terminal::new(narrows_process::spawn(spec).await?, limit, slot, create.guard);
         let id = format!("term-{}", uuid::Uuid::now_v7());
         let mut open = self.open();
         if open.generation != generation {
@@ -229,13 +241,13 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn new(mut child: Child, limit: usize, slot: OwnedSemaphorePermit) -> Self {
+    fn new(mut child: Child, limit: usize, slot: OwnedSemaphorePermit, guard: Option<Guard>) -> Self {
         drop(child.take_stdin());
         let stdout = child.take_stdout();
         let child = Arc::new(child);
         let ring = Arc::new(Mutex::new(Ring::new(limit)));
         let (told, exit) = watch::channel(None);
-        let follower = tokio::spawn(follow(Arc::clone(&child), stdout, Arc::clone(&ring), told));
+        let follower = tokio::spawn(follow(Arc::clone(&child), stdout, Arc::clone(&ring), told, guard));
         Self { child, ring, exit, follower: follower.abort_handle(), _slot: slot }
     }
 
@@ -262,7 +274,7 @@ impl Terminal {
         }
         // The remaining output arrives soon; waiting callers are notified of the end before the terminal is
         // dropped.
-        _ = timeout(2 * FINAL_OUTPUT_TIMEOUT, self.ended()).await;
+        _ = timeout(2 * FINAL_OUTPUT_TIMEOUT + CHECK_TIMEOUT, self.ended()).await;
     }
 }
 
@@ -280,15 +292,31 @@ async fn follow(
     stdout: Option<pipe::Receiver>,
     ring: Arc<Mutex<Ring>>,
     told: watch::Sender<Option<Exit>>,
+    guard: Option<Guard>,
 ) {
-    let mut reading = pin!(read(stdout, &ring));
-    let exit = tokio::select! {
-        () = &mut reading => child.wait().await,
-        exit = child.wait() => {
-            _ = timeout(FINAL_OUTPUT_TIMEOUT, &mut reading).await;
-            exit
+    let end = async {
+        let mut reading = pin!(read(stdout, &ring));
+        tokio::select! {
+            () = &mut reading => child.wait().await,
+            exit = child.wait() => {
+                _ = timeout(FINAL_OUTPUT_TIMEOUT, &mut reading).await;
+                exit
+            }
         }
     };
+    let Some(Guard { creation, report }) = guard else {
+        told.send_replace(Some(end.await.into()));
+        return;
+    };
+    let stop = async || {
+        child.stop(KILL_NOW).await;
+    };
+    let exit = creation.watch(end, stop).await;
+    let (created, repositories) = creation.finish().await;
+    if !created.is_empty() || !repositories.is_empty() {
+        // While the session closes nothing is reported.
+        _ = timeout(CHECK_TIMEOUT / 3, report(created, repositories)).await;
+    }
     told.send_replace(Some(exit.into()));
 }
 

@@ -344,6 +344,9 @@ impl Actor {
                 self.undecided.remove(&id);
                 self.report_abandoned(&id);
             }
+            PermissionNotice::Other(payload) => {
+                self.mapper.provider_event(payload, now_ms(), &mut self.events);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ mod bounded;
 mod cancelling;
 mod commands_run_by;
 mod common;
+mod created;
 mod files;
 mod judged;
 mod low_access;

@@ -152,7 +152,7 @@ async fn run(settings: RunSettings) -> (Result<(), Failure>, Summary) {
     };
     let outcome = conversation.run(settings).await;
     let Conversation { mut interrupts, output_thread, mut renderer, mut summary, grace, .. } = conversation;
-    summary.warnings = renderer.take_warnings();
+    summary.warnings.splice(..0, renderer.take_warnings());
     summary.text = renderer.into_text();
     let (outcome, left) = match outcome {
         Ok(()) => (Ok(()), false),
@@ -227,11 +227,10 @@ impl Conversation {
         };
         let (seen, lost) = self.interrupts.unless_signal(closing).await.map_err(RunFailure::Forced)?;
         if outcome.is_ok() && seen.stray_lines > 0 {
-            self.print_note(format!(
-                "notice of the agent: {}",
-                stray_lines_notice(seen.stray_lines, &seen.strays)
-            ))
-            .await?;
+            let notice =
+                format!("notice of the agent: {}", stray_lines_notice(seen.stray_lines, &seen.strays));
+            self.summary.warnings.push(notice.clone());
+            self.print_note(notice).await?;
         }
         let has_run = self.summary.has_run;
         outcome.map_err(|trouble| match trouble {

@@ -141,8 +141,9 @@ impl Failure {
 
     /// Returns a failure if parts of a finished answer were lost.
     pub(crate) fn incomplete_answer(message_loss: MessageLoss, unreadable: u64) -> Result<(), Self> {
-        let MessageLoss { too_long, unclaimed, nameless: _, nameless_answers } = message_loss;
-        let unreadable = unreadable + nameless_answers;
+        let MessageLoss { too_long, unclaimed, unreadable: lines, nameless: _, nameless_answers } =
+            message_loss;
+        let unreadable = unreadable + lines + nameless_answers;
         let all = [(too_long, "too long"), (unclaimed, "too early to be stored"), (unreadable, "unreadable")];
         let lost: Vec<String> = all
             .into_iter()

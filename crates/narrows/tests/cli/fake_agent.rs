@@ -63,7 +63,7 @@ fn noisy() {
     assert_snapshot!(output("noisy"), @"
     Before the noise. After the noise.
     --- stderr ---
-    error: the answer is incomplete: 1 message was too long
+    error: the answer is incomplete: 1 message was too long, 2 messages were unreadable
     --- exit 4 ---
     ");
 }

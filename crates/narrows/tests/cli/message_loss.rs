@@ -92,6 +92,30 @@ fn an_update_without_a_session_changes_the_exit_code_only_if_it_is_a_piece_of_th
 }
 
 #[test]
+fn a_message_that_cannot_be_parsed_makes_the_answer_incomplete() {
+    let lost = chunk("lost");
+    for broken in [&lost[..lost.len() - 9], &format!("Loading...{lost}"), &format!("{}{lost}", &lost[..40])] {
+        let told = output(&[&chunk("a"), broken, &chunk("b"), END_V1], &["Hi"]);
+        assert!(told.ends_with("incomplete: 1 message was unreadable\n--- exit 4 ---\n"), "{broken}: {told}");
+    }
+    let told = output(&[&lost[..30], END_V1], &["--output", "events", "Hi"]);
+    assert!(
+        told.contains(
+            r#""name":"messages.lost","data":{"count":1,"reasons":[{"count":1,"reason":"unreadable"}]}"#
+        ),
+        "{told}"
+    );
+}
+
+#[test]
+fn output_that_is_no_message_is_a_warning() {
+    let turn = [&chunk("a"), "[info] {ready}", "{ port: 80 }", END_V1];
+    let told = output(&turn, &["--output", "json", "Hi"]);
+    assert!(told.contains(r#""warnings":["notice of the agent: 2 lines"#), "{told}");
+    assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
+}
+
+#[test]
 fn a_state_update_without_a_state_does_not_change_the_exit_code() {
     let dir = TestDir::new();
     let script = "[[turn]]\nsteps = [{ update = { sessionUpdate = 'state_update' } }, { say = 'fine' }]\n";

@@ -82,6 +82,7 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
             Some(body)
         }
         Rule::Ioctl => Some(without(TERMINAL_COMMANDS)),
+        Rule::Namespaces => Some(without_flags(0, libc::CLONE_NEWUSER.cast_unsigned())),
         Rule::OwnProcess | Rule::OwnOf(_) | Rule::SystemV | Rule::Attributes => None,
     })
 }
@@ -182,7 +183,11 @@ fn without(commands: &[u32]) -> Vec<Instruction> {
 }
 
 fn modes(index: usize) -> Vec<Instruction> {
-    vec![argument(index), jump(JUMP_IF_ANY, SET_ID, 0, 1), end(FORBIDDEN), end(ALLOW)]
+    without_flags(index, SET_ID)
+}
+
+fn without_flags(index: usize, flags: u32) -> Vec<Instruction> {
+    vec![argument(index), jump(JUMP_IF_ANY, flags, 0, 1), end(FORBIDDEN), end(ALLOW)]
 }
 
 fn when(value: u32, verdict: u32) -> [Instruction; 2] {
@@ -377,6 +382,23 @@ mod tests {
             for flags in [libc::O_DIRECTORY.cast_unsigned(), read_write] {
                 check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], ALLOW);
             }
+        }
+    }
+
+    #[test]
+    fn no_user_namespace_is_created() {
+        let program = program(Families::Internet, Pids::Namespace);
+        let [user, mount] = [libc::CLONE_NEWUSER, libc::CLONE_NEWNS].map(i32::cast_unsigned);
+        let thread = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND).cast_unsigned();
+        for (flags, expected) in [
+            (user, FORBIDDEN),
+            (user | mount, FORBIDDEN),
+            (user | libc::SIGCHLD.cast_unsigned(), FORBIDDEN),
+            (mount, ALLOW),
+            (thread, ALLOW),
+            (libc::SIGCHLD.cast_unsigned(), ALLOW),
+        ] {
+            check(&program, Rule::Namespaces, [flags, user, user], expected);
         }
     }
 

@@ -27,6 +27,13 @@ const MAX_ALL_INSTALLED_ENTRIES: usize = 20_000;
 /// Directories in a `.git` that only git writes and that name no programs.
 const GIT_DATA: [&str; 3] = ["objects", "refs", "logs"];
 
+/// Names in a repository that git obeys as soon as they appear. git itself creates `info`, so that name is not among them.
+const OBEYED: [&str; 7] =
+    ["branches", "commondir", "config", "config.worktree", "hooks", "info/attributes", "remotes"];
+
+/// Directories in a repository that have others in them. git enters those only from work trees of their own.
+const REPOSITORY_PARENTS: [&str; 2] = ["modules", "worktrees"];
+
 /// Entries by which a directory is recognized as a work tree or a repository.
 const REPOSITORY_NAMES: [&str; 5] = [".git", "HEAD", "commondir", "objects", "refs"];
 
@@ -69,6 +76,12 @@ pub(in crate::host) struct Found {
     pub(in crate::host) is_complete: bool,
     /// `true` if a protected file has another hard link that is not mounted.
     pub(super) has_hard_link: bool,
+    /// Paths in the roots that git would obey if they existed, each with the repository that it would belong to.
+    pub(in crate::host) absent: BTreeSet<(PathBuf, PathBuf)>,
+    /// Missing directories of repositories in which other repositories can be.
+    pub(in crate::host) unborn: BTreeSet<PathBuf>,
+    /// What git takes for repositories, and files and links that lead to them.
+    pub(in crate::host) repositories: BTreeSet<PathBuf>,
 }
 
 impl Found {
@@ -153,6 +166,9 @@ pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
             closed: Vec::new(),
             is_complete: true,
             has_hard_link: false,
+            absent: BTreeSet::new(),
+            unborn: BTreeSet::new(),
+            repositories: BTreeSet::new(),
         },
     };
     search.run(most);
@@ -165,7 +181,7 @@ impl<'a> Search<'a> {
             let mut settings = repository::read_user_settings(root, self.user, &mut self.budget);
             let is_inside = |path: &Path| self.roots.iter().any(|root| path.starts_with(root));
             settings.named.retain(|named| is_inside(&named.path) || is_inside(&named.spelled));
-            self.add_settings(root, settings);
+            self.add_settings(root, settings, Path::new(""));
             self.add_named_above(root);
             self.open.push_back(Open { root: root.as_path(), inside: PathBuf::new(), area: Area::Plain });
         }
@@ -239,6 +255,7 @@ impl<'a> Search<'a> {
         let is_repository = area == Area::Plain && (is_git || repository::is_repository(&directory));
         if is_repository {
             self.add_named_by_settings(root, &directory);
+            self.add_missing(root, inside, is_git);
         }
         for entry in entries {
             let Ok(entry) = entry else {
@@ -274,6 +291,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             if !kind.is_dir() && name == ".git" {
+                self.found.repositories.insert(root.join(&path));
                 self.add_named_by_settings(root, &root.join(&path));
             }
             let is_protected = |path: &Path| self.policy.protects(root, path, kind.is_dir());
@@ -352,10 +370,10 @@ impl<'a> Search<'a> {
         if !settings.is_complete {
             tracing::debug!(?git, "git settings unreadable");
         }
-        self.add_settings(root, settings);
+        self.add_settings(root, settings, git);
     }
 
-    fn add_settings(&mut self, root: &Path, settings: Settings) {
+    fn add_settings(&mut self, root: &Path, settings: Settings, git: &Path) {
         self.found.is_complete &= settings.is_complete;
         for Named { path, spelled, stands_for } in settings.named {
             if path != stands_for {
@@ -363,12 +381,35 @@ impl<'a> Search<'a> {
                 self.found.links.insert(LinkedName { real, spelled, name });
             }
             let is_there = path.symlink_metadata().is_ok() || spelled.symlink_metadata().is_ok();
-            if is_there && self.policy.protects_change(root, &stands_for) {
-                // A link on the way must not be changed either.
-                self.found.paths.extend((links::plain(&spelled) != path).then_some(spelled));
-                self.found.paths.insert(path);
+            if !self.policy.protects_change(root, &stands_for) {
+                continue;
             }
+            if !is_there {
+                let is_inside = self.roots.iter().any(|root| path.starts_with(root));
+                self.found.absent.extend(is_inside.then(|| (path, git.to_owned())));
+                continue;
+            }
+            // A link on the way must not be changed either.
+            self.found.paths.extend((links::plain(&spelled) != path).then_some(spelled));
+            self.found.paths.insert(path);
         }
+    }
+
+    /// Adds a repository, and what git obeys in one and this one does not have.
+    fn add_missing(&mut self, root: &Path, inside: &Path, is_git: bool) {
+        let directory = root.join(inside);
+        let named = if is_git { inside.to_owned() } else { inside.join(".git") };
+        let is_missing = |name: &str| {
+            let is_missing = directory.join(name).symlink_metadata().is_err_and(|error| is_missing(&error));
+            is_missing && self.policy.protects_change(root, &named.join(name))
+        };
+        for name in OBEYED.into_iter().filter(|name| is_missing(name)) {
+            self.found.absent.insert((directory.join(name), directory.clone()));
+        }
+        self.found.unborn.extend(
+            REPOSITORY_PARENTS.iter().filter(|name| is_missing(name)).map(|name| directory.join(name)),
+        );
+        self.found.repositories.insert(directory);
     }
 
     /// Does the same for the repositories above a root: git in the root uses their configuration.

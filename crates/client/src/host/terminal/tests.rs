@@ -16,6 +16,7 @@ fn shell(script: &str) -> Create {
         cwd_links: CwdLinks::Follow,
         output_limit: usize::MAX,
         sandbox: None,
+        guard: None,
     }
 }
 
@@ -144,11 +145,9 @@ async fn a_character_split_over_two_writes_stays_whole() {
 #[tokio::test]
 async fn a_flood_of_output_is_read_and_its_end_kept() {
     let terminals = terminals();
-    let mut create = shell("yes 0123456 | head -c 10000000; echo end");
-    create.output_limit = 1000;
-    let small = terminals.create(create.clone()).await.unwrap();
-    create.output_limit = usize::MAX;
-    let large = terminals.create(create).await.unwrap();
+    let create = |output_limit| Create { output_limit, ..shell("yes 0123456 | head -c 10000000; echo end") };
+    let small = terminals.create(create(1000)).await.unwrap();
+    let large = terminals.create(create(usize::MAX)).await.unwrap();
     for (id, length) in [(small, 1000), (large, Limits::default().output)] {
         assert_eq!(wait(&terminals, &id).await, exited(0));
         let output = terminals.output(&id).unwrap();

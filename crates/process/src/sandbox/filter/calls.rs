@@ -27,6 +27,8 @@ pub(crate) enum Rule {
     ModeIfCreated(usize),
     /// System V IPC, if the tree has no IPC namespace.
     SystemV,
+    /// The first argument has flags; a new user namespace is refused.
+    Namespaces,
 }
 
 /// The numbers of a call: x86_64, i386, aarch64 and riscv64, 32-bit ARM.
@@ -124,6 +126,11 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Refused, on(298, 336, 241, 364)),
     (Rule::Refused, on(321, 357, 280, 386)),
     (Rule::Refused, on(308, 346, 268, 375)),
+    // clone, unshare: in a user namespace a program has every capability, which opens more of the kernel to it.
+    (Rule::Namespaces, on(56, 120, 220, 120)),
+    (Rule::Namespaces, on(272, 310, 97, 337)),
+    // clone3: its flags are in memory. The C library then uses clone.
+    (Rule::Absent, all(435)),
     // fanotify_init, open_by_handle_at, quotactl, quotactl_fd
     (Rule::Refused, on(300, 338, 262, 367)),
     (Rule::Refused, on(304, 342, 265, 371)),
@@ -266,6 +273,9 @@ mod tests {
             (libc::SYS_perf_event_open, Rule::Refused),
             (libc::SYS_bpf, Rule::Refused),
             (libc::SYS_setns, Rule::Refused),
+            (libc::SYS_clone, Rule::Namespaces),
+            (libc::SYS_unshare, Rule::Namespaces),
+            (libc::SYS_clone3, Rule::Absent),
             (libc::SYS_fanotify_init, Rule::Refused),
             (libc::SYS_open_by_handle_at, Rule::Refused),
             (libc::SYS_quotactl, Rule::Refused),
