@@ -1,6 +1,6 @@
-//! What the built-in agent is to do: `narrows.toml`, variables and flags, of which the later win.
+//! The configuration: `narrows.toml`, environment variables and flags. A later source overrides an earlier one.
 //!
-//! Nothing is read from the workspace: a repository must not choose where prompts and keys go.
+//! Nothing is read from the workspace: a repository must not decide where prompts and keys are sent.
 
 mod agents;
 mod error;

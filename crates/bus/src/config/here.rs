@@ -1,4 +1,4 @@
-//! What a configuration needs of the machine it is for.
+//! Checks of a configuration against the machine: programs, directories, sockets, files and limits.
 
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
@@ -13,16 +13,16 @@ use super::read::Needed;
 use super::{Placed, Pool};
 use crate::driver::{most_descriptors, needed_descriptors};
 
-/// The machine on which a configuration is looked at.
+/// The machine on which a configuration is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Here<'a> {
-    /// Our environment.
+    /// The environment of this process.
     pub environment: &'a [(OsString, OsString)],
-    /// A program that is there whether it can be found or not: ourselves.
+    /// The name of this program, which is accepted even if it is not in `PATH`.
     pub ours: &'a str,
 }
 
-/// The bytes where settings of a pool stand that depend on the machine.
+/// Byte offsets of the settings of a pool that are checked against the machine.
 #[derive(Clone, Default)]
 pub(super) struct Spots {
     pub(super) command: usize,
@@ -30,13 +30,13 @@ pub(super) struct Spots {
     pub(super) instances: Option<usize>,
     pub(super) memory: Option<usize>,
     pub(super) pids: Option<usize>,
-    /// The commands of its MCP servers, in their order; `None` for a server with a URL.
+    /// The commands of its MCP servers, in order; `None` for a server with a URL.
     pub(super) mcp_servers: Vec<Option<usize>>,
 }
 
 impl Here<'_> {
-    /// Findings what a bus would be refused for if it was started here and now. What may be otherwise elsewhere, or once the
-    /// bus is started by somebody else, is only warned of.
+    /// Adds an error for whatever prevents a bus from starting on this machine. It is only a warning if it may differ on another
+    /// machine or for another user.
     pub(super) fn look(self, findings: &Findings<'_>, placed: &Placed) {
         for (pool, spots) in placed.config.pools.iter().zip(&placed.spots) {
             self.programs(findings, pool, spots);
@@ -86,7 +86,7 @@ impl Here<'_> {
 
     fn programs(self, findings: &Findings<'_>, pool: &Pool, spots: &Spots) {
         let mut found = pool.program(self.environment);
-        // One that could not be read is another mistake.
+        // An invalid `cwd` has its own finding.
         let mut cwd_known = spots.cwd.is_none() || pool.cwd.is_some();
         if let Err(SpawnError::Cwd { path, source }) = &found {
             let what = format!("`cwd` cannot be used: {:?}: {source}", path.display().to_string());
@@ -113,8 +113,8 @@ impl Here<'_> {
         findings.error(spots.command, format!("`command` cannot be started: {error}"), Some(hint));
     }
 
-    /// Warns of MCP servers whose program cannot be found. The bus starts without them: it is the agents that run them, maybe
-    /// with another `PATH`. A relative path is meant from the directory of a session.
+    /// Warns about MCP servers whose program cannot be found. The bus starts without them: agents run them, maybe with another
+    /// `PATH`. A relative path starts from the directory of a session, which is not known here.
     fn mcp_servers(self, findings: &Findings<'_>, pool: &Pool, spots: &Spots) {
         for (server, at) in pool.mcp_servers.iter().zip(&spots.mcp_servers) {
             let (McpTarget::Command { words, env }, Some(at)) = (&server.target, at) else { continue };
@@ -134,7 +134,7 @@ impl Here<'_> {
     }
 }
 
-/// What of the directories to a socket is there, if nothing more can be made in it.
+/// Returns the closest existing ancestor of a socket path if this user cannot create files in it.
 fn impassable(path: &Path) -> Option<&Path> {
     let here = |above: &&Path| !above.as_os_str().is_empty() && above.symlink_metadata().is_ok();
     let above = path.ancestors().skip(1).find(here)?;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_each_command_is_known() {
+    fn the_position_of_each_command_is_returned() {
         let text = "[[pool]]\ncommand = ['a']\n\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
         let commands = inspect(text, Path::new("bus.toml"), None, None).commands;
         let shown: Vec<String> = commands.iter().map(|(pool, place)| format!("{pool} {place}")).collect();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_cannot_be_made_is_told() {
+    fn a_socket_that_cannot_be_created_is_reported() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("file"), "").unwrap();
         let check = |socket: &str, expected: bool| {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_directory_hides_no_wrong_command_and_none_is_hidden_by_one() {
+    fn an_invalid_directory_and_an_invalid_command_are_both_reported() {
         #[track_caller]
         fn check(command: &str, cwd: &str, expected: &[(usize, &str)]) {
             let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = {command}\ncwd = {cwd}\n");
@@ -196,7 +196,7 @@ mod tests {
         check("[\"no-such\"]", "\"~/place\"", &[missing, tilde]);
         check("\"no-such\"", "\"/no/place\"", &[missing, nowhere]);
         check("[\"narrows\"]", "\"/no/place\"", &[nowhere]);
-        // Where that would be is not known.
+        // A relative path starts from `cwd`, which is not known.
         check("[\"./no-such\"]", "\"/no/place\"", &[nowhere]);
         check("[\"./no-such\"]", "\"~/place\"", &[tilde]);
         check("[\"./no-such\"]", "\"/\"", &[missing]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_of_an_mcp_server_is_warned_of() {
+    fn a_missing_program_of_an_mcp_server_is_a_warning() {
         #[track_caller]
         fn check(server: &str, expected: Option<(usize, &str)>) {
             let text = format!(
@@ -223,7 +223,7 @@ mod tests {
                 ([warning], Some((line, words))) => {
                     assert_eq!(warning.pos.line, line, "{warning}");
                     assert!(warning.to_string().contains(words), "{warning}");
-                    // The directories say much about a machine and help nobody.
+                    // The directories of `PATH` reveal details of the machine and do not help.
                     assert!(!warning.to_string().contains("/usr/bin"), "{warning}");
                 }
                 (warnings, _) => panic!("{server}: {warnings:?}"),
@@ -232,7 +232,7 @@ mod tests {
         check("command = [\"sh\", \"-c\", \"true\"]", None);
         check("command = [\"/bin/sh\"]", None);
         check("command = [\"narrows\"]", None);
-        // Where that would be is known to a session only.
+        // A relative path starts from the directory of a session.
         check("command = [\"./no-such\"]", None);
         let missing = "MCP server \"files\" cannot be started: program \"no-such\" not found in PATH";
         check("command = [\"no-such\"]", Some((11, missing)));

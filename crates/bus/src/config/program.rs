@@ -1,4 +1,4 @@
-//! What a worker is started with: its environment, and the program behind its command.
+//! The environment of a worker, and the program behind its command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use narrows_process::{AllowList, Environment, SpawnError, Spec};
 use super::Pool;
 
 impl Pool {
-    /// The environment of its workers, if ours is `ours`.
+    /// Returns the environment of its workers. `ours` is that of the bus.
     #[must_use]
     pub fn environment(&self, ours: &[(OsString, OsString)]) -> Environment {
         let passed = match self.whole_env {
@@ -20,10 +20,10 @@ impl Pool {
         environment
     }
 
-    /// The file that would be executed for a worker as things stand, if our environment is `ours`.
+    /// Returns the file that would be executed for a worker now. `ours` is the environment of the bus.
     ///
     /// # Errors
-    /// When there is none, or it cannot be executed, or there is nowhere to run it.
+    /// If there is no such file, it cannot be executed, or its directory cannot be used.
     pub fn program(&self, ours: &[(OsString, OsString)]) -> Result<PathBuf, SpawnError> {
         let program = self.command.first().map(String::as_str).unwrap_or_default();
         let spec = Spec { cwd: self.cwd.clone(), env: self.environment(ours), ..Spec::new(program) };
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_get_what_they_need_and_what_is_said() {
+    fn workers_get_basic_variables_and_the_configured_ones() {
         #[track_caller]
         fn check(pool: &Pool, expected: &[&str]) {
             let ours = ["PATH", "OPENAI_API_KEY", "OTHER"].map(|name| (name.into(), "ours".into()));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_looked_for_in_the_path_of_its_worker() {
+    fn a_program_is_searched_in_the_path_of_its_worker() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("agent");
         std::fs::write(&file, "").unwrap();

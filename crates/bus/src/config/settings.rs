@@ -1,4 +1,4 @@
-//! `bus.toml`: what may stand in it, and what it means.
+//! Reads `bus.toml`.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ mod mcp;
 mod pool;
 mod web;
 
-/// What may stand outside any table.
+/// The keys outside any table.
 const TOP: &[&str] = &["listen", "pool", "limits", "admin"];
 
-/// What may stand in `[[listen]]`.
+/// The keys of `[[listen]]`.
 const LISTEN: &[&str] = &["url", "auth", "pool", "pools", "tokens", "origins", "hosts", "tls"];
 
-/// What may stand in `[limits]`.
+/// The keys of `[limits]`.
 const LIMITS: &[&str] = &[
     "max_line",
     "max_batch",
@@ -51,31 +51,31 @@ const LIMITS: &[&str] = &[
     "owner_expiry",
 ];
 
-/// What may stand in `[admin]`.
+/// The keys of `[admin]`.
 const ADMIN: &[&str] = &["socket", "port", "auth"];
 
-/// The least and the most that the longest line may be: an `initialize` must fit, and places in a line have 32 bits.
+/// Range of the longest line: an `initialize` must fit, and offsets in a line have 32 bits.
 pub(super) const LINE: (u64, u64) = (1 << 10, 1 << 30);
 
-/// The least and the most that may wait for a peer.
+/// Range of the output queue of a peer.
 pub(super) const QUEUE: (u64, u64) = (1 << 10, 1 << 32);
 
-/// The least and the most that may be unfinished of what clients send: less than a read of it is no use.
+/// Range of the bytes of incomplete messages. Less than one read has no effect.
 const UNFINISHED: (u64, u64) = (1 << 20, 1 << 40);
 
-/// The least and the most that is kept to be said again: more than is on its way in the kernel.
+/// Range of the bytes kept to be sent again. They must cover what the kernel has buffered.
 const REPLAY: (u64, u64) = (1 << 20, 1 << 30);
 
-/// The most messages a second that are worth counting.
+/// The highest rate, in messages per second.
 const RATE: u64 = 1_000_000_000;
 
-/// What the bus itself needs, about: with a smaller budget it would let nobody in.
+/// About what the bus itself needs: with a smaller budget it refuses all clients.
 const ITSELF: u64 = 16 << 20;
 
-/// The most workers that may be lost in a window.
+/// The most losses of workers within a window.
 pub(super) const BUDGET: u64 = 1_000_000;
 
-/// Makes of a file what it says.
+/// Reads a whole `bus.toml`.
 pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Option<Placed> {
     let table = node.as_table(findings)?;
     table.only(TOP, &[("share", POOL_FIRST), ("command", POOL_FIRST), ("url", "move it into [[listen]]")]);
@@ -130,7 +130,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Op
 
 const POOL_FIRST: &str = "move it into [[pool]]";
 
-/// A place to listen, and the value that names it.
+/// Reads a listener. Returns it with the value of its `url`.
 fn listen<'a>(
     table: Table<'a>,
     paths: Paths<'_>,
@@ -178,7 +178,7 @@ fn listen<'a>(
     Some((listen, url))
 }
 
-/// Complains about a name that no pool has.
+/// Adds an error if no pool has this name.
 fn known_pool(item: Item<'_>, name: &str, pools: &[&str]) {
     if !pools.contains(&name) {
         let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
@@ -186,7 +186,7 @@ fn known_pool(item: Item<'_>, name: &str, pools: &[&str]) {
     }
 }
 
-/// The pools that clients of a listener may use.
+/// Reads the pools that clients of a listener may use.
 fn permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
     let hint = "write pools = [\"default\"]";
     let mut names: Vec<String> = Vec::new();
@@ -201,7 +201,7 @@ fn permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Warns of gates that would let nobody in whom the bus knows by a token or a certificate.
+/// Warns about gates without `identities` that refuse every client known by a token or a certificate.
 fn turned_away<'a>(
     findings: &Findings<'_>,
     listen: &[Listen],
@@ -225,7 +225,7 @@ fn turned_away<'a>(
     }
 }
 
-/// Complains about places that are listened on twice.
+/// Adds an error for each listener whose address another one uses.
 fn unique(listen: &[(Listen, Item<'_>)]) {
     for (index, (one, url)) in listen.iter().enumerate() {
         if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.at.is_same(&one.at)) {
@@ -291,12 +291,12 @@ fn limits(table: Table<'_>) -> Limits {
     limits
 }
 
-/// Returns `true` if there is a memory budget, and one message may be longer than it.
+/// Returns `true` if there is a memory budget and one message may exceed it.
 fn is_below_line(limits: &Limits) -> bool {
     limits.memory > 0 && limits.memory < limits.max_line as u64
 }
 
-/// Warns of a bus that takes longer to stop than whoever stops it may expect.
+/// Warns if a shutdown takes longer than a service manager may wait.
 pub(super) fn long_drain(item: Item<'_>, time: Duration) {
     if time > Limits::default().drain_timeout {
         let most = format_duration(time + LADDER);
@@ -304,7 +304,7 @@ pub(super) fn long_drain(item: Item<'_>, time: Duration) {
     }
 }
 
-/// Puts what `reading` makes of `key` in its place, if it is there and right.
+/// Sets `target` to the value that `reading` returns for `key`, if the key is present and valid.
 fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(Item<'a>) -> Option<T>) {
     if let Some(value) = table.get(key).and_then(reading) {
         *target = value;
@@ -324,7 +324,7 @@ fn admin(table: Table<'_>, paths: Paths<'_>) -> Admin {
     }
 }
 
-/// Returns `true` if every user of this machine may use the admin port, and warns of it.
+/// Returns `true`, with a warning, if every user of this machine may use the admin port.
 fn admin_is_open(table: Table<'_>) -> bool {
     let Some(item) = table.get("auth") else { return false };
     if table.get("port").is_none() {
@@ -345,7 +345,7 @@ mod tests {
 
     use super::super::inspect;
 
-    /// What is said about a bus with these places and these settings.
+    /// Returns the findings of a file with this listener and these settings.
     fn told(url: &str, rest: &str) -> String {
         let text = format!("[[listen]]\nurl = \"{url}\"\n[[pool]]\ncommand = [\"a\"]\n{rest}\n");
         let inspected = inspect(&text, Path::new("bus.toml"), None, None);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_and_clients_do_not_share_a_port() {
+    fn the_admin_api_and_clients_cannot_share_a_port() {
         #[track_caller]
         fn check(url: &str, port: &str, clash: bool) {
             let expected = if clash { "bus.toml:6:8: `port` is already used by a listener" } else { "" };
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bus_needs_some_memory_itself() {
+    fn a_memory_budget_below_the_needs_of_the_bus_is_a_warning() {
         #[track_caller]
         fn check(memory: &str, warned: bool) {
             let told = told("stdio:", &format!("[limits]\nmemory = {memory}\nmax_line = \"1MiB\""));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_budget_that_one_message_can_use_up_is_warned_of() {
+    fn a_memory_budget_that_one_message_can_use_up_is_a_warning() {
         #[track_caller]
         fn check(limits: &str, line: Option<&str>) {
             let told = told("stdio:", &format!("[limits]\n{limits}"));

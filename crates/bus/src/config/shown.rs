@@ -1,4 +1,4 @@
-//! The effective settings, in the form of `bus.toml` and as JSON.
+//! Renders the effective settings as a `bus.toml` and as JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,25 +9,25 @@ use serde_json::Value;
 
 use super::{Config, Door, Limits, Listen, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
 
-/// What stands in place of the value of a variable.
+/// Replaces the value of a variable.
 const HIDDEN: &str = "(hidden)";
 
-/// Every setting with its value, defaults included, as a `bus.toml` would say it. The values of variables are left out:
-/// each stands there as a comment, so that nobody takes what stands in its place for the value.
+/// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable is a comment, so
+/// that its placeholder is not read as a value.
 #[must_use]
 pub fn toml(config: &Config) -> String {
-    // Nothing of it can fail for what is in there; a broken text would be seen by the tests.
+    // Serializing these types cannot fail; the tests parse the result.
     fn part(value: &impl Serialize) -> String {
         toml::to_string(value).unwrap_or_default()
     }
     let Settings { listen, pool, limits, admin } = Settings::new(config);
     let mut parts = Vec::new();
-    // Nowhere to listen is said by saying nothing.
+    // No listener: the key is absent.
     if !listen.is_empty() {
         parts.push(part(&BTreeMap::from([("listen", listen)])));
     }
     for mut workers in pool {
-        // A name stands on one line whatever is in it.
+        // TOML escapes line breaks, so each name is one line.
         let comments =
             |env: &Hidden<'_>| -> String { part(env).lines().map(|line| format!("# {line}\n")).collect() };
         let env = workers.env.take().unwrap_or_default();
@@ -45,7 +45,7 @@ pub fn toml(config: &Config) -> String {
     parts.join("\n")
 }
 
-/// The same as an object.
+/// Returns all settings as a JSON object. The values of variables are hidden.
 #[must_use]
 pub fn json(config: &Config) -> Value {
     serde_json::to_value(Settings::new(config)).unwrap_or_default()
@@ -59,7 +59,7 @@ struct Settings<'a> {
     admin: Operators<'a>,
 }
 
-/// Names of variables, without their values.
+/// Names of variables, each with a placeholder as its value.
 type Hidden<'a> = BTreeMap<&'a str, &'static str>;
 
 fn hidden(env: &BTreeMap<String, String>) -> Hidden<'_> {
@@ -137,7 +137,7 @@ struct Workers<'a> {
     memory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pids: Option<u64>,
-    /// Left out where each has a comment instead.
+    /// `None` in TOML, where each variable is a comment.
     #[serde(skip_serializing_if = "Option::is_none")]
     env: Option<Hidden<'a>>,
     client_capabilities: &'a Value,
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_are_hidden_are_comments_and_nothing_else_is() {
+    fn only_hidden_values_become_comments() {
         let text = "[[pool]]\ncommand = ['a', \"x\\n[pool.env]\\nA = 1\"]\nenv = { KEY = 'k', 'odd key' = 'o' }\n\
             client_capabilities = { env = { A = '(hidden)' } }\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
         let (mut config, _) = read(text, Path::new("bus.toml"), None).unwrap();

@@ -1,4 +1,4 @@
-//! The JSON configuration of stdio Bus, read as what it means here.
+//! Reads the JSON configuration of stdio Bus.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
 use super::settings::{BUDGET, LINE, QUEUE, long_drain};
 use super::{Admin, Config, Door, Limits, Listen, Placed, Pool, Protocol, Share, Spots};
 
-/// What may stand in a pool.
+/// The keys of a pool.
 const POOL: &[&str] = &["id", "command", "args", "instances"];
 
-/// What may stand in `limits`.
+/// The keys of `limits`.
 const LIMITS: &[&str] = &[
     "max_input_buffer",
     "max_output_queue",
@@ -20,17 +20,17 @@ const LIMITS: &[&str] = &[
     "backpressure_timeout_sec",
 ];
 
-/// What may stand in `transport`.
+/// The keys of `transport`.
 const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
 
-/// The most workers that a pool may have.
+/// The most workers of a pool.
 const MOST: u64 = 10_000;
 
-/// The longest time, in seconds.
+/// The longest time, in seconds: a year.
 const YEAR: u64 = 365 * 24 * 3600;
 
-/// Makes of a file what it means here. It does not say where to listen; stdio Bus takes its own stdin and stdout if
-/// its flags name nothing else.
+/// Reads a whole file. It names no address: like stdio Bus, the bus listens on stdin and stdout unless flags name something
+/// else.
 pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
     let table = node.as_table(findings)?;
     strangers(table, &["pools", "limits", "transport"]);
@@ -66,7 +66,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
     })
 }
 
-/// Warns of keys that are not known; stdio Bus ignores them without a word.
+/// Warns about unknown keys, which stdio Bus ignores silently.
 fn strangers(table: Table<'_>, known: &'static [&'static str]) {
     for (entry, near) in table.unknown(known) {
         let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
@@ -74,8 +74,8 @@ fn strangers(table: Table<'_>, known: &'static [&'static str]) {
     }
 }
 
-/// A pool, and the byte where its command stands. Its workers are shared by all, speak any JSON-RPC, and get the whole
-/// environment, as they do there.
+/// Reads a pool. Returns it with the byte offset of its command. As in stdio Bus, its workers are shared by all clients, speak
+/// any JSON-RPC, and get the whole environment.
 fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
     strangers(table, POOL);
     let need = |key: &str| {
@@ -96,7 +96,7 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
         }
     }
     program?;
-    // What is missing was told; the rest is read on.
+    // Missing keys have their findings already; continue with defaults.
     let (id, instances) = (id.unwrap_or_default(), instances.unwrap_or(1));
     let pool = Pool {
         instances,
@@ -145,7 +145,7 @@ fn set_number<N: TryFrom<i128> + Copy>(
     }
 }
 
-/// Where to listen, as far as the file says it.
+/// Reads the listeners that the file names.
 fn transport(table: Table<'_>) -> Vec<Listen> {
     strangers(table, TRANSPORT);
     for (key, wanted) in [("framing", "ndjson"), ("protocol", "json")] {

@@ -1,4 +1,4 @@
-//! Whole files, right and wrong.
+//! Tests of whole files, valid and invalid.
 
 mod abilities;
 mod access;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Everything at once.
+/// A file with most settings.
 const WHOLE: &str = r#"
 [[listen]]
 url = "tcp://127.0.0.1:9000"
@@ -62,7 +62,7 @@ socket = "/run/admin.sock"
 port = 9090
 "#;
 
-/// What a file says, or its mistakes and then its warnings, a line each.
+/// Returns the errors of a file, or its warnings if it has none, one per line.
 fn told(text: &str, path: &str) -> String {
     let lines = |lines: Vec<String>| lines.join("\n");
     match read(text, Path::new(path), None) {
@@ -71,13 +71,13 @@ fn told(text: &str, path: &str) -> String {
     }
 }
 
-/// Of a `bus.toml`.
+/// Returns the findings of a `bus.toml`.
 fn toml(text: &str) -> String {
     told(text, "bus.toml")
 }
 
 #[test]
-fn a_file_says_everything() {
+fn all_settings_are_read() {
     let (config, warnings) = read(WHOLE, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     let listen = |at: Door, pool: Option<&str>| Listen { pool: pool.map(str::to_owned), ..Listen::new(at) };
@@ -128,7 +128,7 @@ fn a_file_says_everything() {
 }
 
 #[test]
-fn little_is_enough() {
+fn a_minimal_file_gets_defaults() {
     let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n";
     let (config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
@@ -142,7 +142,7 @@ fn little_is_enough() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     assert_snapshot!(toml(r#"
 [[listen]]
 url = "tcp://0.0.0.0:9000"
@@ -218,7 +218,7 @@ port = "0.0.0.0:9090"
 }
 
 #[test]
-fn a_form_that_is_wrong_is_told() {
+fn values_of_the_wrong_type_are_errors() {
     #[track_caller]
     fn check(text: &str, expected: &str) {
         assert_eq!(toml(text), expected, "{text}");
@@ -241,7 +241,7 @@ fn a_form_that_is_wrong_is_told() {
 }
 
 #[test]
-fn values_of_variables_are_never_told() {
+fn values_of_variables_are_never_shown() {
     let text = "[[pool]]\ncommand = [\"a\"]\nenv = { KEY = [\"hunter2\"], B = \"hunter2\" }\n";
     assert!(!toml(text).contains("hunter2"));
     let (config, _) = read(&text.replace("[\"hunter2\"]", "\"hunter2\""), Path::new("b"), None).unwrap();
@@ -250,7 +250,7 @@ fn values_of_variables_are_never_told() {
 }
 
 #[test]
-fn what_has_no_effect_is_warned_of() {
+fn settings_without_effect_are_warnings() {
     assert_snapshot!(toml(r#"
 [[pool]]
 command = ["a"]
@@ -280,7 +280,7 @@ mix_identities = false
     "#);
 }
 
-/// What users of stdio Bus have.
+/// A configuration file of stdio Bus.
 const FOREIGN: &str = r#"{
   "pools": [
     {"id": "echo worker", "command": "/usr/bin/node", "args": ["worker.js", ""], "instances": 300, "env": {}},
@@ -296,7 +296,7 @@ const FOREIGN: &str = r#"{
 "#;
 
 #[test]
-fn the_files_of_stdio_bus_are_read() {
+fn a_stdio_bus_file_is_read() {
     let (config, warnings) = read(FOREIGN, Path::new("stdio_bus_config"), None).unwrap();
     let pool = |id: &str, command: &[&str], instances| Pool {
         instances,
@@ -332,7 +332,7 @@ fn the_files_of_stdio_bus_are_read() {
 }
 
 #[test]
-fn mistakes_in_the_files_of_stdio_bus() {
+fn errors_in_stdio_bus_files_are_reported() {
     assert_snapshot!(told(r#"{
   "pools": [
     {"id": "a", "command": "a", "instances": 0},
@@ -372,14 +372,14 @@ fn mistakes_in_the_files_of_stdio_bus() {
 }
 
 #[test]
-fn programs_are_looked_for_where_they_are_named() {
+fn missing_programs_are_reported_at_their_command() {
     let lines = |text: &str, path| {
         let nowhere = [("PATH".into(), "/nowhere".into())];
         let here = Here { environment: &nowhere, ours: "narrows" };
         let Inspected { mistakes, .. } = inspect(text, Path::new(path), None, Some(here));
         mistakes.iter().map(|mistake| mistake.pos.line).collect::<Vec<_>>()
     };
-    // The first program is ourselves, and without its `cwd` nobody knows where the second one is.
+    // The first program is this one. The path of the second one depends on its `cwd`, which is missing.
     assert_eq!(lines(WHOLE, "bus.toml"), [29]);
     let searched = WHOLE.replace("./agent", "agent");
     assert_eq!(lines(&searched, "bus.toml"), [28, 29]);
@@ -387,7 +387,7 @@ fn programs_are_looked_for_where_they_are_named() {
 }
 
 #[test]
-fn what_is_missing_here_is_told_with_all_else() {
+fn what_the_machine_lacks_is_reported_with_all_other_findings() {
     let text = r#"
 [[pool]]
 command = ["/no/such/program"]
@@ -415,7 +415,7 @@ pids = 7
 }
 
 #[test]
-fn what_a_bus_has_no_room_for_is_told() {
+fn a_blocked_socket_path_and_too_few_descriptors_are_reported() {
     let place = tempfile::tempdir().unwrap();
     std::fs::write(place.path().join("file"), "").unwrap();
     let pool = |name: &str| {
@@ -439,7 +439,7 @@ fn what_a_bus_has_no_room_for_is_told() {
 }
 
 #[test]
-fn a_long_drain_is_warned_of() {
+fn a_long_drain_timeout_is_a_warning() {
     let pool = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n[limits]\ndrain_timeout = ";
     assert_eq!(toml(&format!("{pool}\"30s\"")), "");
     assert_eq!(
@@ -449,11 +449,11 @@ fn a_long_drain_is_warned_of() {
 }
 
 #[test]
-fn the_settings_are_shown_as_they_are_written() {
+fn rendered_settings_read_back_as_the_same_configuration() {
     for (text, path) in [(WHOLE, "/etc/bus.toml"), ("[[pool]]\ncommand = [\"a\"]\n", "bus.toml")] {
         let (mut config, _) = read(text, Path::new(path), None).unwrap();
         let shown = shown::toml(&config);
-        // Whoever uses it has to write the values of variables himself.
+        // The values of variables are hidden and must be filled in.
         let variables: Vec<String> = config.pools.iter().flat_map(|pool| pool.env.keys().cloned()).collect();
         for name in &variables {
             assert!(shown.contains(&format!("\n# {name} = ")), "{shown}");
@@ -461,7 +461,7 @@ fn the_settings_are_shown_as_they_are_written() {
         config.pools.iter_mut().for_each(|pool| pool.env.clear());
         let (again, warnings) = read(&shown, Path::new("other.toml"), None).expect(&shown);
         assert_eq!(again, config, "{shown}");
-        // Of a file that does not listen anywhere.
+        // The only warning is about a missing listener.
         assert_eq!(warnings.is_empty(), !config.listen.is_empty(), "{warnings:?}");
     }
     let (config, _) =
@@ -518,7 +518,7 @@ fn the_settings_are_shown_as_they_are_written() {
     "#);
 }
 
-/// A file with some bytes cut out, doubled or replaced.
+/// A file in which some characters are removed, inserted or replaced.
 fn broken(of: &'static str) -> impl Strategy<Value = String> {
     let whole: Vec<char> = of.chars().collect();
     let length = whole.len();
@@ -534,7 +534,7 @@ fn broken(of: &'static str) -> impl Strategy<Value = String> {
     })
 }
 
-/// A value where another was expected.
+/// A TOML value of any type.
 fn value() -> impl Strategy<Value = String> {
     let word = prop_oneof!["[a-z_]{1,8}", Just("tcp://127.0.0.1:1".to_owned()), Just("64MiB".to_owned())];
     let leaf = prop_oneof![
@@ -573,7 +573,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn every_mistake_has_a_place_in_the_file(text in broken(WHOLE), other in broken(FOREIGN), noise in ".{0,60}") {
+    fn every_finding_has_a_position_in_the_file(text in broken(WHOLE), other in broken(FOREIGN), noise in ".{0,60}") {
         judge(&text, "bus.toml")?;
         judge(&other, "bus.json")?;
         judge(&noise, "bus.toml")?;
@@ -581,7 +581,7 @@ proptest! {
     }
 
     #[test]
-    fn no_value_is_too_strange(line in 1..50usize, value in value()) {
+    fn any_value_is_read_or_refused(line in 1..50usize, value in value()) {
         let line = WHOLE.lines().enumerate().filter(|(_, line)| line.contains(" = ")).nth(line % 30).unwrap().0;
         let text: Vec<String> = WHOLE
             .lines()

@@ -1,4 +1,4 @@
-//! `narrows.toml`: what may stand in it, and what it means.
+//! Reads `narrows.toml`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::error::{ConfigError, Origin};
 use super::layer::{Header, Hidden, Key, Layer, Proxy};
 use crate::cli::{Errors, NamedBy, RemoteArgs, target, value};
 
-/// The name of the endpoint that the variables form.
+/// The name of the endpoint that environment variables describe.
 pub(crate) const ENV: &str = "env";
 
-/// The name of the endpoint that `--base-url` forms.
+/// The name of the endpoint that `--base-url` describes.
 pub(crate) const FLAGS: &str = "flags";
 
-/// What may stand outside any table.
+/// The keys outside any table.
 const TOP: &[&str] = &[
     "default",
     "system",
@@ -35,7 +35,7 @@ const TOP: &[&str] = &[
     "acp",
 ];
 
-/// What may stand in `[endpoint.NAME]`.
+/// The keys of `[endpoint.NAME]`.
 const ENDPOINT: &[&str] = &[
     "base_url",
     "model",
@@ -57,78 +57,72 @@ const ENDPOINT: &[&str] = &[
     "total_timeout",
 ];
 
-/// What may stand in `[limits]`.
+/// The keys of `[limits]`.
 const LIMITS: &[&str] = &["requests_per_turn", "tool_timeout", "server_start_timeout"];
 
-/// What may stand in `[acp]`.
+/// The keys of `[acp]`.
 const ACP: &[&str] = &["connect", "token_file", "ca", "cert", "key", "grace"];
 
-/// What a file says.
+/// The settings of a `narrows.toml`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct File {
-    /// The endpoint to begin with.
+    /// The name of the default endpoint.
     pub(crate) default: Option<String>,
-    /// What every conversation begins with.
+    /// The system prompt of the built-in agent.
     pub(crate) system: Option<String>,
-    /// How a client hears of a model that failed.
+    /// How failures of the model are reported to clients.
     pub(crate) errors: Option<Errors>,
-    /// Where sessions are kept.
+    /// The directory of stored sessions.
     pub(crate) data_dir: Option<PathBuf>,
-    /// Whether they are kept at all.
+    /// `false`: sessions are not stored.
     pub(crate) store: Option<bool>,
-    /// How fast the built-in model speaks.
+    /// How long the demo model waits before each word.
     pub(crate) pace: Option<Duration>,
-    /// The endpoints, in the order of the file.
+    /// In the order of the file.
     pub(crate) endpoints: Vec<Entry>,
-    /// The limits of a turn.
     pub(crate) limits: Limits,
-    /// How long what may take behind a gate, where it is not the usual.
+    /// The timeouts of a gate that `[deadlines]` sets, by name.
     pub(crate) deadlines: Vec<(&'static str, Duration)>,
-    /// The agents that have names, in the order of the file.
+    /// In the order of the file.
     pub(crate) agents: Vec<AgentEntry>,
-    /// Agents that cannot be used: an error only for those who name one.
+    /// Agents that cannot be used. The error matters only to a command that names one.
     pub(crate) wrong_agents: WrongAgents,
-    /// The remote agent that a bare `narrows acp` is.
     pub(crate) acp: Acp,
-    /// Keys in their old spelling.
+    /// Warnings about keys in their old spelling.
     pub(crate) warnings: Vec<Finding>,
 }
 
-/// The remote agent that a bare `narrows acp` is.
+/// The remote agent to which `narrows acp` without options connects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Acp {
-    /// Where it is.
     pub(crate) connect: Option<Target>,
-    /// How it is reached.
     pub(crate) remote: RemoteArgs,
 }
 
-/// One endpoint of a file.
+/// An endpoint of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
-    /// Its name.
     pub(crate) name: String,
-    /// Where it stands.
+    /// The position of its table.
     pub(crate) origin: Origin,
-    /// What is said about it.
     pub(crate) layer: Layer,
-    /// A setting that cannot be used, which makes all of it unusable: an error only for a command that begins with it.
+    /// Why the endpoint cannot be used. The error matters only to a command that starts with this endpoint.
     pub(crate) wrong: Option<ConfigError>,
 }
 
 /// The limits of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// How often the model may be asked.
+    /// The most requests to the model.
     pub(crate) requests_per_turn: Option<u32>,
-    /// How long a tool may take.
+    /// Time for a tool call.
     pub(crate) tool: Option<Duration>,
-    /// How long a server may take to start.
+    /// Time for an MCP server to start.
     pub(crate) server_start: Option<Duration>,
 }
 
 impl File {
-    /// Reads the text of the file at `path`. Relative paths in it are meant from where it lies, `~` is `home`.
+    /// Parses the text of the file at `path`. Relative paths in it start from its directory; `~` is `home`.
     pub(crate) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let findings = Findings::new(&name, text);
@@ -156,7 +150,7 @@ impl File {
         file(node.as_table(findings)?, paths)
     }
 
-    /// The variables in which keys are to be found.
+    /// Returns the names of the variables that hold API keys.
     pub(crate) fn key_variables(&self) -> impl Iterator<Item = &str> {
         self.endpoints.iter().filter_map(|entry| match &entry.layer.key {
             Some(Key::Variable(name)) => Some(name.as_str()),
@@ -201,7 +195,7 @@ fn endpoints(node: Item<'_>, paths: Paths<'_>) -> Option<Vec<Entry>> {
     Some(node.table()?.entries().map(read).collect())
 }
 
-/// The name of one of the endpoints.
+/// Reads the name of the default endpoint, which must be one of `endpoints`.
 fn chosen(node: Item<'_>, endpoints: &[Entry]) -> Option<String> {
     let name = node.text()?;
     let names = || endpoints.iter().map(|entry| entry.name.as_str());
@@ -259,7 +253,7 @@ fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Entry> {
     Some(Entry { name: name.to_owned(), origin: Origin::of_item(node), layer, wrong: None })
 }
 
-/// The agents, and those that are wrong: one of them must not stop commands that have nothing to do with it.
+/// Reads the agents. Invalid ones are returned apart: they must not stop a command that does not use them.
 fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, WrongAgents)> {
     let (mut right, mut wrong) = (Vec::new(), Vec::new());
     for (name, item) in node.table()?.entries() {
@@ -306,12 +300,12 @@ fn limits(node: Item<'_>) -> Option<Limits> {
     })
 }
 
-/// A text that is not empty.
+/// Reads a text that is not empty.
 pub(super) fn string(item: Item<'_>) -> Option<String> {
     item.text().map(str::to_owned)
 }
 
-/// A table of texts, in the order of the file.
+/// Reads a table of texts, in the order of the file.
 pub(super) fn texts(item: Item<'_>) -> Option<Vec<(String, String)>> {
     let text = |(key, item): (&str, Item<'_>)| Some((key.to_owned(), item.string()?.to_owned()));
     item.table()?.entries().map(text).collect()

@@ -1,4 +1,4 @@
-//! What may stand in the file, what may not, and that whatever is written is read as it was meant.
+//! Tests of `narrows.toml`: valid files, errors, and properties.
 
 use std::collections::HashMap;
 
@@ -130,7 +130,7 @@ fn a_remote_agent_is_read() {
 }
 
 #[test]
-fn what_nobody_knows_is_refused_with_what_may_be_meant() {
+fn unknown_names_are_refused_with_a_suggestion() {
     let here = |line: u32, message: &str| format!("/c/narrows.toml:{line}: {message}");
     check(
         "[endpoint.a]\nmodle = \"x\"",
@@ -181,7 +181,7 @@ fn what_nobody_knows_is_refused_with_what_may_be_meant() {
 }
 
 #[test]
-fn values_of_another_kind_are_refused_and_not_shown() {
+fn values_of_another_type_are_refused_and_not_shown() {
     let in_a = |line: &str| format!("[endpoint.a]\n{line}");
     let told = |message: &str| format!("/c/narrows.toml:2: `endpoint.a.{message}");
     for (line, message) in [
@@ -253,7 +253,7 @@ fn the_example_in_the_documentation_is_valid() {
     }
 }
 
-/// A time that is written without a loss.
+/// A duration of whole milliseconds.
 fn time() -> impl Strategy<Value = Option<Duration>> {
     of((1..1_000_000u64).prop_map(Duration::from_millis))
 }
@@ -309,7 +309,7 @@ fn written(time: Duration) -> Value {
     Value::String(format!("{}ms", time.as_millis()))
 }
 
-/// The layer as somebody would write it.
+/// Returns the layer as TOML.
 fn toml_of(layer: &Layer) -> Toml {
     let mut table = Toml::new();
     let mut put = |name: &str, value: Option<Value>| {
@@ -346,7 +346,7 @@ fn toml_of(layer: &Layer) -> Toml {
 
 proptest! {
     #[test]
-    fn what_is_written_is_what_is_read(
+    fn any_settings_are_read_unchanged(
         layers in proptest::collection::btree_map("[a-z]{1,3}[0-9]", layer(), 0..4),
         system in text(),
         pace in of(0..1000u64),
@@ -374,7 +374,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_written_is_read_or_refused(
+    fn any_text_is_read_or_refused_with_a_line(
         lines in vec("(\\[?(endpoint|limits|default)[.a-z-]{0,12}\\]?|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.=-]{0,20}", 0..8),
     ) {
         let text = lines.join("\n");

@@ -1,4 +1,4 @@
-//! Where a key is found, if there is one.
+//! Finds the API key of an endpoint.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::layer::{Hidden, Key, Layer};
 use super::variables::Variables;
 use crate::environment as env;
 
-/// The key of an endpoint, or why the one that is named cannot be had. An empty key is none.
+/// Returns the API key of an endpoint, or why the configured one cannot be read. An empty key counts as none.
 pub(super) fn find(layer: &Layer, variables: &Variables) -> Result<Option<Hidden>, String> {
     let key = match &layer.key {
         Some(Key::Here(key)) => Some(key.reveal().trim().to_owned().into()),
@@ -34,7 +34,7 @@ fn file(path: &Path) -> Result<Hidden, String> {
     Ok(key.trim().to_owned().into())
 }
 
-/// The variable in which the key of an endpoint is, if it is in one.
+/// Returns the variable that holds the key of an endpoint, if one does.
 pub(super) fn variable_of(layer: &Layer) -> Option<&str> {
     match &layer.key {
         Some(Key::Variable(name)) => Some(name),
@@ -43,7 +43,7 @@ pub(super) fn variable_of(layer: &Layer) -> Option<&str> {
     }
 }
 
-/// The variable in which users of a provider have their key.
+/// Returns the variable in which the provider documents its key.
 fn usual(layer: &Layer) -> Option<&'static str> {
     let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::from_url(&url));
     match layer.provider.or_else(of_url)? {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_where_it_is_said_to_be() {
+    fn a_key_is_read_from_its_configured_source() {
         let url = "https://api.groq.com/openai/v1";
         check(url, None, &[], Ok(None));
         check(url, Some(Key::Here("k".to_owned().into())), &[], Ok(Some("k")));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clouds_have_variables_of_their_own() {
+    fn cloud_providers_have_their_own_key_variables() {
         let vars = [("AWS_BEARER_TOKEN_BEDROCK", "b"), ("AZURE_OPENAI_API_KEY", "a")];
         check("https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1", None, &vars, Ok(Some("b")));
         check("https://eu-west-1.bedrock.amazonaws.com/openai/v1", None, &vars, Ok(Some("b")));

@@ -1,4 +1,4 @@
-//! From what the file, the variables and the flags say to what holds.
+//! Merges the file, the variables and the flags into the effective settings.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,65 +14,61 @@ use super::{key, place, proxy};
 use crate::cli::{Errors, ModelArgs};
 use crate::environment as env;
 
-/// The endpoint of the variables, if they do not name one.
+/// The base URL of the endpoint of the variables, if they do not name one.
 const OPENAI: &str = "https://api.openai.com/v1";
 
-/// The model of the variables, if they do not name one.
+/// The model of the endpoint of the variables, if they do not name one.
 const OPENAI_MODEL: &str = "gpt-4o";
 
 /// The model behind [`DEMO_URL`].
 const DEMO_MODEL: &str = "demo";
 
-/// What the arguments say.
+/// Settings from command-line arguments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
-    /// About the model.
     pub(crate) model: ModelArgs,
-    /// How a client hears of a model that failed.
+    /// How failures of the model are reported to clients.
     pub(crate) errors: Option<Errors>,
-    /// Where sessions are kept.
+    /// The directory of stored sessions.
     pub(crate) data_dir: Option<PathBuf>,
-    /// That they are not.
+    /// `true`: sessions are not stored.
     pub(crate) no_store: bool,
 }
 
-/// An endpoint with all that is known about it.
+/// An endpoint with its effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chosen {
-    /// Its name.
     pub(crate) name: String,
-    /// Where it is described.
+    /// The source of its description.
     pub(crate) origin: Origin,
-    /// What opens it.
+    /// The API key.
     pub(crate) key: Option<Hidden>,
-    /// The variable that names its proxy, if one does.
+    /// The environment variable that names its proxy, if one does.
     pub(crate) proxy_from: Option<&'static str>,
-    /// Everything else; there is a URL and a model.
+    /// All other settings. `base_url` and `model` are set.
     pub(crate) layer: Layer,
 }
 
-/// What holds.
+/// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resolved {
-    /// The endpoints, the one to begin with first. None: nothing is configured.
+    /// The usable endpoints, the selected one first. Empty if none is configured.
     pub(crate) routes: Vec<Chosen>,
-    /// What every conversation begins with.
+    /// The system prompt.
     pub(crate) system: Option<String>,
-    /// How a client hears of a model that failed.
+    /// How failures of the model are reported to clients.
     pub(crate) errors: Errors,
-    /// Where sessions are kept, if they are.
+    /// The directory of stored sessions. `None`: sessions are not stored.
     pub(crate) data_dir: Option<PathBuf>,
-    /// How fast the built-in model speaks.
+    /// How long the demo model waits before each word.
     pub(crate) pace: Option<Duration>,
-    /// The limits of a turn.
     pub(crate) limits: Limits,
-    /// What somebody should know.
     pub(crate) warnings: Vec<String>,
-    /// Which endpoints cannot be used, and why: a warning only where they could be chosen.
+    /// Problems of the other endpoints: warnings only for a command in which these can be chosen.
     pub(crate) left_out: Vec<String>,
 }
 
-/// Lays the sources over each other.
+/// Merges the sources: flags override variables, and those override the file.
 pub(crate) fn resolve(
     flags: &Flags,
     file: Option<File>,
@@ -90,7 +86,7 @@ pub(crate) fn resolve(
         let name = entry.name.clone();
         match chosen(entry, variables) {
             Ok(route) => routes.push(route),
-            // It may be for another day; whoever chooses it is told.
+            // The endpoint is not needed now; it is an error once it is chosen.
             Err(error) => left_out.push(format!("the endpoint {name:?} is not used: {error}")),
         }
     }
@@ -109,7 +105,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// The endpoint to begin with, taken out of those of the file if it is one of them.
+/// Returns the endpoint to start with. If it is one of `entries`, it is removed from them.
 fn first(
     flags: &ModelArgs,
     default: Option<&str>,
@@ -126,7 +122,7 @@ fn first(
     };
     let wanted = match flags.endpoint.as_deref() {
         Some(name) => Some((name, Origin::Flag("--endpoint"))),
-        // A URL on the command line is meant more than a name in the environment.
+        // A URL on the command line has precedence over a name in the environment.
         None if of_flags.base_url.is_some() => None,
         None => by_variable()?,
     };
@@ -149,8 +145,8 @@ fn first(
             layer: of_variables.clone().over(defaults()),
             wrong: None,
         },
-        // A key alone is set on many a machine for other programs: it must not take conversations away from the
-        // endpoint that somebody has described.
+        // Many machines have a key in the environment for other programs. A key alone must not redirect conversations from
+        // the endpoint of the file.
         (None, Some(env)) if of_variables.base_url.is_none() && !entries.is_empty() => {
             let entry = entries.remove(default_of(default, entries));
             entries.push(env);
@@ -170,22 +166,22 @@ fn first(
         (None, None) if entries.is_empty() => return Ok(None),
         (None, None) => entries.remove(default_of(default, entries)),
     };
-    // The variables of an endpoint that there is not are about the one there is.
+    // Without an endpoint of their own, the variables apply to the selected one.
     let between = if has_env { Layer::default() } else { of_variables };
     Ok(Some(Entry { layer: of_flags.over(between).over(below.layer), ..below }))
 }
 
-/// The place of the endpoint to begin with among those of the file.
+/// Returns the index of the default endpoint of the file: the one of this name, or else the first.
 fn default_of(default: Option<&str>, entries: &[Entry]) -> usize {
     default.and_then(|name| entries.iter().position(|entry| entry.name == name)).unwrap_or(0)
 }
 
-/// What the variables mean where they say nothing.
+/// Returns the defaults of an endpoint that variables or `--base-url` describe.
 fn defaults() -> Layer {
     Layer { base_url: Some(OPENAI.to_owned()), model: Some(OPENAI_MODEL.to_owned()), ..Layer::default() }
 }
 
-/// The endpoint of this name, taken out.
+/// Removes the endpoint of this name and returns it.
 fn named(entries: &mut Vec<Entry>, name: &str, has_env: bool, origin: Origin) -> Result<Entry, ConfigError> {
     if let Some(at) = entries.iter().position(|entry| entry.name == name) {
         return Ok(entries.remove(at));
@@ -205,7 +201,7 @@ fn named(entries: &mut Vec<Entry>, name: &str, has_env: bool, origin: Origin) ->
     })
 }
 
-/// An endpoint that can be used.
+/// Returns the effective settings of an endpoint, or why it cannot be used.
 fn chosen(entry: Entry, variables: &Variables) -> Result<Chosen, ConfigError> {
     let Entry { name, origin, mut layer, wrong } = entry;
     if let Some(error) = wrong {

@@ -1,4 +1,4 @@
-//! What holds, in the words of the agent.
+//! Converts the effective settings to those of the agent.
 
 use narrows_agent::{FailureFormat, Limits as AgentLimits, ModelRoute, Settings};
 use narrows_model::{Client, Endpoint, EndpointError, Limits, Secret};
@@ -12,7 +12,7 @@ use crate::cli::{Errors, ModelArgs};
 use crate::environment;
 
 impl Resolved {
-    /// The agent's settings, checked. What an endpoint has to say about its own goes to the warnings.
+    /// Returns the checked settings of the agent. Notes of endpoints are added to the warnings.
     pub(crate) fn settings(&mut self, flags: &ModelArgs) -> Result<Settings, ConfigError> {
         let mut routes = Vec::with_capacity(self.routes.len());
         for chosen in &self.routes {
@@ -21,7 +21,7 @@ impl Resolved {
             let client = match Client::new(route.endpoint.clone()) {
                 Ok(client) => client,
                 Err(error) if routes.is_empty() => return Err(unusable(chosen, flags, &error)),
-                // It may be for another day; whoever chooses it is told.
+                // The endpoint is not needed now; it is an error once it is chosen.
                 Err(error) => {
                     let error = unusable(chosen, &ModelArgs::default(), &error);
                     self.left_out.push(format!("the endpoint {:?} is not used: {error}", chosen.name));
@@ -45,7 +45,7 @@ impl Resolved {
                 Errors::Rpc => FailureFormat::Rpc,
             },
             data_dir: self.data_dir.clone(),
-            // No keys: a server that needs one is given it by the client.
+            // MCP servers inherit no API keys: the client passes a key to a server that needs one.
             server_env: Environment::filtered(environment::variables(), &AllowList::default()),
             limits: AgentLimits {
                 requests_per_turn: self.limits.requests_per_turn.unwrap_or(limits.requests_per_turn),
@@ -86,7 +86,7 @@ fn route(chosen: &Chosen) -> ModelRoute {
     }
 }
 
-/// An endpoint that the model's client refuses, told where the setting stands.
+/// Returns the error about an endpoint that the model client refuses, with the origin of the setting.
 fn unusable(chosen: &Chosen, flags: &ModelArgs, error: &EndpointError) -> ConfigError {
     let setting = match (error.setting.as_ref(), &chosen.layer.key) {
         ("key", Some(Key::File(_))) => "key_file".to_owned(),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_reaches_the_agent() {
+    fn all_settings_reach_the_agent() {
         let text = r#"
             system = "s"
             errors = "rpc"
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_where_it_stands() {
+    fn an_unusable_setting_is_reported_with_its_origin() {
         #[track_caller]
         fn check(text: &str, model: ModelArgs, pairs: &[(&str, &str)], expected: &str) {
             let error = read(text, model, pairs).0.expect_err(expected);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_cannot_be_used_is_told_where_it_is() {
+    fn an_unusable_key_is_reported_with_its_origin() {
         #[track_caller]
         fn check(text: &str, model: ModelArgs, pairs: &[(&str, &str)], origin: &str, setting: &str) {
             let error = read(text, model, pairs).0.expect_err(origin);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_not_chosen_does_not_matter() {
+    fn an_unusable_endpoint_that_is_not_selected_is_no_error() {
         let text =
             "[endpoint.a]\nbase_url = 'https://a'\nmodel = 'm'\n[endpoint.b]\nbase_url = 'b'\nmodel = 'm'\n";
         let (settings, warnings) = read(text, ModelArgs::default(), &[]);

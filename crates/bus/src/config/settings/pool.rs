@@ -1,4 +1,4 @@
-//! `[[pool]]`: workers of one kind.
+//! Reads `[[pool]]`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::{Pool, Spots};
 use super::{Protocol, Share, mcp, set};
 
-/// What may stand in `[[pool]]`.
+/// The keys of `[[pool]]`.
 const POOL: &[&str] = &[
     "name",
     "command",
@@ -31,7 +31,7 @@ const POOL: &[&str] = &[
     "client_meta",
 ];
 
-/// What is often tried there.
+/// Hints for keys that are often tried.
 const USUAL: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("id", "did you mean `name`?"),
@@ -39,7 +39,7 @@ const USUAL: &[(&str, &str)] = &[
     ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
 ];
 
-/// What version 1 of ACP knows that clients can do, and of it what they can do with files.
+/// The client capabilities of ACP version 1, and those of `fs`.
 const ABILITIES: &[&str] =
     &["fs", "terminal", "session", "subagents", "plan", "auth", "elicitation", "nes", "positionEncodings"];
 const FILES: &[&str] = &["readTextFile", "writeTextFile"];
@@ -47,7 +47,7 @@ const FILES: &[&str] = &["readTextFile", "writeTextFile"];
 /// The most workers that a pool may have.
 pub(super) const MOST: u64 = 10_000;
 
-/// The pool of a table, and where settings of it stand.
+/// Reads a pool. Returns it with the positions of its settings.
 pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(Named, Spots)> {
     table.only(POOL, USUAL);
     let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
@@ -107,11 +107,11 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(Named, Spots)>
     Some((Named { pool, at: at_name }, spots))
 }
 
-/// The pool of a manifest, if the table names one.
+/// Applies `manifest` and `identities` to the pool.
 fn governed(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     let file = |item: Item<'_>| {
         let path = item.path(paths)?;
-        // Its workers may run elsewhere.
+        // Its workers may run in another directory.
         Some(std::path::absolute(&path).unwrap_or(path))
     };
     let identities = table.get("identities");
@@ -129,7 +129,7 @@ fn governed(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     }
 }
 
-/// Complains about a governed pool whose workers would have more than one client.
+/// Adds errors for settings that a gate does not support: it serves one client, and only ACP.
 fn fits_a_gate(table: Table<'_>, pool: &Pool) {
     if pool.manifest.is_none() {
         return;
@@ -143,13 +143,13 @@ fn fits_a_gate(table: Table<'_>, pool: &Pool) {
     }
 }
 
-/// A pool, and the byte where its name stands.
+/// A pool, and the byte offset of its name.
 pub(super) struct Named {
     pool: Pool,
     at: usize,
 }
 
-/// The pools; complains about names that two of them have.
+/// Returns the pools. Adds an error for each name that an earlier pool has.
 pub(super) fn unique(findings: &Findings<'_>, pools: Vec<Named>) -> Vec<Pool> {
     for (index, Named { pool, at }) in pools.iter().enumerate() {
         if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
@@ -160,7 +160,7 @@ pub(super) fn unique(findings: &Findings<'_>, pools: Vec<Named>) -> Vec<Pool> {
     pools.into_iter().map(|named| named.pool).collect()
 }
 
-/// Warns of settings that change nothing here. A default that is written out misleads nobody.
+/// Warns about settings that have no effect in this pool, unless they are set to their default.
 fn without_effect(table: Table<'_>, pool: &Pool) {
     let warn = |key: &str, given: bool, what: &str| {
         if let Some(item) = table.get(key).filter(|_| given) {
@@ -178,16 +178,16 @@ fn without_effect(table: Table<'_>, pool: &Pool) {
     }
 }
 
-/// Warns of what workers are told that clients can do, and would not understand.
+/// Warns about unknown names in `client_capabilities`.
 fn abilities(table: Table<'_>) {
-    // What is no table is told elsewhere, or is the agent's to understand.
+    // A value of another type has its own finding, or is passed on to the agent as it is.
     fn within<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
         table.get(key).filter(|item| matches!(item.node.kind, Kind::Table(_))).and_then(Item::table)
     }
     let Some(all) = within(table, "client_capabilities") else { return };
     let files = within(all, "fs");
     for (table, known) in [(Some(all), ABILITIES), (files, FILES)] {
-        // What begins so is everybody's own.
+        // ACP reserves names with an underscore for extensions.
         let strange = |item: &Item<'_>| !known.contains(&item.name) && !item.name.starts_with('_');
         for item in table.into_iter().flat_map(Table::items).filter(strange) {
             let plain = |name: &str| name.replace(['_', '-'], "").to_ascii_lowercase();
@@ -222,7 +222,7 @@ fn protocol(item: Item<'_>) -> Option<Protocol> {
     found.or_else(|| item.expected("1, 2 or \"jsonrpc\"", hint))
 }
 
-/// Variables and their values. A value is never shown: it may be a secret.
+/// Reads variables and their values. No finding quotes a value: it may be a secret.
 pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     for item in item.table()?.items() {
@@ -239,7 +239,7 @@ pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     Some(variables)
 }
 
-/// A name of a variable, or the beginning of one followed by `*`.
+/// Checks the name of a variable, or its beginning followed by `*`.
 fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     match name {
@@ -256,7 +256,7 @@ mod tests {
     use super::super::super::{read, shown};
 
     #[test]
-    fn a_pool_of_a_manifest_has_workers_that_serve_it() {
+    fn a_pool_with_a_manifest_has_workers_that_serve_it() {
         let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nidentities = \"/e/who.toml\"\nshare = \"session\"\n";
         let (config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
         assert_eq!(warnings, []);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_a_manifest_is_for_one_client_at_a_time() {
+    fn a_worker_with_a_manifest_serves_one_client() {
         #[track_caller]
         fn check(more: &str, words: &str) {
             let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\n{more}\n");

@@ -1,4 +1,4 @@
-//! `[[listen]]` for HTTP and WebSocket: who is let in, and by which names.
+//! `[[listen]]` for HTTP and WebSocket: authentication, TLS, origins and host names.
 
 use narrows_config::{Item, Kind, Paths, Table};
 
@@ -6,20 +6,20 @@ use super::super::read::Needed;
 use super::super::web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
 use super::Door;
 
-/// What may stand in `tls`.
+/// The keys of `tls`.
 const TLS: &[&str] = &["cert", "key", "client_ca"];
 
-/// What means something only for such a place.
+/// The keys that have an effect only for HTTP and WebSocket.
 const ONLY: &[&str] = &["tokens", "origins", "hosts", "tls"];
 
-/// What is said of a place that clients have no name for.
+/// The warning for a listener without a host name that clients can use.
 const NAMELESS: &str = "cannot be reached from other machines, which get 403: list the names and addresses that \
                         clients use, such as hosts = [\"bus.example\"]";
 
-/// What a listener gives away that asks for nothing.
+/// The warning for a listener without authentication.
 const EVERYBODY: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
 
-/// Reads what can be said of a listener that is not HTTP: who is admitted.
+/// Reads `auth` of a listener that is not HTTP.
 pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
     for item in ONLY.iter().filter_map(|key| table.get(key)) {
         item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
@@ -43,7 +43,7 @@ pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
     auth
 }
 
-/// Reads the rest of what is said of a place. Returns the files that it needs.
+/// Reads the other settings of an HTTP listener. Returns the files that it needs.
 pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<'_>) -> Vec<Needed> {
     let auths = [Auth::User, Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
     if let Some(item) = table.get("auth") {
@@ -83,7 +83,7 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<
     files
 }
 
-/// A list of texts.
+/// Reads a list of texts, each checked by `reading`.
 fn texts(
     table: Table<'_>,
     key: &str,

@@ -1,11 +1,11 @@
-//! What workers shared by all are told that clients can do.
+//! Tests of `client_capabilities`.
 
 use std::path::Path;
 
 use super::super::read;
 
 #[test]
-fn what_acp_does_not_know_clients_to_do_is_warned_of() {
+fn unknown_client_capabilities_are_warnings() {
     let check = |said: &str, expected: &[&str]| {
         let text = format!(
             "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nshare = \"all\"\nclient_capabilities = {said}\n"

@@ -1,10 +1,10 @@
-//! Settings of who may use what: MCP servers, pools of listeners, `auth`, and the admin port.
+//! Tests of access settings: MCP servers, pools of listeners, `auth`, and the admin port.
 
 use std::path::Path;
 
 use super::super::{Auth, Door, McpAccess, McpServer, McpTarget, inspect, read, shown};
 
-/// What is said about a listener, a pool and the rest of a file.
+/// Returns the findings of a file with these settings of a listener and a pool, and `rest`.
 fn told(listen: &str, pool: &str, rest: &str) -> String {
     let text = format!("[[listen]]\n{listen}\n[[pool]]\ncommand = [\"a\"]\n{pool}\n{rest}\n");
     let inspected = inspect(&text, Path::new("bus.toml"), None, None);
@@ -16,7 +16,7 @@ fn told(listen: &str, pool: &str, rest: &str) -> String {
 const TCP: &str = "url = \"tcp://127.0.0.1:1\"";
 
 #[test]
-fn servers_are_read_and_shown_without_their_secrets() {
+fn mcp_servers_are_read_and_rendered_without_secrets() {
     let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nmcp = \"listed\"\n\
         [[pool.mcp_server]]\nname = \"files\"\ncommand = [\"f\", \"/srv\"]\nenv = { KEY = \"s3cret\" }\n\
         [[pool.mcp_server]]\nname = \"web\"\nurl = \"https://web.example/mcp\"\n";
@@ -32,7 +32,7 @@ fn servers_are_read_and_shown_without_their_secrets() {
     assert!(toml.contains("# KEY = \"(hidden)\"") && json.contains("KEY"), "{toml} {json}");
     assert!(!toml.contains("s3cret") && !json.contains("s3cret"), "{toml} {json}");
     assert!(!format!("{config:?}").contains("s3cret"));
-    // But for what is hidden it is the same file.
+    // Except for the hidden values it is the same file.
     if let McpTarget::Command { env, .. } = &mut config.pools[0].mcp_servers[0].target {
         env.clear();
     }
@@ -40,7 +40,7 @@ fn servers_are_read_and_shown_without_their_secrets() {
 }
 
 #[test]
-fn wrong_servers_are_told_and_no_value_of_them_is() {
+fn errors_about_mcp_servers_quote_no_values() {
     #[track_caller]
     fn check(pool: &str, expected: &str) {
         let told = told(TCP, pool, "");
@@ -70,7 +70,7 @@ fn wrong_servers_are_told_and_no_value_of_them_is() {
 }
 
 #[test]
-fn every_user_is_admitted_only_if_that_is_written_and_then_it_is_warned_of() {
+fn all_users_are_admitted_only_on_request_and_with_a_warning() {
     #[track_caller]
     fn check(url: &str, auth: &str, expected: Auth, warning: &str) {
         let text = format!("[[listen]]\nurl = \"{url}\"\n{auth}\n[[pool]]\ncommand = [\"a\"]\n");
@@ -96,7 +96,7 @@ fn every_user_is_admitted_only_if_that_is_written_and_then_it_is_warned_of() {
 }
 
 #[test]
-fn pools_of_a_listener_are_those_that_there_are() {
+fn a_listener_names_only_existing_pools() {
     let two = "name = \"echo\"\n[[pool]]\nname = \"coder\"\ncommand = [\"b\"]";
     let check = |more: &str, expected: &str| {
         let told = told(&format!("{TCP}\n{more}"), two, "");
@@ -111,7 +111,7 @@ fn pools_of_a_listener_are_those_that_there_are() {
 }
 
 #[test]
-fn an_admin_port_is_for_the_user_of_the_bus_unless_it_is_opened() {
+fn the_admin_port_admits_only_the_user_of_the_bus_by_default() {
     assert_eq!(told(TCP, "", "[admin]\nport = 9\nauth = \"user\""), "");
     assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"none\"").contains("warning"));
     assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"nobody\"").contains("must be one of"));

@@ -1,9 +1,9 @@
-//! Places that the network reaches, right and wrong.
+//! Tests of HTTP and WebSocket listeners.
 
 use super::*;
 
 #[test]
-fn the_web_is_let_in_by_name_only() {
+fn a_web_listener_is_read_with_all_its_settings() {
     let text = r#"
 [[listen]]
 url = "wss://0.0.0.0:8787/acp"
@@ -60,7 +60,7 @@ max_rate_per_identity = 0
 }
 
 #[test]
-fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
+fn a_gate_without_identities_behind_tokens_is_a_warning() {
     let check = |auth: &str, identities: &str, pool: &str, expected: &[&str]| {
         let text = format!(
             "[[listen]]\nurl = \"http://127.0.0.1:1\"\n{auth}\n{pool}\n[[pool]]\nmanifest = \"/w/ACP.md\"\n{identities}\n\
@@ -85,7 +85,7 @@ fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
 }
 
 #[test]
-fn a_place_that_nobody_has_a_name_for_is_warned_of() {
+fn a_listener_without_a_host_name_is_a_warning() {
     let check = |address: &str, hosts: &str, expected: &str| {
         let text = format!(
             "[[listen]]\nurl = \"https://{address}:1\"\nauth = \"token\"\ntokens = \"t\"\n\
@@ -105,7 +105,7 @@ fn a_place_that_nobody_has_a_name_for_is_warned_of() {
 }
 
 #[test]
-fn what_is_wrong_with_the_web_is_told() {
+fn errors_of_web_listeners_are_reported() {
     assert_snapshot!(toml(r#"
 [[listen]]
 url = "http://0.0.0.0:1/acp"
