@@ -1,39 +1,39 @@
 //! The configuration of a bus: listeners, pools of workers, limits and the admin API.
 
 mod address;
-mod here;
+mod machine;
 mod mcp;
 mod program;
 mod read;
+pub mod render;
 mod settings;
-pub mod shown;
 mod stdio_bus;
 #[cfg(test)]
 mod tests;
 mod web;
 
 pub use address::expand_home;
-pub use here::Here;
+pub use machine::Machine;
 pub use mcp::{McpAccess, McpServer, McpTarget};
 pub use read::{Inspected, inspect, read};
-pub use web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
+pub use web::{Auth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use here::Spots;
-use read::Placed;
+use machine::PoolPositions;
+use read::ParsedConfig;
 use serde_json::Value;
 
 /// Time for a shutdown to stop the workers after `drain_timeout`: they are asked to exit first, then killed.
-pub const LADDER: Duration = Duration::from_secs(10);
+pub const WORKER_STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most bytes kept to be sent again, on all connections.
-const MAX_REPLAY_MEMORY: usize = 256 << 20;
+const MAX_REPLAY_BYTES: usize = 256 << 20;
 
 /// The most bytes of params kept to restore sessions, if there is no memory budget.
-const MAX_SESSION_PARAMS: usize = 256 << 20;
+const MAX_SESSION_PARAMS_BYTES: usize = 256 << 20;
 
 /// The configuration of a bus.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +64,7 @@ impl Config {
     /// Returns `true` if some listeners admit only a user of this machine and others do not. Sessions then have different
     /// owners, even if no client is identified.
     #[must_use]
-    pub fn tells_apart(&self) -> bool {
+    pub fn separates_users(&self) -> bool {
         let is_user = |listen: &Listen| matches!(listen.at, Door::Stdio | Door::Unix(_));
         self.listen.iter().any(is_user) && !self.listen.iter().all(is_user)
     }
@@ -106,7 +106,7 @@ impl Listen {
     }
 
     /// Returns the names of its pools, the default one first. Empty if it permits all pools.
-    pub fn named(&self) -> impl Iterator<Item = &str> {
+    pub fn pool_names(&self) -> impl Iterator<Item = &str> {
         self.pool.iter().chain(self.pools.iter().flatten()).map(String::as_str)
     }
 }
@@ -192,7 +192,7 @@ pub struct Pool {
 impl Pool {
     /// Returns the pool with workers that serve a manifest: an agent behind a gate for each client.
     #[must_use]
-    pub fn governed(self, manifest: PathBuf, identities: Option<PathBuf>) -> Self {
+    pub fn with_manifest(self, manifest: PathBuf, identities: Option<PathBuf>) -> Self {
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
         let mut command = vec!["narrows".to_owned(), "serve".to_owned(), "--for-bus".to_owned()];
         command.extend(identities.iter().map(|file| format!("--identities={}", path(file))));
@@ -338,22 +338,22 @@ impl Limits {
         }
     }
 
-    /// Returns the most bytes kept to be sent again: on all network connections, and on those of one identity. At most an eighth
+    /// Returns the most bytes kept to be sent again over the network: in all, and to one identity. At most an eighth
     /// and a sixteenth of a memory budget.
     #[must_use]
     pub fn replay_memory(&self) -> (usize, usize) {
-        let (all, one) = (MAX_REPLAY_MEMORY, MAX_REPLAY_MEMORY / 4);
+        let (all, one) = (MAX_REPLAY_BYTES, MAX_REPLAY_BYTES / 4);
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
             0 => (all, one),
             memory => (all.min(memory / 8), one.min(memory / 16)),
         }
     }
 
-    /// Returns the most bytes of params kept to restore sessions: of all sessions, and of those of one identity. At most an eighth
+    /// Returns the most bytes of params kept to restore sessions: in all, and of one identity. At most an eighth
     /// and a sixteenth of a memory budget.
     #[must_use]
     pub fn session_params(&self) -> (usize, usize) {
-        let (all, one) = (MAX_SESSION_PARAMS, MAX_SESSION_PARAMS / 4);
+        let (all, one) = (MAX_SESSION_PARAMS_BYTES, MAX_SESSION_PARAMS_BYTES / 4);
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
             0 => (all, one),
             memory => (all.min(memory / 8), one.min(memory / 16)),

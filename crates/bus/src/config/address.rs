@@ -10,10 +10,10 @@ use narrows_config::Paths;
 use super::{Door, Listen, Web};
 
 /// The longest path of a unix socket that Linux accepts.
-const LONGEST_PATH: usize = 107;
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// The hint for an unknown kind of address.
-const KINDS: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
+const URL_HINT: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
 
 impl Listen {
     /// Parses `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`. `ws://` means the
@@ -22,7 +22,7 @@ impl Listen {
     /// # Errors
     /// If it is something else, or a TCP address that other machines can reach.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
-        let (scheme, rest) = url.split_once(':').ok_or(KINDS)?;
+        let (scheme, rest) = url.split_once(':').ok_or(URL_HINT)?;
         let (at, pool) = match scheme {
             "tcp" => {
                 let rest = rest.strip_prefix("//").ok_or("two slashes are missing: tcp://HOST:PORT")?;
@@ -37,7 +37,7 @@ impl Listen {
                 let web = Web::parse(rest, secure, is_socket)?;
                 (Door::Web(Box::new(web)), None)
             }
-            _ => return Err(KINDS),
+            _ => return Err(URL_HINT),
         };
         Ok(Self { pool, ..Self::new(at) })
     }
@@ -56,7 +56,7 @@ impl Door {
 
     /// Returns the hint for an address that conflicts with `other`, if there is a way to have both.
     #[must_use]
-    pub fn instead(&self, other: &Self) -> Option<&'static str> {
+    pub fn conflict_hint(&self, other: &Self) -> Option<&'static str> {
         match (self, other) {
             (Self::Web(one), Self::Web(other)) if one.path != other.path => {
                 Some("a port has one path: use another port for the other path")
@@ -79,7 +79,7 @@ impl Door {
     /// # Errors
     /// If it is something else.
     pub fn tcp(address: &str) -> Result<Self, &'static str> {
-        loopback(address, FOR_CLIENTS)?;
+        loopback(address, CLIENT_LOOPBACK_ONLY)?;
         Ok(Self::Tcp(address.to_owned()))
     }
 
@@ -104,24 +104,24 @@ impl fmt::Display for Door {
 }
 
 /// Why a TCP listener for clients must be a loopback address.
-const FOR_CLIENTS: &str = "only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; \
+const CLIENT_LOOPBACK_ONLY: &str = "only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; \
     for other machines use https:// or wss:// with `auth`";
 
 /// Why the admin port must be a loopback address.
-pub(super) const FOR_OPERATORS: &str =
+pub(super) const ADMIN_LOOPBACK_ONLY: &str =
     "only 127.0.0.1, [::1] and localhost are allowed, because every client can read the status of the bus";
 
-/// Checks that `address` is a loopback host and a port. The error for any other host is `far`.
-pub(super) fn loopback(address: &str, far: &'static str) -> Result<(), &'static str> {
-    match host_and_port(address, far)? {
-        Some(ip) if !ip.is_loopback() => Err(far),
+/// Checks that `address` is a loopback host and a port. The error for any other host is `remote_error`.
+pub(super) fn loopback(address: &str, remote_error: &'static str) -> Result<(), &'static str> {
+    match host_and_port(address, remote_error)? {
+        Some(ip) if !ip.is_loopback() => Err(remote_error),
         _ => Ok(()),
     }
 }
 
 /// Checks that `address` is `localhost` or an IP address, and a port. Returns the IP address. The error for any other name is
-/// `strange`.
-pub(super) fn host_and_port(address: &str, strange: &'static str) -> Result<Option<IpAddr>, &'static str> {
+/// `name_error`.
+pub(super) fn host_and_port(address: &str, name_error: &'static str) -> Result<Option<IpAddr>, &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("the port is missing: HOST:PORT")?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
         return Err("the port must be a number from 0 to 65535");
@@ -131,7 +131,7 @@ pub(super) fn host_and_port(address: &str, strange: &'static str) -> Result<Opti
     match ip {
         Some(IpAddr::V6(_)) if bare.is_none() => Err("an IPv6 address needs brackets: [::1]:9000"),
         Some(IpAddr::V4(_)) if bare.is_some() => Err("an IPv4 address takes no brackets"),
-        None if host != "localhost" => Err(strange),
+        None if host != "localhost" => Err(name_error),
         ip => Ok(ip),
     }
 }
@@ -160,7 +160,7 @@ pub fn expand_home<'a>(url: &'a str, home: Option<&Path>) -> Cow<'a, str> {
 pub(super) fn socket(path: &str, paths: Paths<'_>) -> Result<PathBuf, &'static str> {
     let path = paths.resolve(path)?;
     match path.as_os_str().len() {
-        ..=LONGEST_PATH => Ok(path),
+        ..=MAX_SOCKET_PATH_BYTES => Ok(path),
         _ => Err("the path of a socket can have at most 107 bytes"),
     }
 }

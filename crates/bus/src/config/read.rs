@@ -4,21 +4,21 @@ use std::path::{Path, PathBuf};
 
 use narrows_config::{Finding, Findings, Node, Paths, SourcePos};
 
-use super::here::{Here, Spots};
+use super::machine::{Machine, PoolPositions};
 use super::{Config, settings, stdio_bus};
 
 /// A configuration, and the positions of settings that are checked against the machine.
-pub(super) struct Placed {
+pub(super) struct ParsedConfig {
     pub(super) config: Config,
-    pub(super) spots: Vec<Spots>,
+    pub(super) positions: Vec<PoolPositions>,
     /// The paths of unix sockets, and their byte offsets in the file.
     pub(super) sockets: Vec<(PathBuf, usize)>,
     /// The files that the configuration names.
-    pub(super) files: Vec<Needed>,
+    pub(super) files: Vec<RequiredFile>,
 }
 
 /// A file that must exist.
-pub(super) struct Needed {
+pub(super) struct RequiredFile {
     pub(super) path: PathBuf,
     /// The byte offset of its name.
     pub(super) at: usize,
@@ -32,7 +32,7 @@ pub struct Inspected {
     /// The configuration, unless there are errors.
     pub config: Option<Config>,
     /// The errors, in the order of the file.
-    pub mistakes: Vec<Finding>,
+    pub errors: Vec<Finding>,
     /// The warnings, in the order of the file.
     pub warnings: Vec<Finding>,
     /// The files that the bus reads, and the positions of their names.
@@ -47,31 +47,32 @@ pub struct Inspected {
 /// # Errors
 /// All errors of the file, in its order.
 pub fn read(text: &str, path: &Path, home: Option<&Path>) -> Result<(Config, Vec<Finding>), Vec<Finding>> {
-    let Inspected { config, mistakes, warnings, .. } = inspect(text, path, home, None);
-    config.map(|config| (config, warnings)).ok_or(mistakes)
+    let Inspected { config, errors, warnings, .. } = inspect(text, path, home, None);
+    config.map(|config| (config, warnings)).ok_or(errors)
 }
 
-/// Reads the file as [`read`] does and returns all findings. With `here`, it is also checked against this machine.
-pub fn inspect(text: &str, path: &Path, home: Option<&Path>, here: Option<Here<'_>>) -> Inspected {
+/// Reads the file as [`read`] does and returns all findings. With `machine`, it is also checked against this machine.
+pub fn inspect(text: &str, path: &Path, home: Option<&Path>, machine: Option<Machine<'_>>) -> Inspected {
     let file = path.display().to_string();
     let findings = Findings::new(&file, text);
     let start = text.trim_start_matches('\u{feff}').trim_start();
     // A TOML file cannot begin with a brace.
     let is_json = start.starts_with('{') || path.extension().is_some_and(|extension| extension == "json");
-    let placed = if is_json {
+    let parsed = if is_json {
         Node::from_json(&findings).and_then(|node| stdio_bus::read(&findings, &node))
     } else {
         let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
         Node::from_toml(&findings).and_then(|node| settings::read(&findings, &node, paths))
     };
-    if let (Some(placed), Some(here)) = (&placed, here) {
-        here.look(&findings, placed);
+    if let (Some(parsed), Some(machine)) = (&parsed, machine) {
+        machine.check(&findings, parsed);
     }
-    let named = placed.iter().flat_map(|placed| &placed.files);
+    let named = parsed.iter().flat_map(|parsed| &parsed.files);
     let files = named.map(|file| (file.path.clone(), findings.pos(file.at))).collect();
-    let pools = placed.iter().flat_map(|placed| placed.config.pools.iter().zip(&placed.spots));
-    let commands = pools.map(|(pool, spots)| (pool.name.clone(), findings.pos(spots.command))).collect();
-    let (mistakes, warnings) = findings.into_errors_and_warnings();
-    let config = placed.map(|placed| placed.config).filter(|_| mistakes.is_empty());
-    Inspected { config, mistakes, warnings, files, commands }
+    let pools = parsed.iter().flat_map(|parsed| parsed.config.pools.iter().zip(&parsed.positions));
+    let commands =
+        pools.map(|(pool, positions)| (pool.name.clone(), findings.pos(positions.command))).collect();
+    let (errors, warnings) = findings.into_errors_and_warnings();
+    let config = parsed.map(|parsed| parsed.config).filter(|_| errors.is_empty());
+    Inspected { config, errors, warnings, files, commands }
 }

@@ -1,7 +1,7 @@
 //! Tests of whole files, valid and invalid.
 
-mod abilities;
 mod access;
+mod client_capabilities;
 mod web;
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::*;
 
 /// A file with most settings.
-const WHOLE: &str = r#"
+const FULL_CONFIG: &str = r#"
 [[listen]]
 url = "tcp://127.0.0.1:9000"
 auth = "user"
@@ -63,22 +63,22 @@ port = 9090
 "#;
 
 /// Returns the errors of a file, or its warnings if it has none, one per line.
-fn told(text: &str, path: &str) -> String {
+fn findings_of(text: &str, path: &str) -> String {
     let lines = |lines: Vec<String>| lines.join("\n");
     match read(text, Path::new(path), None) {
         Ok((_, warnings)) => lines(warnings.iter().map(|warning| format!("warning {warning}")).collect()),
-        Err(mistakes) => lines(mistakes.iter().map(ToString::to_string).collect()),
+        Err(errors) => lines(errors.iter().map(ToString::to_string).collect()),
     }
 }
 
 /// Returns the findings of a `bus.toml`.
 fn toml(text: &str) -> String {
-    told(text, "bus.toml")
+    findings_of(text, "bus.toml")
 }
 
 #[test]
 fn all_settings_are_read() {
-    let (config, warnings) = read(WHOLE, Path::new("/etc/narrows/bus.toml"), None).unwrap();
+    let (config, warnings) = read(FULL_CONFIG, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     let listen = |at: Door, pool: Option<&str>| Listen { pool: pool.map(str::to_owned), ..Listen::new(at) };
     assert_eq!(
@@ -245,8 +245,8 @@ fn values_of_variables_are_never_shown() {
     let text = "[[pool]]\ncommand = [\"a\"]\nenv = { KEY = [\"hunter2\"], B = \"hunter2\" }\n";
     assert!(!toml(text).contains("hunter2"));
     let (config, _) = read(&text.replace("[\"hunter2\"]", "\"hunter2\""), Path::new("b"), None).unwrap();
-    assert!(!shown::toml(&config).contains("hunter2"));
-    assert!(!shown::json(&config).to_string().contains("hunter2"));
+    assert!(!render::toml(&config).contains("hunter2"));
+    assert!(!render::json(&config).to_string().contains("hunter2"));
 }
 
 #[test]
@@ -281,7 +281,7 @@ mix_identities = false
 }
 
 /// A configuration file of stdio Bus.
-const FOREIGN: &str = r#"{
+const STDIO_BUS_CONFIG: &str = r#"{
   "pools": [
     {"id": "echo worker", "command": "/usr/bin/node", "args": ["worker.js", ""], "instances": 300, "env": {}},
     {"id": "b", "command": "b", "instances": 1}
@@ -297,7 +297,7 @@ const FOREIGN: &str = r#"{
 
 #[test]
 fn a_stdio_bus_file_is_read() {
-    let (config, warnings) = read(FOREIGN, Path::new("stdio_bus_config"), None).unwrap();
+    let (config, warnings) = read(STDIO_BUS_CONFIG, Path::new("stdio_bus_config"), None).unwrap();
     let pool = |id: &str, command: &[&str], instances| Pool {
         instances,
         max_instances: u32::max(instances, 256),
@@ -333,7 +333,7 @@ fn a_stdio_bus_file_is_read() {
 
 #[test]
 fn errors_in_stdio_bus_files_are_reported() {
-    assert_snapshot!(told(r#"{
+    assert_snapshot!(findings_of(r#"{
   "pools": [
     {"id": "a", "command": "a", "instances": 0},
     {"id": "b", "command": "b", "instances": 1},
@@ -356,17 +356,17 @@ fn errors_in_stdio_bus_files_are_reported() {
     c.json:9:65: `protocol` can only be "json" here
     "#);
     assert_eq!(
-        told("{}", "bus.toml"),
+        findings_of("{}", "bus.toml"),
         "bus.toml:1:1: `pools` is missing; JSON is read as a configuration of stdio Bus; a bus.toml is TOML"
     );
-    assert_eq!(told(r#"{"pools": []}"#, "c"), "c:1:11: `pools` must have at least one pool");
+    assert_eq!(findings_of(r#"{"pools": []}"#, "c"), "c:1:11: `pools` must have at least one pool");
     assert_eq!(
-        told("pools", "c.json"),
+        findings_of("pools", "c.json"),
         "c.json:1:1: this is no JSON: a value is expected here; texts stand in double quotes"
     );
     let tcp = r#"{"pools": [{"id": "a", "command": "a", "instances": 1}], "transport": {"mode": "tcp"}}"#;
     assert_eq!(
-        told(tcp, "c"),
+        findings_of(tcp, "c"),
         "warning c:1:80: `mode` names no address: the bus does not listen unless --tcp HOST:PORT or --unix PATH is given"
     );
 }
@@ -375,15 +375,15 @@ fn errors_in_stdio_bus_files_are_reported() {
 fn missing_programs_are_reported_at_their_command() {
     let lines = |text: &str, path| {
         let nowhere = [("PATH".into(), "/nowhere".into())];
-        let here = Here { environment: &nowhere, ours: "narrows" };
-        let Inspected { mistakes, .. } = inspect(text, Path::new(path), None, Some(here));
-        mistakes.iter().map(|mistake| mistake.pos.line).collect::<Vec<_>>()
+        let machine = Machine { environment: &nowhere, own_program: "narrows" };
+        let Inspected { errors, .. } = inspect(text, Path::new(path), None, Some(machine));
+        errors.iter().map(|error| error.pos.line).collect::<Vec<_>>()
     };
     // The first program is this one. The path of the second one depends on its `cwd`, which is missing.
-    assert_eq!(lines(WHOLE, "bus.toml"), [29]);
-    let searched = WHOLE.replace("./agent", "agent");
+    assert_eq!(lines(FULL_CONFIG, "bus.toml"), [29]);
+    let searched = FULL_CONFIG.replace("./agent", "agent");
     assert_eq!(lines(&searched, "bus.toml"), [28, 29]);
-    assert_eq!(lines(&FOREIGN.replace("/usr", "/no/such"), "c.json"), [3, 4]);
+    assert_eq!(lines(&STDIO_BUS_CONFIG.replace("/usr", "/no/such"), "c.json"), [3, 4]);
 }
 
 #[test]
@@ -396,11 +396,11 @@ instancse = 2
 memory = "1GiB"
 pids = 7
 "#;
-    let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { config, mistakes, mut warnings, .. } =
-        inspect(text, Path::new("bus.toml"), None, Some(here));
+    let machine = Machine { environment: &[], own_program: "narrows" };
+    let Inspected { config, errors, mut warnings, .. } =
+        inspect(text, Path::new("bus.toml"), None, Some(machine));
     assert_eq!(config, None);
-    let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert_snapshot!(lines.join("\n"), @r#"
     bus.toml:3:11: `command` cannot be started: program "/no/such/program" not found; install it, or write its path; a relative path starts from `cwd`, or from the current directory
     bus.toml:4:7: `cwd` cannot be used: "/no/such/place": No such file or directory (os error 2)
@@ -425,12 +425,12 @@ fn a_blocked_socket_path_and_too_few_descriptors_are_reported() {
     };
     let pools: String = (0..30).map(|number| pool(&number.to_string())).collect();
     let text = format!("[[listen]]\nurl = \"unix:file\"\n{pools}[admin]\nsocket = \"new\"\n");
-    let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { mistakes, warnings, .. } =
-        inspect(&text, &place.path().join("bus.toml"), None, Some(here));
-    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-    assert_eq!(mistakes[0].pos.line, 2);
-    assert!(mistakes[0].message.ends_with("exists and is not a socket"), "{mistakes:?}");
+    let machine = Machine { environment: &[], own_program: "narrows" };
+    let Inspected { errors, warnings, .. } =
+        inspect(&text, &place.path().join("bus.toml"), None, Some(machine));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0].pos.line, 2);
+    assert!(errors[0].message.ends_with("exists and is not a socket"), "{errors:?}");
     let needed = 30 * 10_000 * 8;
     match rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum {
         Some(most) if most < needed => assert!(warnings[0].message.contains("descriptors"), "{warnings:?}"),
@@ -450,9 +450,9 @@ fn a_long_drain_timeout_is_a_warning() {
 
 #[test]
 fn rendered_settings_read_back_as_the_same_configuration() {
-    for (text, path) in [(WHOLE, "/etc/bus.toml"), ("[[pool]]\ncommand = [\"a\"]\n", "bus.toml")] {
+    for (text, path) in [(FULL_CONFIG, "/etc/bus.toml"), ("[[pool]]\ncommand = [\"a\"]\n", "bus.toml")] {
         let (mut config, _) = read(text, Path::new(path), None).unwrap();
-        let shown = shown::toml(&config);
+        let shown = render::toml(&config);
         // The values of variables are hidden and must be filled in.
         let variables: Vec<String> = config.pools.iter().flat_map(|pool| pool.env.keys().cloned()).collect();
         for name in &variables {
@@ -466,8 +466,8 @@ fn rendered_settings_read_back_as_the_same_configuration() {
     }
     let (config, _) =
         read("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n", Path::new("b"), None).unwrap();
-    assert_eq!(shown::json(&config)["limits"]["queue_bytes"], "8MiB");
-    assert_snapshot!(shown::toml(&config), @r#"
+    assert_eq!(render::json(&config)["limits"]["queue_bytes"], "8MiB");
+    assert_snapshot!(render::toml(&config), @r#"
     [[listen]]
     url = "stdio:"
     auth = "user"
@@ -552,15 +552,15 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-fn judge(text: &str, path: &str) -> Result<(), TestCaseError> {
+fn check_any_text(text: &str, path: &str) -> Result<(), TestCaseError> {
     let lines = text.lines().count().max(1);
-    let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { config, mistakes, warnings, .. } = inspect(text, Path::new(path), None, Some(here));
-    prop_assert_eq!(config.is_none(), !mistakes.is_empty(), "refused without a reason: {}", text);
+    let machine = Machine { environment: &[], own_program: "narrows" };
+    let Inspected { config, errors, warnings, .. } = inspect(text, Path::new(path), None, Some(machine));
+    prop_assert_eq!(config.is_none(), !errors.is_empty(), "refused without a reason: {}", text);
     if let Some(config) = config {
-        prop_assert!(!shown::toml(&config).is_empty());
+        prop_assert!(!render::toml(&config).is_empty());
     }
-    let places = mistakes.into_iter().map(|mistake| mistake.pos);
+    let places = errors.into_iter().map(|error| error.pos);
     for place in places.chain(warnings.into_iter().map(|warning| warning.pos)) {
         prop_assert!((1..=lines).contains(&place.line), "{} of {}: {:?}", place, lines, text);
         let width = text.lines().nth(place.line - 1).unwrap_or_default().chars().count();
@@ -573,17 +573,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn every_finding_has_a_position_in_the_file(text in broken(WHOLE), other in broken(FOREIGN), noise in ".{0,60}") {
-        judge(&text, "bus.toml")?;
-        judge(&other, "bus.json")?;
-        judge(&noise, "bus.toml")?;
-        judge(&noise, "bus.json")?;
+    fn every_finding_has_a_position_in_the_file(text in broken(FULL_CONFIG), other in broken(STDIO_BUS_CONFIG), noise in ".{0,60}") {
+        check_any_text(&text, "bus.toml")?;
+        check_any_text(&other, "bus.json")?;
+        check_any_text(&noise, "bus.toml")?;
+        check_any_text(&noise, "bus.json")?;
     }
 
     #[test]
     fn any_value_is_read_or_refused(line in 1..50usize, value in value()) {
-        let line = WHOLE.lines().enumerate().filter(|(_, line)| line.contains(" = ")).nth(line % 30).unwrap().0;
-        let text: Vec<String> = WHOLE
+        let line = FULL_CONFIG.lines().enumerate().filter(|(_, line)| line.contains(" = ")).nth(line % 30).unwrap().0;
+        let text: Vec<String> = FULL_CONFIG
             .lines()
             .enumerate()
             .map(|(at, text)| match text.split_once(" = ") {
@@ -591,6 +591,6 @@ proptest! {
                 _ => text.to_owned(),
             })
             .collect();
-        judge(&text.join("\n"), "bus.toml")?;
+        check_any_text(&text.join("\n"), "bus.toml")?;
     }
 }

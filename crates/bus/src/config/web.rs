@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use super::address::host_and_port;
 
 /// The path of a URL that has none.
-const USUAL: &str = "/acp";
+const DEFAULT_PATH: &str = "/acp";
 
 /// The hint for a token file that cannot be used.
-pub const MAKES_TOKENS: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
+pub const TOKENS_HINT: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
 
 /// The hint for a certificate or a key that cannot be used.
-pub const TAKES_PEM: &str = "it takes a certificate and its private key, both in PEM form";
+pub const PEM_HINT: &str = "it takes a certificate and its private key, both in PEM form";
 
 /// Which clients a listener admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Web {
             address,
             "only localhost and addresses of this machine are possible, such as 0.0.0.0 for all of them",
         )?;
-        let path = if path.is_empty() { USUAL } else { path };
+        let path = if path.is_empty() { DEFAULT_PATH } else { path };
         if !path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte)) {
             return Err("its path may have letters, digits, `/`, `-`, `.`, `_` and `~`");
         }
@@ -126,7 +126,7 @@ impl Web {
     /// Returns `true` if it listens on all addresses and `hosts` is empty. Clients cannot use an address such as `0.0.0.0` as a
     /// host name.
     #[must_use]
-    pub fn is_nameless(&self) -> bool {
+    pub fn lacks_host_name(&self) -> bool {
         let ip = self.bare_host().parse::<IpAddr>();
         self.hosts.is_empty() && ip.is_ok_and(|ip| ip.is_unspecified())
     }
@@ -192,13 +192,13 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
     if text == "*" {
         return Err("every page there is could use the agents; name the pages");
     }
-    let usual = |scheme: &str, port: &str| matches!((scheme, port), ("https", "443") | ("http", "80"));
+    let is_default = |scheme: &str, port: &str| matches!((scheme, port), ("https", "443") | ("http", "80"));
     match text.split_once("://") {
         Some(("", _)) => Err("it must be like https://app.example"),
         Some((_, rest)) if rest.is_empty() || rest.contains(['/', '?', '#', '@', '*', ' ']) => {
             Err("it ends behind the host and the port, and stands for itself alone: https://app.example")
         }
-        Some((scheme, rest)) if rest.rsplit_once(':').is_some_and(|(_, port)| usual(scheme, port)) => {
+        Some((scheme, rest)) if rest.rsplit_once(':').is_some_and(|(_, port)| is_default(scheme, port)) => {
             Err("browsers leave the usual port out, and so must this")
         }
         Some(_) if text.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii_graphic()) => {

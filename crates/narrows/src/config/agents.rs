@@ -12,7 +12,7 @@ use super::file::{string, texts};
 use crate::cli::{Protocol, value};
 
 /// The keys of `[agents.NAME]`.
-const AGENT: &[&str] = &[
+const AGENT_KEYS: &[&str] = &[
     "command",
     "env",
     "clean_env",
@@ -35,7 +35,7 @@ const AGENT: &[&str] = &[
 pub(crate) const BUILT_IN: &str = "built-in";
 
 /// The names of agents that cannot be used, each with the error.
-pub(crate) type WrongAgents = Vec<(String, ConfigError)>;
+pub(crate) type InvalidAgents = Vec<(String, ConfigError)>;
 
 /// A named agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -81,7 +81,7 @@ pub(super) fn agent((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<
         node.fail("is a reserved name", Some("it is the built-in agent".to_owned()));
     }
     let table = node.table()?;
-    table.only(AGENT, &[]);
+    table.only(AGENT_KEYS, &[]);
     let Some(command) = table.get("command") else {
         node.fail("has no `command`", Some("write command = [\"opencode\", \"acp\"]".to_owned()));
         return None;

@@ -10,7 +10,7 @@ use super::*;
 
 fn parse(text: &str) -> Result<Vec<AgentEntry>, ConfigError> {
     let file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
-    match file.wrong_agents.into_iter().next() {
+    match file.invalid_agents.into_iter().next() {
         Some((_, error)) => Err(error),
         None => Ok(file.agents),
     }
@@ -133,7 +133,7 @@ fn invalid_agents_are_refused_with_a_suggestion() {
         let message = format!("unknown setting `{key}` in [agents.a]");
         check(&format!("[agents.a]\ncommand = 'a'\n{key} = 1"), 3, &message, Some(near));
     }
-    let all = format!("valid settings are: {}", AGENT.join(", "));
+    let all = format!("valid settings are: {}", AGENT_KEYS.join(", "));
     check("[agents.a]\nspeed = 1", 2, "unknown setting `speed` in [agents.a]", Some(&all));
     for (setting, message) in [
         ("command = ''", "command` must be a text that is not empty"),
@@ -208,14 +208,14 @@ fn an_invalid_agent_leaves_the_others_usable() {
     let names: Vec<&str> = file.agents.iter().map(|agent| agent.name.as_str()).collect();
     assert_eq!(names, ["a", "c"]);
     let wrong: Vec<String> =
-        file.wrong_agents.iter().map(|(name, error)| format!("{name} {error}")).collect();
+        file.invalid_agents.iter().map(|(name, error)| format!("{name} {error}")).collect();
     assert_eq!(wrong, ["b /c/narrows.toml:4: unknown setting `comand` in [agents.b]"]);
 }
 
 #[test]
 fn the_documentation_has_every_setting_and_valid_examples() {
     let page = include_str!("../../../../docs/reference/narrows-toml.md");
-    for setting in AGENT {
+    for setting in AGENT_KEYS {
         assert!(page.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in narrows-toml.md");
     }
     let mut examples = page.split("```toml\n").skip(1).peekable();

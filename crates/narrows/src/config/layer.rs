@@ -8,21 +8,21 @@ use narrows_model::{Effort, Provider};
 
 /// A text that `Debug` hides.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Hidden(String);
+pub(crate) struct HiddenText(String);
 
-impl Hidden {
+impl HiddenText {
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl From<String> for Hidden {
+impl From<String> for HiddenText {
     fn from(text: String) -> Self {
         Self(text)
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for HiddenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[hidden]")
     }
@@ -32,14 +32,14 @@ impl fmt::Debug for Hidden {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) name: String,
-    pub(crate) value: Hidden,
+    pub(crate) value: HiddenText,
 }
 
 /// The source of an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     /// The key itself.
-    Here(Hidden),
+    Inline(HiddenText),
     /// The environment variable that holds it.
     Variable(String),
     /// The file that holds it. White space around it is removed.
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_key_is_not_shown() {
         let layer = Layer {
-            key: Some(Key::Here("hunter2".to_owned().into())),
+            key: Some(Key::Inline("hunter2".to_owned().into())),
             headers: vec![header("Authorization", "hunter3")],
             ..Layer::default()
         };

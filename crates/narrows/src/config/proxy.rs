@@ -8,7 +8,7 @@ use super::variables::Variables;
 use crate::environment as env;
 
 /// Returns the proxy for `url`, and the variable that names it. Connections to this machine never use a proxy.
-pub(super) fn of(url: &str, variables: &Variables) -> Option<(String, &'static str)> {
+pub(super) fn select(url: &str, variables: &Variables) -> Option<(String, &'static str)> {
     let url = Url::parse(url).ok()?;
     let scheme = match url.scheme() {
         "https" => env::HTTPS_PROXY,
@@ -86,7 +86,7 @@ mod tests {
 
     #[track_caller]
     fn check(url: &str, pairs: &[(&str, &str)], expected: Option<&str>) {
-        let found = of(url, &variables(pairs));
+        let found = select(url, &variables(pairs));
         assert_eq!(found.as_ref().map(|(proxy, _)| proxy.as_str()), expected, "{url} {pairs:?}");
     }
 

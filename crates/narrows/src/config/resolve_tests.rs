@@ -29,12 +29,12 @@ fn read(file: &str, model: ModelArgs, pairs: &[(&str, &str)]) -> Result<Resolved
 
 /// Returns each endpoint as `NAME URL MODEL KEY`.
 fn routes(resolved: &Resolved) -> Vec<String> {
-    let shown = |chosen: &Chosen| {
+    let shown = |chosen: &ResolvedEndpoint| {
         let (url, model) = (chosen.layer.base_url.as_deref(), chosen.layer.model.as_deref());
         let key = chosen.key.as_ref().map_or("-", |key| key.reveal());
         format!("{} {} {} {key}", chosen.name, url.unwrap_or("-"), model.unwrap_or("-"))
     };
-    resolved.routes.iter().map(shown).collect()
+    resolved.endpoints.iter().map(shown).collect()
 }
 
 #[track_caller]
@@ -118,7 +118,7 @@ fn a_url_on_the_command_line_is_an_endpoint_without_the_keys_of_others() {
 fn numbers_and_prompts_follow_the_same_order() {
     let tokens = |model: ModelArgs, pairs: &[(&str, &str)]| {
         let resolved = read(&FILE.replace("[endpoint.local]", "[endpoint.other]"), model, pairs).unwrap();
-        (resolved.routes[0].layer.max_tokens, resolved.system)
+        (resolved.endpoints[0].layer.max_tokens, resolved.system_prompt)
     };
     let work = || ModelArgs { endpoint: Some("work".to_owned()), ..none() };
     let key = ("WORK_KEY", "w");
@@ -200,7 +200,7 @@ fn an_unusable_endpoint_that_is_not_selected_is_no_error() {
     // Not a warning: nothing of the endpoint is used.
     assert_eq!(resolved.warnings, [] as [String; 0]);
     assert_eq!(
-        resolved.left_out,
+        resolved.deferred_warnings,
         [
             "the endpoint \"work\" is not used: narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds its API key, is not set"
         ]
@@ -249,7 +249,7 @@ fn the_data_directory_follows_the_same_precedence() {
 fn the_proxy_is_selected_per_endpoint() {
     let proxy = |model: ModelArgs, url: &str, pairs: &[(&str, &str)]| {
         let model = ModelArgs { base_url: Some(url.to_owned()), ..model };
-        let chosen = read("", model, pairs).unwrap().routes.remove(0);
+        let chosen = read("", model, pairs).unwrap().endpoints.remove(0);
         (chosen.layer.proxy, chosen.proxy_from)
     };
     let through = |url: &str| Some(Proxy::Through(url.to_owned()));

@@ -89,7 +89,7 @@ impl Failure {
 
     pub(crate) fn duplicate_listener(one: &Door, other: &Door) -> Self {
         let failure = Self::new(ExitStatus::Usage, line(&format!("duplicate listener {one}")));
-        match one.instead(other) {
+        match one.conflict_hint(other) {
             Some(hint) => failure.with_hint(hint),
             None => failure.with_hint(line(&format!("remove one of them; the other one is {other}"))),
         }

@@ -8,10 +8,10 @@ use super::pool::env;
 use super::set;
 
 /// The keys of `[[pool.mcp_server]]`.
-const SERVER: &[&str] = &["name", "command", "url", "env"];
+const SERVER_KEYS: &[&str] = &["name", "command", "url", "env"];
 
 /// Hints for keys that are often tried.
-const USUAL: &[(&str, &str)] = &[
+const KEY_HINTS: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("type", "a server with `url` is of type http, one with `command` of type stdio"),
 ];
@@ -38,12 +38,12 @@ pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
         let hint = "write client_meta = [\"claudeCode\"]";
         Some(item.list(hint)?.filter_map(|item| item.parsed(meta_name)).collect())
     });
-    fits_together(table, pool);
+    check_mcp_settings(table, pool);
     commands
 }
 
 /// Adds findings for settings that conflict or have no effect.
-fn fits_together(table: Table<'_>, pool: &Pool) {
+fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
     let access = table.get("mcp");
     if pool.manifest.is_some() {
         for item in [access, table.get("mcp_server")].into_iter().flatten() {
@@ -94,7 +94,7 @@ fn meta_name(text: &str) -> Result<String, &'static str> {
 
 /// Reads a server. Returns it with the value of its `name`.
 fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
-    table.only(SERVER, USUAL);
+    table.only(SERVER_KEYS, KEY_HINTS);
     let Some(name) = table.get("name") else {
         return table.error("`name` is missing", Some("clients select the server by it: name = \"files\""));
     };

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use super::super::{Auth, Door, McpAccess, McpServer, McpTarget, inspect, read, shown};
+use super::super::{Auth, Door, McpAccess, McpServer, McpTarget, inspect, read, render};
 
 /// Returns the findings of a file with these settings of a listener and a pool, and `rest`.
-fn told(listen: &str, pool: &str, rest: &str) -> String {
+fn findings_of(listen: &str, pool: &str, rest: &str) -> String {
     let text = format!("[[listen]]\n{listen}\n[[pool]]\ncommand = [\"a\"]\n{pool}\n{rest}\n");
     let inspected = inspect(&text, Path::new("bus.toml"), None, None);
-    let mistakes = inspected.mistakes.iter().map(ToString::to_string);
+    let errors = inspected.errors.iter().map(ToString::to_string);
     let warnings = inspected.warnings.iter().map(|warning| format!("warning {warning}"));
-    mistakes.chain(warnings).collect::<Vec<_>>().join("\n")
+    errors.chain(warnings).collect::<Vec<_>>().join("\n")
 }
 
 const TCP: &str = "url = \"tcp://127.0.0.1:1\"";
@@ -28,7 +28,7 @@ fn mcp_servers_are_read_and_rendered_without_secrets() {
     let web = McpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
     assert_eq!(config.pools[0].mcp, Some(McpAccess::Listed));
     assert_eq!(config.pools[0].mcp_servers, [files, web]);
-    let (toml, json) = (shown::toml(&config), shown::json(&config).to_string());
+    let (toml, json) = (render::toml(&config), render::json(&config).to_string());
     assert!(toml.contains("# KEY = \"(hidden)\"") && json.contains("KEY"), "{toml} {json}");
     assert!(!toml.contains("s3cret") && !json.contains("s3cret"), "{toml} {json}");
     assert!(!format!("{config:?}").contains("s3cret"));
@@ -43,9 +43,9 @@ fn mcp_servers_are_read_and_rendered_without_secrets() {
 fn errors_about_mcp_servers_quote_no_values() {
     #[track_caller]
     fn check(pool: &str, expected: &str) {
-        let told = told(TCP, pool, "");
-        assert!(told.contains(expected) && told.lines().count() == 1, "{pool}: {told}");
-        assert!(!told.contains("s3cret"), "{told}");
+        let findings = findings_of(TCP, pool, "");
+        assert!(findings.contains(expected) && findings.lines().count() == 1, "{pool}: {findings}");
+        assert!(!findings.contains("s3cret"), "{findings}");
     }
     let listed = |servers: &str| format!("mcp = \"listed\"\n{servers}");
     let server = |rest: &str| listed(&format!("[[pool.mcp_server]]\n{rest}"));
@@ -65,8 +65,8 @@ fn errors_about_mcp_servers_quote_no_values() {
     let one = "[[pool.mcp_server]]\nname = \"a\"\ncommand = [\"b\"]\n";
     check(&listed(&one.repeat(2)), "duplicate server name \"a\" in this pool");
     let governed = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nmcp = \"none\"\n";
-    let mistakes = read(governed, Path::new("bus.toml"), None).unwrap_err();
-    assert!(mistakes[0].to_string().contains("the manifest lists the servers"), "{mistakes:?}");
+    let errors = read(governed, Path::new("bus.toml"), None).unwrap_err();
+    assert!(errors[0].to_string().contains("the manifest lists the servers"), "{errors:?}");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn all_users_are_admitted_only_on_request_and_with_a_warning() {
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert_eq!(found, expected, "{url} {auth}");
         assert_eq!(warnings.is_empty(), warning.is_empty(), "{url} {auth}: {warnings:?}");
-        assert!(warnings.iter().all(|told| told.contains(warning)), "{url} {auth}: {warnings:?}");
+        assert!(warnings.iter().all(|finding| finding.contains(warning)), "{url} {auth}: {warnings:?}");
     }
     for url in ["tcp://127.0.0.1:1", "ws://localhost:1/acp", "http://[::1]:1/acp"] {
         check(url, "", Auth::User, "");
@@ -99,8 +99,11 @@ fn all_users_are_admitted_only_on_request_and_with_a_warning() {
 fn a_listener_names_only_existing_pools() {
     let two = "name = \"echo\"\n[[pool]]\nname = \"coder\"\ncommand = [\"b\"]";
     let check = |more: &str, expected: &str| {
-        let told = told(&format!("{TCP}\n{more}"), two, "");
-        assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{more}: {told}");
+        let findings = findings_of(&format!("{TCP}\n{more}"), two, "");
+        assert!(
+            findings.contains(expected) && findings.is_empty() == expected.is_empty(),
+            "{more}: {findings}"
+        );
     };
     check("pools = [\"echo\", \"coder\"]", "");
     check("pool = \"coder\"\npools = [\"echo\", \"coder\"]", "");
@@ -112,8 +115,8 @@ fn a_listener_names_only_existing_pools() {
 
 #[test]
 fn the_admin_port_admits_only_the_user_of_the_bus_by_default() {
-    assert_eq!(told(TCP, "", "[admin]\nport = 9\nauth = \"user\""), "");
-    assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"none\"").contains("warning"));
-    assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"nobody\"").contains("must be one of"));
-    assert!(told(TCP, "", "[admin]\nsocket = \"/s\"\nauth = \"none\"").contains("only with `port`"));
+    assert_eq!(findings_of(TCP, "", "[admin]\nport = 9\nauth = \"user\""), "");
+    assert!(findings_of(TCP, "", "[admin]\nport = 9\nauth = \"none\"").contains("warning"));
+    assert!(findings_of(TCP, "", "[admin]\nport = 9\nauth = \"nobody\"").contains("must be one of"));
+    assert!(findings_of(TCP, "", "[admin]\nsocket = \"/s\"\nauth = \"none\"").contains("only with `port`"));
 }

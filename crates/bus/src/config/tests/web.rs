@@ -55,7 +55,7 @@ max_rate_per_identity = 0
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
-    let shown = shown::toml(&config);
+    let shown = render::toml(&config);
     assert_eq!(read(&shown, Path::new("bus.toml"), None).unwrap().0, config, "{shown}");
 }
 
@@ -67,9 +67,12 @@ fn a_gate_without_identities_behind_tokens_is_a_warning() {
              [[pool]]\nname = \"other\"\ncommand = [\"a\"]\n"
         );
         let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
-        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), expected.len(), "{told:?}");
-        told.iter().zip(expected).for_each(|(told, words)| assert!(told.contains(words), "{told}"));
+        let findings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(findings.len(), expected.len(), "{findings:?}");
+        findings
+            .iter()
+            .zip(expected)
+            .for_each(|(finding, words)| assert!(finding.contains(words), "{finding}"));
     };
     let token = "auth = \"token\"\ntokens = \"t\"";
     check(
@@ -92,8 +95,11 @@ fn a_listener_without_a_host_name_is_a_warning() {
              tls = {{ cert = \"c\", key = \"k\" }}\n{hosts}\n[[pool]]\ncommand = [\"a\"]\n"
         );
         let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
-        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        assert!(told.join("\n").starts_with(expected) && told.is_empty() == expected.is_empty(), "{told:?}");
+        let findings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert!(
+            findings.join("\n").starts_with(expected) && findings.is_empty() == expected.is_empty(),
+            "{findings:?}"
+        );
     };
     let nobody = "bus.toml:2:7: `url` cannot be reached from other machines";
     check("0.0.0.0", "", nobody);

@@ -134,7 +134,7 @@ fn members_of_meta_pass_that_are_listed_or_have_a_fixed_meaning() {
 
 #[test]
 fn a_governed_pool_leaves_servers_to_its_gate() {
-    let governed = pool(Share::Connection).governed("/w/ACP.md".into(), None);
+    let governed = pool(Share::Connection).with_manifest("/w/ACP.md".into(), None);
     let (mut bus, client) = bus(governed, false);
     let params = json!({"cwd": "/", "mcpServers": [stdio()]});
     bus.request(client, 2, "session/new", &params);

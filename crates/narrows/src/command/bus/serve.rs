@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_bus::admin::Facts;
-use narrows_bus::config::{Admin, Config, LADDER, Protocol};
+use narrows_bus::config::{Admin, Config, Protocol, WORKER_STOP_TIMEOUT};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, Ended, Handle, StartOptions};
 use narrows_config::Finding;
@@ -83,7 +83,7 @@ async fn serve(
     let addresses: Vec<String> = addresses.map(|(number, door)| http.address(number, door)).collect();
     for (door, listen) in addresses.iter().zip(&running.config.listen) {
         let first = running.config.pools.first().map(|pool| pool.name.as_str());
-        let pool = listen.named().next().or(first).unwrap_or_default();
+        let pool = listen.pool_names().next().or(first).unwrap_or_default();
         running.notifier.print(&format!("listening on {door}, pool {pool}"));
     }
     for door in admin.addresses() {
@@ -136,7 +136,7 @@ async fn serve(
                 }
                 _ if deadline.is_some() => {}
                 _ => {
-                    deadline = Some(Instant::now() + running.drain + LADDER);
+                    deadline = Some(Instant::now() + running.drain + WORKER_STOP_TIMEOUT);
                     running.drain(&bus.handle(), signal).await;
                 }
             },

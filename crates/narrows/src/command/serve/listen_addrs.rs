@@ -121,7 +121,7 @@ fn apply_web_args(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
         if !web.is_loopback() && (web.auth == Auth::None || !web.secure) {
             return Err(Failure::unauthenticated_listener(web));
         }
-        if web.is_nameless() {
+        if web.lacks_host_name() {
             tracing::warn!(
                 "{web} refuses clients of other machines with 403; add --host NAME for each name that they use"
             );

@@ -11,7 +11,7 @@ use super::variables::Variables;
 use crate::environment as env;
 
 /// The size limit of a configuration file.
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The result of loading the configuration file.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
     let (path, named) = match (named, variables.get(env::CONFIG)) {
         (Some(path), _) => (path.to_owned(), Some(Origin::Flag("--config"))),
         (None, Some(path)) => (path.into(), Some(Origin::variable(env::CONFIG))),
-        (None, None) => match usual_file(variables) {
+        (None, None) => match default_file(variables) {
             Some(path) => (path, None),
             None => return Ok(Loaded::default()),
         },
@@ -44,7 +44,7 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
     // Errors name the file, so its path must not depend on the current directory.
     let path = std::path::absolute(&path).unwrap_or(path);
     let file = File::parse(&path, &text, home(variables))?;
-    let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Here(_))));
+    let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Inline(_))));
     let mut warnings = Vec::new();
     if open && holds_keys {
         warnings.push(format!(
@@ -63,8 +63,8 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
 }
 
 /// Returns the path of the default configuration file.
-pub(crate) fn usual_file(variables: &Variables) -> Option<PathBuf> {
-    Some(below(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"))
+pub(crate) fn default_file(variables: &Variables) -> Option<PathBuf> {
+    Some(narrows_dir(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"))
 }
 
 /// Reads a file. Returns its text, and `true` if users other than its owner can read it.
@@ -72,8 +72,8 @@ fn read(path: &Path) -> io::Result<(String, bool)> {
     let file = std::fs::File::open(path)?;
     let mode = file.metadata()?.permissions().mode();
     let mut text = String::new();
-    file.take(LONGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST {
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB"));
     }
     Ok((text, mode & 0o044 != 0))
@@ -81,12 +81,12 @@ fn read(path: &Path) -> io::Result<(String, bool)> {
 
 /// Returns the default directory of stored sessions.
 pub(crate) fn data_dir(variables: &Variables) -> Option<PathBuf> {
-    below(variables, env::DATA_HOME, ".local/share")
+    narrows_dir(variables, env::DATA_HOME, ".local/share")
 }
 
 /// Returns the directory of sockets.
 pub(crate) fn runtime_dir(variables: &Variables) -> Option<PathBuf> {
-    below(variables, env::RUNTIME_DIR, ".local/state")
+    narrows_dir(variables, env::RUNTIME_DIR, ".local/state")
 }
 
 /// Returns the home directory of the user.
@@ -94,12 +94,11 @@ pub(super) fn home(variables: &Variables) -> Option<&Path> {
     variables.get(env::HOME).map(Path::new).filter(|home| home.is_absolute())
 }
 
-/// Returns the directory `narrows` in the one that `variable` names, or else in `otherwise` of the home directory.
-fn below(variables: &Variables, variable: &str, otherwise: &str) -> Option<PathBuf> {
+/// Returns the directory `narrows` in the one that `variable` names, or else in `in_home` of the home directory.
+fn narrows_dir(variables: &Variables, variable: &str, in_home: &str) -> Option<PathBuf> {
     // The XDG specification says to ignore relative paths.
     let named = variables.get(variable).map(Path::new).filter(|path| path.is_absolute());
-    let directory =
-        named.map_or_else(|| Some(home(variables)?.join(otherwise)), |path| Some(path.to_owned()));
+    let directory = named.map_or_else(|| Some(home(variables)?.join(in_home)), |path| Some(path.to_owned()));
     Some(directory?.join("narrows"))
 }
 
@@ -134,16 +133,16 @@ mod tests {
             .unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
         let loaded = load(None, &vars).unwrap();
-        assert_eq!(loaded.file.unwrap().system.as_deref(), Some("a"));
+        assert_eq!(loaded.file.unwrap().system_prompt.as_deref(), Some("a"));
         assert!(loaded.warnings[0].contains("holds a key"), "{:?}", loaded.warnings);
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
         assert_eq!(load(None, &vars).unwrap().warnings, [""; 0]);
         let other = home.path().join("other.toml");
         std::fs::write(&other, "system = \"b\"").unwrap();
         let found = load(Some(&other), &vars).unwrap().file.unwrap();
-        assert_eq!(found.system.as_deref(), Some("b"));
+        assert_eq!(found.system_prompt.as_deref(), Some("b"));
         let named = variables(&[("NARROWS_CONFIG", other.to_str().unwrap())]);
-        assert_eq!(load(None, &named).unwrap().file.unwrap().system.as_deref(), Some("b"));
+        assert_eq!(load(None, &named).unwrap().file.unwrap().system_prompt.as_deref(), Some("b"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Config, Door, Limits, Listen, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
 
 /// Replaces the value of a variable.
-const HIDDEN: &str = "(hidden)";
+const HIDDEN_VALUE: &str = "(hidden)";
 
 /// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable is a comment, so
 /// that its placeholder is not read as a value.
@@ -28,8 +28,9 @@ pub fn toml(config: &Config) -> String {
     }
     for mut workers in pool {
         // TOML escapes line breaks, so each name is one line.
-        let comments =
-            |env: &Hidden<'_>| -> String { part(env).lines().map(|line| format!("# {line}\n")).collect() };
+        let comments = |env: &HiddenValues<'_>| -> String {
+            part(env).lines().map(|line| format!("# {line}\n")).collect()
+        };
         let env = workers.env.take().unwrap_or_default();
         let servers = std::mem::take(&mut workers.mcp_server);
         parts.push(part(&BTreeMap::from([("pool", [workers])])));
@@ -53,21 +54,21 @@ pub fn json(config: &Config) -> Value {
 
 #[derive(Serialize)]
 struct Settings<'a> {
-    listen: Vec<Listener<'a>>,
-    pool: Vec<Workers<'a>>,
-    limits: Bounds,
-    admin: Operators<'a>,
+    listen: Vec<ListenSettings<'a>>,
+    pool: Vec<PoolSettings<'a>>,
+    limits: LimitSettings,
+    admin: AdminSettings<'a>,
 }
 
 /// Names of variables, each with a placeholder as its value.
-type Hidden<'a> = BTreeMap<&'a str, &'static str>;
+type HiddenValues<'a> = BTreeMap<&'a str, &'static str>;
 
-fn hidden(env: &BTreeMap<String, String>) -> Hidden<'_> {
-    env.keys().map(|name| (name.as_str(), HIDDEN)).collect()
+fn hidden(env: &BTreeMap<String, String>) -> HiddenValues<'_> {
+    env.keys().map(|name| (name.as_str(), HIDDEN_VALUE)).collect()
 }
 
 #[derive(Serialize)]
-struct Listener<'a> {
+struct ListenSettings<'a> {
     url: String,
     auth: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,7 +93,7 @@ struct Certificates {
     client_ca: Option<String>,
 }
 
-impl<'a> Listener<'a> {
+impl<'a> ListenSettings<'a> {
     fn new(listen: &'a Listen) -> Self {
         let web = match &listen.at {
             Door::Web(web) => Some(&**web),
@@ -117,7 +118,7 @@ impl<'a> Listener<'a> {
 }
 
 #[derive(Serialize)]
-struct Workers<'a> {
+struct PoolSettings<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<&'a [String]>,
@@ -139,28 +140,28 @@ struct Workers<'a> {
     pids: Option<u64>,
     /// `None` in TOML, where each variable is a comment.
     #[serde(skip_serializing_if = "Option::is_none")]
-    env: Option<Hidden<'a>>,
+    env: Option<HiddenValues<'a>>,
     client_capabilities: &'a Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     mcp: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    mcp_server: Vec<Server<'a>>,
+    mcp_server: Vec<McpServerSettings<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     client_meta: &'a [String],
 }
 
 #[derive(Serialize)]
-struct Server<'a> {
+struct McpServerSettings<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    env: Option<Hidden<'a>>,
+    env: Option<HiddenValues<'a>>,
 }
 
-impl<'a> Server<'a> {
+impl<'a> McpServerSettings<'a> {
     fn new(server: &'a McpServer) -> Self {
         let (command, url, env) = match &server.target {
             McpTarget::Command { words, env } => (Some(&words[..]), None, Some(hidden(env))),
@@ -171,7 +172,7 @@ impl<'a> Server<'a> {
 }
 
 #[derive(Serialize)]
-struct Bounds {
+struct LimitSettings {
     max_line: String,
     max_batch: usize,
     max_connections: usize,
@@ -201,7 +202,7 @@ struct Bounds {
 }
 
 #[derive(Serialize)]
-struct Operators<'a> {
+struct AdminSettings<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,10 +214,10 @@ struct Operators<'a> {
 impl<'a> Settings<'a> {
     fn new(config: &'a Config) -> Self {
         Self {
-            listen: config.listen.iter().map(Listener::new).collect(),
-            pool: config.pools.iter().map(Workers::new).collect(),
-            limits: Bounds::new(&config.limits),
-            admin: Operators {
+            listen: config.listen.iter().map(ListenSettings::new).collect(),
+            pool: config.pools.iter().map(PoolSettings::new).collect(),
+            limits: LimitSettings::new(&config.limits),
+            admin: AdminSettings {
                 socket: config.admin.socket.as_ref().map(|path| path.display().to_string()),
                 port: config.admin.port.as_deref(),
                 auth: config.admin.port.as_ref().map(|_| if config.admin.is_open { "none" } else { "user" }),
@@ -225,7 +226,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-impl<'a> Workers<'a> {
+impl<'a> PoolSettings<'a> {
     fn new(pool: &'a Pool) -> Self {
         let shown = |path: &std::path::PathBuf| path.display().to_string();
         Self {
@@ -253,13 +254,13 @@ impl<'a> Workers<'a> {
             env: Some(hidden(&pool.env)),
             client_capabilities: &pool.client_capabilities,
             mcp: pool.mcp.map(McpAccess::name),
-            mcp_server: pool.mcp_servers.iter().map(Server::new).collect(),
+            mcp_server: pool.mcp_servers.iter().map(McpServerSettings::new).collect(),
             client_meta: &pool.client_meta,
         }
     }
 }
 
-impl Bounds {
+impl LimitSettings {
     fn new(limits: &Limits) -> Self {
         Self {
             max_line: format_size(limits.max_line as u64),
