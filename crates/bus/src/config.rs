@@ -52,20 +52,22 @@ impl Config {
     /// Returns `true` if there is an HTTP or WebSocket listener, so that clients may come over a network.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        self.listen.iter().any(|listen| matches!(listen.at, Door::Web(_)))
+        self.listen.iter().any(|listen| matches!(listen.at, ListenAddr::Web(_)))
     }
 
     /// Returns `true` if a listener identifies its clients, so that session owners are recorded.
     #[must_use]
     pub fn keeps_owners(&self) -> bool {
-        self.listen.iter().any(|listen| matches!(&listen.at, Door::Web(web) if web.auth.names_clients()))
+        self.listen
+            .iter()
+            .any(|listen| matches!(&listen.at, ListenAddr::Web(web) if web.auth.names_clients()))
     }
 
     /// Returns `true` if some listeners admit only a user of this machine and others do not. Sessions then have different
     /// owners, even if no client is identified.
     #[must_use]
     pub fn separates_users(&self) -> bool {
-        let is_user = |listen: &Listen| matches!(listen.at, Door::Stdio | Door::Unix(_));
+        let is_user = |listen: &Listen| matches!(listen.at, ListenAddr::Stdio | ListenAddr::Unix(_));
         self.listen.iter().any(is_user) && !self.listen.iter().all(is_user)
     }
 }
@@ -74,7 +76,7 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// The address.
-    pub at: Door,
+    pub at: ListenAddr,
     /// The pool of clients that name none. Without `pools` it is the only one that they may use.
     pub pool: Option<String>,
     /// The pools that clients may use. `None`: only `pool`, or all pools if that is `None` too.
@@ -86,7 +88,7 @@ pub struct Listen {
 impl Listen {
     /// Returns a listener for all pools, with the default `auth`.
     #[must_use]
-    pub fn new(at: Door) -> Self {
+    pub fn new(at: ListenAddr) -> Self {
         Self { at, pool: None, pools: None, auth: Auth::User }
     }
 
@@ -113,7 +115,7 @@ impl Listen {
 
 /// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum ListenAddr {
     /// Stdin and stdout of the bus, for one client.
     Stdio,
     /// A host and a port.

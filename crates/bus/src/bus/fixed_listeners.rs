@@ -2,27 +2,27 @@
 
 use std::fmt;
 
-use crate::config::{Door, Listen};
+use crate::config::{Listen, ListenAddr};
 
 /// A listener that differs from the configuration until the bus is restarted. Displayed as its address and the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmoved {
     /// It is no longer configured and stays open.
-    Open(Door),
+    Open(ListenAddr),
     /// It is configured and is not opened.
-    Closed(Door),
+    Closed(ListenAddr),
     /// It stays open with its former settings.
-    Changed(Door),
+    Changed(ListenAddr),
 }
 
 impl fmt::Display for Unmoved {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(door) => write!(out, "{door} stays open until the bus is restarted"),
-            Self::Changed(door) => {
-                write!(out, "{door} keeps its settings until the bus is restarted")
+            Self::Open(address) => write!(out, "{address} stays open until the bus is restarted"),
+            Self::Changed(address) => {
+                write!(out, "{address} keeps its settings until the bus is restarted")
             }
-            Self::Closed(door) => write!(out, "{door} is not opened until the bus is restarted"),
+            Self::Closed(address) => write!(out, "{address} is not opened until the bus is restarted"),
         }
     }
 }
@@ -33,7 +33,7 @@ pub(super) struct FixedListeners {
     /// The open listeners, as configured.
     pub(super) listen: Vec<Listen>,
     /// The addresses they are bound to.
-    pub(super) addresses: Vec<Door>,
+    pub(super) addresses: Vec<ListenAddr>,
     pub(super) max_connections: usize,
 }
 
@@ -70,8 +70,8 @@ impl FixedListeners {
 }
 
 /// Returns `true` if two HTTP listeners have the same address.
-fn is_same_place(one: &Door, other: &Door) -> bool {
-    matches!((one, other), (Door::Web(one), Door::Web(other)) if one.address == other.address)
+fn is_same_place(one: &ListenAddr, other: &ListenAddr) -> bool {
+    matches!((one, other), (ListenAddr::Web(one), ListenAddr::Web(other)) if one.address == other.address)
 }
 
 #[cfg(test)]

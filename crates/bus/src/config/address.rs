@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_config::Paths;
 
-use super::{Door, Listen, Web};
+use super::{Listen, ListenAddr, Web};
 
 /// The longest path of a unix socket that Linux accepts.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -27,15 +27,15 @@ impl Listen {
             "tcp" => {
                 let rest = rest.strip_prefix("//").ok_or("two slashes are missing: tcp://HOST:PORT")?;
                 let (address, pool) = rest.split_once('/').unwrap_or((rest, ""));
-                (Door::tcp(address)?, Some(pool).filter(|pool| !pool.is_empty()).map(str::to_owned))
+                (ListenAddr::tcp(address)?, Some(pool).filter(|pool| !pool.is_empty()).map(str::to_owned))
             }
-            "unix" => (Door::unix(rest.strip_prefix("//").unwrap_or(rest))?, None),
-            "stdio" if rest.is_empty() || rest == "//" => (Door::Stdio, None),
+            "unix" => (ListenAddr::unix(rest.strip_prefix("//").unwrap_or(rest))?, None),
+            "stdio" if rest.is_empty() || rest == "//" => (ListenAddr::Stdio, None),
             "stdio" => return Err("nothing may follow `stdio:`"),
             "http" | "https" | "ws" | "wss" => {
                 let (secure, is_socket) = (matches!(scheme, "https" | "wss"), matches!(scheme, "ws" | "wss"));
                 let web = Web::parse(rest, secure, is_socket)?;
-                (Door::Web(Box::new(web)), None)
+                (ListenAddr::Web(Box::new(web)), None)
             }
             _ => return Err(URL_HINT),
         };
@@ -43,7 +43,7 @@ impl Listen {
     }
 }
 
-impl Door {
+impl ListenAddr {
     /// Returns `true` if one process cannot listen on both: a port has one listener, whatever its protocol. Port 0 stands for
     /// a different port each time.
     #[must_use]
@@ -92,7 +92,7 @@ impl Door {
     }
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for ListenAddr {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stdio => out.write_str("stdio:"),

@@ -7,7 +7,7 @@ use narrows_base::units::{format_duration, format_size};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Config, Door, Limits, Listen, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
+use super::{Config, Limits, Listen, ListenAddr, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
 
 /// Replaces the value of a variable.
 const HIDDEN_VALUE: &str = "(hidden)";
@@ -96,7 +96,7 @@ struct Certificates {
 impl<'a> ListenSettings<'a> {
     fn new(listen: &'a Listen) -> Self {
         let web = match &listen.at {
-            Door::Web(web) => Some(&**web),
+            ListenAddr::Web(web) => Some(&**web),
             _ => None,
         };
         let path = |path: &Path| path.display().to_string();

@@ -8,7 +8,7 @@ use narrows_config::{Findings, Item, Kind, Node, Paths, Table, quoted};
 
 use super::address::{ADMIN_LOOPBACK_ONLY, expand_home, is_same, loopback, socket};
 use super::read::RequiredFile;
-use super::{Admin, Auth, Config, Door, Limits, Listen, Pool, Protocol, Share, WORKER_STOP_TIMEOUT};
+use super::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share, WORKER_STOP_TIMEOUT};
 use super::{ParsedConfig, PoolPositions};
 
 mod mcp;
@@ -99,7 +99,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Op
     let mut sockets: Vec<_> = listen
         .iter()
         .filter_map(|(listen, url)| match &listen.at {
-            Door::Unix(path) => Some((path.clone(), url.node.at)),
+            ListenAddr::Unix(path) => Some((path.clone(), url.node.at)),
             _ => None,
         })
         .collect();
@@ -152,12 +152,12 @@ fn listen<'a>(
         return table.error("`url` is missing", Some(hint));
     };
     let mut listen = url.parsed(|text| Listen::parse(&expand_home(text, paths.home)))?;
-    if let Door::Web(at) = &mut listen.at {
+    if let ListenAddr::Web(at) = &mut listen.at {
         files.extend(web::read(table, at, url, paths));
     } else {
         listen.auth = web::read_plain(table, &listen.at);
     }
-    if let Door::Unix(path) = &mut listen.at {
+    if let ListenAddr::Unix(path) = &mut listen.at {
         *path = url.parsed(|_| socket(&path.to_string_lossy(), paths))?;
     }
     if let Some(item) = table.get("pool") {
@@ -214,8 +214,8 @@ fn warn_rejecting_gates<'a>(
     for (pool, positions) in pools.filter(|(pool, _)| pool.manifest.is_some() && pool.identities.is_none()) {
         let leads_here = |listen: &&Listen| listen.pool_names().next().or(first) == Some(pool.name.as_str());
         let known = listen.iter().filter(leads_here).find_map(|listen| match &listen.at {
-            Door::Web(web) if web.auth == Auth::Token => Some(("a token", "bus:token:NAME")),
-            Door::Web(web) if web.auth == Auth::Mtls => Some(("a certificate", "bus:cert:NAME")),
+            ListenAddr::Web(web) if web.auth == Auth::Token => Some(("a token", "bus:token:NAME")),
+            ListenAddr::Web(web) if web.auth == Auth::Mtls => Some(("a certificate", "bus:cert:NAME")),
             _ => None,
         });
         if let Some((proof, name)) = known {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
 
 use super::settings::{LINE_BYTES_RANGE, MAX_RESTART_BUDGET, QUEUE_BYTES_RANGE, warn_long_drain};
-use super::{Admin, Config, Door, Limits, Listen, ParsedConfig, Pool, PoolPositions, Protocol, Share};
+use super::{Admin, Config, Limits, Listen, ListenAddr, ParsedConfig, Pool, PoolPositions, Protocol, Share};
 
 /// The keys of a pool.
 const POOL_KEYS: &[&str] = &["id", "command", "args", "instances"];
@@ -56,7 +56,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig>
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
     let listen = match table.get("transport").and_then(Item::table) {
         Some(table) => transport(table),
-        None => vec![Listen::new(Door::Stdio)],
+        None => vec![Listen::new(ListenAddr::Stdio)],
     };
     Some(ParsedConfig {
         config: Config { listen, pools, limits, admin: Admin::default() },
@@ -158,7 +158,7 @@ fn transport(table: Table<'_>) -> Vec<Listen> {
     if let Some(item) = table.get("options") {
         item.warn("is ignored");
     }
-    let stdio = vec![Listen::new(Door::Stdio)];
+    let stdio = vec![Listen::new(ListenAddr::Stdio)];
     let Some(item) = table.get("mode") else { return stdio };
     match item.text() {
         Some("stdio") => stdio,

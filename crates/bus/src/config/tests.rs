@@ -80,13 +80,14 @@ fn toml(text: &str) -> String {
 fn all_settings_are_read() {
     let (config, warnings) = read(FULL_CONFIG, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
-    let listen = |at: Door, pool: Option<&str>| Listen { pool: pool.map(str::to_owned), ..Listen::new(at) };
+    let listen =
+        |at: ListenAddr, pool: Option<&str>| Listen { pool: pool.map(str::to_owned), ..Listen::new(at) };
     assert_eq!(
         config.listen,
         [
-            listen(Door::Tcp("127.0.0.1:9000".to_owned()), None),
-            listen(Door::Unix("/etc/narrows/bus.sock".into()), Some("coder")),
-            listen(Door::Tcp("[::1]:0".to_owned()), Some("coder")),
+            listen(ListenAddr::Tcp("127.0.0.1:9000".to_owned()), None),
+            listen(ListenAddr::Unix("/etc/narrows/bus.sock".into()), Some("coder")),
+            listen(ListenAddr::Tcp("[::1]:0".to_owned()), Some("coder")),
         ]
     );
     let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -133,7 +134,7 @@ fn a_minimal_file_gets_defaults() {
     let (config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     let expected = Config {
-        listen: vec![Listen::new(Door::Stdio)],
+        listen: vec![Listen::new(ListenAddr::Stdio)],
         pools: vec![Pool::new("default", vec!["a".to_owned()])],
         limits: Limits::default(),
         admin: Admin::default(),
@@ -307,7 +308,7 @@ fn a_stdio_bus_file_is_read() {
         ..Pool::new(id, command.iter().map(|word| (*word).to_owned()).collect())
     };
     let expected = Config {
-        listen: vec![Listen::new(Door::Stdio)],
+        listen: vec![Listen::new(ListenAddr::Stdio)],
         pools: vec![pool("echo worker", &["/usr/bin/node", "worker.js", ""], 300), pool("b", &["b"], 1)],
         limits: Limits {
             max_line: 1 << 20,

@@ -4,7 +4,7 @@ use narrows_config::{Item, Kind, Paths, Table};
 
 use super::super::read::RequiredFile;
 use super::super::web::{Auth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
-use super::Door;
+use super::ListenAddr;
 
 /// The keys of `tls`.
 const TLS_KEYS: &[&str] = &["cert", "key", "client_ca"];
@@ -20,7 +20,7 @@ const NO_HOST_NAME_WARNING: &str = "cannot be reached from other machines, which
 const ALL_USERS_WARNING: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
 
 /// Reads `auth` of a listener that is not HTTP.
-pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
+pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> Auth {
     for item in HTTP_ONLY_KEYS.iter().filter_map(|key| table.get(key)) {
         item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
     }
@@ -36,7 +36,7 @@ pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
     let auths = [Auth::User, Auth::None].map(|auth| (auth.name(), auth));
     let auth = item.one_of(&auths).unwrap_or(Auth::User);
     match (auth, at) {
-        (Auth::None, Door::Tcp(_)) => item.warn(ALL_USERS_WARNING),
+        (Auth::None, ListenAddr::Tcp(_)) => item.warn(ALL_USERS_WARNING),
         (Auth::None, _) => item.warn("has no effect here: only the user of the bus and root are admitted"),
         _ => {}
     }

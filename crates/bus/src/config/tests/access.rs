@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::super::{Auth, Door, McpAccess, McpServer, McpTarget, inspect, read, render};
+use super::super::{Auth, ListenAddr, McpAccess, McpServer, McpTarget, inspect, read, render};
 
 /// Returns the findings of a file with these settings of a listener and a pool, and `rest`.
 fn findings_of(listen: &str, pool: &str, rest: &str) -> String {
@@ -76,7 +76,7 @@ fn all_users_are_admitted_only_on_request_and_with_a_warning() {
         let text = format!("[[listen]]\nurl = \"{url}\"\n{auth}\n[[pool]]\ncommand = [\"a\"]\n");
         let (config, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
         let found = match &config.listen[0].at {
-            Door::Web(web) => web.auth,
+            ListenAddr::Web(web) => web.auth,
             _ => config.listen[0].auth,
         };
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();

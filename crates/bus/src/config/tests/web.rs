@@ -29,7 +29,7 @@ max_rate_per_identity = 0
     let (config, warnings) = read(text, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     assert!(config.keeps_owners());
-    let Door::Web(web) = &config.listen[0].at else { panic!("not the web") };
+    let ListenAddr::Web(web) = &config.listen[0].at else { panic!("not the web") };
     let tls = Tls { cert: "/etc/narrows/c.pem".into(), key: "/k.pem".into(), client_ca: None };
     let expected = Web {
         address: "0.0.0.0:8787".to_owned(),

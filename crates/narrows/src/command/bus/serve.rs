@@ -80,14 +80,14 @@ async fn serve(
         .map_err(|error| settings::start_failure(args, &error))?;
     http.open(bus.handle());
     let addresses = bus.addresses().iter().enumerate();
-    let addresses: Vec<String> = addresses.map(|(number, door)| http.address(number, door)).collect();
-    for (door, listen) in addresses.iter().zip(&running.config.listen) {
+    let addresses: Vec<String> = addresses.map(|(number, address)| http.address(number, address)).collect();
+    for (address, listen) in addresses.iter().zip(&running.config.listen) {
         let first = running.config.pools.first().map(|pool| pool.name.as_str());
         let pool = listen.pool_names().next().or(first).unwrap_or_default();
-        running.notifier.print(&format!("listening on {door}, pool {pool}"));
+        running.notifier.print(&format!("listening on {address}, pool {pool}"));
     }
-    for door in admin.addresses() {
-        running.notifier.print(&format!("admin API listening on {}", admin_socket::client_url(door)));
+    for address in admin.addresses() {
+        running.notifier.print(&format!("admin API listening on {}", admin_socket::client_url(address)));
     }
     let limits = narrows_bus::worker_limits();
     let facts = Facts {
