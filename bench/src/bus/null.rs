@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Share};
+use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{
     Action, ClientId, ClientInfo, CoreOutput, PoolId, Stuck, Time, WorkerExit, WorkerId,
 };
@@ -31,7 +31,7 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
         ..Pool::new("null", vec![program, "bus-worker".into()])
     };
     let config = Config {
-        listen: vec![Listen::new(Door::Tcp(address.to_string()))],
+        listen: vec![Listen::new(ListenAddr::Tcp(address.to_string()))],
         pools: vec![pool],
         limits: Limits::default(),
         admin: Admin::default(),

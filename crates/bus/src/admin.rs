@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::bus::Handle;
-use crate::config::{self, Door};
+use crate::config::{self, ListenAddr};
 use crate::listen::ListenError;
 use listener::AdminListener;
 
@@ -32,7 +32,7 @@ use listener::AdminListener;
 #[derive(Debug)]
 pub struct Admin {
     listeners: Vec<AdminListener>,
-    addresses: Vec<Door>,
+    addresses: Vec<ListenAddr>,
 }
 
 impl Admin {
@@ -41,12 +41,12 @@ impl Admin {
     /// # Errors
     /// If one cannot be bound; then none is.
     pub fn bind(settings: &config::Admin) -> Result<Self, ListenError> {
-        let socket = settings.socket.iter().map(|path| Door::Unix(path.clone()));
-        let port = settings.port.iter().map(|address| Door::Tcp(address.clone()));
+        let socket = settings.socket.iter().map(|path| ListenAddr::Unix(path.clone()));
+        let port = settings.port.iter().map(|address| ListenAddr::Tcp(address.clone()));
         let mut admin = Self { listeners: Vec::new(), addresses: Vec::new() };
         let only = (!settings.is_open).then(|| rustix::process::geteuid().as_raw());
-        for door in socket.chain(port) {
-            let (listener, address) = AdminListener::open(&door, only)?;
+        for address in socket.chain(port) {
+            let (listener, address) = AdminListener::open(&address, only)?;
             admin.listeners.push(listener);
             admin.addresses.push(address);
         }
@@ -55,7 +55,7 @@ impl Admin {
 
     /// Returns the bound addresses. A port 0 is replaced by the real one.
     #[must_use]
-    pub fn addresses(&self) -> &[Door] {
+    pub fn addresses(&self) -> &[ListenAddr] {
         &self.addresses
     }
 

@@ -20,7 +20,7 @@ use narrows_link::WebSocketHandoff;
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use tokio::sync::watch;
 
-use crate::config::{Auth, Config, Door};
+use crate::config::{Auth, Config, ListenAddr};
 use crate::core::{Core, OwnedName};
 use crate::driver::{
     self, CommandQueue, Driver, DriverParts, HandOver, IncomingClient, Queues, Router, WebSocketHandle,
@@ -105,7 +105,7 @@ pub struct NoAnswer;
 /// A running bus. It runs until it is drained, also when this handle is dropped.
 pub struct Bus<B: Router = Core> {
     handle: Handle<B>,
-    addresses: Vec<Door>,
+    addresses: Vec<ListenAddr>,
     files: Vec<SocketFile>,
 }
 
@@ -161,17 +161,17 @@ impl<B: Router> Bus<B> {
         let mut entries = Vec::with_capacity(config.listen.len());
         let mut addresses = Vec::with_capacity(config.listen.len());
         let mut files = Vec::new();
-        if config.listen.iter().filter(|listen| listen.at == Door::Stdio).count() > 1 {
+        if config.listen.iter().filter(|listen| listen.at == ListenAddr::Stdio).count() > 1 {
             return Err(ListenError::StdioTwice.into());
         }
         for listen in &config.listen {
-            let (mut entry, door) = listen::open(&listen.at, config.limits.stall_timeout)?;
+            let (mut entry, address) = listen::open(&listen.at, config.limits.stall_timeout)?;
             if let BoundListener::Socket(listener) = &mut entry {
                 listener.only = (listen.auth != Auth::None).then(|| rustix::process::geteuid().as_raw());
             }
             files.extend(entry.file().cloned());
             entries.push(entry);
-            addresses.push(door);
+            addresses.push(address);
         }
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), driver::waker_token())?);
@@ -246,7 +246,7 @@ impl<B: Router> Bus<B> {
     /// Returns the listener addresses in the order of the configuration. A port 0 is replaced by the real one; paths are
     /// absolute.
     #[must_use]
-    pub fn addresses(&self) -> &[Door] {
+    pub fn addresses(&self) -> &[ListenAddr] {
         &self.addresses
     }
 

@@ -1,94 +1,97 @@
-//! What a bus is told: where to listen, which workers to keep, and what nobody may exceed.
+//! The configuration of a bus: listeners, pools of workers, limits and the admin API.
 
 mod address;
-mod here;
+mod machine;
 mod mcp;
 mod program;
 mod read;
+pub mod render;
 mod settings;
-pub mod shown;
 mod stdio_bus;
 #[cfg(test)]
 mod tests;
 mod web;
 
 pub use address::expand_home;
-pub use here::Here;
+pub use machine::Machine;
 pub use mcp::{McpAccess, McpServer, McpTarget};
 pub use read::{Inspected, inspect, read};
-pub use web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
+pub use web::{Auth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use here::Spots;
-use read::Placed;
+use machine::PoolPositions;
+use read::ParsedConfig;
 use serde_json::Value;
 
-/// How long the end of a bus may take beyond what running turns are given: agents are told to end, and then made to.
-pub const LADDER: Duration = Duration::from_secs(10);
+/// Time for a shutdown to stop the workers after `drain_timeout`: they are asked to exit first, then killed.
+pub const WORKER_STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most bytes that are kept to be sent again.
-const MAX_REPLAY_MEMORY: usize = 256 << 20;
+/// The most bytes kept to be sent again, on all connections.
+const MAX_REPLAY_BYTES: usize = 256 << 20;
 
-/// How many bytes of the params of all sessions are kept to restore them, without a memory budget.
-const MAX_SESSION_PARAMS: usize = 256 << 20;
+/// The most bytes of params kept to restore sessions, if there is no memory budget.
+const MAX_SESSION_PARAMS_BYTES: usize = 256 << 20;
 
-/// How many bytes the records of session owners may take, without a memory budget.
+/// The most bytes for the records of session owners, if there is no memory budget.
 const MAX_OWNER_BYTES: usize = 256 << 20;
 
-/// Everything a bus is told.
+/// The configuration of a bus.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Where clients come in.
+    /// The listeners for clients.
     pub listen: Vec<Listen>,
-    /// The workers; the first pool serves whoever names none.
+    /// The pools of workers. The first one serves clients that name no pool.
     pub pools: Vec<Pool>,
-    /// What nobody may exceed.
+    /// Limits of sizes, counts and times.
     pub limits: Limits,
-    /// Where operators come in.
+    /// The listeners of the admin API.
     pub admin: Admin,
 }
 
 impl Config {
-    /// Whether clients come over a network, or may.
+    /// Returns `true` if there is an HTTP or WebSocket listener, so that clients may come over a network.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        self.listen.iter().any(|listen| matches!(listen.at, Door::Web(_)))
+        self.listen.iter().any(|listen| matches!(listen.at, ListenAddr::Web(_)))
     }
 
-    /// Whether clients are asked who they are, so that it is written down whose each session is.
+    /// Returns `true` if a listener identifies its clients, so that session owners are recorded.
     #[must_use]
     pub fn keeps_owners(&self) -> bool {
-        self.listen.iter().any(|listen| matches!(&listen.at, Door::Web(web) if web.auth.names_clients()))
+        self.listen
+            .iter()
+            .any(|listen| matches!(&listen.at, ListenAddr::Web(web) if web.auth.names_clients()))
     }
 
-    /// Whether some come in as a user and others as anyone, so that they are told apart though nobody is asked.
+    /// Returns `true` if some listeners admit only a user of this machine and others do not. Sessions then have different
+    /// owners, even if no client is identified.
     #[must_use]
-    pub fn tells_apart(&self) -> bool {
-        let is_user = |listen: &Listen| matches!(listen.at, Door::Stdio | Door::Unix(_));
+    pub fn separates_users(&self) -> bool {
+        let is_user = |listen: &Listen| matches!(listen.at, ListenAddr::Stdio | ListenAddr::Unix(_));
         self.listen.iter().any(is_user) && !self.listen.iter().all(is_user)
     }
 }
 
-/// One place where clients come in.
+/// A listener for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// The place.
-    pub at: Door,
-    /// The pool of whoever comes in there and names none. Without `pools` it is the only one that can be used there.
+    /// The address.
+    pub at: ListenAddr,
+    /// The pool of clients that name none. Without `pools` it is the only one that they may use.
     pub pool: Option<String>,
-    /// The pools that can be used there; `None`: only `pool`, or all if that is `None` too.
+    /// The pools that clients may use. `None`: only `pool`, or all pools if that is `None` too.
     pub pools: Option<Vec<String>>,
     /// Who is admitted on TCP: [`Auth::User`] or [`Auth::None`]. For HTTP and WebSocket see [`Web::auth`].
     pub auth: Auth,
 }
 
 impl Listen {
-    /// A listener without any restriction but the default `auth`.
+    /// Returns a listener for all pools, with the default `auth`.
     #[must_use]
-    pub fn new(at: Door) -> Self {
+    pub fn new(at: ListenAddr) -> Self {
         Self { at, pool: None, pools: None, auth: Auth::User }
     }
 
@@ -107,16 +110,16 @@ impl Listen {
         }
     }
 
-    /// The names of its pools, the default one first. Empty if it permits all.
-    pub fn named(&self) -> impl Iterator<Item = &str> {
+    /// Returns the names of its pools, the default one first. Empty if it permits all pools.
+    pub fn pool_names(&self) -> impl Iterator<Item = &str> {
         self.pool.iter().chain(self.pools.iter().flatten()).map(String::as_str)
     }
 }
 
-/// A place where clients can come in.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// Our own stdin and stdout, for one client.
+pub enum ListenAddr {
+    /// Stdin and stdout of the bus, for one client.
     Stdio,
     /// A host and a port.
     Tcp(String),
@@ -126,75 +129,75 @@ pub enum Door {
     Web(Box<Web>),
 }
 
-/// Who shares a worker.
+/// Which clients share a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Nobody: each connection has its own.
+    /// None: each connection has its own worker.
     Connection,
-    /// Nobody: each session has its own.
+    /// None: each session has its own worker.
     Session,
-    /// Everybody.
+    /// All clients of the pool.
     All,
 }
 
-/// What the workers of a pool speak.
+/// The protocol of the workers of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// ACP version 1.
     V1,
     /// ACP version 2.
     V2,
-    /// Any JSON-RPC in lines, of which nothing but `sessionId` is known.
+    /// Any JSON-RPC in lines. The bus interprets only `sessionId`.
     JsonRpc,
 }
 
-/// Workers of one kind.
+/// A pool: workers that run the same command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// How it is called.
+    /// The name, by which clients and listeners select the pool.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The manifest by which its workers are governed, each by a gate of its own that is told who its client is.
+    /// The manifest that governs its workers. Each has its own gate, which is told the identity of the client.
     pub manifest: Option<PathBuf>,
-    /// Who may come in there, and what they may cause.
+    /// The file of the identities that the gates admit.
     pub identities: Option<PathBuf>,
-    /// Where it runs; here if `None`.
+    /// The directory in which workers run; the current one if `None`.
     pub cwd: Option<PathBuf>,
-    /// How many are kept ready.
+    /// The number of workers that are kept ready.
     pub instances: u32,
-    /// How many there may be at once.
+    /// The most workers at once.
     pub max_instances: u32,
-    /// Who shares one.
+    /// Which clients share a worker.
     pub share: Share,
-    /// What they speak.
+    /// The protocol of the workers.
     pub protocol: Protocol,
     /// Variables added to their environment.
     pub env: BTreeMap<String, String>,
-    /// Patterns of variables that are passed on to them.
+    /// Patterns of the variables of the bus that are passed on to workers.
     pub pass_env: Vec<String>,
-    /// Whether they get our whole environment.
+    /// `true` if workers get the whole environment of the bus.
     pub whole_env: bool,
-    /// What workers shared by all are told that clients can do.
+    /// The client capabilities that are announced to workers with [`Share::All`].
     pub client_capabilities: Value,
-    /// Whether different users may share a worker.
+    /// `true` if different identities may share a worker.
     pub mix_identities: bool,
-    /// The most memory a worker's tree may use, in bytes.
+    /// The most memory that a worker and its descendants may use, in bytes.
     pub memory: Option<u64>,
-    /// The most processes a worker's tree may have.
+    /// The most processes of a worker, its descendants included.
     pub pids: Option<u64>,
-    /// Which MCP servers clients may name. `None`: any for the user of the bus on stdio and unix sockets, none for others.
+    /// Which MCP servers clients may name. `None`: any on stdio and unix sockets, for the user of the bus; none elsewhere.
     pub mcp: Option<McpAccess>,
-    /// The servers that clients select by name with [`McpAccess::Listed`].
+    /// The servers that clients select by name if `mcp` is [`McpAccess::Listed`].
     pub mcp_servers: Vec<McpServer>,
-    /// Members of `_meta` that clients may send which may not name any MCP server.
+    /// The members of `_meta` that clients may send although they may not name any MCP server.
     pub client_meta: Vec<String>,
 }
 
 impl Pool {
-    /// Makes it one whose workers serve a manifest, with an agent behind a gate for each client.
+    /// Returns the pool with workers that serve a manifest: an agent behind a gate for each client.
     #[must_use]
-    pub fn governed(self, manifest: PathBuf, identities: Option<PathBuf>) -> Self {
+    pub fn with_manifest(self, manifest: PathBuf, identities: Option<PathBuf>) -> Self {
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
         let mut command = vec!["narrows".to_owned(), "serve".to_owned(), "--for-bus".to_owned()];
         command.extend(identities.iter().map(|file| format!("--identities={}", path(file))));
@@ -202,7 +205,7 @@ impl Pool {
         Self { command, manifest: Some(manifest), identities, ..self }
     }
 
-    /// One with the defaults of everything but its name and command.
+    /// Returns a pool of this name and command, with the default of every other setting.
     #[must_use]
     pub fn new(name: impl Into<String>, command: Vec<String>) -> Self {
         Self {
@@ -229,7 +232,7 @@ impl Pool {
     }
 }
 
-/// What nobody may exceed.
+/// Limits of sizes, counts and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The longest line, in bytes.
@@ -238,51 +241,51 @@ pub struct Limits {
     pub max_batch: usize,
     /// The most connections at once.
     pub max_connections: usize,
-    /// The most connections at once of an identity, where clients are asked who they are.
+    /// The most connections at once of an identity, on listeners that identify clients.
     pub max_connections_per_identity: usize,
-    /// The most connections at once of clients that are not asked who they are and are no user of this machine.
+    /// The most connections at once of clients that have no identity and are not known as a user of this machine.
     pub max_anonymous_connections: usize,
-    /// The same for the sessions of an identity that are open.
+    /// The most open sessions of an identity.
     pub max_sessions_per_identity: usize,
-    /// The most sessions of one identity at a worker that different identities share.
+    /// The most sessions of one identity in a worker that different identities share.
     pub max_sessions_per_worker: usize,
-    /// The most messages a second of an identity; beyond that it is read more slowly. 0 means any number.
+    /// The most messages per second of an identity; beyond that its input is read more slowly. 0: no limit.
     pub max_rate_per_identity: u64,
-    /// The most that waits for one peer, in bytes; one larger message is let into an empty queue.
+    /// The size of the output queue of one peer, in bytes. An empty queue accepts one larger message.
     pub queue_bytes: usize,
-    /// The most input of all clients that is no whole message yet, in bytes.
+    /// The most bytes of incomplete messages, from all clients.
     pub unfinished_input: usize,
-    /// The same of one identity.
+    /// The most bytes of incomplete messages from one identity.
     pub unfinished_input_per_identity: usize,
-    /// How long a peer with a full queue may take nothing.
+    /// A peer whose full queue makes no progress for this long is disconnected.
     pub stall_timeout: Duration,
-    /// How long a worker may take to answer `initialize`.
+    /// Time for a worker to answer `initialize`.
     pub initialize_timeout: Duration,
-    /// How long a worker may take to answer `session/new` and `session/fork`.
+    /// Time for a worker to answer `session/new` and `session/fork`.
     pub open_timeout: Duration,
-    /// How long a worker may take to end a turn that was cancelled.
+    /// Time for a worker to end a canceled turn.
     pub cancel_grace: Duration,
-    /// How long running turns may take once the bus is to stop.
+    /// Time for active turns to end during a shutdown.
     pub drain_timeout: Duration,
-    /// How long a session without a client is kept.
+    /// Time that a session without a client is kept.
     pub session_grace: Duration,
-    /// How long a turn without a client goes on.
+    /// Time that a turn without a client goes on.
     pub disconnect_grace: Duration,
-    /// How many workers of a pool may be lost within `restart_window`.
+    /// Losses of workers within `restart_window` before the circuit breaker of the pool opens.
     pub restart_budget: u32,
-    /// See `restart_budget`.
+    /// The window in which `restart_budget` counts.
     pub restart_window: Duration,
-    /// The memory budget of the bus itself, in bytes; 0 means none.
+    /// The memory budget of the bus itself, in bytes. 0: none.
     pub memory: u64,
-    /// How much is kept of what was sent on a connection or a session that can be taken up again, in bytes.
+    /// The most bytes kept to be sent again after a reconnect, on a resumable connection or a session.
     pub replay_bytes: usize,
-    /// How long a connection that was cut off can be taken up again, and what was sent on it is kept.
+    /// Time in which a lost connection can be resumed; its output is kept that long.
     pub replay_time: Duration,
-    /// How long a request may take to say what it wants: the head of an HTTP request, a handshake, the first message on TCP.
+    /// Time for a new client to send the head of an HTTP request, a handshake, or the first message on TCP.
     pub header_timeout: Duration,
-    /// How long a peer over the network may be silent, pings included, before it is taken to be gone.
+    /// A network peer that sends nothing for this long, not even a ping, is considered lost.
     pub idle_timeout: Duration,
-    /// How long it is kept whose a session is that nobody uses.
+    /// Time that the owner of an unused session is kept.
     pub owner_expiry: Duration,
 }
 
@@ -320,8 +323,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How much input that is no whole message yet all clients may hold, and how much one identity. With a memory budget it is half of that
-    /// at most.
+    /// Returns the most bytes of incomplete messages: of all clients, and of one identity. At most half of a memory budget.
     #[must_use]
     pub fn unfinished(&self) -> (usize, usize) {
         let all = match self.memory {
@@ -331,8 +333,8 @@ impl Limits {
         (all, all.min(self.unfinished_input_per_identity))
     }
 
-    /// How many bytes of messages that are whole the bus may hold for all clients, and for one identity: until a worker reads or answers
-    /// them. With a memory budget it is a quarter of that, and half of it for one.
+    /// Returns the most bytes of complete messages that wait until a worker reads or answers them: of all clients, and of one
+    /// identity. The same as [`Limits::unfinished`]; with a memory budget half and a quarter of its first value.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         match (self.memory, self.unfinished()) {
@@ -341,30 +343,30 @@ impl Limits {
         }
     }
 
-    /// How many bytes that were sent may be kept to be sent again: on all connections over the network, and on those of one
-    /// identity. With a memory budget it is an eighth and a sixteenth of that.
+    /// Returns the most bytes kept to be sent again over the network: in all, and to one identity. At most an eighth
+    /// and a sixteenth of a memory budget.
     #[must_use]
     pub fn replay_memory(&self) -> (usize, usize) {
-        let (all, one) = (MAX_REPLAY_MEMORY, MAX_REPLAY_MEMORY / 4);
+        let (all, one) = (MAX_REPLAY_BYTES, MAX_REPLAY_BYTES / 4);
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
             0 => (all, one),
             memory => (all.min(memory / 8), one.min(memory / 16)),
         }
     }
 
-    /// How many bytes of the params with which sessions were opened may be kept to restore them: of all sessions, and of those of one
-    /// identity. With a memory budget it is an eighth and a sixteenth of that.
+    /// Returns the most bytes of params kept to restore sessions: in all, and of one identity. At most an eighth
+    /// and a sixteenth of a memory budget.
     #[must_use]
     pub fn session_params(&self) -> (usize, usize) {
-        let (all, one) = (MAX_SESSION_PARAMS, MAX_SESSION_PARAMS / 4);
+        let (all, one) = (MAX_SESSION_PARAMS_BYTES, MAX_SESSION_PARAMS_BYTES / 4);
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
             0 => (all, one),
             memory => (all.min(memory / 8), one.min(memory / 16)),
         }
     }
 
-    /// How many bytes the records of session owners may take: of all sessions, and of those of one identity. With a memory budget it is an
-    /// eighth and a sixteenth of that.
+    /// Returns how many bytes the records of session owners may take: of all sessions, and of those of one identity. With
+    /// a memory budget: an eighth and a sixteenth of it.
     #[must_use]
     pub(crate) fn owner_memory(&self) -> (usize, usize) {
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
@@ -373,20 +375,20 @@ impl Limits {
         }
     }
 
-    /// How old it may be that a session was last known to be used, before its next use is written down.
+    /// Returns the age from which the recorded last use of a session is updated by its next use.
     #[must_use]
     pub(crate) fn owner_refresh(expiry: Duration) -> Duration {
         Duration::from_secs(24 * 3600).min(expiry / 2)
     }
 }
 
-/// Where operators come in.
+/// The listeners of the admin API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admin {
-    /// A unix socket.
+    /// The path of the admin socket.
     pub socket: Option<PathBuf>,
     /// A loopback host and port.
     pub port: Option<String>,
-    /// Whether every user of this machine may use the port; else only the user of the bus.
+    /// `true` if every user of this machine may use the port; otherwise only the user of the bus.
     pub is_open: bool,
 }

@@ -289,9 +289,9 @@ impl<B: Router> Driver<B> {
     /// Registers the listeners and starts the router.
     fn open(&mut self) -> Result<(), LoopError> {
         let mut own = Vec::new();
-        for (slot, door) in self.listeners.iter_mut().enumerate() {
+        for (slot, listener_slot) in self.listeners.iter_mut().enumerate() {
             let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-            match &mut door.entry {
+            match &mut listener_slot.entry {
                 BoundListener::Socket(listener) => self
                     .poll
                     .registry()

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::config::Door;
+use crate::config::ListenAddr;
 
 pub(crate) use stdio::StdioStreams;
 
@@ -145,11 +145,11 @@ impl Drop for Listener {
 ///
 /// # Errors
 /// If that is not possible, unsafe, or the address is not a socket.
-pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
-    if *door == Door::Stdio {
-        return Err(ListenError::NoAddress(door.to_string()));
+pub fn bind(address: &ListenAddr) -> Result<(Listener, ListenAddr), ListenError> {
+    if *address == ListenAddr::Stdio {
+        return Err(ListenError::NoAddress(address.to_string()));
     }
-    match open(door, Duration::ZERO)? {
+    match open(address, Duration::ZERO)? {
         (BoundListener::Socket(listener), at) => Ok((listener, at)),
         (BoundListener::Stdio(_) | BoundListener::Elsewhere, at) => {
             Err(ListenError::NoAddress(at.to_string()))
@@ -161,26 +161,29 @@ pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
 ///
 /// # Errors
 /// If that is not possible or unsafe.
-pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(BoundListener, Door), ListenError> {
-    match door {
-        Door::Stdio => {
+pub(crate) fn open(
+    address: &ListenAddr,
+    stall_timeout: Duration,
+) -> Result<(BoundListener, ListenAddr), ListenError> {
+    match address {
+        ListenAddr::Stdio => {
             let ends =
                 stdio::take_stdio().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
-            Ok((BoundListener::Stdio(Some(ends)), Door::Stdio))
+            Ok((BoundListener::Stdio(Some(ends)), ListenAddr::Stdio))
         }
-        Door::Tcp(host) => {
+        ListenAddr::Tcp(host) => {
             let (listener, at) = tcp(host, stall_timeout)?;
-            Ok((BoundListener::Socket(listener), Door::Tcp(at.to_string())))
+            Ok((BoundListener::Socket(listener), ListenAddr::Tcp(at.to_string())))
         }
-        Door::Unix(path) => {
+        ListenAddr::Unix(path) => {
             let listener = unix(path)?;
             // The returned path must be usable from other directories; the bound one is as short as configured.
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            Ok((BoundListener::Socket(listener), Door::Unix(whole)))
+            Ok((BoundListener::Socket(listener), ListenAddr::Unix(whole)))
         }
-        Door::Web(web) => match web.problem() {
+        ListenAddr::Web(web) => match web.problem() {
             Some((key, what)) => Err(ListenError::Unsafe(format!("{web}: `{key}` {what}"))),
-            None => Ok((BoundListener::Elsewhere, door.clone())),
+            None => Ok((BoundListener::Elsewhere, address.clone())),
         },
     }
 }
@@ -354,8 +357,10 @@ mod tests {
 
     #[test]
     fn a_port_is_for_this_machine_and_its_settings_are_inherited() {
-        let (entry, door) = open(&Door::Tcp("127.0.0.1:0".into()), Duration::from_secs(30)).unwrap();
-        let (BoundListener::Socket(listener), Door::Tcp(at)) = (entry, door) else { panic!("a socket") };
+        let (entry, address) = open(&ListenAddr::Tcp("127.0.0.1:0".into()), Duration::from_secs(30)).unwrap();
+        let (BoundListener::Socket(listener), ListenAddr::Tcp(at)) = (entry, address) else {
+            panic!("a socket")
+        };
         assert!(!at.ends_with(":0"), "{at}");
         let _peer = std::net::TcpStream::connect(&at).unwrap();
         let accepted = loop {
@@ -373,10 +378,10 @@ mod tests {
         );
         assert_eq!(kept, TCP_KEEPALIVE);
         assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), 45_000);
-        let taken = open(&Door::Tcp(at), Duration::ZERO).unwrap_err();
+        let taken = open(&ListenAddr::Tcp(at), Duration::ZERO).unwrap_err();
         assert!(matches!(taken, ListenError::InUse(_)), "{taken:?}");
         for far in ["0.0.0.0:0", "[::]:0"] {
-            let error = open(&Door::Tcp(far.into()), Duration::ZERO).unwrap_err();
+            let error = open(&ListenAddr::Tcp(far.into()), Duration::ZERO).unwrap_err();
             assert!(matches!(error, ListenError::NotLoopback(_)), "{error:?}");
         }
     }
@@ -402,8 +407,8 @@ mod tests {
         let here = std::env::current_dir().unwrap();
         let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
         let path = up.join(dir.path().strip_prefix("/").unwrap()).join("s");
-        let (entry, door) = open(&Door::Unix(path.clone()), Duration::ZERO).unwrap();
-        assert_eq!(door, Door::Unix(here.join(&path)));
+        let (entry, address) = open(&ListenAddr::Unix(path.clone()), Duration::ZERO).unwrap();
+        assert_eq!(address, ListenAddr::Unix(here.join(&path)));
         // A caller that does not wait for the listener's end removes it earlier.
         let file = entry.file().cloned().unwrap();
         file.remove();

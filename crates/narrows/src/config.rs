@@ -1,22 +1,22 @@
-//! What the built-in agent is to do: `narrows.toml`, variables and flags, of which the later win.
+//! The configuration: `narrows.toml`, environment variables and flags. A later source overrides an earlier one.
 //!
-//! Nothing is read from the workspace: a repository must not choose where prompts and keys go.
+//! Nothing is read from the workspace: a repository must not decide where prompts and keys are sent.
 
 mod agents;
 mod error;
 mod file;
 mod key;
 mod layer;
-mod place;
+mod locations;
 mod proxy;
 mod resolve;
 mod settings;
 mod variables;
 
-pub(crate) use agents::{AgentEntry, BUILT_IN, WrongAgents};
+pub(crate) use agents::{AgentEntry, BUILT_IN, InvalidAgents};
 pub(crate) use error::{ConfigError, Origin};
 pub(crate) use file::{Acp, File};
 pub(crate) use layer::{Header, Key, Layer, Proxy};
-pub(crate) use place::{data_dir, load, runtime_dir, usual_file};
+pub(crate) use locations::{data_dir, default_file, load, runtime_dir};
 pub(crate) use resolve::{Flags, resolve};
 pub(crate) use variables::Variables;

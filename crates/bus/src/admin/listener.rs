@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::handlers::{self, AdminState};
 use super::slots::{Request, Slot, Slots};
-use crate::config::Door;
+use crate::config::ListenAddr;
 use crate::listen::{self, BoundListener, Family, ListenError, Listener};
 use crate::log_limit::LogLimit;
 
@@ -45,8 +45,8 @@ pub(super) struct AdminListener {
 
 impl AdminListener {
     /// Binds the listener. A TCP port accepts only the user `only`, or every user if `None`. Also returns the bound address.
-    pub(super) fn open(door: &Door, only: Option<u32>) -> Result<(Self, Door), ListenError> {
-        let (entry, address) = listen::open(door, IDLE_TIMEOUT)?;
+    pub(super) fn open(address: &ListenAddr, only: Option<u32>) -> Result<(Self, ListenAddr), ListenError> {
+        let (entry, address) = listen::open(address, IDLE_TIMEOUT)?;
         match entry {
             BoundListener::Socket(mut listener) => {
                 listener.only = only;
@@ -361,7 +361,7 @@ mod tests {
         let (path, mut peers) = (tempfile::tempdir().unwrap(), Vec::new());
         let socket = Socket::Unix(UnixListener::bind(path.path().join("s")).unwrap());
         let refused_users = Arc::new(AtomicU64::new(0));
-        let mut door = GuardedListener {
+        let mut listener = GuardedListener {
             socket,
             slots: Slots::new(1),
             only: None,
@@ -371,11 +371,11 @@ mod tests {
         };
         for _ in 0..=MAX_REFUSALS {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            door.refuse(Stream::Unix(ours));
+            listener.refuse(Stream::Unix(ours));
             peers.push(theirs);
         }
         assert_eq!(
-            (refused_users.load(Ordering::Relaxed), door.refusals.len()),
+            (refused_users.load(Ordering::Relaxed), listener.refusals.len()),
             (MAX_REFUSALS as u64 + 1, MAX_REFUSALS)
         );
         assert_eq!(peers[MAX_REFUSALS].read(&mut [0]).await.unwrap(), 0, "it is closed");
@@ -386,7 +386,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let socket = Socket::Unix(UnixListener::bind(&path).unwrap());
-        let mut door = GuardedListener {
+        let mut listener = GuardedListener {
             socket,
             slots: Slots::new(2),
             only: None,
@@ -400,7 +400,7 @@ mod tests {
             let mut peer = UnixStream::connect(&path).await.unwrap();
             peer.write_all(said.as_bytes()).await.unwrap();
             peers.push(peer);
-            let (mut connection, ()) = timeout(TEST_TIMEOUT, door.accept()).await.unwrap();
+            let (mut connection, ()) = timeout(TEST_TIMEOUT, listener.accept()).await.unwrap();
             let mut heard = vec![0; said.len()];
             connection.read_exact(&mut heard).await.unwrap();
             reads.push(tokio::spawn(async move { connection.read_u8().await.map_err(|error| error.kind()) }));

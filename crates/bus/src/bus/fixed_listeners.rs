@@ -3,27 +3,27 @@
 use std::fmt;
 
 use super::{Handle, Router};
-use crate::config::{Door, Listen, Web};
+use crate::config::{Listen, ListenAddr, Web};
 
 /// A listener that differs from the configuration until the bus is restarted. Displayed as its address and the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmoved {
     /// It is no longer configured and stays open.
-    Open(Door),
+    Open(ListenAddr),
     /// It is configured and is not opened.
-    Closed(Door),
+    Closed(ListenAddr),
     /// It stays open with its former settings.
-    Changed(Door),
+    Changed(ListenAddr),
 }
 
 impl fmt::Display for Unmoved {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(door) => write!(out, "{door} stays open until the bus is restarted"),
-            Self::Changed(door) => {
-                write!(out, "{door} keeps its settings until the bus is restarted")
+            Self::Open(address) => write!(out, "{address} stays open until the bus is restarted"),
+            Self::Changed(address) => {
+                write!(out, "{address} keeps its settings until the bus is restarted")
             }
-            Self::Closed(door) => write!(out, "{door} is not opened until the bus is restarted"),
+            Self::Closed(address) => write!(out, "{address} is not opened until the bus is restarted"),
         }
     }
 }
@@ -34,7 +34,7 @@ pub(super) struct FixedListeners {
     /// The open listeners, as configured.
     pub(super) listen: Vec<Listen>,
     /// The addresses they are bound to.
-    pub(super) addresses: Vec<Door>,
+    pub(super) addresses: Vec<ListenAddr>,
     pub(super) max_connections: usize,
 }
 
@@ -83,7 +83,7 @@ impl<B: Router> Handle<B> {
 
 fn have_equal_rights(one: &Listen, other: &Listen) -> bool {
     let is_same_proof = match (&one.at, &other.at) {
-        (Door::Web(one), Door::Web(other)) => {
+        (ListenAddr::Web(one), ListenAddr::Web(other)) => {
             let authority = |web: &Web| web.tls.as_ref().and_then(|tls| tls.client_ca.clone());
             one.auth == other.auth && one.tokens == other.tokens && authority(one) == authority(other)
         }
@@ -93,8 +93,8 @@ fn have_equal_rights(one: &Listen, other: &Listen) -> bool {
 }
 
 /// Returns `true` if two HTTP listeners have the same address.
-fn is_same_place(one: &Door, other: &Door) -> bool {
-    matches!((one, other), (Door::Web(one), Door::Web(other)) if one.address == other.address)
+fn is_same_place(one: &ListenAddr, other: &ListenAddr) -> bool {
+    matches!((one, other), (ListenAddr::Web(one), ListenAddr::Web(other)) if one.address == other.address)
 }
 
 #[cfg(test)]
@@ -158,7 +158,7 @@ mod tests {
         };
         let web = |url: &str, tokens: Option<&str>| {
             let mut listen = Listen::parse(url).unwrap();
-            let Door::Web(web) = &mut listen.at else { panic!("{url}") };
+            let ListenAddr::Web(web) = &mut listen.at else { panic!("{url}") };
             web.tokens = tokens.map(Into::into);
             listen
         };

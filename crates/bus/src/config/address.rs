@@ -1,4 +1,4 @@
-//! Where to listen, as people write it: `tcp://127.0.0.1:9000`, `unix:/path`, `stdio:` or `http://127.0.0.1:8787/acp`.
+//! Addresses of listeners, as people write them: `tcp://127.0.0.1:9000`, `unix:/path`, `stdio:` or `http://127.0.0.1:8787/acp`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,44 +7,45 @@ use std::path::{Path, PathBuf};
 
 use narrows_config::Paths;
 
-use super::{Door, Listen, Web};
+use super::{Listen, ListenAddr, Web};
 
-/// The longest path of a unix socket that systems take.
-const LONGEST_PATH: usize = 107;
+/// The longest path of a unix socket that Linux accepts.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// What there is.
-const KINDS: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
+/// The hint for an unknown kind of address.
+const URL_HINT: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
 
 impl Listen {
-    /// Reads `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`, of which
-    /// `ws://` is a synonym and `https://` and `wss://` the safe kinds. See also [`Web::problem`].
+    /// Parses `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`. `ws://` means the
+    /// same as `http://`; `https://` and `wss://` use TLS. See also [`Web::problem`].
     ///
     /// # Errors
-    /// When it is something else, or can be reached from other machines without any guard.
+    /// If it is something else, or a TCP address that other machines can reach.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
-        let (scheme, rest) = url.split_once(':').ok_or(KINDS)?;
+        let (scheme, rest) = url.split_once(':').ok_or(URL_HINT)?;
         let (at, pool) = match scheme {
             "tcp" => {
                 let rest = rest.strip_prefix("//").ok_or("two slashes are missing: tcp://HOST:PORT")?;
                 let (address, pool) = rest.split_once('/').unwrap_or((rest, ""));
-                (Door::tcp(address)?, Some(pool).filter(|pool| !pool.is_empty()).map(str::to_owned))
+                (ListenAddr::tcp(address)?, Some(pool).filter(|pool| !pool.is_empty()).map(str::to_owned))
             }
-            "unix" => (Door::unix(rest.strip_prefix("//").unwrap_or(rest))?, None),
-            "stdio" if rest.is_empty() || rest == "//" => (Door::Stdio, None),
+            "unix" => (ListenAddr::unix(rest.strip_prefix("//").unwrap_or(rest))?, None),
+            "stdio" if rest.is_empty() || rest == "//" => (ListenAddr::Stdio, None),
             "stdio" => return Err("nothing may follow `stdio:`"),
             "http" | "https" | "ws" | "wss" => {
                 let (secure, is_socket) = (matches!(scheme, "https" | "wss"), matches!(scheme, "ws" | "wss"));
                 let web = Web::parse(rest, secure, is_socket)?;
-                (Door::Web(Box::new(web)), None)
+                (ListenAddr::Web(Box::new(web)), None)
             }
-            _ => return Err(KINDS),
+            _ => return Err(URL_HINT),
         };
         Ok(Self { pool, ..Self::new(at) })
     }
 }
 
-impl Door {
-    /// Whether nobody can listen at both: one port has one listener, whatever is spoken there. Every port 0 is another one.
+impl ListenAddr {
+    /// Returns `true` if one process cannot listen on both: a port has one listener, whatever its protocol. Port 0 stands for
+    /// a different port each time.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self.port(), other.port()) {
@@ -53,9 +54,9 @@ impl Door {
         }
     }
 
-    /// What to do about one that is the same as `other`, if they are meant to be two.
+    /// Returns the hint for an address that conflicts with `other`, if there is a way to have both.
     #[must_use]
-    pub fn instead(&self, other: &Self) -> Option<&'static str> {
+    pub fn conflict_hint(&self, other: &Self) -> Option<&'static str> {
         match (self, other) {
             (Self::Web(one), Self::Web(other)) if one.path != other.path => {
                 Some("a port has one path: use another port for the other path")
@@ -64,7 +65,7 @@ impl Door {
         }
     }
 
-    /// The host and the port of a place that has one.
+    /// Returns the host and the port, if the address has one.
     pub(super) fn port(&self) -> Option<&str> {
         match self {
             Self::Tcp(address) => Some(address),
@@ -73,25 +74,25 @@ impl Door {
         }
     }
 
-    /// Reads `HOST:PORT`; the host must be of this machine.
+    /// Parses `HOST:PORT`. The host must be a loopback address.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is something else.
     pub fn tcp(address: &str) -> Result<Self, &'static str> {
-        loopback(address, FOR_CLIENTS)?;
+        loopback(address, CLIENT_LOOPBACK_ONLY)?;
         Ok(Self::Tcp(address.to_owned()))
     }
 
-    /// Reads a path.
+    /// Parses the path of a unix socket.
     ///
     /// # Errors
-    /// When no socket can be there.
+    /// If a socket cannot have this path.
     pub fn unix(path: &str) -> Result<Self, &'static str> {
         socket(path, Paths { base: Path::new(""), home: None }).map(Self::Unix)
     }
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for ListenAddr {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stdio => out.write_str("stdio:"),
@@ -102,25 +103,25 @@ impl fmt::Display for Door {
     }
 }
 
-/// Why clients come from this machine only.
-const FOR_CLIENTS: &str = "only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; \
+/// Why a TCP listener for clients must be a loopback address.
+const CLIENT_LOOPBACK_ONLY: &str = "only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; \
     for other machines use https:// or wss:// with `auth`";
 
-/// Why operators do.
-pub(super) const FOR_OPERATORS: &str =
+/// Why the admin port must be a loopback address.
+pub(super) const ADMIN_LOOPBACK_ONLY: &str =
     "only 127.0.0.1, [::1] and localhost are allowed, because every client can read the status of the bus";
 
-/// Checks that `address` is a host of this machine and a port. Another machine's is refused in the words of `far`.
-pub(super) fn loopback(address: &str, far: &'static str) -> Result<(), &'static str> {
-    match host_and_port(address, far)? {
-        Some(ip) if !ip.is_loopback() => Err(far),
+/// Checks that `address` is a loopback host and a port. The error for any other host is `remote_error`.
+pub(super) fn loopback(address: &str, remote_error: &'static str) -> Result<(), &'static str> {
+    match host_and_port(address, remote_error)? {
+        Some(ip) if !ip.is_loopback() => Err(remote_error),
         _ => Ok(()),
     }
 }
 
-/// Checks that `address` is `localhost` or an address, which is returned, and a port. Any other name is refused in the words of
-/// `strange`.
-pub(super) fn host_and_port(address: &str, strange: &'static str) -> Result<Option<IpAddr>, &'static str> {
+/// Checks that `address` is `localhost` or an IP address, and a port. Returns the IP address. The error for any other name is
+/// `name_error`.
+pub(super) fn host_and_port(address: &str, name_error: &'static str) -> Result<Option<IpAddr>, &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("the port is missing: HOST:PORT")?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
         return Err("the port must be a number from 0 to 65535");
@@ -130,12 +131,12 @@ pub(super) fn host_and_port(address: &str, strange: &'static str) -> Result<Opti
     match ip {
         Some(IpAddr::V6(_)) if bare.is_none() => Err("an IPv6 address needs brackets: [::1]:9000"),
         Some(IpAddr::V4(_)) if bare.is_some() => Err("an IPv4 address takes no brackets"),
-        None if host != "localhost" => Err(strange),
+        None if host != "localhost" => Err(name_error),
         ip => Ok(ip),
     }
 }
 
-/// Whether two addresses are one, however they are written. Every port 0 is another one.
+/// Returns `true` if both are the same address, however it is written. Port 0 stands for a different port each time.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     let read = |text: &str| text.parse::<SocketAddr>().ok();
     let same = match (read(one), read(other)) {
@@ -159,7 +160,7 @@ pub fn expand_home<'a>(url: &'a str, home: Option<&Path>) -> Cow<'a, str> {
 pub(super) fn socket(path: &str, paths: Paths<'_>) -> Result<PathBuf, &'static str> {
     let path = paths.resolve(path)?;
     match path.as_os_str().len() {
-        ..=LONGEST_PATH => Ok(path),
+        ..=MAX_SOCKET_PATH_BYTES => Ok(path),
         _ => Err("the path of a socket can have at most 107 bytes"),
     }
 }
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_listened_on() {
+    fn valid_listener_addresses_are_accepted() {
         #[track_caller]
         fn check(url: &str, shown: &str, pool: Option<&str>) {
             let listen = Listen::parse(url).expect(url);
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot() {
+    fn invalid_listener_addresses_are_refused() {
         #[track_caller]
         fn check(url: &str, reason: &str) {
             let found = Listen::parse(url).expect_err(url);
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_can_be_written_in_several_ways() {
+    fn different_spellings_of_an_address_are_equal() {
         for (one, other, same) in [
             ("127.0.0.1:9000", "127.0.0.1:9000", true),
             ("[::1]:9000", "[0:0::1]:9000", true),
@@ -241,7 +242,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn what_is_shown_is_read_again(url in "(tcp|unix|stdio|ws|https|x)?:?/{0,3}[a-z0-9.:\\[\\]]{0,12}(:[0-9]{1,6})?") {
+        fn a_printed_url_parses_again(url in "(tcp|unix|stdio|ws|https|x)?:?/{0,3}[a-z0-9.:\\[\\]]{0,12}(:[0-9]{1,6})?") {
             if let Ok(listen) = Listen::parse(&url) {
                 let again = Listen::parse(&listen.at.to_string()).map(|listen| listen.at);
                 prop_assert_eq!(again, Ok(listen.at));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Which of the MCP servers that clients name reach the workers of a pool. Servers of type `acp` run in the client and
-/// always do.
+/// Which of the MCP servers that clients name are passed on to the workers of a pool. Servers of type `acp` run in the client
+/// and are always passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum McpAccess {
     /// No server that a worker would start or connect to.
@@ -19,7 +19,7 @@ impl McpAccess {
     /// All values.
     pub const ALL: [Self; 3] = [Self::None, Self::Listed, Self::Any];
 
-    /// The value as it is written in `bus.toml`.
+    /// Returns the value as it is written in `bus.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What a worker is started with: its environment, and the program behind its command.
+//! The environment of a worker, and the program behind its command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,25 +8,25 @@ use narrows_process::{AllowList, Environment, SpawnError, Spec};
 use super::Pool;
 
 impl Pool {
-    /// The environment of its workers, if ours is `ours`.
+    /// Returns the environment of its workers. `bus_env` is that of the bus.
     #[must_use]
-    pub fn environment(&self, ours: &[(OsString, OsString)]) -> Environment {
+    pub fn environment(&self, bus_env: &[(OsString, OsString)]) -> Environment {
         let passed = match self.whole_env {
             true => AllowList::new(["*"]),
             false => AllowList::default().and(self.pass_env.iter().cloned()),
         };
-        let mut environment = Environment::filtered(ours.iter().cloned(), &passed);
+        let mut environment = Environment::filtered(bus_env.iter().cloned(), &passed);
         environment.extend(&self.env);
         environment
     }
 
-    /// The file that would be executed for a worker as things stand, if our environment is `ours`.
+    /// Returns the file that would be executed for a worker now. `bus_env` is the environment of the bus.
     ///
     /// # Errors
-    /// When there is none, or it cannot be executed, or there is nowhere to run it.
-    pub fn program(&self, ours: &[(OsString, OsString)]) -> Result<PathBuf, SpawnError> {
+    /// If there is no such file, it cannot be executed, or its directory cannot be used.
+    pub fn program(&self, bus_env: &[(OsString, OsString)]) -> Result<PathBuf, SpawnError> {
         let program = self.command.first().map(String::as_str).unwrap_or_default();
-        let spec = Spec { cwd: self.cwd.clone(), env: self.environment(ours), ..Spec::new(program) };
+        let spec = Spec { cwd: self.cwd.clone(), env: self.environment(bus_env), ..Spec::new(program) };
         narrows_process::find(&spec)
     }
 }
@@ -38,11 +38,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_get_what_they_need_and_what_is_said() {
+    fn workers_get_basic_variables_and_the_configured_ones() {
         #[track_caller]
         fn check(pool: &Pool, expected: &[&str]) {
-            let ours = ["PATH", "OPENAI_API_KEY", "OTHER"].map(|name| (name.into(), "ours".into()));
-            let environment = pool.environment(&ours);
+            let bus_env = ["PATH", "OPENAI_API_KEY", "OTHER"].map(|name| (name.into(), "ours".into()));
+            let environment = pool.environment(&bus_env);
             let text: Vec<String> = environment
                 .iter()
                 .map(|(name, value)| format!("{}={}", name.display(), value.display()))
@@ -62,20 +62,20 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_looked_for_in_the_path_of_its_worker() {
+    fn a_program_is_searched_in_the_path_of_its_worker() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("agent");
         std::fs::write(&file, "").unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o700)).unwrap();
         let mut pool = Pool::new("a", vec!["agent".to_owned()]);
-        let ours = [("PATH".into(), "/nowhere".into())];
-        assert!(matches!(pool.program(&ours), Err(SpawnError::NotFound { .. })));
+        let bus_env = [("PATH".into(), "/nowhere".into())];
+        assert!(matches!(pool.program(&bus_env), Err(SpawnError::NotFound { .. })));
         pool.env.insert("PATH".to_owned(), place.path().to_str().unwrap().to_owned());
-        assert_eq!(pool.program(&ours).unwrap(), file);
+        assert_eq!(pool.program(&bus_env).unwrap(), file);
         pool.cwd = Some(place.path().join("missing"));
-        assert!(matches!(pool.program(&ours), Err(SpawnError::Cwd { .. })));
+        assert!(matches!(pool.program(&bus_env), Err(SpawnError::Cwd { .. })));
         pool.cwd = Some(place.path().to_owned());
         pool.command = vec!["./agent".to_owned()];
-        assert!(pool.program(&ours).is_ok());
+        assert!(pool.program(&bus_env).is_ok());
     }
 }

@@ -1,77 +1,78 @@
-//! From the text of a file to what a bus is told.
+//! Reads a configuration file into a [`Config`] and findings.
 
 use std::path::{Path, PathBuf};
 
 use narrows_config::{Finding, Findings, Node, Paths, SourcePos};
 
-use super::here::{Here, Spots};
+use super::machine::{Machine, PoolPositions};
 use super::{Config, settings, stdio_bus};
 
-/// A configuration, and where settings stand that depend on the machine.
-pub(super) struct Placed {
+/// A configuration, and the positions of settings that are checked against the machine.
+pub(super) struct ParsedConfig {
     pub(super) config: Config,
-    pub(super) spots: Vec<Spots>,
-    /// The paths of unix sockets, and the bytes where they stand.
+    pub(super) positions: Vec<PoolPositions>,
+    /// The paths of unix sockets, and their byte offsets in the file.
     pub(super) sockets: Vec<(PathBuf, usize)>,
-    /// Files that must be there.
-    pub(super) files: Vec<Needed>,
+    /// The files that the configuration names.
+    pub(super) files: Vec<RequiredFile>,
 }
 
-/// A file that must be there.
-pub(super) struct Needed {
+/// A file that must exist.
+pub(super) struct RequiredFile {
     pub(super) path: PathBuf,
-    /// The byte where it is named.
+    /// The byte offset of its name.
     pub(super) at: usize,
-    /// What to do if it is not there.
+    /// The hint if it cannot be read.
     pub(super) hint: &'static str,
 }
 
-/// All that can be said about a file.
+/// A configuration file with all findings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspected {
-    /// What the file says, unless there are mistakes.
+    /// The configuration, unless there are errors.
     pub config: Option<Config>,
-    /// What must be put right, in the order of the file.
-    pub mistakes: Vec<Finding>,
-    /// What its owner should know, in the order of the file.
+    /// The errors, in the order of the file.
+    pub errors: Vec<Finding>,
+    /// The warnings, in the order of the file.
     pub warnings: Vec<Finding>,
-    /// The files that a bus with it reads, and where they are named.
+    /// The files that the bus reads, and the positions of their names.
     pub files: Vec<(PathBuf, SourcePos)>,
-    /// Where the command of each pool stands, by the name of the pool.
+    /// The name of each pool and the position of its command.
     pub commands: Vec<(String, SourcePos)>,
 }
 
-/// Reads the text of the file at `path`: `bus.toml`, or the JSON of stdio Bus. Relative paths in a `bus.toml` start from
-/// its directory, except for the program of a pool, which is resolved where it runs. `~` is `home`.
+/// Reads the text of the file at `path`, a `bus.toml` or the JSON of stdio Bus. Returns the configuration and the warnings.
+/// Relative paths in a `bus.toml` start from its directory. Only the program of a pool starts from its `cwd`. `~` is `home`.
 ///
 /// # Errors
-/// With all errors, in the order of the file.
+/// All errors of the file, in its order.
 pub fn read(text: &str, path: &Path, home: Option<&Path>) -> Result<(Config, Vec<Finding>), Vec<Finding>> {
-    let Inspected { config, mistakes, warnings, .. } = inspect(text, path, home, None);
-    config.map(|config| (config, warnings)).ok_or(mistakes)
+    let Inspected { config, errors, warnings, .. } = inspect(text, path, home, None);
+    config.map(|config| (config, warnings)).ok_or(errors)
 }
 
-/// Reads the file as [`read`] does and returns all findings, also about what is missing `here`.
-pub fn inspect(text: &str, path: &Path, home: Option<&Path>, here: Option<Here<'_>>) -> Inspected {
+/// Reads the file as [`read`] does and returns all findings. With `machine`, it is also checked against this machine.
+pub fn inspect(text: &str, path: &Path, home: Option<&Path>, machine: Option<Machine<'_>>) -> Inspected {
     let file = path.display().to_string();
     let findings = Findings::new(&file, text);
     let start = text.trim_start_matches('\u{feff}').trim_start();
-    // No TOML begins with a brace.
+    // A TOML file cannot begin with a brace.
     let is_json = start.starts_with('{') || path.extension().is_some_and(|extension| extension == "json");
-    let placed = if is_json {
+    let parsed = if is_json {
         Node::from_json(&findings).and_then(|node| stdio_bus::read(&findings, &node))
     } else {
         let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
         Node::from_toml(&findings).and_then(|node| settings::read(&findings, &node, paths))
     };
-    if let (Some(placed), Some(here)) = (&placed, here) {
-        here.look(&findings, placed);
+    if let (Some(parsed), Some(machine)) = (&parsed, machine) {
+        machine.check(&findings, parsed);
     }
-    let named = placed.iter().flat_map(|placed| &placed.files);
+    let named = parsed.iter().flat_map(|parsed| &parsed.files);
     let files = named.map(|file| (file.path.clone(), findings.pos(file.at))).collect();
-    let pools = placed.iter().flat_map(|placed| placed.config.pools.iter().zip(&placed.spots));
-    let commands = pools.map(|(pool, spots)| (pool.name.clone(), findings.pos(spots.command))).collect();
-    let (mistakes, warnings) = findings.into_errors_and_warnings();
-    let config = placed.map(|placed| placed.config).filter(|_| mistakes.is_empty());
-    Inspected { config, mistakes, warnings, files, commands }
+    let pools = parsed.iter().flat_map(|parsed| parsed.config.pools.iter().zip(&parsed.positions));
+    let commands =
+        pools.map(|(pool, positions)| (pool.name.clone(), findings.pos(positions.command))).collect();
+    let (errors, warnings) = findings.into_errors_and_warnings();
+    let config = parsed.map(|parsed| parsed.config).filter(|_| errors.is_empty());
+    Inspected { config, errors, warnings, files, commands }
 }

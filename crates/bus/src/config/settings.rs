@@ -1,4 +1,4 @@
-//! `bus.toml`: what may stand in it, and what it means.
+//! Reads `bus.toml`.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use narrows_base::suggest::nearest;
 use narrows_base::units::{format_duration, format_size};
 use narrows_config::{Findings, Item, Kind, Node, Paths, Table, quoted};
 
-use super::address::{FOR_OPERATORS, expand_home, is_same, loopback, socket};
-use super::read::Needed;
-use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
-use super::{Placed, Spots};
+use super::address::{ADMIN_LOOPBACK_ONLY, expand_home, is_same, loopback, socket};
+use super::read::RequiredFile;
+use super::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share, WORKER_STOP_TIMEOUT};
+use super::{ParsedConfig, PoolPositions};
 
 mod mcp;
 mod pool;
 mod web;
 
-/// What may stand outside any table.
-const TOP: &[&str] = &["listen", "pool", "limits", "admin"];
+/// The keys outside any table.
+const TOP_LEVEL_KEYS: &[&str] = &["listen", "pool", "limits", "admin"];
 
-/// What may stand in `[[listen]]`.
-const LISTEN: &[&str] = &["url", "auth", "pool", "pools", "tokens", "origins", "hosts", "tls"];
+/// The keys of `[[listen]]`.
+const LISTEN_KEYS: &[&str] = &["url", "auth", "pool", "pools", "tokens", "origins", "hosts", "tls"];
 
-/// What may stand in `[limits]`.
-const LIMITS: &[&str] = &[
+/// The keys of `[limits]`.
+const LIMITS_KEYS: &[&str] = &[
     "max_line",
     "max_batch",
     "max_connections",
@@ -51,57 +51,60 @@ const LIMITS: &[&str] = &[
     "owner_expiry",
 ];
 
-/// What may stand in `[admin]`.
-const ADMIN: &[&str] = &["socket", "port", "auth"];
+/// The keys of `[admin]`.
+const ADMIN_KEYS: &[&str] = &["socket", "port", "auth"];
 
-/// The least and the most that the longest line may be: an `initialize` must fit, and places in a line have 32 bits.
-pub(super) const LINE: (u64, u64) = (1 << 10, 1 << 30);
+/// Range of the longest line: an `initialize` must fit, and offsets in a line have 32 bits.
+pub(super) const LINE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 30);
 
-/// The least and the most that may wait for a peer.
-pub(super) const QUEUE: (u64, u64) = (1 << 10, 1 << 32);
+/// Range of the output queue of a peer.
+pub(super) const QUEUE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 32);
 
-/// The least and the most that may be unfinished of what clients send: less than a read of it is no use.
-const UNFINISHED: (u64, u64) = (1 << 20, 1 << 40);
+/// Range of the bytes of incomplete messages. Less than one read has no effect.
+const UNFINISHED_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 40);
 
-/// The least and the most that is kept to be said again: more than is on its way in the kernel.
-const REPLAY: (u64, u64) = (1 << 20, 1 << 30);
+/// Range of the bytes kept to be sent again. They must cover what the kernel has buffered.
+const REPLAY_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 30);
 
-/// The most messages a second that are worth counting.
-const RATE: u64 = 1_000_000_000;
+/// The highest rate, in messages per second.
+const MAX_MESSAGES_PER_SECOND: u64 = 1_000_000_000;
 
-/// What the bus itself needs, about: with a smaller budget it would let nobody in.
-const ITSELF: u64 = 16 << 20;
+/// About what the bus itself needs: with a smaller budget it refuses all clients.
+const BUS_MEMORY_BYTES: u64 = 16 << 20;
 
-/// The most workers that may be lost in a window.
-pub(super) const BUDGET: u64 = 1_000_000;
+/// The most losses of workers within a window.
+pub(super) const MAX_RESTART_BUDGET: u64 = 1_000_000;
 
-/// Makes of a file what it says.
-pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Option<Placed> {
+/// Reads a whole `bus.toml`.
+pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Option<ParsedConfig> {
     let table = node.as_table(findings)?;
-    table.only(TOP, &[("share", POOL_FIRST), ("command", POOL_FIRST), ("url", "move it into [[listen]]")]);
+    table.only(
+        TOP_LEVEL_KEYS,
+        &[("share", POOL_KEY_HINT), ("command", POOL_KEY_HINT), ("url", "move it into [[listen]]")],
+    );
     let tables = |name: &str| table.get(name).and_then(Item::tables).into_iter().flatten();
-    let (pools, spots): (Vec<_>, Vec<_>) =
+    let (pools, positions): (Vec<_>, Vec<_>) =
         tables("pool").filter_map(|table| pool::read(table, paths)).unzip();
     let none = |key: &str| table.get(key).is_none_or(|item| item.node.kind == Kind::List(Vec::new()));
     if none("pool") {
         let hint = "write [[pool]] and command = [\"narrows\", \"acp\"]".to_owned();
         findings.error(0, "no [[pool]] is defined", Some(hint));
     }
-    let pools = pool::unique(findings, pools);
+    let pools = pool::into_unique(findings, pools);
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     let mut files = Vec::new();
     let listen: Vec<_> =
         tables("listen").filter_map(|table| listen(table, paths, &names, &mut files)).collect();
-    unique(&listen);
+    check_unique_addresses(&listen);
     let mut sockets: Vec<_> = listen
         .iter()
         .filter_map(|(listen, url)| match &listen.at {
-            Door::Unix(path) => Some((path.clone(), url.node.at)),
+            ListenAddr::Unix(path) => Some((path.clone(), url.node.at)),
             _ => None,
         })
         .collect();
     let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
-    turned_away(findings, &listen, pools.iter().zip(&spots));
+    warn_rejecting_gates(findings, &listen, pools.iter().zip(&positions));
     let taken = |port: &str| {
         listen.iter().any(|listen| listen.at.port().is_some_and(|address| is_same(address, port)))
     };
@@ -125,36 +128,36 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Op
         }
         sockets.push((path.clone(), item.node.at));
     }
-    Some(Placed { config: Config { listen, pools, limits, admin }, spots, sockets, files })
+    Some(ParsedConfig { config: Config { listen, pools, limits, admin }, positions, sockets, files })
 }
 
-const POOL_FIRST: &str = "move it into [[pool]]";
+const POOL_KEY_HINT: &str = "move it into [[pool]]";
 
-/// A place to listen, and the value that names it.
+/// Reads a listener. Returns it with the value of its `url`.
 fn listen<'a>(
     table: Table<'a>,
     paths: Paths<'_>,
     pools: &[&str],
-    files: &mut Vec<Needed>,
+    files: &mut Vec<RequiredFile>,
 ) -> Option<(Listen, Item<'a>)> {
-    let usual = [
+    let key_hints = [
         ("token", "tokens are kept in a file: auth = \"token\", tokens = \"tokens.toml\""),
         ("port", "write it in the `url`"),
         ("cert", "move it into `tls`"),
         ("key", "move it into `tls`"),
     ];
-    table.only(LISTEN, &usual);
+    table.only(LISTEN_KEYS, &key_hints);
     let Some(url) = table.get("url") else {
         let hint = "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"";
         return table.error("`url` is missing", Some(hint));
     };
     let mut listen = url.parsed(|text| Listen::parse(&expand_home(text, paths.home)))?;
-    if let Door::Web(at) = &mut listen.at {
+    if let ListenAddr::Web(at) = &mut listen.at {
         files.extend(web::read(table, at, url, paths));
     } else {
         listen.auth = web::read_plain(table, &listen.at);
     }
-    if let Door::Unix(path) = &mut listen.at {
+    if let ListenAddr::Unix(path) = &mut listen.at {
         *path = url.parsed(|_| socket(&path.to_string_lossy(), paths))?;
     }
     if let Some(item) = table.get("pool") {
@@ -165,10 +168,10 @@ fn listen<'a>(
         listen.pool = Some(name.to_owned());
     }
     if let Some(name) = listen.pool.as_deref() {
-        known_pool(table.get("pool").unwrap_or(url), name, pools);
+        check_pool_exists(table.get("pool").unwrap_or(url), name, pools);
     }
     if let Some(item) = table.get("pools") {
-        listen.pools = permitted_pools(item, pools);
+        listen.pools = read_permitted_pools(item, pools);
         let missing =
             |name: &&str| listen.pools.as_ref().is_some_and(|all| all.iter().all(|one| one != name));
         if let Some(name) = listen.pool.as_deref().filter(missing) {
@@ -178,21 +181,21 @@ fn listen<'a>(
     Some((listen, url))
 }
 
-/// Complains about a name that no pool has.
-fn known_pool(item: Item<'_>, name: &str, pools: &[&str]) {
+/// Adds an error if no pool has this name.
+fn check_pool_exists(item: Item<'_>, name: &str, pools: &[&str]) {
     if !pools.contains(&name) {
         let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
         item.fail(&format!("names an unknown pool: \"{}\"", quoted(name)), hint);
     }
 }
 
-/// The pools that clients of a listener may use.
-fn permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
+/// Reads the pools that clients of a listener may use.
+fn read_permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
     let hint = "write pools = [\"default\"]";
     let mut names: Vec<String> = Vec::new();
     for item in item.list(hint)? {
         let name = item.text()?;
-        known_pool(item, name, known);
+        check_pool_exists(item, name, known);
         names.push(name.to_owned());
     }
     if names.is_empty() {
@@ -201,18 +204,18 @@ fn permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Warns of gates that would let nobody in whom the bus knows by a token or a certificate.
-fn turned_away<'a>(
+/// Warns about gates without `identities` that refuse every client known by a token or a certificate.
+fn warn_rejecting_gates<'a>(
     findings: &Findings<'_>,
     listen: &[Listen],
-    pools: impl Iterator<Item = (&'a Pool, &'a Spots)> + Clone,
+    pools: impl Iterator<Item = (&'a Pool, &'a PoolPositions)> + Clone,
 ) {
     let first = pools.clone().next().map(|(pool, _)| pool.name.as_str());
-    for (pool, spots) in pools.filter(|(pool, _)| pool.manifest.is_some() && pool.identities.is_none()) {
-        let leads_here = |listen: &&Listen| listen.named().next().or(first) == Some(pool.name.as_str());
+    for (pool, positions) in pools.filter(|(pool, _)| pool.manifest.is_some() && pool.identities.is_none()) {
+        let leads_here = |listen: &&Listen| listen.pool_names().next().or(first) == Some(pool.name.as_str());
         let known = listen.iter().filter(leads_here).find_map(|listen| match &listen.at {
-            Door::Web(web) if web.auth == Auth::Token => Some(("a token", "bus:token:NAME")),
-            Door::Web(web) if web.auth == Auth::Mtls => Some(("a certificate", "bus:cert:NAME")),
+            ListenAddr::Web(web) if web.auth == Auth::Token => Some(("a token", "bus:token:NAME")),
+            ListenAddr::Web(web) if web.auth == Auth::Mtls => Some(("a certificate", "bus:cert:NAME")),
             _ => None,
         });
         if let Some((proof, name)) = known {
@@ -220,38 +223,41 @@ fn turned_away<'a>(
                 "`manifest` knows whoever comes in by {proof} as \"{name}\", and turns them away: write identities = \
                  \"identities.toml\" beside it, a file with [[identity]] and who = \"{name}\" for each"
             );
-            findings.warning(spots.command, what);
+            findings.warning(positions.command, what);
         }
     }
 }
 
-/// Complains about places that are listened on twice.
-fn unique(listen: &[(Listen, Item<'_>)]) {
+/// Adds an error for each listener whose address another one uses.
+fn check_unique_addresses(listen: &[(Listen, Item<'_>)]) {
     for (index, (one, url)) in listen.iter().enumerate() {
         if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.at.is_same(&one.at)) {
-            url.fail("is already used by another listener", one.at.instead(&other.at).map(str::to_owned));
+            url.fail(
+                "is already used by another listener",
+                one.at.conflict_hint(&other.at).map(str::to_owned),
+            );
         }
     }
 }
 
 fn limits(table: Table<'_>) -> Limits {
-    table.only(LIMITS, &[]);
+    table.only(LIMITS_KEYS, &[]);
     let mut limits = Limits::default();
     let sizes = [
-        ("max_line", LINE, &mut limits.max_line),
-        ("queue_bytes", QUEUE, &mut limits.queue_bytes),
-        ("replay_bytes", REPLAY, &mut limits.replay_bytes),
-        ("unfinished_input", UNFINISHED, &mut limits.unfinished_input),
-        ("unfinished_input_per_identity", UNFINISHED, &mut limits.unfinished_input_per_identity),
+        ("max_line", LINE_BYTES_RANGE, &mut limits.max_line),
+        ("queue_bytes", QUEUE_BYTES_RANGE, &mut limits.queue_bytes),
+        ("replay_bytes", REPLAY_BYTES_RANGE, &mut limits.replay_bytes),
+        ("unfinished_input", UNFINISHED_BYTES_RANGE, &mut limits.unfinished_input),
+        ("unfinished_input_per_identity", UNFINISHED_BYTES_RANGE, &mut limits.unfinished_input_per_identity),
     ];
     for (key, (least, most), target) in sizes {
         set(table, key, target, |item| item.size(least, most).and_then(|bytes| usize::try_from(bytes).ok()));
     }
     set(table, "memory", &mut limits.memory, |item| item.size(0, u64::MAX));
-    if let Some(item) = table.get("memory").filter(|_| (1..ITSELF).contains(&limits.memory)) {
-        let needs = format_size(ITSELF);
+    if let Some(item) = table.get("memory").filter(|_| (1..BUS_MEMORY_BYTES).contains(&limits.memory)) {
+        let needs = format_size(BUS_MEMORY_BYTES);
         item.warn(&format!("is less than the bus itself needs (about {needs}): it may refuse all clients"));
-    } else if let Some(item) = table.get("memory").filter(|_| is_below_line(&limits)) {
+    } else if let Some(item) = table.get("memory").filter(|_| is_memory_below_max_line(&limits)) {
         let line = format_size(limits.max_line as u64);
         item.warn(&format!("is less than `max_line` ({line}): one message can use all of it"));
     }
@@ -266,8 +272,10 @@ fn limits(table: Table<'_>) -> Limits {
     for (key, most, target) in counts {
         set(table, key, target, |item| item.count(1, most));
     }
-    set(table, "max_rate_per_identity", &mut limits.max_rate_per_identity, |item| item.count(0, RATE));
-    set(table, "restart_budget", &mut limits.restart_budget, |item| item.count(1, BUDGET));
+    set(table, "max_rate_per_identity", &mut limits.max_rate_per_identity, |item| {
+        item.count(0, MAX_MESSAGES_PER_SECOND)
+    });
+    set(table, "restart_budget", &mut limits.restart_budget, |item| item.count(1, MAX_RESTART_BUDGET));
     let times = [
         ("stall_timeout", false, &mut limits.stall_timeout),
         ("initialize_timeout", false, &mut limits.initialize_timeout),
@@ -286,25 +294,25 @@ fn limits(table: Table<'_>) -> Limits {
         set(table, key, target, if zero { Item::duration } else { Item::positive_duration });
     }
     if let Some(item) = table.get("drain_timeout") {
-        long_drain(item, limits.drain_timeout);
+        warn_long_drain(item, limits.drain_timeout);
     }
     limits
 }
 
-/// Returns `true` if there is a memory budget, and one message may be longer than it.
-fn is_below_line(limits: &Limits) -> bool {
+/// Returns `true` if there is a memory budget and one message may exceed it.
+fn is_memory_below_max_line(limits: &Limits) -> bool {
     limits.memory > 0 && limits.memory < limits.max_line as u64
 }
 
-/// Warns of a bus that takes longer to stop than whoever stops it may expect.
-pub(super) fn long_drain(item: Item<'_>, time: Duration) {
+/// Warns if a shutdown takes longer than a service manager may wait.
+pub(super) fn warn_long_drain(item: Item<'_>, time: Duration) {
     if time > Limits::default().drain_timeout {
-        let most = format_duration(time + LADDER);
+        let most = format_duration(time + WORKER_STOP_TIMEOUT);
         item.warn(&format!("lets a shutdown take {most}: give the service manager at least that timeout"));
     }
 }
 
-/// Puts what `reading` makes of `key` in its place, if it is there and right.
+/// Sets `target` to the value that `reading` returns for `key`, if the key is present and valid.
 fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(Item<'a>) -> Option<T>) {
     if let Some(value) = table.get(key).and_then(reading) {
         *target = value;
@@ -312,10 +320,10 @@ fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(
 }
 
 fn admin(table: Table<'_>, paths: Paths<'_>) -> Admin {
-    table.only(ADMIN, &[("url", "write socket = \"/path\" or port = 9090")]);
+    table.only(ADMIN_KEYS, &[("url", "write socket = \"/path\" or port = 9090")]);
     let port = |item: Item<'_>| match item.node.kind {
         Kind::Whole(_) => item.count(0, u16::MAX).map(|port: u16| format!("127.0.0.1:{port}")),
-        _ => item.parsed(|text| loopback(text, FOR_OPERATORS).map(|()| text.to_owned())),
+        _ => item.parsed(|text| loopback(text, ADMIN_LOOPBACK_ONLY).map(|()| text.to_owned())),
     };
     Admin {
         socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, paths))),
@@ -324,7 +332,7 @@ fn admin(table: Table<'_>, paths: Paths<'_>) -> Admin {
     }
 }
 
-/// Returns `true` if every user of this machine may use the admin port, and warns of it.
+/// Returns `true`, with a warning, if every user of this machine may use the admin port.
 fn admin_is_open(table: Table<'_>) -> bool {
     let Some(item) = table.get("auth") else { return false };
     if table.get("port").is_none() {
@@ -345,21 +353,21 @@ mod tests {
 
     use super::super::inspect;
 
-    /// What is said about a bus with these places and these settings.
-    fn told(url: &str, rest: &str) -> String {
+    /// Returns the findings of a file with this listener and these settings.
+    fn findings_of(url: &str, rest: &str) -> String {
         let text = format!("[[listen]]\nurl = \"{url}\"\n[[pool]]\ncommand = [\"a\"]\n{rest}\n");
         let inspected = inspect(&text, Path::new("bus.toml"), None, None);
-        let mistakes = inspected.mistakes.iter().map(ToString::to_string);
+        let errors = inspected.errors.iter().map(ToString::to_string);
         let warnings = inspected.warnings.iter().map(|warning| format!("warning {warning}"));
-        mistakes.chain(warnings).collect::<Vec<_>>().join("\n")
+        errors.chain(warnings).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
-    fn operators_and_clients_do_not_share_a_port() {
+    fn the_admin_api_and_clients_cannot_share_a_port() {
         #[track_caller]
         fn check(url: &str, port: &str, clash: bool) {
             let expected = if clash { "bus.toml:6:8: `port` is already used by a listener" } else { "" };
-            assert_eq!(told(url, &format!("[admin]\nport = {port}")), expected, "{url} {port}");
+            assert_eq!(findings_of(url, &format!("[admin]\nport = {port}")), expected, "{url} {port}");
         }
         check("tcp://127.0.0.1:9000", "9000", true);
         check("tcp://127.0.0.1:9000/default", "\"127.0.0.1:9000\"", true);
@@ -371,13 +379,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bus_needs_some_memory_itself() {
+    fn a_memory_budget_below_the_needs_of_the_bus_is_a_warning() {
         #[track_caller]
         fn check(memory: &str, warned: bool) {
-            let told = told("stdio:", &format!("[limits]\nmemory = {memory}\nmax_line = \"1MiB\""));
+            let findings =
+                findings_of("stdio:", &format!("[limits]\nmemory = {memory}\nmax_line = \"1MiB\""));
             let expected = "warning bus.toml:6:10: `memory` is less than the bus itself needs (about 16MiB): it may \
                             refuse all clients";
-            assert_eq!(told, if warned { expected } else { "" }, "{memory}");
+            assert_eq!(findings, if warned { expected } else { "" }, "{memory}");
         }
         check("0", false);
         check("1", true);
@@ -386,16 +395,16 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_budget_that_one_message_can_use_up_is_warned_of() {
+    fn a_memory_budget_that_one_message_can_use_up_is_a_warning() {
         #[track_caller]
         fn check(limits: &str, line: Option<&str>) {
-            let told = told("stdio:", &format!("[limits]\n{limits}"));
+            let findings = findings_of("stdio:", &format!("[limits]\n{limits}"));
             let expected = line.map_or_else(String::new, |line| {
                 format!(
                     "warning bus.toml:6:10: `memory` is less than `max_line` ({line}): one message can use all of it"
                 )
             });
-            assert_eq!(told, expected, "{limits}");
+            assert_eq!(findings, expected, "{limits}");
         }
         check("memory = \"63MiB\"", Some("64MiB"));
         check("memory = \"64MiB\"", None);

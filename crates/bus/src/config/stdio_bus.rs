@@ -1,17 +1,17 @@
-//! The JSON configuration of stdio Bus, read as what it means here.
+//! Reads the JSON configuration of stdio Bus.
 
 use std::time::Duration;
 
 use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
 
-use super::settings::{BUDGET, LINE, QUEUE, long_drain};
-use super::{Admin, Config, Door, Limits, Listen, Placed, Pool, Protocol, Share, Spots};
+use super::settings::{LINE_BYTES_RANGE, MAX_RESTART_BUDGET, QUEUE_BYTES_RANGE, warn_long_drain};
+use super::{Admin, Config, Limits, Listen, ListenAddr, ParsedConfig, Pool, PoolPositions, Protocol, Share};
 
-/// What may stand in a pool.
-const POOL: &[&str] = &["id", "command", "args", "instances"];
+/// The keys of a pool.
+const POOL_KEYS: &[&str] = &["id", "command", "args", "instances"];
 
-/// What may stand in `limits`.
-const LIMITS: &[&str] = &[
+/// The keys of `limits`.
+const LIMITS_KEYS: &[&str] = &[
     "max_input_buffer",
     "max_output_queue",
     "max_restarts",
@@ -20,26 +20,26 @@ const LIMITS: &[&str] = &[
     "backpressure_timeout_sec",
 ];
 
-/// What may stand in `transport`.
-const TRANSPORT: &[&str] = &["mode", "framing", "protocol", "options"];
+/// The keys of `transport`.
+const TRANSPORT_KEYS: &[&str] = &["mode", "framing", "protocol", "options"];
 
-/// The most workers that a pool may have.
-const MOST: u64 = 10_000;
+/// The most workers of a pool.
+const MAX_INSTANCES: u64 = 10_000;
 
-/// The longest time, in seconds.
-const YEAR: u64 = 365 * 24 * 3600;
+/// The longest time, in seconds: a year.
+const MAX_SECONDS: u64 = 365 * 24 * 3600;
 
-/// Makes of a file what it means here. It does not say where to listen; stdio Bus takes its own stdin and stdout if
-/// its flags name nothing else.
-pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
+/// Reads a whole file. It names no address: like stdio Bus, the bus listens on stdin and stdout unless flags name something
+/// else.
+pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig> {
     let table = node.as_table(findings)?;
-    strangers(table, &["pools", "limits", "transport"]);
+    warn_unknown_keys(table, &["pools", "limits", "transport"]);
     let Some(item) = table.get("pools") else {
         let hint = "JSON is read as a configuration of stdio Bus; a bus.toml is TOML";
         return table.error("`pools` is missing", Some(hint));
     };
     let mut pools: Vec<Pool> = Vec::new();
-    let mut spots = Vec::new();
+    let mut positions = Vec::new();
     for item in item.list("write \"pools\": [{\"id\": …, \"command\": …, \"instances\": 1}]")? {
         let Some(table) = item.table() else { continue };
         let Some((pool, command)) = pool(table) else { continue };
@@ -48,7 +48,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
             findings.error(table.at, what, Some("give each its own".to_owned()));
         }
         pools.push(pool);
-        spots.push(Spots { command, ..Spots::default() });
+        positions.push(PoolPositions { command, ..PoolPositions::default() });
     }
     if matches!(&item.node.kind, Kind::List(nodes) if nodes.is_empty()) {
         item.fail("must have at least one pool", None);
@@ -56,28 +56,28 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
     let listen = match table.get("transport").and_then(Item::table) {
         Some(table) => transport(table),
-        None => vec![Listen::new(Door::Stdio)],
+        None => vec![Listen::new(ListenAddr::Stdio)],
     };
-    Some(Placed {
+    Some(ParsedConfig {
         config: Config { listen, pools, limits, admin: Admin::default() },
-        spots,
+        positions,
         sockets: Vec::new(),
         files: Vec::new(),
     })
 }
 
-/// Warns of keys that are not known; stdio Bus ignores them without a word.
-fn strangers(table: Table<'_>, known: &'static [&'static str]) {
+/// Warns about unknown keys, which stdio Bus ignores silently.
+fn warn_unknown_keys(table: Table<'_>, known: &'static [&'static str]) {
     for (entry, near) in table.unknown(known) {
         let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
         table.findings.warning(entry.at, format!("`{}` is unknown and ignored{near}", quoted(&entry.key)));
     }
 }
 
-/// A pool, and the byte where its command stands. Its workers are shared by all, speak any JSON-RPC, and get the whole
-/// environment, as they do there.
+/// Reads a pool. Returns it with the byte offset of its command. As in stdio Bus, its workers are shared by all clients, speak
+/// any JSON-RPC, and get the whole environment.
 fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
-    strangers(table, POOL);
+    warn_unknown_keys(table, POOL_KEYS);
     let need = |key: &str| {
         let hint = "a pool has an id, a command and a number of instances";
         table.get(key).or_else(|| table.error(format!("`{key}` is missing"), Some(hint)))
@@ -85,7 +85,7 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
     let (id, command, instances) = (need("id"), need("command"), need("instances"));
     let id = id.and_then(Item::text);
     let program = command.and_then(Item::text);
-    let instances = instances.and_then(|item| item.count(1, MOST));
+    let instances = instances.and_then(|item| item.count(1, MAX_INSTANCES));
     let mut words: Vec<String> = program.map(str::to_owned).into_iter().collect();
     if let Some(args) = table.get("args").and_then(|item| item.list("write \"args\": [\"acp\"]")) {
         for item in args {
@@ -96,7 +96,7 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
         }
     }
     program?;
-    // What is missing was told; the rest is read on.
+    // Missing keys have their findings already; continue with defaults.
     let (id, instances) = (id.unwrap_or_default(), instances.unwrap_or(1));
     let pool = Pool {
         instances,
@@ -110,11 +110,11 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
 }
 
 fn limits(table: Table<'_>) -> Limits {
-    strangers(table, LIMITS);
+    warn_unknown_keys(table, LIMITS_KEYS);
     let mut limits = Limits::default();
-    set_number(table, "max_input_buffer", LINE, &mut limits.max_line);
-    set_number(table, "max_output_queue", QUEUE, &mut limits.queue_bytes);
-    set_number(table, "max_restarts", (1, BUDGET), &mut limits.restart_budget);
+    set_number(table, "max_input_buffer", LINE_BYTES_RANGE, &mut limits.max_line);
+    set_number(table, "max_output_queue", QUEUE_BYTES_RANGE, &mut limits.queue_bytes);
+    set_number(table, "max_restarts", (1, MAX_RESTART_BUDGET), &mut limits.restart_budget);
     let times = [
         ("restart_window_sec", &mut limits.restart_window),
         ("drain_timeout_sec", &mut limits.drain_timeout),
@@ -122,11 +122,11 @@ fn limits(table: Table<'_>) -> Limits {
     ];
     for (key, target) in times {
         let mut seconds = target.as_secs();
-        set_number(table, key, (1, YEAR), &mut seconds);
+        set_number(table, key, (1, MAX_SECONDS), &mut seconds);
         *target = Duration::from_secs(seconds);
     }
     if let Some(item) = table.get("drain_timeout_sec") {
-        long_drain(item, limits.drain_timeout);
+        warn_long_drain(item, limits.drain_timeout);
     }
     limits
 }
@@ -145,9 +145,9 @@ fn set_number<N: TryFrom<i128> + Copy>(
     }
 }
 
-/// Where to listen, as far as the file says it.
+/// Reads the listeners that the file names.
 fn transport(table: Table<'_>) -> Vec<Listen> {
-    strangers(table, TRANSPORT);
+    warn_unknown_keys(table, TRANSPORT_KEYS);
     for (key, wanted) in [("framing", "ndjson"), ("protocol", "json")] {
         if let Some(item) = table.get(key)
             && item.text().is_some_and(|text| text != wanted)
@@ -158,7 +158,7 @@ fn transport(table: Table<'_>) -> Vec<Listen> {
     if let Some(item) = table.get("options") {
         item.warn("is ignored");
     }
-    let stdio = vec![Listen::new(Door::Stdio)];
+    let stdio = vec![Listen::new(ListenAddr::Stdio)];
     let Some(item) = table.get("mode") else { return stdio };
     match item.text() {
         Some("stdio") => stdio,

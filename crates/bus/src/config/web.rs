@@ -1,4 +1,4 @@
-//! A place where clients come in by HTTP and WebSocket: where it is, how safe it is, and who is let in.
+//! HTTP and WebSocket listeners: address, TLS and authentication.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,30 +6,30 @@ use std::path::PathBuf;
 
 use super::address::host_and_port;
 
-/// The usual path.
-const USUAL: &str = "/acp";
+/// The path of a URL that has none.
+const DEFAULT_PATH: &str = "/acp";
 
-/// What to do about a file of tokens that cannot be used.
-pub const MAKES_TOKENS: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
+/// The hint for a token file that cannot be used.
+pub const TOKENS_HINT: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
 
-/// What to do about a certificate or a key that cannot be used.
-pub const TAKES_PEM: &str = "it takes a certificate and its private key, both in PEM form";
+/// The hint for a certificate or a key that cannot be used.
+pub const PEM_HINT: &str = "it takes a certificate and its private key, both in PEM form";
 
-/// Who is let in.
+/// Which clients a listener admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
     /// Every user of this machine.
     None,
     /// The user that the bus runs as.
     User,
-    /// Who has a token.
+    /// Clients that present a token.
     Token,
-    /// Who has a certificate of ours.
+    /// Clients that present a certificate of `client_ca`.
     Mtls,
 }
 
 impl Auth {
-    /// How people write it.
+    /// Returns the value as it is written in `bus.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,49 +40,49 @@ impl Auth {
         }
     }
 
-    /// Returns `true` if each client proves a name of its own.
+    /// Returns `true` if each client proves an identity.
     #[must_use]
     pub fn names_clients(self) -> bool {
         matches!(self, Self::Token | Self::Mtls)
     }
 }
 
-/// What is needed to speak in secret.
+/// The files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The file with our certificates.
+    /// The file of the server's certificates.
     pub cert: PathBuf,
-    /// The file with the key to them.
+    /// The file of the server's private key.
     pub key: PathBuf,
-    /// The file with the authorities that clients are known by.
+    /// The file of the authorities that sign client certificates.
     pub client_ca: Option<PathBuf>,
 }
 
-/// A place where clients come in by HTTP and WebSocket.
+/// The address and the settings of an HTTP and WebSocket listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
     /// A host and a port.
     pub address: String,
-    /// Whether it is `https`.
+    /// `true` for `https` and `wss`.
     pub secure: bool,
-    /// Whether people write it as `ws` or `wss`, which means the same.
+    /// `true` if the URL is written with `ws` or `wss`, which means the same as `http` or `https`.
     pub is_socket: bool,
     /// The path, which begins with a slash.
     pub path: String,
-    /// Who is let in.
+    /// Which clients are admitted.
     pub auth: Auth,
-    /// The file with the hashes of tokens.
+    /// The file of the hashes of tokens.
     pub tokens: Option<PathBuf>,
-    /// The web pages that may connect, as browsers name them.
+    /// The origins of the web pages that may connect.
     pub origins: Vec<String>,
-    /// The names by which clients may call us, besides those of this machine.
+    /// The host names that clients may use, besides those of this machine.
     pub hosts: Vec<String>,
-    /// What `https` needs.
+    /// The certificates for `https`.
     pub tls: Option<Tls>,
 }
 
 impl Web {
-    /// Reads what stands behind `http:`: `//HOST:PORT/PATH`.
+    /// Parses the rest of a URL after `http:`: `//HOST:PORT/PATH`.
     pub(super) fn parse(rest: &str, secure: bool, is_socket: bool) -> Result<Self, &'static str> {
         let rest = rest.strip_prefix("//").ok_or("two slashes are missing: http://HOST:PORT/acp")?;
         let (address, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -93,7 +93,7 @@ impl Web {
             address,
             "only localhost and addresses of this machine are possible, such as 0.0.0.0 for all of them",
         )?;
-        let path = if path.is_empty() { USUAL } else { path };
+        let path = if path.is_empty() { DEFAULT_PATH } else { path };
         if !path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte)) {
             return Err("its path may have letters, digits, `/`, `-`, `.`, `_` and `~`");
         }
@@ -110,27 +110,28 @@ impl Web {
         })
     }
 
-    /// Whether only this machine can reach it.
+    /// Returns `true` if only this machine can reach the listener.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         let host = self.bare_host();
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// The host without a port and without brackets.
+    /// Returns the host without a port and without brackets.
     fn bare_host(&self) -> &str {
         let host = self.address.rsplit_once(':').map_or("", |(host, _)| host);
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
-    /// Whether it is at all addresses of this machine, which are none to call it by, and has no other name.
+    /// Returns `true` if it listens on all addresses and `hosts` is empty. Clients cannot use an address such as `0.0.0.0` as a
+    /// host name.
     #[must_use]
-    pub fn is_nameless(&self) -> bool {
+    pub fn lacks_host_name(&self) -> bool {
         let ip = self.bare_host().parse::<IpAddr>();
         self.hosts.is_empty() && ip.is_ok_and(|ip| ip.is_unspecified())
     }
 
-    /// What is wrong with the whole of it, and the setting that it is about.
+    /// Returns the first conflict between the settings: the key of the setting, and the message.
     #[must_use]
     pub fn problem(&self) -> Option<(&'static str, &'static str)> {
         let has_ca = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -164,7 +165,7 @@ impl Web {
         Some(found)
     }
 
-    /// The files that it needs.
+    /// Returns the files that the listener reads.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         let tls = self.tls.iter().flat_map(|tls| [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]);
         tls.flatten().chain(&self.tokens)
@@ -183,21 +184,21 @@ impl fmt::Display for Web {
     }
 }
 
-/// A web page's origin, just as browsers name it: a scheme, a host, and a port if that is not the usual one.
+/// Checks the origin of a web page, exactly as browsers send it: a scheme, a host, and a port if it is not the default one.
 ///
 /// # Errors
-/// When it is something else.
+/// If it is something else.
 pub fn origin(text: &str) -> Result<String, &'static str> {
     if text == "*" {
         return Err("every page there is could use the agents; name the pages");
     }
-    let usual = |scheme: &str, port: &str| matches!((scheme, port), ("https", "443") | ("http", "80"));
+    let is_default = |scheme: &str, port: &str| matches!((scheme, port), ("https", "443") | ("http", "80"));
     match text.split_once("://") {
         Some(("", _)) => Err("it must be like https://app.example"),
         Some((_, rest)) if rest.is_empty() || rest.contains(['/', '?', '#', '@', '*', ' ']) => {
             Err("it ends behind the host and the port, and stands for itself alone: https://app.example")
         }
-        Some((scheme, rest)) if rest.rsplit_once(':').is_some_and(|(_, port)| usual(scheme, port)) => {
+        Some((scheme, rest)) if rest.rsplit_once(':').is_some_and(|(_, port)| is_default(scheme, port)) => {
             Err("browsers leave the usual port out, and so must this")
         }
         Some(_) if text.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii_graphic()) => {
@@ -208,10 +209,10 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// The name of a host, or its address, without a port.
+/// Checks the name or the address of a host, without a port.
 ///
 /// # Errors
-/// When it is something else.
+/// If it is something else.
 pub fn host(text: &str) -> Result<String, &'static str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
     let is_v6 = text.starts_with('[') && text.ends_with(']');
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_reached_from_elsewhere_is_guarded() {
+    fn listeners_that_other_machines_reach_need_tls_and_authentication() {
         #[track_caller]
         fn check(url: &str, change: impl FnOnce(&mut Web), expected: Option<&str>) {
             let (scheme, rest) = url.split_once(':').unwrap();
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_hosts_are_named_exactly() {
+    fn only_exact_origins_and_host_names_are_accepted() {
         for good in ["https://app.example", "http://localhost:3000", "chrome-extension://abc"] {
             assert_eq!(origin(good).as_deref(), Ok(good));
         }

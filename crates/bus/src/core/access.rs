@@ -56,7 +56,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Finds the pool of a client that asks for none: the default one of its listener, or the first that it may use.
     pub(super) fn default_pool(&mut self, client: ClientKey) -> Result<PoolId, RpcError> {
         let Some(state) = self.core.clients.get(client) else { return self.first_pool() };
-        let named = self.core.listeners.get(state.listener).into_iter().flat_map(Listen::named);
+        let named = self.core.listeners.get(state.listener).into_iter().flat_map(Listen::pool_names);
         let all = self.core.order.iter().map(|pool| self.core.pool_of(*pool).settings.name.as_str());
         let usable = named.chain(all).filter(|name| self.permits(state, name));
         let first = usable.filter_map(|name| self.find_pool(name).ok()).next();

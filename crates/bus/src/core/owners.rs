@@ -74,7 +74,7 @@ pub(super) struct Owners {
 
 impl Owners {
     pub(super) fn new(config: &Config) -> Self {
-        let kept = match (config.keeps_owners(), config.tells_apart()) {
+        let kept = match (config.keeps_owners(), config.separates_users()) {
             (true, _) => OwnerRetention::Always,
             (false, true) => OwnerRetention::Running,
             (false, false) => OwnerRetention::Never,

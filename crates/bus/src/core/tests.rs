@@ -84,7 +84,7 @@ impl Output {
 
 fn config(pools: Vec<Pool>) -> Config {
     Config {
-        listen: vec![Listen::new(crate::config::Door::Stdio)],
+        listen: vec![Listen::new(crate::config::ListenAddr::Stdio)],
         pools,
         limits: Limits::default(),
         admin: Admin::default(),

@@ -25,10 +25,10 @@ const MAX_ACCEPTS_PER_ROUND: usize = 64;
 
 impl<B: Router> Driver<B> {
     pub(super) fn list_listener(&mut self, slot: u32) {
-        if let Some(door) = self.listeners.get_mut(slot as usize) {
-            door.readable = true;
-            if !door.listed && !self.checks.is_accept_paused() {
-                door.listed = true;
+        if let Some(listener_slot) = self.listeners.get_mut(slot as usize) {
+            listener_slot.readable = true;
+            if !listener_slot.listed && !self.checks.is_accept_paused() {
+                listener_slot.listed = true;
                 self.conns.ready.push(PollToken::Listener(slot));
             }
         }
@@ -37,9 +37,9 @@ impl<B: Router> Driver<B> {
     /// Accepts the pending connections of a listener.
     pub(super) fn accept(&mut self, now: Time, slot: u32) {
         for _ in 0..MAX_ACCEPTS_PER_ROUND {
-            let Some(door) = self.listeners.get_mut(slot as usize) else { return };
-            door.listed = false;
-            let BoundListener::Socket(listener) = &door.entry else { return };
+            let Some(listener_slot) = self.listeners.get_mut(slot as usize) else { return };
+            listener_slot.listed = false;
+            let BoundListener::Socket(listener) = &listener_slot.entry else { return };
             let family = listener.family;
             match listener.accept() {
                 Ok(peer) => {
@@ -47,7 +47,7 @@ impl<B: Router> Driver<B> {
                     self.admit(now, slot, family, peer);
                 }
                 Err(Errno::AGAIN) => {
-                    door.readable = false;
+                    listener_slot.readable = false;
                     return;
                 }
                 Err(Errno::MFILE | Errno::NFILE) if self.evict_several(now) => {}
@@ -98,10 +98,12 @@ impl<B: Router> Driver<B> {
 
     /// Returns `true` if a TCP connection is refused: the listener is for one user, and the peer is another or unknown.
     fn is_foreign(&mut self, listener: usize, peer: &OwnedFd) -> bool {
-        let Some(BoundListener::Socket(door)) = self.listeners.get(listener).map(|door| &door.entry) else {
+        let Some(BoundListener::Socket(bound)) =
+            self.listeners.get(listener).map(|listener_slot| &listener_slot.entry)
+        else {
             return true;
         };
-        let Some(only) = door.only else { return false };
+        let Some(only) = bound.only else { return false };
         let user = narrows_link::peer::user_of(peer.as_fd());
         if user != Some(only) {
             self.log_refused_user(listener, user);

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::{Config, Door};
+use crate::config::{Config, ListenAddr};
 
 /// Descriptors of the bus itself.
 const OWN_DESCRIPTORS: u64 = 64;
@@ -62,9 +62,9 @@ pub(crate) fn cap_connections(config: &Config, limit: u64) -> Option<usize> {
 
 /// Returns the maximum of connections without an identity. If clients can also connect with one, a tenth is reserved for them.
 pub(crate) fn anonymous_connections(config: &Config) -> usize {
-    let is_others = |door: &Door| match door {
-        Door::Tcp(..) => false,
-        Door::Web(web) => web.auth.names_clients(),
+    let is_others = |address: &ListenAddr| match address {
+        ListenAddr::Tcp(..) => false,
+        ListenAddr::Web(web) => web.auth.names_clients(),
         _ => true,
     };
     let most = config.limits.max_connections;

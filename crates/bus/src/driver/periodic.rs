@@ -285,7 +285,7 @@ impl<B: Router> Driver<B> {
             }
         }
         // No connection is waiting, so the shortage is over.
-        if self.listeners.iter().all(|door| !door.readable) {
+        if self.listeners.iter().all(|listener_slot| !listener_slot.readable) {
             self.end_fd_shortage();
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use narrows_bus::config::Door;
+use narrows_bus::config::ListenAddr;
 use serde_json::{Value, json};
 
 use super::claims::Claim;
@@ -27,7 +27,7 @@ const BROKEN: [&[u8]; 6] =
 /// A client that reconnects repeatedly.
 pub(crate) struct Client<'a> {
     pub(crate) number: usize,
-    pub(crate) listener: &'a Door,
+    pub(crate) listener: &'a ListenAddr,
     /// `true` if its workers are shared, so that it is disconnected when it does not read.
     pub(crate) shared: bool,
     pub(crate) random: Rng,

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use narrows_bus::config::Door;
+use narrows_bus::config::ListenAddr;
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 
@@ -99,19 +99,19 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn open(listener: &Door, client: usize, number: u64) -> Result<Self, String> {
+    pub(crate) fn open(listener: &ListenAddr, client: usize, number: u64) -> Result<Self, String> {
         let socket = match listener {
-            Door::Tcp(at) => TcpStream::connect(at).and_then(|socket| {
+            ListenAddr::Tcp(at) => TcpStream::connect(at).and_then(|socket| {
                 socket.set_read_timeout(Some(LINE_TIMEOUT))?;
                 socket.set_write_timeout(Some(LINE_TIMEOUT))?;
                 Ok(Socket::Tcp(socket))
             }),
-            Door::Unix(at) => UnixStream::connect(at).and_then(|socket| {
+            ListenAddr::Unix(at) => UnixStream::connect(at).and_then(|socket| {
                 socket.set_read_timeout(Some(LINE_TIMEOUT))?;
                 socket.set_write_timeout(Some(LINE_TIMEOUT))?;
                 Ok(Socket::Unix(socket))
             }),
-            Door::Stdio | Door::Web(_) => Err(ErrorKind::Unsupported.into()),
+            ListenAddr::Stdio | ListenAddr::Web(_) => Err(ErrorKind::Unsupported.into()),
         };
         let socket = BufReader::new(socket.map_err(|error| format!("cannot connect: {error}"))?);
         Ok(Self {

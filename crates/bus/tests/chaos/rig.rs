@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Share};
+use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{Status, WorkerStatus};
 use narrows_bus::{Bus, Ended};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -56,13 +56,13 @@ impl Rig {
             }
             pool
         };
-        let listen = |at: Door, pool: &str| Listen { pool: Some(pool.into()), ..Listen::new(at) };
+        let listen = |at: ListenAddr, pool: &str| Listen { pool: Some(pool.into()), ..Listen::new(at) };
         let config = Config {
             listen: vec![
-                listen(Door::Tcp("127.0.0.1:0".into()), "all"),
-                listen(Door::Unix(dir.path().join("session.sock")), "session"),
-                listen(Door::Tcp("127.0.0.1:0".into()), "connection"),
-                listen(Door::Unix(dir.path().join("all.sock")), "all"),
+                listen(ListenAddr::Tcp("127.0.0.1:0".into()), "all"),
+                listen(ListenAddr::Unix(dir.path().join("session.sock")), "session"),
+                listen(ListenAddr::Tcp("127.0.0.1:0".into()), "connection"),
+                listen(ListenAddr::Unix(dir.path().join("all.sock")), "all"),
             ],
             pools: vec![
                 Pool { mix_identities: true, ..pool("all", Share::All, true) },
@@ -86,7 +86,7 @@ impl Rig {
         Self { bus, dir, mark, runtime, before }
     }
 
-    pub(crate) fn listener(&self, listener: usize) -> (&Door, bool) {
+    pub(crate) fn listener(&self, listener: usize) -> (&ListenAddr, bool) {
         (&self.bus.addresses()[listener], listener == 0 || listener == 3)
     }
 

@@ -87,8 +87,10 @@ fn many_clients_do_not_mix() {
 fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let rig =
-        Rig::new(Mode::Mirror, Config { listen: vec![Listen::new(Door::Unix(path.clone()))], ..config("") });
+    let rig = Rig::new(
+        Mode::Mirror,
+        Config { listen: vec![Listen::new(ListenAddr::Unix(path.clone()))], ..config("") },
+    );
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.write_all(b"[\"flood\",3000000]\n[\"flood\",3]\n").unwrap();
     let mut reader = BufReader::new(socket);
@@ -128,8 +130,8 @@ fn a_slow_reader_gets_the_reason_of_its_disconnect() {
     for is_unix in [false, true] {
         for pause in [Duration::ZERO, Duration::from_secs(4)] {
             let listen = match is_unix {
-                true => Listen::new(Door::Unix(path.clone())),
-                false => Listen::new(Door::Tcp("127.0.0.1:0".into())),
+                true => Listen::new(ListenAddr::Unix(path.clone())),
+                false => Listen::new(ListenAddr::Tcp("127.0.0.1:0".into())),
             };
             let rig = Rig::new(Mode::Mirror, Config { listen: vec![listen], ..config("") });
             // 8 MB, more than any socket buffers.
@@ -382,6 +384,6 @@ fn what_cannot_work_is_an_error_at_once() {
         }
         assert!(matches!(start(limited), StartError::Unlimited { source, .. } if source == why));
     }
-    let everybody = Listen::new(Door::Tcp("0.0.0.0:0".into()));
+    let everybody = Listen::new(ListenAddr::Tcp("0.0.0.0:0".into()));
     assert!(matches!(start(Config { listen: vec![everybody], ..config("") }), StartError::Listen(_)));
 }

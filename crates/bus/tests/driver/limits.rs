@@ -15,7 +15,7 @@ impl Real {
     }
 
     fn connect(&self) -> Peer {
-        let Door::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
+        let ListenAddr::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
         let socket = TcpStream::connect(at).unwrap();
         socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Peer { reader: BufReader::new(socket) }
@@ -133,7 +133,7 @@ fn connections_without_identity_leave_room_for_users_of_this_machine() {
     let path = dir.path().join("s");
     let mut config = config("exec cat");
     config.limits.max_connections = 10;
-    config.listen.push(Listen::new(Door::Unix(path.clone())));
+    config.listen.push(Listen::new(ListenAddr::Unix(path.clone())));
     let real = Real { bus: Bus::start(config, Vec::new()).unwrap() };
     let mut peers: Vec<Peer> = (0..9).map(|_| real.connect()).collect();
     peers.iter_mut().for_each(Peer::speaks);

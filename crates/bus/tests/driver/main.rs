@@ -17,7 +17,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool};
+use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool};
 use narrows_bus::{Bus, Ended};
 
 use simple_router::{Event, Mode, SimpleRouter};
@@ -34,7 +34,7 @@ struct Rig {
 /// Returns a configuration with a free port, whose workers run `script` in a shell.
 fn config(script: &str) -> Config {
     Config {
-        listen: vec![Listen::new(Door::Tcp("127.0.0.1:0".into()))],
+        listen: vec![Listen::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
         pools: vec![Pool::new("p", vec!["/bin/sh".into(), "-c".into(), script.into()])],
         limits: Limits::default(),
         admin: Admin::default(),
@@ -50,7 +50,7 @@ impl Rig {
     }
 
     fn connect(&self) -> Peer {
-        let Door::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
+        let ListenAddr::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
         let socket = TcpStream::connect(at).unwrap();
         socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Peer { reader: BufReader::new(socket) }

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use narrows_bus::config::{Auth, Config, Door, Listen};
+use narrows_bus::config::{Auth, Config, Listen, ListenAddr};
 
 use super::simple_router::{Event, Mode};
 use super::{Rig, config};
@@ -32,11 +32,11 @@ fn as_other(address: &str) -> Option<String> {
 
 /// Returns a bus at this address that returns all lines.
 fn rig(address: &str, auth: Auth) -> Option<(Rig, String)> {
-    let listen = Listen { auth, ..Listen::new(Door::Tcp(address.into())) };
+    let listen = Listen { auth, ..Listen::new(ListenAddr::Tcp(address.into())) };
     // Not every machine has IPv6.
     std::net::TcpListener::bind(address).ok()?;
     let rig = Rig::new(Mode::Mirror, Config { listen: vec![listen], ..config("") });
-    let Door::Tcp(at) = &rig.bus.addresses()[0] else { panic!("a port") };
+    let ListenAddr::Tcp(at) = &rig.bus.addresses()[0] else { panic!("a port") };
     let at = at.clone();
     Some((rig, at))
 }

@@ -19,7 +19,7 @@ fn options(owners: &Path) -> StartOptions {
 
 fn config(listen: &str, auth: Auth) -> Config {
     let mut listen = Listen::parse(listen).unwrap();
-    if let Door::Web(web) = &mut listen.at {
+    if let ListenAddr::Web(web) = &mut listen.at {
         web.auth = auth;
         web.tokens = (auth == Auth::Token).then(|| "tokens.toml".into());
     }

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool, Protocol, Share};
+use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus, Ended};
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,7 +24,7 @@ fn start(instances: u32) -> Bus {
     let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
     let pool = Pool { instances, share: Share::All, protocol: Protocol::JsonRpc, ..Pool::new("p", shell) };
     let config = Config {
-        listen: vec![Listen::new(Door::Tcp("127.0.0.1:0".into()))],
+        listen: vec![Listen::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
         pools: vec![pool],
         limits: Limits::default(),
         admin: Admin::default(),
@@ -34,7 +34,7 @@ fn start(instances: u32) -> Bus {
 }
 
 fn connect(bus: &Bus) -> BufReader<TcpStream> {
-    let Door::Tcp(at) = &bus.addresses()[0] else { panic!("a port") };
+    let ListenAddr::Tcp(at) = &bus.addresses()[0] else { panic!("a port") };
     let socket = TcpStream::connect(at).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     BufReader::new(socket)

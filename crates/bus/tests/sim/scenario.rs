@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_bus::config::{Admin, Auth, Config, Door, Limits, Listen, Pool, Protocol, Share};
+use narrows_bus::config::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
 
 use crate::oracle::Kind;
 use crate::random::Random;
@@ -99,7 +99,7 @@ impl Scenario {
             .map(|name| Listen {
                 pool: Some(name.clone()),
                 pools: Some(all.clone()),
-                ..Listen::new(Door::Stdio)
+                ..Listen::new(ListenAddr::Stdio)
             })
             .collect();
         let tight = !calm && random.one_in(3);
@@ -130,11 +130,12 @@ impl Scenario {
     /// Lets clients authenticate, so that sessions have owners and no observers.
     fn ask_who(&mut self) {
         for listen in &mut self.config.listen {
-            let Ok(Listen { at: Door::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {
+            let Ok(Listen { at: ListenAddr::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp")
+            else {
                 return;
             };
             web.auth = Auth::Token;
-            listen.at = Door::Web(web);
+            listen.at = ListenAddr::Web(web);
         }
         self.config.limits.replay_bytes = 0;
     }

@@ -5,7 +5,7 @@ mod moves;
 
 use std::collections::BTreeMap;
 
-use narrows_bus::config::{Admin, Auth, Config, Door, Limits, Listen, Pool, Share};
+use narrows_bus::config::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{Action, ClientId, ClientInfo, Core, CoreOutput, PoolId, Time, WorkerId};
 use narrows_wire::View;
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ pub(crate) struct Watched<'a> {
 }
 
 fn config(limit: usize) -> Config {
-    let Ok(Listen { at: Door::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {
+    let Ok(Listen { at: ListenAddr::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {
         unreachable!("it is a place")
     };
     web.auth = Auth::Token;
@@ -81,7 +81,7 @@ fn config(limit: usize) -> Config {
     pool.client_meta = vec!["n".to_owned()];
     (pool.share, pool.mix_identities, pool.max_instances) = (Share::All, true, 1);
     Config {
-        listen: vec![Listen::new(Door::Web(web))],
+        listen: vec![Listen::new(ListenAddr::Web(web))],
         pools: vec![pool],
         limits: Limits { replay_bytes: limit, ..Limits::default() },
         admin: Admin::default(),

@@ -40,13 +40,13 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     if let (Some(route), Some(wished)) = (&mut route, &model.model) {
         route.model.clone_from(wished);
     }
-    for left_out in &resolved.left_out {
-        tracing::info!("{left_out}");
+    for warning in &resolved.deferred_warnings {
+        tracing::info!("{warning}");
     }
     for warning in loaded.warnings.iter().chain(&resolved.warnings) {
         tracing::warn!("{warning}");
     }
-    let demo = resolved.routes.is_empty();
+    let demo = resolved.endpoints.is_empty();
     if demo {
         if model.layer() != Layer::default() {
             return Err(Failure::no_endpoint());

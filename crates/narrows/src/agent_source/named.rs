@@ -5,18 +5,18 @@ use std::path::Path;
 use narrows_process::{SpawnError, Spec};
 
 use crate::cli::value;
-use crate::config::{self, AgentEntry, Variables, WrongAgents};
+use crate::config::{self, AgentEntry, InvalidAgents, Variables};
 use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
 
 /// Returns the configured agents, and the invalid ones.
-pub(crate) fn agents(config: Option<&Path>) -> Result<(Vec<AgentEntry>, WrongAgents), Failure> {
+pub(crate) fn agents(config: Option<&Path>) -> Result<(Vec<AgentEntry>, InvalidAgents), Failure> {
     let loaded = config::load(config, &Variables::of_process())?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(loaded.file.map(|file| (file.agents, file.wrong_agents)).unwrap_or_default())
+    Ok(loaded.file.map(|file| (file.agents, file.invalid_agents)).unwrap_or_default())
 }
 
 /// Finds an agent by name, or takes `wanted` as a program with arguments. Also returns the known names.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use narrows_bus::config::{self, Door, Listen, expand_home};
+use narrows_bus::config::{self, Listen, ListenAddr, expand_home};
 
 use super::{help, value};
 use crate::environment;
@@ -48,12 +48,12 @@ pub(crate) struct Bus {
     pub(crate) listen: Vec<Listen>,
 
     /// Same as --listen tcp://HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", value_parser = Door::tcp)]
-    pub(crate) tcp: Vec<Door>,
+    #[arg(long, value_name = "HOST:PORT", value_parser = ListenAddr::tcp)]
+    pub(crate) tcp: Vec<ListenAddr>,
 
     /// Same as --listen unix:PATH
-    #[arg(long, value_name = "PATH", value_parser = Door::unix)]
-    pub(crate) unix: Vec<Door>,
+    #[arg(long, value_name = "PATH", value_parser = ListenAddr::unix)]
+    pub(crate) unix: Vec<ListenAddr>,
 
     /// Same as --listen stdio:
     #[arg(long)]
@@ -198,7 +198,7 @@ pub(super) fn parse_listener(url: &str) -> Result<Listen, String> {
 fn listen(url: &str) -> Result<Listen, String> {
     let listen = parse_listener(url)?;
     let problem = match &listen.at {
-        Door::Web(web) => web.problem(),
+        ListenAddr::Web(web) => web.problem(),
         _ => None,
     };
     problem.map_or(Ok(listen), |_| {

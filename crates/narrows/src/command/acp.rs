@@ -145,7 +145,7 @@ pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
     let flags = Flags { model, errors, data_dir, no_store };
     let mut resolved = config::resolve(&flags, loaded.file, &variables)?;
     let settings = resolved.settings(&flags.model)?;
-    for warning in loaded.warnings.iter().chain(&resolved.warnings).chain(&resolved.left_out) {
+    for warning in loaded.warnings.iter().chain(&resolved.warnings).chain(&resolved.deferred_warnings) {
         tracing::warn!("{warning}");
     }
     if settings.routes.is_empty() && flags.model.layer() != Layer::default() {

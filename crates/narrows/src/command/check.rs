@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use narrows_base::text::multi_line;
-use narrows_bus::config::{self, Config, Here, Inspected, Pool};
+use narrows_bus::config::{self, Config, Inspected, Machine, Pool};
 use narrows_config::{Finding, Severity, SourcePos};
 use narrows_policy::Rules;
 use serde_json::{Value, json};
@@ -52,9 +52,9 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             }
             continue;
         }
-        let here = Here { environment: &environment, ours: "narrows" };
+        let machine = Machine { environment: &environment, own_program: "narrows" };
         let home = environment::home();
-        let outcome = text.map(|text| config::inspect(&text, path, home.as_deref(), Some(here)));
+        let outcome = text.map(|text| config::inspect(&text, path, home.as_deref(), Some(machine)));
         for pool in governed(&outcome) {
             let manifest = pool.manifest.as_deref();
             let served = manifest.map(|manifest| manifests::check_served(manifest, args.strict, json));
@@ -92,10 +92,10 @@ fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Pool>
 /// Adds findings of files that a bus reads at its start.
 fn with_file_findings(mut inspected: Inspected, path: &Path) -> Inspected {
     let Some(config) = &inspected.config else { return inspected };
-    let (mistakes, strange) = identity_files::bus_findings(config, path, &inspected.files);
+    let (errors, strange) = identity_files::bus_findings(config, path, &inspected.files);
     inspected.warnings.extend(strange);
     inspected.warnings.extend(identity_files::identity_warnings(config));
-    if mistakes.is_empty() { inspected } else { Inspected { config: None, mistakes, ..inspected } }
+    if errors.is_empty() { inspected } else { Inspected { config: None, errors, ..inspected } }
 }
 
 /// Returns `true` if a bus would start with the file; with `strict`, without warnings.
@@ -153,14 +153,14 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 fn print_problems(outcome: &Result<Inspected, Failure>) {
     let color = Color::for_stderr();
     match outcome {
-        Ok(Inspected { mistakes, warnings, .. }) => print_findings(mistakes, warnings),
+        Ok(Inspected { errors, warnings, .. }) => print_findings(errors, warnings),
         Err(failure) => output::write_stderr(&failure.render(color)),
     }
 }
 
-fn print_findings(mistakes: &[Finding], warnings: &[Finding]) {
-    for mistake in mistakes {
-        output::write_stderr(&Failure::config_finding(mistake).render(Color::for_stderr()));
+fn print_findings(errors: &[Finding], warnings: &[Finding]) {
+    for error in errors {
+        output::write_stderr(&Failure::config_finding(error).render(Color::for_stderr()));
     }
     for warning in warnings {
         output::write_stderr(&format!("warning: {}\n", line(&warning.to_string())));
@@ -176,7 +176,7 @@ fn summary(path: &Path, config: &Config, verbose: bool) -> String {
     let (pools, places) = (many(config.pools.len(), "pool"), many(config.listen.len(), "listener"));
     let line = line(&format!("{}: {pools}, {places}", path.display()));
     match verbose {
-        true => format!("# {line}\n{}", multi_line(&config::shown::toml(config))),
+        true => format!("# {line}\n{}", multi_line(&config::render::toml(config))),
         false => format!("{line}\n"),
     }
 }
@@ -189,7 +189,7 @@ fn file_json(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFile
     };
     let warnings = findings_json(&inspected.warnings, &file);
     let Some(config) = &inspected.config else {
-        let mistakes = findings_json(&inspected.mistakes, &file);
+        let mistakes = findings_json(&inspected.errors, &file);
         return json!({"file": file, "ok": false, "mistakes": mistakes, "warnings": warnings});
     };
     let mut object = json!({
@@ -200,7 +200,7 @@ fn file_json(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFile
         "listeners": config.listen.len(),
     });
     if args.verbose {
-        object["settings"] = config::shown::json(config);
+        object["settings"] = config::render::json(config);
     }
     object
 }

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use narrows_bus::config::{self, Door, Listen, Web};
+use narrows_bus::config::{self, Listen, ListenAddr, Web};
 use narrows_remote::server::{Auth, Limits, Listener};
 use narrows_remote::tls::TlsFiles;
 
@@ -82,7 +82,7 @@ fn max_unauthenticated_sockets(limits: &config::Limits) -> usize {
 }
 
 /// Returns two listeners with the same address.
-pub(super) fn find_duplicate_listener(listen: &[Listen]) -> Option<(&Door, &Door)> {
+pub(super) fn find_duplicate_listener(listen: &[Listen]) -> Option<(&ListenAddr, &ListenAddr)> {
     let mut pairs =
         listen.iter().enumerate().flat_map(|(at, one)| listen[..at].iter().map(|other| (&one.at, &other.at)));
     pairs.find(|(one, other)| one.is_same(other))

@@ -1,4 +1,4 @@
-//! `[agents.NAME]` in `narrows.toml`: agents that can be called by a name.
+//! Reads `[agents.NAME]` of `narrows.toml`: named agents.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::error::{ConfigError, Origin};
 use super::file::{string, texts};
 use crate::cli::{Protocol, value};
 
-/// What may stand in `[agents.NAME]`.
-const AGENT: &[&str] = &[
+/// The keys of `[agents.NAME]`.
+const AGENT_KEYS: &[&str] = &[
     "command",
     "env",
     "clean_env",
@@ -31,60 +31,57 @@ const AGENT: &[&str] = &[
     "silence_timeout",
 ];
 
-/// What the built-in agent is called where agents are called by name.
+/// The name of the built-in agent.
 pub(crate) const BUILT_IN: &str = "built-in";
 
-/// Agents of a file that cannot be used, by their names, and why.
-pub(crate) type WrongAgents = Vec<(String, ConfigError)>;
+/// The names of agents that cannot be used, each with the error.
+pub(crate) type InvalidAgents = Vec<(String, ConfigError)>;
 
-/// An agent of a file.
+/// A named agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AgentEntry {
-    /// Its name.
     pub(crate) name: String,
-    /// Where it stands.
+    /// The position of its table.
     pub(crate) origin: Option<Origin>,
     /// The program and its arguments; never empty.
     pub(crate) command: Vec<String>,
-    /// Variables it gets.
+    /// Variables added to its environment.
     pub(crate) env: Vec<(String, String)>,
-    /// Whether it gets the ordinary variables only.
+    /// `true` if it inherits only basic variables and `pass_env`.
     pub(crate) clean_env: bool,
-    /// What else it gets then.
+    /// Patterns of the variables that it inherits with `clean_env`.
     pub(crate) pass_env: Vec<String>,
-    /// What it may do unasked.
+    /// The access preset.
     pub(crate) access: Option<Access>,
-    /// The program that runs the commands it asks permission for.
+    /// The program that runs the commands for which the agent asks permission.
     pub(crate) commands_run_by: CommandRunner,
-    /// The file of its rules.
+    /// The file of policy rules.
     pub(crate) policy: Option<PathBuf>,
-    /// The model of its sessions.
     pub(crate) model: Option<String>,
-    /// Their mode.
     pub(crate) mode: Option<String>,
-    /// The file of its MCP servers.
+    /// The file of MCP servers.
     pub(crate) mcp: Option<PathBuf>,
-    /// The version to offer.
+    /// The protocol version to offer.
     pub(crate) protocol: Option<Protocol>,
-    /// What the usage it tells is the sum of.
+    /// The scope of the usage that the agent reports.
     pub(crate) counted: Counted,
-    /// How long it may take to answer the first message.
+    /// Time for the agent to answer `initialize`.
     pub(crate) initialize_timeout: Option<Duration>,
-    /// How long it may take to open a session.
+    /// Time for the agent to open a session.
     pub(crate) session_timeout: Option<Duration>,
-    /// How long a cancelled turn may take to end.
+    /// Time for the agent to end a canceled turn.
     pub(crate) cancel_grace: Option<Duration>,
-    /// How long it may say nothing at all.
+    /// The turn is canceled after this long without output; zero disables.
     pub(crate) silence_timeout: Option<Duration>,
 }
 
-/// Reads one of them.
+/// Reads a named agent.
 pub(super) fn agent((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<AgentEntry> {
     if name == BUILT_IN {
         node.fail("is a reserved name", Some("it is the built-in agent".to_owned()));
     }
     let table = node.table()?;
-    table.only(AGENT, &[]);
+    table.only(AGENT_KEYS, &[]);
     let Some(command) = table.get("command") else {
         node.fail("has no `command`", Some("write command = [\"opencode\", \"acp\"]".to_owned()));
         return None;
@@ -138,7 +135,7 @@ fn counted(name: &str) -> Option<Counted> {
     }
 }
 
-/// Variables, by names that variables can have.
+/// Reads variables and checks their names.
 fn environment(node: Item<'_>) -> Option<Vec<(String, String)>> {
     let variables = texts(node)?;
     if variables.iter().any(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
@@ -147,7 +144,7 @@ fn environment(node: Item<'_>) -> Option<Vec<(String, String)>> {
     Some(variables)
 }
 
-/// Returns the program and its arguments.
+/// Reads the program and its arguments. A URL is an error.
 fn command_of(node: Item<'_>) -> Option<Vec<String>> {
     let words = node.command()?;
     let url = &words[0];
@@ -160,7 +157,7 @@ fn command_of(node: Item<'_>) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Returns `true` if this is the address of a remote agent, as `--agent` takes it.
+/// Returns `true` if this is the address of a remote agent, as `--agent` accepts it.
 fn is_url(word: &str) -> bool {
     ["ws://", "wss://", "http://", "https://", "tcp://", "unix:"]
         .iter()

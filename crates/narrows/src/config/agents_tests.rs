@@ -1,4 +1,4 @@
-//! What may stand in `[agents.NAME]`, and what may not.
+//! Tests of `[agents.NAME]`.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use super::*;
 
 fn parse(text: &str) -> Result<Vec<AgentEntry>, ConfigError> {
     let file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
-    match file.wrong_agents.into_iter().next() {
+    match file.invalid_agents.into_iter().next() {
         Some((_, error)) => Err(error),
         None => Ok(file.agents),
     }
 }
 
-/// The one agent of a file.
+/// Parses a file with one agent.
 #[track_caller]
 fn only(text: &str) -> AgentEntry {
     let [entry] = <[AgentEntry; 1]>::try_from(parse(text).expect(text)).expect("one agent");
@@ -83,7 +83,7 @@ silence_timeout = "0"
 }
 
 #[test]
-fn a_command_is_a_list_or_a_text_in_the_quotes_of_a_shell() {
+fn a_command_is_a_list_or_a_text_with_shell_quotes() {
     #[track_caller]
     fn check(command: &str, expected: &[&str]) {
         let entry = only(&format!("[agents.a]\ncommand = {command}"));
@@ -97,7 +97,7 @@ fn a_command_is_a_list_or_a_text_in_the_quotes_of_a_shell() {
 }
 
 #[test]
-fn what_is_let_pass_means_that_the_rest_is_not() {
+fn pass_env_implies_a_clean_environment() {
     for (settings, clean) in [
         ("", false),
         ("pass_env = []", true),
@@ -112,7 +112,7 @@ fn what_is_let_pass_means_that_the_rest_is_not() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_what_may_be_meant() {
+fn invalid_agents_are_refused_with_a_suggestion() {
     #[track_caller]
     fn check(text: &str, line: u32, message: &str, hint: Option<&str>) {
         let error = parse(text).expect_err(text);
@@ -133,7 +133,7 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
         let message = format!("unknown setting `{key}` in [agents.a]");
         check(&format!("[agents.a]\ncommand = 'a'\n{key} = 1"), 3, &message, Some(near));
     }
-    let all = format!("valid settings are: {}", AGENT.join(", "));
+    let all = format!("valid settings are: {}", AGENT_KEYS.join(", "));
     check("[agents.a]\nspeed = 1", 2, "unknown setting `speed` in [agents.a]", Some(&all));
     for (setting, message) in [
         ("command = ''", "command` must be a text that is not empty"),
@@ -202,20 +202,20 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
 }
 
 #[test]
-fn one_wrong_agent_leaves_the_others_usable() {
+fn an_invalid_agent_leaves_the_others_usable() {
     let text = "[agents.a]\ncommand = 'a'\n[agents.b]\ncomand = 'b'\n[agents.c]\ncommand = 'c'\n";
     let file = File::parse(Path::new("/c/narrows.toml"), text, None).expect("the rest is right");
     let names: Vec<&str> = file.agents.iter().map(|agent| agent.name.as_str()).collect();
     assert_eq!(names, ["a", "c"]);
     let wrong: Vec<String> =
-        file.wrong_agents.iter().map(|(name, error)| format!("{name} {error}")).collect();
+        file.invalid_agents.iter().map(|(name, error)| format!("{name} {error}")).collect();
     assert_eq!(wrong, ["b /c/narrows.toml:4: unknown setting `comand` in [agents.b]"]);
 }
 
 #[test]
 fn the_documentation_has_every_setting_and_valid_examples() {
     let page = include_str!("../../../../docs/reference/narrows-toml.md");
-    for setting in AGENT {
+    for setting in AGENT_KEYS {
         assert!(page.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in narrows-toml.md");
     }
     let mut examples = page.split("```toml\n").skip(1).peekable();
@@ -228,7 +228,7 @@ fn the_documentation_has_every_setting_and_valid_examples() {
 
 proptest! {
     #[test]
-    fn a_command_is_read_as_it_was_meant(words in vec("\\PC{0,12}", 1..6), name in "\\PC{1,12}") {
+    fn any_command_is_read_unchanged(words in vec("\\PC{0,12}", 1..6), name in "\\PC{1,12}") {
         let list: toml::Value = words.clone().into();
         let line: toml::Value = shlex::try_join(words.iter().map(String::as_str)).expect("no NUL").into();
         for command in [list, line] {
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_written_is_read_or_refused(
+    fn any_text_is_read_or_refused_with_a_line(
         lines in vec("(command|env|pass_env|clean_env|protocol|usage|access|policy|mcp|model|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.= -]{0,20}", 0..6),
     ) {
         let text = format!("[agents.a]\n{}", lines.join("\n"));

@@ -1,4 +1,4 @@
-//! What is wrong with a setting, and where it stands.
+//! Errors about settings, with their origin.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,30 +6,27 @@ use std::path::PathBuf;
 
 use narrows_config::{Finding, Item, SourcePos};
 
-/// Where a setting stands.
+/// The source of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// In a file, at this line.
     File {
-        /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// From 1.
         line: usize,
     },
-    /// In this variable.
+    /// An environment variable.
     Variable(Cow<'static, str>),
-    /// Among the arguments, as this one.
+    /// A command-line option, with its hyphens.
     Flag(&'static str),
 }
 
 impl Origin {
-    /// The position of a value.
+    /// Returns the position of a value in its file.
     pub(super) fn of_item(item: Item<'_>) -> Self {
         let line = item.findings.pos(item.node.at).line;
         Self::File { path: item.findings.file().into(), line }
     }
 
-    /// In this variable.
     pub(crate) fn variable(name: impl Into<Cow<'static, str>>) -> Self {
         Self::Variable(name.into())
     }
@@ -49,11 +46,9 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {message}")]
 pub(crate) struct ConfigError {
-    /// Where it stands.
     pub(crate) origin: Origin,
-    /// What is wrong with it, with its name; never with the value of a key.
+    /// Names the setting. Never contains the value of an API key.
     pub(crate) message: String,
-    /// What to do about it.
     pub(crate) hint: Option<String>,
 }
 
@@ -74,12 +69,10 @@ impl From<ConfigError> for Finding {
 }
 
 impl ConfigError {
-    /// Without a hint.
     pub(crate) fn new(origin: Origin, message: impl Into<String>) -> Self {
         Self { origin, message: message.into(), hint: None }
     }
 
-    /// The same, with a hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -1,4 +1,4 @@
-//! `narrows.toml`: what may stand in it, and what it means.
+//! Reads `narrows.toml`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,19 +9,19 @@ use narrows_govern::GateTimeouts;
 use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
 
-use super::agents::{AgentEntry, WrongAgents, agent};
+use super::agents::{AgentEntry, InvalidAgents, agent};
 use super::error::{ConfigError, Origin};
-use super::layer::{Header, Hidden, Key, Layer, Proxy};
+use super::layer::{Header, HiddenText, Key, Layer, Proxy};
 use crate::cli::{Errors, NamedBy, RemoteArgs, target, value};
 
-/// The name of the endpoint that the variables form.
-pub(crate) const ENV: &str = "env";
+/// The name of the endpoint that environment variables describe.
+pub(crate) const ENV_ENDPOINT: &str = "env";
 
-/// The name of the endpoint that `--base-url` forms.
-pub(crate) const FLAGS: &str = "flags";
+/// The name of the endpoint that `--base-url` describes.
+pub(crate) const FLAGS_ENDPOINT: &str = "flags";
 
-/// What may stand outside any table.
-const TOP: &[&str] = &[
+/// The keys outside any table.
+const TOP_LEVEL_KEYS: &[&str] = &[
     "default",
     "system",
     "errors",
@@ -35,8 +35,8 @@ const TOP: &[&str] = &[
     "acp",
 ];
 
-/// What may stand in `[endpoint.NAME]`.
-const ENDPOINT: &[&str] = &[
+/// The keys of `[endpoint.NAME]`.
+const ENDPOINT_KEYS: &[&str] = &[
     "base_url",
     "model",
     "key_env",
@@ -57,78 +57,72 @@ const ENDPOINT: &[&str] = &[
     "total_timeout",
 ];
 
-/// What may stand in `[limits]`.
-const LIMITS: &[&str] = &["requests_per_turn", "tool_timeout", "server_start_timeout"];
+/// The keys of `[limits]`.
+const LIMITS_KEYS: &[&str] = &["requests_per_turn", "tool_timeout", "server_start_timeout"];
 
-/// What may stand in `[acp]`.
-const ACP: &[&str] = &["connect", "token_file", "ca", "cert", "key", "grace"];
+/// The keys of `[acp]`.
+const ACP_KEYS: &[&str] = &["connect", "token_file", "ca", "cert", "key", "grace"];
 
-/// What a file says.
+/// The settings of a `narrows.toml`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct File {
-    /// The endpoint to begin with.
-    pub(crate) default: Option<String>,
-    /// What every conversation begins with.
-    pub(crate) system: Option<String>,
-    /// How a client hears of a model that failed.
+    /// The name of the default endpoint.
+    pub(crate) default_endpoint: Option<String>,
+    /// The system prompt of the built-in agent.
+    pub(crate) system_prompt: Option<String>,
+    /// How failures of the model are reported to clients.
     pub(crate) errors: Option<Errors>,
-    /// Where sessions are kept.
+    /// The directory of stored sessions.
     pub(crate) data_dir: Option<PathBuf>,
-    /// Whether they are kept at all.
+    /// `false`: sessions are not stored.
     pub(crate) store: Option<bool>,
-    /// How fast the built-in model speaks.
+    /// How long the demo model waits before each word.
     pub(crate) pace: Option<Duration>,
-    /// The endpoints, in the order of the file.
-    pub(crate) endpoints: Vec<Entry>,
-    /// The limits of a turn.
+    /// In the order of the file.
+    pub(crate) endpoints: Vec<EndpointEntry>,
     pub(crate) limits: Limits,
-    /// How long what may take behind a gate, where it is not the usual.
+    /// The timeouts of a gate that `[deadlines]` sets, by name.
     pub(crate) deadlines: Vec<(&'static str, Duration)>,
-    /// The agents that have names, in the order of the file.
+    /// In the order of the file.
     pub(crate) agents: Vec<AgentEntry>,
-    /// Agents that cannot be used: an error only for those who name one.
-    pub(crate) wrong_agents: WrongAgents,
-    /// The remote agent that a bare `narrows acp` is.
+    /// Agents that cannot be used. The error matters only to a command that names one.
+    pub(crate) invalid_agents: InvalidAgents,
     pub(crate) acp: Acp,
-    /// Keys in their old spelling.
+    /// Warnings about keys in their old spelling.
     pub(crate) warnings: Vec<Finding>,
 }
 
-/// The remote agent that a bare `narrows acp` is.
+/// The remote agent to which `narrows acp` without options connects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Acp {
-    /// Where it is.
     pub(crate) connect: Option<Target>,
-    /// How it is reached.
     pub(crate) remote: RemoteArgs,
 }
 
-/// One endpoint of a file.
+/// An endpoint of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
-    /// Its name.
+pub(crate) struct EndpointEntry {
     pub(crate) name: String,
-    /// Where it stands.
+    /// The position of its table.
     pub(crate) origin: Origin,
-    /// What is said about it.
     pub(crate) layer: Layer,
-    /// A setting that cannot be used, which makes all of it unusable: an error only for a command that begins with it.
-    pub(crate) wrong: Option<ConfigError>,
+    /// Why the endpoint cannot be used. The error matters only to a command that starts with this endpoint.
+    pub(crate) error: Option<ConfigError>,
 }
 
 /// The limits of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// How often the model may be asked.
+    /// The most requests to the model.
     pub(crate) requests_per_turn: Option<u32>,
-    /// How long a tool may take.
-    pub(crate) tool: Option<Duration>,
-    /// How long a server may take to start.
-    pub(crate) server_start: Option<Duration>,
+    /// Time for a tool call.
+    pub(crate) tool_timeout: Option<Duration>,
+    /// Time for an MCP server to start.
+    pub(crate) server_start_timeout: Option<Duration>,
 }
 
 impl File {
-    /// Reads the text of the file at `path`. Relative paths in it are meant from where it lies, `~` is `home`.
+    /// Parses the text of the file at `path`. Relative paths in it start from its directory; `~` is `home`.
     pub(crate) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let findings = Findings::new(&name, text);
@@ -143,8 +137,8 @@ impl File {
         let findings = Findings::new(&name, text);
         let file = Self::read(&findings, path, home).unwrap_or_default();
         let (mut errors, warnings) = findings.into_errors_and_warnings();
-        let of_endpoints = file.endpoints.into_iter().filter_map(|entry| entry.wrong);
-        let of_agents = file.wrong_agents.into_iter().map(|(_, error)| error);
+        let of_endpoints = file.endpoints.into_iter().filter_map(|entry| entry.error);
+        let of_agents = file.invalid_agents.into_iter().map(|(_, error)| error);
         errors.extend(of_endpoints.chain(of_agents).map(Finding::from));
         errors.sort_by_key(|finding| finding.pos);
         (errors, warnings)
@@ -156,7 +150,7 @@ impl File {
         file(node.as_table(findings)?, paths)
     }
 
-    /// The variables in which keys are to be found.
+    /// Returns the names of the variables that hold API keys.
     pub(crate) fn key_variables(&self) -> impl Iterator<Item = &str> {
         self.endpoints.iter().filter_map(|entry| match &entry.layer.key {
             Some(Key::Variable(name)) => Some(name.as_str()),
@@ -166,13 +160,13 @@ impl File {
 }
 
 fn file(table: Table<'_>, paths: Paths<'_>) -> Option<File> {
-    table.only(TOP, &[]);
+    table.only(TOP_LEVEL_KEYS, &[]);
     let endpoints = table.read("endpoint", |node| endpoints(node, paths)).unwrap_or_default();
-    let default = table.read("default", |node| chosen(node, &endpoints));
-    let (agents, wrong_agents) = table.read("agents", |node| agents(node, paths)).unwrap_or_default();
+    let default_endpoint = table.read("default", |node| read_default(node, &endpoints));
+    let (agents, invalid_agents) = table.read("agents", |node| agents(node, paths)).unwrap_or_default();
     Some(File {
-        default,
-        system: table.read("system", string),
+        default_endpoint,
+        system_prompt: table.read("system", string),
         errors: table.read("errors", |node| node.named(Errors::from_name, &Errors::NAMES)),
         data_dir: table.read("data_dir", |item| item.path(paths)),
         store: table.read("store", Item::flag),
@@ -180,29 +174,29 @@ fn file(table: Table<'_>, paths: Paths<'_>) -> Option<File> {
         limits: table.read("limits", limits).unwrap_or_default(),
         deadlines: table.read("deadlines", deadlines).unwrap_or_default(),
         agents,
-        wrong_agents,
+        invalid_agents,
         acp: table.read("acp", |node| acp(node, paths)).unwrap_or_default(),
         endpoints,
         warnings: Vec::new(),
     })
 }
 
-fn endpoints(node: Item<'_>, paths: Paths<'_>) -> Option<Vec<Entry>> {
+fn endpoints(node: Item<'_>, paths: Paths<'_>) -> Option<Vec<EndpointEntry>> {
     let read = |(name, item): (&str, Item<'_>)| {
         item.findings.isolated(|| endpoint((name, item), paths)).map_err(ConfigError::from).unwrap_or_else(
-            |error| Entry {
+            |error| EndpointEntry {
                 name: name.to_owned(),
                 origin: error.origin.clone(),
                 layer: Layer::default(),
-                wrong: Some(error),
+                error: Some(error),
             },
         )
     };
     Some(node.table()?.entries().map(read).collect())
 }
 
-/// The name of one of the endpoints.
-fn chosen(node: Item<'_>, endpoints: &[Entry]) -> Option<String> {
+/// Reads the name of the default endpoint, which must be one of `endpoints`.
+fn read_default(node: Item<'_>, endpoints: &[EndpointEntry]) -> Option<String> {
     let name = node.text()?;
     let names = || endpoints.iter().map(|entry| entry.name.as_str());
     if names().any(|known| known == name) {
@@ -216,13 +210,13 @@ fn chosen(node: Item<'_>, endpoints: &[Entry]) -> Option<String> {
     None
 }
 
-fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Entry> {
-    if [ENV, FLAGS].contains(&name) {
+fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<EndpointEntry> {
+    if [ENV_ENDPOINT, FLAGS_ENDPOINT].contains(&name) {
         let hint = "`env` is the endpoint of the OPENAI_ variables, `flags` that of --base-url";
         node.fail("is a reserved name", Some(hint.to_owned()));
     }
     let table = node.table()?;
-    table.only(ENDPOINT, &[]);
+    table.only(ENDPOINT_KEYS, &[]);
     let keys = ["key", "key_env", "key_file"].map(|key| table.get(key));
     if let [_, Some(second), ..] | [.., Some(second)] = &keys
         && keys.iter().flatten().count() > 1
@@ -231,7 +225,7 @@ fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Entry> {
     }
     let [key, key_env, key_file] = keys;
     let key = match (key, key_env, key_file) {
-        (Some(node), ..) => Some(Key::Here(Hidden::from(node.text()?.to_owned()))),
+        (Some(node), ..) => Some(Key::Inline(HiddenText::from(node.text()?.to_owned()))),
         (_, Some(node), _) => Some(Key::Variable(node.parsed(value::variable_name)?)),
         (.., Some(node)) => Some(Key::File(node.path(paths)?)),
         _ => None,
@@ -256,19 +250,19 @@ fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Entry> {
         idle_timeout: table.read("idle_timeout", Item::positive_duration),
         total_timeout: table.read("total_timeout", Item::positive_duration),
     };
-    Some(Entry { name: name.to_owned(), origin: Origin::of_item(node), layer, wrong: None })
+    Some(EndpointEntry { name: name.to_owned(), origin: Origin::of_item(node), layer, error: None })
 }
 
-/// The agents, and those that are wrong: one of them must not stop commands that have nothing to do with it.
-fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, WrongAgents)> {
-    let (mut right, mut wrong) = (Vec::new(), Vec::new());
+/// Reads the agents. Invalid ones are returned apart: they must not stop a command that does not use them.
+fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, InvalidAgents)> {
+    let (mut valid, mut invalid) = (Vec::new(), Vec::new());
     for (name, item) in node.table()?.entries() {
         match item.findings.isolated(|| agent((name, item), paths)) {
-            Ok(entry) => right.push(entry),
-            Err(error) => wrong.push((name.to_owned(), error.into())),
+            Ok(entry) => valid.push(entry),
+            Err(error) => invalid.push((name.to_owned(), error.into())),
         }
     }
-    Some((right, wrong))
+    Some((valid, invalid))
 }
 
 fn deadlines(node: Item<'_>) -> Option<Vec<(&'static str, Duration)>> {
@@ -280,7 +274,7 @@ fn deadlines(node: Item<'_>) -> Option<Vec<(&'static str, Duration)>> {
 
 fn acp(node: Item<'_>, paths: Paths<'_>) -> Option<Acp> {
     let table = node.table()?;
-    table.only(ACP, &[]);
+    table.only(ACP_KEYS, &[]);
     let connect = table.read("connect", |node| {
         let refused = |reason: String| node.fail("is not the URL of an agent", Some(reason));
         target(node.text()?).map_err(refused).ok()
@@ -298,20 +292,20 @@ fn acp(node: Item<'_>, paths: Paths<'_>) -> Option<Acp> {
 
 fn limits(node: Item<'_>) -> Option<Limits> {
     let table = node.table()?;
-    table.only(LIMITS, &[]);
+    table.only(LIMITS_KEYS, &[]);
     Some(Limits {
         requests_per_turn: table.read("requests_per_turn", |item| item.count(1, u32::MAX)),
-        tool: table.read("tool_timeout", Item::positive_duration),
-        server_start: table.read("server_start_timeout", Item::positive_duration),
+        tool_timeout: table.read("tool_timeout", Item::positive_duration),
+        server_start_timeout: table.read("server_start_timeout", Item::positive_duration),
     })
 }
 
-/// A text that is not empty.
+/// Reads a text that is not empty.
 pub(super) fn string(item: Item<'_>) -> Option<String> {
     item.text().map(str::to_owned)
 }
 
-/// A table of texts, in the order of the file.
+/// Reads a table of texts, in the order of the file.
 pub(super) fn texts(item: Item<'_>) -> Option<Vec<(String, String)>> {
     let text = |(key, item): (&str, Item<'_>)| Some((key.to_owned(), item.string()?.to_owned()));
     item.table()?.entries().map(text).collect()

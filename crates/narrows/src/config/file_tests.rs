@@ -1,4 +1,4 @@
-//! What may stand in the file, what may not, and that whatever is written is read as it was meant.
+//! Tests of `narrows.toml`: valid files, errors, and properties.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::*;
 
 fn parse(text: &str) -> Result<File, ConfigError> {
     let mut file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
-    let wrong = file.endpoints.iter_mut().find_map(|entry| entry.wrong.take());
+    let wrong = file.endpoints.iter_mut().find_map(|entry| entry.error.take());
     wrong.map_or(Ok(file), Err)
 }
 
@@ -85,24 +85,24 @@ tool_timeout = "1m"
         ..Layer::default()
     };
     let expected = File {
-        default: Some("work".to_owned()),
-        system: Some("Be brief.".to_owned()),
+        default_endpoint: Some("work".to_owned()),
+        system_prompt: Some("Be brief.".to_owned()),
         errors: Some(Errors::Rpc),
         data_dir: Some("/home/me/sessions".into()),
         store: Some(true),
         pace: Some(Duration::ZERO),
         endpoints: vec![
-            Entry { name: "local".to_owned(), origin: origin(9), layer: local, wrong: None },
-            Entry { name: "work".to_owned(), origin: origin(13), layer: work, wrong: None },
+            EndpointEntry { name: "local".to_owned(), origin: origin(9), layer: local, error: None },
+            EndpointEntry { name: "work".to_owned(), origin: origin(13), layer: work, error: None },
         ],
         deadlines: vec![("new", Duration::from_secs(7)), ("silence", Duration::from_secs(1200))],
         limits: Limits {
             requests_per_turn: Some(5),
-            tool: Some(Duration::from_secs(60)),
-            server_start: None,
+            tool_timeout: Some(Duration::from_secs(60)),
+            server_start_timeout: None,
         },
         agents: Vec::new(),
-        wrong_agents: Vec::new(),
+        invalid_agents: Vec::new(),
         acp: Acp::default(),
         warnings: Vec::new(),
     };
@@ -130,7 +130,7 @@ fn a_remote_agent_is_read() {
 }
 
 #[test]
-fn what_nobody_knows_is_refused_with_what_may_be_meant() {
+fn unknown_names_are_refused_with_a_suggestion() {
     let here = |line: u32, message: &str| format!("/c/narrows.toml:{line}: {message}");
     check(
         "[endpoint.a]\nmodle = \"x\"",
@@ -181,7 +181,7 @@ fn what_nobody_knows_is_refused_with_what_may_be_meant() {
 }
 
 #[test]
-fn values_of_another_kind_are_refused_and_not_shown() {
+fn values_of_another_type_are_refused_and_not_shown() {
     let in_a = |line: &str| format!("[endpoint.a]\n{line}");
     let told = |message: &str| format!("/c/narrows.toml:2: `endpoint.a.{message}");
     for (line, message) in [
@@ -219,11 +219,11 @@ fn values_of_another_kind_are_refused_and_not_shown() {
 #[test]
 fn the_documentation_has_every_setting() {
     let page = include_str!("../../../../docs/reference/narrows-toml.md");
-    for setting in TOP
+    for setting in TOP_LEVEL_KEYS
         .iter()
-        .chain(ENDPOINT)
-        .chain(LIMITS)
-        .chain(ACP)
+        .chain(ENDPOINT_KEYS)
+        .chain(LIMITS_KEYS)
+        .chain(ACP_KEYS)
         .filter(|name| !["endpoint", "limits", "deadlines", "agents", "acp"].contains(name))
     {
         assert!(page.contains(&format!("\n| `{setting}` |")), "`{setting}` is not in narrows-toml.md");
@@ -253,7 +253,7 @@ fn the_example_in_the_documentation_is_valid() {
     }
 }
 
-/// A time that is written without a loss.
+/// A duration of whole milliseconds.
 fn time() -> impl Strategy<Value = Option<Duration>> {
     of((1..1_000_000u64).prop_map(Duration::from_millis))
 }
@@ -266,7 +266,7 @@ prop_compose! {
     fn layer()(
         (base_url, model) in (text(), text()),
         key in of(prop_oneof![
-            "[!-~]{1,20}".prop_map(|key| Key::Here(key.into())),
+            "[!-~]{1,20}".prop_map(|key| Key::Inline(key.into())),
             "[A-Z_]{1,9}".prop_map(Key::Variable),
             "/[a-z]{1,9}".prop_map(|path| Key::File(path.into())),
         ]),
@@ -309,7 +309,7 @@ fn written(time: Duration) -> Value {
     Value::String(format!("{}ms", time.as_millis()))
 }
 
-/// The layer as somebody would write it.
+/// Returns the layer as TOML.
 fn toml_of(layer: &Layer) -> Toml {
     let mut table = Toml::new();
     let mut put = |name: &str, value: Option<Value>| {
@@ -318,7 +318,7 @@ fn toml_of(layer: &Layer) -> Toml {
     put("base_url", layer.base_url.clone().map(Value::String));
     put("model", layer.model.clone().map(Value::String));
     match layer.key.clone() {
-        Some(Key::Here(key)) => put("key", Some(Value::String(key.reveal().to_owned()))),
+        Some(Key::Inline(key)) => put("key", Some(Value::String(key.reveal().to_owned()))),
         Some(Key::Variable(name)) => put("key_env", Some(Value::String(name))),
         Some(Key::File(path)) => put("key_file", Some(Value::String(path.to_str().unwrap().to_owned()))),
         None => {}
@@ -346,7 +346,7 @@ fn toml_of(layer: &Layer) -> Toml {
 
 proptest! {
     #[test]
-    fn what_is_written_is_what_is_read(
+    fn any_settings_are_read_unchanged(
         layers in proptest::collection::btree_map("[a-z]{1,3}[0-9]", layer(), 0..4),
         system in text(),
         pace in of(0..1000u64),
@@ -369,12 +369,12 @@ proptest! {
         let meant: HashMap<String, Layer> =
             layers.into_iter().map(|(name, layer)| (name, sorted(layer))).collect();
         prop_assert_eq!(read, meant);
-        prop_assert_eq!(file.system, system);
+        prop_assert_eq!(file.system_prompt, system);
         prop_assert_eq!(file.pace, pace.map(Duration::from_millis));
     }
 
     #[test]
-    fn whatever_is_written_is_read_or_refused(
+    fn any_text_is_read_or_refused_with_a_line(
         lines in vec("(\\[?(endpoint|limits|default)[.a-z-]{0,12}\\]?|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.=-]{0,20}", 0..8),
     ) {
         let text = lines.join("\n");

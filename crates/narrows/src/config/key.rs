@@ -1,26 +1,26 @@
-//! Where a key is found, if there is one.
+//! Finds the API key of an endpoint.
 
 use std::path::Path;
 
 use narrows_model::Provider;
 use url::Url;
 
-use super::layer::{Hidden, Key, Layer};
+use super::layer::{HiddenText, Key, Layer};
 use super::variables::Variables;
 use crate::environment as env;
 
-/// The key of an endpoint, or why the one that is named cannot be had. An empty key is none.
-pub(super) fn find(layer: &Layer, variables: &Variables) -> Result<Option<Hidden>, String> {
+/// Returns the API key of an endpoint, or why the configured one cannot be read. An empty key counts as none.
+pub(super) fn find(layer: &Layer, variables: &Variables) -> Result<Option<HiddenText>, String> {
     let key = match &layer.key {
-        Some(Key::Here(key)) => Some(key.reveal().trim().to_owned().into()),
+        Some(Key::Inline(key)) => Some(key.reveal().trim().to_owned().into()),
         Some(Key::Variable(name)) => Some(variable(name, variables)?),
         Some(Key::File(path)) => Some(file(path)?),
-        None => usual(layer).map(|name| variable(name, variables)).and_then(Result::ok),
+        None => default_variable(layer).map(|name| variable(name, variables)).and_then(Result::ok),
     };
     Ok(key.filter(|key| !key.reveal().is_empty()))
 }
 
-fn variable(name: &str, variables: &Variables) -> Result<Hidden, String> {
+fn variable(name: &str, variables: &Variables) -> Result<HiddenText, String> {
     let key = variables
         .get(name)
         .ok_or_else(|| format!("the environment variable {name}, which holds its API key, is not set"))?;
@@ -28,23 +28,23 @@ fn variable(name: &str, variables: &Variables) -> Result<Hidden, String> {
     Ok(key.trim().to_owned().into())
 }
 
-fn file(path: &Path) -> Result<Hidden, String> {
+fn file(path: &Path) -> Result<HiddenText, String> {
     let key = std::fs::read_to_string(path)
         .map_err(|error| format!("the key file cannot read {path:?}: {error}"))?;
     Ok(key.trim().to_owned().into())
 }
 
-/// The variable in which the key of an endpoint is, if it is in one.
-pub(super) fn variable_of(layer: &Layer) -> Option<&str> {
+/// Returns the variable that holds the key of an endpoint, if one does.
+pub(super) fn key_variable(layer: &Layer) -> Option<&str> {
     match &layer.key {
         Some(Key::Variable(name)) => Some(name),
-        Some(Key::Here(_) | Key::File(_)) => None,
-        None => usual(layer),
+        Some(Key::Inline(_) | Key::File(_)) => None,
+        None => default_variable(layer),
     }
 }
 
-/// The variable in which users of a provider have their key.
-fn usual(layer: &Layer) -> Option<&'static str> {
+/// Returns the variable in which the provider documents its key.
+fn default_variable(layer: &Layer) -> Option<&'static str> {
     let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::from_url(&url));
     match layer.provider.or_else(of_url)? {
         Provider::Bedrock => Some(env::BEDROCK_KEY),
@@ -67,11 +67,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_where_it_is_said_to_be() {
+    fn a_key_is_read_from_its_configured_source() {
         let url = "https://api.groq.com/openai/v1";
         check(url, None, &[], Ok(None));
-        check(url, Some(Key::Here("k".to_owned().into())), &[], Ok(Some("k")));
-        check(url, Some(Key::Here(String::new().into())), &[], Ok(None));
+        check(url, Some(Key::Inline("k".to_owned().into())), &[], Ok(Some("k")));
+        check(url, Some(Key::Inline(String::new().into())), &[], Ok(None));
         let variable = || Some(Key::Variable("GROQ_API_KEY".to_owned()));
         check(url, variable(), &[("GROQ_API_KEY", " k\n")], Ok(Some("k")));
         let unset = Err("the environment variable GROQ_API_KEY, which holds its API key, is not set");
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn the_clouds_have_variables_of_their_own() {
+    fn cloud_providers_have_their_own_key_variables() {
         let vars = [("AWS_BEARER_TOKEN_BEDROCK", "b"), ("AZURE_OPENAI_API_KEY", "a")];
         check("https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1", None, &vars, Ok(Some("b")));
         check("https://eu-west-1.bedrock.amazonaws.com/openai/v1", None, &vars, Ok(Some("b")));
         check("https://r.openai.azure.com/openai/deployments/d", None, &vars, Ok(Some("a")));
         check("https://r.openai.azure.com/openai/v1", None, &vars, Ok(Some("a")));
         check("https://api.openai.com/v1", None, &vars, Ok(None));
-        let own = Some(Key::Here("k".to_owned().into()));
+        let own = Some(Key::Inline("k".to_owned().into()));
         check("https://r.openai.azure.com/openai/v1", own, &vars, Ok(Some("k")));
     }
 }

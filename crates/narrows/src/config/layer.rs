@@ -1,4 +1,4 @@
-//! What one source says about an endpoint, and how sources are laid over each other.
+//! The settings of an endpoint from one source, and how sources are merged.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,104 +6,97 @@ use std::time::Duration;
 
 use narrows_model::{Effort, Provider};
 
-/// A text that is not to be shown.
+/// A text that `Debug` hides.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Hidden(String);
+pub(crate) struct HiddenText(String);
 
-impl Hidden {
-    /// The text, for whoever is to get it.
+impl HiddenText {
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl From<String> for Hidden {
+impl From<String> for HiddenText {
     fn from(text: String) -> Self {
         Self(text)
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for HiddenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[hidden]")
     }
 }
 
-/// A header of every request. Its value may be a key.
+/// An HTTP header of every request. Its value may be an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Its name.
     pub(crate) name: String,
-    /// Its value.
-    pub(crate) value: Hidden,
+    pub(crate) value: HiddenText,
 }
 
-/// Where a key is to be found.
+/// The source of an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// Here.
-    Here(Hidden),
-    /// In a variable.
+    /// The key itself.
+    Inline(HiddenText),
+    /// The environment variable that holds it.
     Variable(String),
-    /// In a file, without the white space around it.
+    /// The file that holds it. White space around it is removed.
     File(PathBuf),
 }
 
-/// How an endpoint is reached.
+/// The proxy to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Proxy {
-    /// Directly, whatever variables say.
+    /// Connect directly, even if environment variables name a proxy.
     None,
-    /// Through this.
+    /// The URL of the proxy.
     Through(String),
 }
 
 impl From<String> for Proxy {
-    /// `none` is none.
+    /// `none` means a direct connection.
     fn from(text: String) -> Self {
         if text == "none" { Self::None } else { Self::Through(text) }
     }
 }
 
-/// What one source says about an endpoint. What it does not say is `None` or empty.
+/// The settings of an endpoint from one source. A setting that it does not have is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Layer {
-    /// Where it is.
     pub(crate) base_url: Option<String>,
-    /// What opens it.
     pub(crate) key: Option<Key>,
-    /// The model.
     pub(crate) model: Option<String>,
-    /// What is sent with every request.
+    /// Sent with every request.
     pub(crate) headers: Vec<Header>,
-    /// What is added to every URL.
+    /// Added to the URL of every request.
     pub(crate) query: Vec<(String, String)>,
-    /// Whose endpoint it is, where the URL does not tell.
+    /// The provider, if the URL does not tell it.
     pub(crate) provider: Option<Provider>,
-    /// How many tokens the model can take in.
+    /// The size of the model's context, in tokens.
     pub(crate) context_window: Option<u64>,
-    /// Certificates to trust beside the system's.
+    /// Certificates that are trusted besides those of the system.
     pub(crate) ca_file: Option<PathBuf>,
-    /// The way to it.
     pub(crate) proxy: Option<Proxy>,
-    /// How many tokens an answer may have.
+    /// The most tokens of an answer.
     pub(crate) max_tokens: Option<u64>,
-    /// How freely the model chooses its words.
+    /// The sampling temperature.
     pub(crate) temperature: Option<f64>,
-    /// How long the model thinks.
+    /// The reasoning effort.
     pub(crate) effort: Option<Effort>,
-    /// How long a connection may take.
+    /// Time to connect.
     pub(crate) connect_timeout: Option<Duration>,
-    /// How long the first word may take.
+    /// Time until the first event of an answer.
     pub(crate) first_timeout: Option<Duration>,
-    /// How long a silence may last after it.
+    /// Time between two events of an answer.
     pub(crate) idle_timeout: Option<Duration>,
-    /// How long a whole answer may take.
+    /// Time for a whole answer.
     pub(crate) total_timeout: Option<Duration>,
 }
 
 impl Layer {
-    /// This, and where it says nothing what `below` says.
+    /// Returns these settings, with those of `below` where this layer has none.
     pub(crate) fn over(self, below: Self) -> Self {
         Self {
             base_url: self.base_url.or(below.base_url),
@@ -126,7 +119,7 @@ impl Layer {
     }
 }
 
-/// Those below that are not replaced, and then those above.
+/// Returns the entries of `below` that `above` does not replace, then those of `above`.
 fn merged<T>(above: Vec<T>, below: Vec<T>, same: impl Fn(&T, &T) -> bool) -> Vec<T> {
     let mut all: Vec<T> = below.into_iter().filter(|old| !above.iter().any(|new| same(new, old))).collect();
     all.extend(above);
@@ -142,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_wins_and_what_it_leaves_out_stays() {
+    fn the_upper_layer_overrides_only_what_it_sets() {
         let below = Layer {
             base_url: Some("http://a".to_owned()),
             model: Some("m".to_owned()),
@@ -173,7 +166,7 @@ mod tests {
     #[test]
     fn a_key_is_not_shown() {
         let layer = Layer {
-            key: Some(Key::Here("hunter2".to_owned().into())),
+            key: Some(Key::Inline("hunter2".to_owned().into())),
             headers: vec![header("Authorization", "hunter3")],
             ..Layer::default()
         };

@@ -1,4 +1,4 @@
-//! The proxy on the way to a URL, as the usual variables say.
+//! Selects the proxy for a URL from the usual environment variables.
 
 use std::net::IpAddr;
 
@@ -7,8 +7,8 @@ use url::{Host, Url};
 use super::variables::Variables;
 use crate::environment as env;
 
-/// The proxy to `url`, and the variable that names it. This machine is always reached directly.
-pub(super) fn of(url: &str, variables: &Variables) -> Option<(String, &'static str)> {
+/// Returns the proxy for `url`, and the variable that names it. Connections to this machine never use a proxy.
+pub(super) fn select(url: &str, variables: &Variables) -> Option<(String, &'static str)> {
     let url = Url::parse(url).ok()?;
     let scheme = match url.scheme() {
         "https" => env::HTTPS_PROXY,
@@ -22,12 +22,12 @@ pub(super) fn of(url: &str, variables: &Variables) -> Option<(String, &'static s
     }
     let found = |name| get(name, variables).map(|proxy| (proxy, name));
     found(scheme).or_else(|| found(env::ALL_PROXY)).map(|(proxy, name)| {
-        // A host alone is what many write.
+        // A host without a scheme is common in these variables.
         (if proxy.contains("://") { proxy } else { format!("http://{proxy}") }, name)
     })
 }
 
-/// A variable by its name in small letters or in capitals.
+/// Returns a variable. Its name in lower case has precedence.
 fn get(name: &str, variables: &Variables) -> Option<String> {
     let value = variables.get(&name.to_ascii_lowercase()).or_else(|| variables.get(name))?;
     value.to_str().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
@@ -42,7 +42,7 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Whether one of these hosts, domains and networks is meant.
+/// Returns `true` if `list` (hosts, domains and networks) contains the host of `url`.
 fn is_listed(url: &Url, list: &str) -> bool {
     let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default());
     let host = host.trim_matches(['[', ']']);
@@ -55,7 +55,7 @@ fn is_listed(url: &Url, list: &str) -> bool {
             return is_in(host, network, length);
         }
         let (name, only) = match entry.rsplit_once(':') {
-            // More than one colon is an address.
+            // More than one colon: an IPv6 address.
             Some((name, number)) if !name.contains(':') => (name, number.parse().ok()),
             _ => (entry.as_str(), None),
         };
@@ -65,7 +65,7 @@ fn is_listed(url: &Url, list: &str) -> bool {
     })
 }
 
-/// Whether an address lies in a network.
+/// Returns `true` if `host` is an address in the network.
 fn is_in(host: &str, network: &str, length: &str) -> bool {
     let parsed = (host.parse::<IpAddr>(), network.parse::<IpAddr>(), length.parse::<u32>());
     let (address, network, length, width) = match parsed {
@@ -86,12 +86,12 @@ mod tests {
 
     #[track_caller]
     fn check(url: &str, pairs: &[(&str, &str)], expected: Option<&str>) {
-        let found = of(url, &variables(pairs));
+        let found = select(url, &variables(pairs));
         assert_eq!(found.as_ref().map(|(proxy, _)| proxy.as_str()), expected, "{url} {pairs:?}");
     }
 
     #[test]
-    fn the_usual_variables_say_it() {
+    fn the_usual_variables_select_a_proxy() {
         let url = "https://api.example.org/v1";
         check(url, &[], None);
         check(url, &[("HTTPS_PROXY", "http://p:1")], Some("http://p:1"));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_may_be_excepted() {
+    fn hosts_of_no_proxy_are_reached_directly() {
         #[track_caller]
         fn excepted(host: &str, list: &str, expected: bool) {
             let (url, vars) = (format!("https://{host}/v1"), [("ALL_PROXY", "http://p"), ("NO_PROXY", list)]);

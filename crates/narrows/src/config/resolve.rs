@@ -1,4 +1,4 @@
-//! From what the file, the variables and the flags say to what holds.
+//! Merges the file, the variables and the flags into the effective settings.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,72 +7,68 @@ use narrows_base::suggest::nearest;
 use narrows_model::DEMO_URL;
 
 use super::error::{ConfigError, Origin};
-use super::file::{ENV, Entry, FLAGS, File, Limits};
-use super::layer::{Hidden, Layer, Proxy};
+use super::file::{ENV_ENDPOINT, EndpointEntry, FLAGS_ENDPOINT, File, Limits};
+use super::layer::{HiddenText, Layer, Proxy};
 use super::variables::Variables;
-use super::{key, place, proxy};
+use super::{key, locations, proxy};
 use crate::cli::{Errors, ModelArgs};
 use crate::environment as env;
 
-/// The endpoint of the variables, if they do not name one.
-const OPENAI: &str = "https://api.openai.com/v1";
+/// The base URL of the endpoint of the variables, if they do not name one.
+const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
 
-/// The model of the variables, if they do not name one.
-const OPENAI_MODEL: &str = "gpt-4o";
+/// The model of the endpoint of the variables, if they do not name one.
+const DEFAULT_MODEL: &str = "gpt-4o";
 
 /// The model behind [`DEMO_URL`].
 const DEMO_MODEL: &str = "demo";
 
-/// What the arguments say.
+/// Settings from command-line arguments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
-    /// About the model.
     pub(crate) model: ModelArgs,
-    /// How a client hears of a model that failed.
+    /// How failures of the model are reported to clients.
     pub(crate) errors: Option<Errors>,
-    /// Where sessions are kept.
+    /// The directory of stored sessions.
     pub(crate) data_dir: Option<PathBuf>,
-    /// That they are not.
+    /// `true`: sessions are not stored.
     pub(crate) no_store: bool,
 }
 
-/// An endpoint with all that is known about it.
+/// An endpoint with its effective settings.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Chosen {
-    /// Its name.
+pub(crate) struct ResolvedEndpoint {
     pub(crate) name: String,
-    /// Where it is described.
+    /// The source of its description.
     pub(crate) origin: Origin,
-    /// What opens it.
-    pub(crate) key: Option<Hidden>,
-    /// The variable that names its proxy, if one does.
+    /// The API key.
+    pub(crate) key: Option<HiddenText>,
+    /// The environment variable that names its proxy, if one does.
     pub(crate) proxy_from: Option<&'static str>,
-    /// Everything else; there is a URL and a model.
+    /// All other settings. `base_url` and `model` are set.
     pub(crate) layer: Layer,
 }
 
-/// What holds.
+/// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resolved {
-    /// The endpoints, the one to begin with first. None: nothing is configured.
-    pub(crate) routes: Vec<Chosen>,
-    /// What every conversation begins with.
-    pub(crate) system: Option<String>,
-    /// How a client hears of a model that failed.
+    /// The usable endpoints, the selected one first. Empty if none is configured.
+    pub(crate) endpoints: Vec<ResolvedEndpoint>,
+    /// The system prompt.
+    pub(crate) system_prompt: Option<String>,
+    /// How failures of the model are reported to clients.
     pub(crate) errors: Errors,
-    /// Where sessions are kept, if they are.
+    /// The directory of stored sessions. `None`: sessions are not stored.
     pub(crate) data_dir: Option<PathBuf>,
-    /// How fast the built-in model speaks.
+    /// How long the demo model waits before each word.
     pub(crate) pace: Option<Duration>,
-    /// The limits of a turn.
     pub(crate) limits: Limits,
-    /// What somebody should know.
     pub(crate) warnings: Vec<String>,
-    /// Which endpoints cannot be used, and why: a warning only where they could be chosen.
-    pub(crate) left_out: Vec<String>,
+    /// Problems of the other endpoints: warnings only for a command in which these can be chosen.
+    pub(crate) deferred_warnings: Vec<String>,
 }
 
-/// Lays the sources over each other.
+/// Merges the sources: flags override variables, and those override the file.
 pub(crate) fn resolve(
     flags: &Flags,
     file: Option<File>,
@@ -81,42 +77,43 @@ pub(crate) fn resolve(
     let file = file.unwrap_or_default();
     let mut warnings = Vec::new();
     let mut entries = file.endpoints;
-    let first = first(&flags.model, file.default.as_deref(), &mut entries, variables, &mut warnings)?;
-    let (mut routes, mut left_out) = (Vec::new(), Vec::new());
+    let first =
+        take_first(&flags.model, file.default_endpoint.as_deref(), &mut entries, variables, &mut warnings)?;
+    let (mut endpoints, mut deferred_warnings) = (Vec::new(), Vec::new());
     if let Some(first) = first {
-        routes.push(chosen(first, variables)?);
+        endpoints.push(resolve_endpoint(first, variables)?);
     }
     for entry in entries {
         let name = entry.name.clone();
-        match chosen(entry, variables) {
-            Ok(route) => routes.push(route),
-            // It may be for another day; whoever chooses it is told.
-            Err(error) => left_out.push(format!("the endpoint {name:?} is not used: {error}")),
+        match resolve_endpoint(entry, variables) {
+            Ok(endpoint) => endpoints.push(endpoint),
+            // The endpoint is not needed now; it is an error once it is chosen.
+            Err(error) => deferred_warnings.push(format!("the endpoint {name:?} is not used: {error}")),
         }
     }
     let errors =
         variables.read(env::ERRORS, |name| Errors::from_name(name).ok_or("it must be `text` or `rpc`"))?;
     let system = flags.model.system.clone().or(variables.text(env::SYSTEM_PROMPT)?.map(str::to_owned));
     Ok(Resolved {
-        routes,
-        system: system.or(file.system),
+        endpoints,
+        system_prompt: system.or(file.system_prompt),
         errors: flags.errors.or(errors).or(file.errors).unwrap_or(Errors::Text),
         data_dir: data_dir(flags, file.store, file.data_dir, variables, &mut warnings),
         pace: flags.model.pace.or(file.pace),
         limits: file.limits,
         warnings,
-        left_out,
+        deferred_warnings,
     })
 }
 
-/// The endpoint to begin with, taken out of those of the file if it is one of them.
-fn first(
+/// Returns the endpoint to start with. If it is one of `entries`, it is removed from them.
+fn take_first(
     flags: &ModelArgs,
     default: Option<&str>,
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<EndpointEntry>,
     variables: &Variables,
     warnings: &mut Vec<String>,
-) -> Result<Option<Entry>, ConfigError> {
+) -> Result<Option<EndpointEntry>, ConfigError> {
     let (of_flags, of_variables) = (flags.layer(), variables.layer()?);
     let has_env = of_variables.base_url.is_some() || of_variables.key.is_some();
     let by_variable = || {
@@ -126,33 +123,33 @@ fn first(
     };
     let wanted = match flags.endpoint.as_deref() {
         Some(name) => Some((name, Origin::Flag("--endpoint"))),
-        // A URL on the command line is meant more than a name in the environment.
+        // A URL on the command line has precedence over a name in the environment.
         None if of_flags.base_url.is_some() => None,
         None => by_variable()?,
     };
-    let env = has_env.then(|| Entry {
-        name: ENV.to_owned(),
+    let env = has_env.then(|| EndpointEntry {
+        name: ENV_ENDPOINT.to_owned(),
         origin: Origin::variable(env::BASE_URL),
         layer: of_variables.clone().over(defaults()),
-        wrong: None,
+        error: None,
     });
     let below = match (wanted, env) {
-        (Some((ENV, _)), Some(env)) => env,
+        (Some((ENV_ENDPOINT, _)), Some(env)) => env,
         (Some((name, origin)), env) => {
-            let entry = named(entries, name, has_env, origin)?;
+            let entry = take_named(entries, name, has_env, origin)?;
             entries.splice(0..0, env);
             entry
         }
-        (None, _) if of_flags.base_url.is_some() => Entry {
-            name: FLAGS.to_owned(),
+        (None, _) if of_flags.base_url.is_some() => EndpointEntry {
+            name: FLAGS_ENDPOINT.to_owned(),
             origin: Origin::Flag("--base-url"),
             layer: of_variables.clone().over(defaults()),
-            wrong: None,
+            error: None,
         },
-        // A key alone is set on many a machine for other programs: it must not take conversations away from the
-        // endpoint that somebody has described.
+        // Many machines have a key in the environment for other programs. A key alone must not redirect conversations from
+        // the endpoint of the file.
         (None, Some(env)) if of_variables.base_url.is_none() && !entries.is_empty() => {
-            let entry = entries.remove(default_of(default, entries));
+            let entry = entries.remove(default_index(default, entries));
             entries.push(env);
             entry
         }
@@ -168,36 +165,47 @@ fn first(
             env
         }
         (None, None) if entries.is_empty() => return Ok(None),
-        (None, None) => entries.remove(default_of(default, entries)),
+        (None, None) => entries.remove(default_index(default, entries)),
     };
-    // The variables of an endpoint that there is not are about the one there is.
+    // Without an endpoint of their own, the variables apply to the selected one.
     let between = if has_env { Layer::default() } else { of_variables };
-    Ok(Some(Entry { layer: of_flags.over(between).over(below.layer), ..below }))
+    Ok(Some(EndpointEntry { layer: of_flags.over(between).over(below.layer), ..below }))
 }
 
-/// The place of the endpoint to begin with among those of the file.
-fn default_of(default: Option<&str>, entries: &[Entry]) -> usize {
+/// Returns the index of the default endpoint of the file: the one of this name, or else the first.
+fn default_index(default: Option<&str>, entries: &[EndpointEntry]) -> usize {
     default.and_then(|name| entries.iter().position(|entry| entry.name == name)).unwrap_or(0)
 }
 
-/// What the variables mean where they say nothing.
+/// Returns the defaults of an endpoint that variables or `--base-url` describe.
 fn defaults() -> Layer {
-    Layer { base_url: Some(OPENAI.to_owned()), model: Some(OPENAI_MODEL.to_owned()), ..Layer::default() }
+    Layer {
+        base_url: Some(DEFAULT_BASE_URL.to_owned()),
+        model: Some(DEFAULT_MODEL.to_owned()),
+        ..Layer::default()
+    }
 }
 
-/// The endpoint of this name, taken out.
-fn named(entries: &mut Vec<Entry>, name: &str, has_env: bool, origin: Origin) -> Result<Entry, ConfigError> {
+/// Removes the endpoint of this name and returns it.
+fn take_named(
+    entries: &mut Vec<EndpointEntry>,
+    name: &str,
+    has_env: bool,
+    origin: Origin,
+) -> Result<EndpointEntry, ConfigError> {
     if let Some(at) = entries.iter().position(|entry| entry.name == name) {
         return Ok(entries.remove(at));
     }
     let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     if has_env {
-        names.push(ENV);
+        names.push(ENV_ENDPOINT);
     }
     let error = ConfigError::new(origin, format!("unknown endpoint {name:?}"));
     Err(match nearest(name, names.iter().copied()) {
         Some(near) => error.hint(format!("did you mean {near:?}?")),
-        None if name == ENV => error.hint(format!("set {} and {} to use it", env::BASE_URL, env::API_KEY)),
+        None if name == ENV_ENDPOINT => {
+            error.hint(format!("set {} and {} to use it", env::BASE_URL, env::API_KEY))
+        }
         None if names.is_empty() => {
             error.hint(format!("an endpoint is a table in narrows.toml: [endpoint.{name}]"))
         }
@@ -205,10 +213,10 @@ fn named(entries: &mut Vec<Entry>, name: &str, has_env: bool, origin: Origin) ->
     })
 }
 
-/// An endpoint that can be used.
-fn chosen(entry: Entry, variables: &Variables) -> Result<Chosen, ConfigError> {
-    let Entry { name, origin, mut layer, wrong } = entry;
-    if let Some(error) = wrong {
+/// Returns the effective settings of an endpoint, or why it cannot be used.
+fn resolve_endpoint(entry: EndpointEntry, variables: &Variables) -> Result<ResolvedEndpoint, ConfigError> {
+    let EndpointEntry { name, origin, mut layer, error } = entry;
+    if let Some(error) = error {
         return Err(error);
     }
     let lacks =
@@ -216,7 +224,7 @@ fn chosen(entry: Entry, variables: &Variables) -> Result<Chosen, ConfigError> {
     let url = layer.base_url.as_deref().ok_or_else(|| lacks("base_url"))?;
     let proxy_from = match &layer.proxy {
         Some(_) => None,
-        None => proxy::of(url, variables).map(|(url, name)| {
+        None => proxy::select(url, variables).map(|(url, name)| {
             layer.proxy = Some(Proxy::Through(url));
             name
         }),
@@ -229,7 +237,7 @@ fn chosen(entry: Entry, variables: &Variables) -> Result<Chosen, ConfigError> {
     let key = key::find(&layer, variables).map_err(|reason| {
         ConfigError::new(origin.clone(), format!("the endpoint {name:?} cannot be used: {reason}"))
     })?;
-    Ok(Chosen { name, origin, key, proxy_from, layer })
+    Ok(ResolvedEndpoint { name, origin, key, proxy_from, layer })
 }
 
 fn data_dir(
@@ -249,7 +257,7 @@ fn data_dir(
     if store == Some(false) {
         return None;
     }
-    let directory = of_file.or_else(|| place::data_dir(variables));
+    let directory = of_file.or_else(|| locations::data_dir(variables));
     if directory.is_none() {
         warnings.push(format!(
             "sessions are not stored: neither {} nor {} is set; use --data-dir or --no-store",

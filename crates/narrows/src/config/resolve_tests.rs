@@ -1,4 +1,4 @@
-//! Which source wins, case by case.
+//! Tests of the precedence of the sources.
 
 use std::path::Path;
 
@@ -27,14 +27,14 @@ fn read(file: &str, model: ModelArgs, pairs: &[(&str, &str)]) -> Result<Resolved
     resolve(&flags(model), file, &variables(pairs))
 }
 
-/// Each route as `NAME URL MODEL KEY`.
+/// Returns each endpoint as `NAME URL MODEL KEY`.
 fn routes(resolved: &Resolved) -> Vec<String> {
-    let shown = |chosen: &Chosen| {
+    let shown = |chosen: &ResolvedEndpoint| {
         let (url, model) = (chosen.layer.base_url.as_deref(), chosen.layer.model.as_deref());
         let key = chosen.key.as_ref().map_or("-", |key| key.reveal());
         format!("{} {} {} {key}", chosen.name, url.unwrap_or("-"), model.unwrap_or("-"))
     };
-    resolved.routes.iter().map(shown).collect()
+    resolved.endpoints.iter().map(shown).collect()
 }
 
 #[track_caller]
@@ -77,18 +77,18 @@ fn the_variables_form_an_endpoint() {
 }
 
 #[test]
-fn the_file_is_below_the_variables_and_those_are_below_the_flags() {
+fn flags_override_variables_and_those_override_the_file() {
     let (local, work) =
         ("local http://localhost:11434/v1 llama3.2 -", "work https://gateway.example.org/v1 big w");
     let key = ("WORK_KEY", "w");
     check(FILE, none(), &[key], &[local, work]);
     check(&format!("default = 'work'\n{FILE}"), none(), &[key], &[work, local]);
-    // The model alone is about the endpoint there is.
+    // A model alone applies to the selected endpoint.
     let renamed = "local http://localhost:11434/v1 m -";
     check(FILE, none(), &[key, ("OPENAI_MODEL", "m")], &[renamed, work]);
     let flag = |name: &str| ModelArgs { model: Some(name.to_owned()), ..none() };
     check(FILE, flag("n"), &[key, ("OPENAI_MODEL", "m")], &["local http://localhost:11434/v1 n -", work]);
-    // An endpoint of the variables has its own.
+    // The endpoint of the variables has its own model.
     let env = "env https://api.openai.com/v1 m k";
     check(FILE, none(), &[key, ("OPENAI_API_KEY", "k"), ("OPENAI_MODEL", "m")], &[local, work, env]);
     let url = ("OPENAI_BASE_URL", "https://api.openai.com/v1");
@@ -101,7 +101,7 @@ fn the_file_is_below_the_variables_and_those_are_below_the_flags() {
 }
 
 #[test]
-fn a_url_on_the_command_line_is_an_endpoint_that_gets_no_key_of_another() {
+fn a_url_on_the_command_line_is_an_endpoint_without_the_keys_of_others() {
     let url = |url: &str| ModelArgs { base_url: Some(url.to_owned()), ..none() };
     let (local, work) =
         ("local http://localhost:11434/v1 llama3.2 -", "work https://gateway.example.org/v1 big w");
@@ -118,7 +118,7 @@ fn a_url_on_the_command_line_is_an_endpoint_that_gets_no_key_of_another() {
 fn numbers_and_prompts_follow_the_same_order() {
     let tokens = |model: ModelArgs, pairs: &[(&str, &str)]| {
         let resolved = read(&FILE.replace("[endpoint.local]", "[endpoint.other]"), model, pairs).unwrap();
-        (resolved.routes[0].layer.max_tokens, resolved.system)
+        (resolved.endpoints[0].layer.max_tokens, resolved.system_prompt)
     };
     let work = || ModelArgs { endpoint: Some("work".to_owned()), ..none() };
     let key = ("WORK_KEY", "w");
@@ -132,7 +132,7 @@ fn numbers_and_prompts_follow_the_same_order() {
 }
 
 #[test]
-fn what_cannot_be_used_is_told() {
+fn unknown_and_incomplete_endpoints_are_errors() {
     let chosen = |name: &str| ModelArgs { endpoint: Some(name.to_owned()), ..none() };
     let key = [("WORK_KEY", "w")];
     fails(
@@ -194,13 +194,13 @@ fn what_cannot_be_used_is_told() {
 }
 
 #[test]
-fn an_endpoint_that_is_not_chosen_does_not_matter() {
+fn an_unusable_endpoint_that_is_not_selected_is_no_error() {
     let resolved = read(FILE, none(), &[]).unwrap();
     assert_eq!(routes(&resolved), ["local http://localhost:11434/v1 llama3.2 -"]);
-    // It is no warning: nothing of it is used.
+    // Not a warning: nothing of the endpoint is used.
     assert_eq!(resolved.warnings, [] as [String; 0]);
     assert_eq!(
-        resolved.left_out,
+        resolved.deferred_warnings,
         [
             "the endpoint \"work\" is not used: narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds its API key, is not set"
         ]
@@ -208,7 +208,7 @@ fn an_endpoint_that_is_not_chosen_does_not_matter() {
 }
 
 #[test]
-fn a_choice_of_the_file_that_a_variable_overrules_is_mentioned() {
+fn a_variable_that_overrides_the_default_of_the_file_is_a_warning() {
     let file = format!("default = 'local'\n{FILE}");
     let url = ("OPENAI_BASE_URL", "http://h/v1");
     let resolved = read(&file, none(), &[("WORK_KEY", "w"), url]).unwrap();
@@ -224,7 +224,7 @@ fn a_choice_of_the_file_that_a_variable_overrules_is_mentioned() {
 }
 
 #[test]
-fn sessions_are_kept_where_somebody_said() {
+fn the_data_directory_follows_the_same_precedence() {
     #[track_caller]
     fn check(flags: &Flags, file: &str, pairs: &[(&str, &str)], expected: Option<&str>, warns: bool) {
         let file = File::parse(Path::new("/c/narrows.toml"), file, None).unwrap();
@@ -246,10 +246,10 @@ fn sessions_are_kept_where_somebody_said() {
 }
 
 #[test]
-fn the_way_is_chosen_per_endpoint() {
+fn the_proxy_is_selected_per_endpoint() {
     let proxy = |model: ModelArgs, url: &str, pairs: &[(&str, &str)]| {
         let model = ModelArgs { base_url: Some(url.to_owned()), ..model };
-        let chosen = read("", model, pairs).unwrap().routes.remove(0);
+        let chosen = read("", model, pairs).unwrap().endpoints.remove(0);
         (chosen.layer.proxy, chosen.proxy_from)
     };
     let through = |url: &str| Some(Proxy::Through(url.to_owned()));

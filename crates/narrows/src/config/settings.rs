@@ -1,4 +1,4 @@
-//! What holds, in the words of the agent.
+//! Converts the effective settings to those of the agent.
 
 use narrows_agent::{FailureFormat, Limits as AgentLimits, ModelRoute, Settings};
 use narrows_model::{Client, Endpoint, EndpointError, Limits, Secret};
@@ -7,24 +7,25 @@ use narrows_process::{AllowList, Environment};
 use super::error::{ConfigError, Origin};
 use super::key;
 use super::layer::{Key, Layer, Proxy};
-use super::resolve::{Chosen, Resolved};
+use super::resolve::{Resolved, ResolvedEndpoint};
 use crate::cli::{Errors, ModelArgs};
 use crate::environment;
 
 impl Resolved {
-    /// The agent's settings, checked. What an endpoint has to say about its own goes to the warnings.
+    /// Returns the checked settings of the agent. Notes of endpoints are added to the warnings.
     pub(crate) fn settings(&mut self, flags: &ModelArgs) -> Result<Settings, ConfigError> {
         let mut routes = Vec::with_capacity(self.routes.len());
-        for chosen in &self.routes {
+        for chosen in &self.endpoints {
             let mut route = route(chosen);
             route.endpoint.pace = self.pace.unwrap_or_default();
             let client = match Client::new(route.endpoint.clone()) {
                 Ok(client) => client,
-                Err(error) if routes.is_empty() => return Err(unusable(chosen, flags, &error)),
-                // It may be for another day; whoever chooses it is told.
+                Err(error) if routes.is_empty() => return Err(endpoint_error(chosen, flags, &error)),
+                // The endpoint is not needed now; it is an error once it is chosen.
                 Err(error) => {
-                    let error = unusable(chosen, &ModelArgs::default(), &error);
-                    self.left_out.push(format!("the endpoint {:?} is not used: {error}", chosen.name));
+                    let error = endpoint_error(chosen, &ModelArgs::default(), &error);
+                    self.deferred_warnings
+                        .push(format!("the endpoint {:?} is not used: {error}", chosen.name));
                     continue;
                 }
             };
@@ -32,25 +33,25 @@ impl Resolved {
             if routes.is_empty() {
                 self.warnings.extend(notes);
             } else {
-                self.left_out.extend(notes);
+                self.deferred_warnings.extend(notes);
             }
             routes.push(route);
         }
         let limits = AgentLimits::default();
         Ok(Settings {
             routes,
-            system: self.system.clone(),
+            system: self.system_prompt.clone(),
             errors: match self.errors {
                 Errors::Text => FailureFormat::Text,
                 Errors::Rpc => FailureFormat::Rpc,
             },
             data_dir: self.data_dir.clone(),
-            // No keys: a server that needs one is given it by the client.
+            // MCP servers inherit no API keys: the client passes a key to a server that needs one.
             server_env: Environment::filtered(environment::variables(), &AllowList::default()),
             limits: AgentLimits {
                 requests_per_turn: self.limits.requests_per_turn.unwrap_or(limits.requests_per_turn),
-                tool_timeout: self.limits.tool.unwrap_or(limits.tool_timeout),
-                server_start_timeout: self.limits.server_start.unwrap_or(limits.server_start_timeout),
+                tool_timeout: self.limits.tool_timeout.unwrap_or(limits.tool_timeout),
+                server_start_timeout: self.limits.server_start_timeout.unwrap_or(limits.server_start_timeout),
                 ..limits
             },
             ..Settings::default()
@@ -58,8 +59,8 @@ impl Resolved {
     }
 }
 
-fn route(chosen: &Chosen) -> ModelRoute {
-    let Chosen { name, key, layer, .. } = chosen;
+fn route(chosen: &ResolvedEndpoint) -> ModelRoute {
+    let ResolvedEndpoint { name, key, layer, .. } = chosen;
     let mut endpoint = Endpoint::new(name, layer.base_url.clone().unwrap_or_default());
     endpoint.key = key.as_ref().map(|key| Secret::from(key.reveal()));
     let header = |header: &super::Header| (header.name.clone(), Secret::from(header.value.reveal()));
@@ -86,8 +87,8 @@ fn route(chosen: &Chosen) -> ModelRoute {
     }
 }
 
-/// An endpoint that the model's client refuses, told where the setting stands.
-fn unusable(chosen: &Chosen, flags: &ModelArgs, error: &EndpointError) -> ConfigError {
+/// Returns the error about an endpoint that the model client refuses, with the origin of the setting.
+fn endpoint_error(chosen: &ResolvedEndpoint, flags: &ModelArgs, error: &EndpointError) -> ConfigError {
     let setting = match (error.setting.as_ref(), &chosen.layer.key) {
         ("key", Some(Key::File(_))) => "key_file".to_owned(),
         (setting, _) => setting.to_owned(),
@@ -103,7 +104,7 @@ fn unusable(chosen: &Chosen, flags: &ModelArgs, error: &EndpointError) -> Config
     };
     let by_variable = match setting.as_str() {
         "proxy" => chosen.proxy_from.map(Origin::variable),
-        "key" => key::variable_of(&chosen.layer).map(|name| Origin::variable(name.to_owned())),
+        "key" => key::key_variable(&chosen.layer).map(|name| Origin::variable(name.to_owned())),
         _ => None,
     };
     let origin = by_flag.map(Origin::Flag).or(by_variable).unwrap_or_else(|| chosen.origin.clone());
@@ -135,12 +136,12 @@ mod tests {
         let flags = Flags { model, no_store: true, ..Flags::default() };
         let mut resolved = resolve(&flags, Some(file), &variables(pairs)).unwrap();
         let settings = resolved.settings(&flags.model);
-        resolved.warnings.extend(resolved.left_out);
+        resolved.warnings.extend(resolved.deferred_warnings);
         (settings, resolved.warnings)
     }
 
     #[test]
-    fn everything_reaches_the_agent() {
+    fn all_settings_reach_the_agent() {
         let text = r#"
             system = "s"
             errors = "rpc"
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_where_it_stands() {
+    fn an_unusable_setting_is_reported_with_its_origin() {
         #[track_caller]
         fn check(text: &str, model: ModelArgs, pairs: &[(&str, &str)], expected: &str) {
             let error = read(text, model, pairs).0.expect_err(expected);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_cannot_be_used_is_told_where_it_is() {
+    fn an_unusable_key_is_reported_with_its_origin() {
         #[track_caller]
         fn check(text: &str, model: ModelArgs, pairs: &[(&str, &str)], origin: &str, setting: &str) {
             let error = read(text, model, pairs).0.expect_err(origin);
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_not_chosen_does_not_matter() {
+    fn an_unusable_endpoint_that_is_not_selected_is_no_error() {
         let text =
             "[endpoint.a]\nbase_url = 'https://a'\nmodel = 'm'\n[endpoint.b]\nbase_url = 'b'\nmodel = 'm'\n";
         let (settings, warnings) = read(text, ModelArgs::default(), &[]);

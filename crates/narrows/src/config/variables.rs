@@ -1,4 +1,4 @@
-//! The variables as settings: those of the endpoint `env`, and those that stand beside the file.
+//! Settings from environment variables, such as those of the endpoint `env`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,32 +8,31 @@ use super::layer::{Key, Layer};
 use crate::cli::value;
 use crate::environment as env;
 
-/// All variables. One that is empty counts as none.
+/// Environment variables. An empty one counts as unset.
 #[derive(Clone, Default)]
 pub(crate) struct Variables {
     all: BTreeMap<OsString, OsString>,
 }
 
 impl Variables {
-    /// Those of this process.
+    /// Returns the variables of this process.
     pub(crate) fn of_process() -> Self {
         env::variables().collect()
     }
 
-    /// One of them.
     pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
         let value = self.all.get(OsStr::new(name))?;
         (!value.is_empty()).then_some(value)
     }
 
-    /// One of them that has to be text.
+    /// Returns a variable that must be UTF-8.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.to_str();
         text.map(Some).ok_or_else(|| ConfigError::new(Origin::variable(name), "it is not UTF-8"))
     }
 
-    /// One of them, read by `reading`.
+    /// Returns a variable, parsed by `reading`.
     pub(crate) fn read<T>(
         &self,
         name: &'static str,
@@ -48,11 +47,11 @@ impl Variables {
         })
     }
 
-    /// What the variables say about the endpoint they are for.
+    /// Returns the settings of the endpoint of the variables.
     pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
         Ok(Layer {
             base_url: self.text(env::BASE_URL)?.map(str::to_owned),
-            // Where it is, so that a complaint can say so.
+            // Only the name, so that an error can name the variable.
             key: self.text(env::API_KEY)?.map(|_| Key::Variable(env::API_KEY.to_owned())),
             model: self.read(env::MODEL, value::model)?,
             max_tokens: self.read(env::MAX_TOKENS, value::tokens)?,
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_are_none_are_told_by_name() {
+    fn invalid_numbers_are_reported_with_their_variable() {
         #[track_caller]
         fn check(name: &str, value: &str, expected: &str) {
             let error = variables(&[(name, value)]).layer().expect_err(value);
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_is_none() {
+    fn an_empty_variable_counts_as_unset() {
         let layer = variables(&[
             ("OPENAI_BASE_URL", ""),
             ("OPENAI_API_KEY", ""),
@@ -134,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_set_is_what_is_read(
+        fn variables_are_read_unchanged(
             url in "[!-~]{1,40}",
             key in "[!-~]{1,40}",
             model in "\\PC{1,40}",
@@ -161,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn a_text_is_a_number_or_an_error_and_never_silence(text in "\\PC{1,12}") {
+        fn any_text_is_a_number_or_an_error(text in "\\PC{1,12}") {
             let tokens = variables(&[("OPENAI_MAX_TOKENS", &text)]).layer().map(|layer| layer.max_tokens);
             prop_assert_eq!(tokens.ok(), text.trim().parse().ok().filter(|number| *number > 0).map(Some));
             let heat = variables(&[("OPENAI_TEMPERATURE", &text)]).layer().map(|layer| layer.temperature);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_base::suggest::nearest;
 use narrows_bus::admin::AskError;
-use narrows_bus::config::{Door, Listen, Web};
+use narrows_bus::config::{Listen, ListenAddr, Web};
 use narrows_bus::{ListenError, OwnersError, StartError};
 use narrows_process::SpawnError;
 use narrows_remote::server::BindError;
@@ -87,9 +87,9 @@ impl Failure {
         }
     }
 
-    pub(crate) fn duplicate_listener(one: &Door, other: &Door) -> Self {
+    pub(crate) fn duplicate_listener(one: &ListenAddr, other: &ListenAddr) -> Self {
         let failure = Self::new(ExitStatus::Usage, line(&format!("duplicate listener {one}")));
-        match one.instead(other) {
+        match one.conflict_hint(other) {
             Some(hint) => failure.with_hint(hint),
             None => failure.with_hint(line(&format!("remove one of them; the other one is {other}"))),
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_bus::config::{MAKES_TOKENS, TAKES_PEM};
+use narrows_bus::config::{PEM_HINT, TOKENS_HINT};
 use narrows_remote::server::ReloadError;
 use narrows_remote::tls::{FileFault, TlsError};
 use narrows_remote::tokens::TokenError;
@@ -16,7 +16,7 @@ pub(crate) fn token_hint(error: &TokenError) -> String {
     match error {
         TokenError::Exposed(path) => file_mode_hint(path),
         TokenError::Elsewhere { .. } => ONE_TOKEN_PER_NAME.to_owned(),
-        _ => MAKES_TOKENS.to_owned(),
+        _ => TOKENS_HINT.to_owned(),
     }
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn tls_hint(error: &TlsError) -> String {
             "use the private key of the certificate; in a file with several certificates, of the first one"
                 .to_owned()
         }
-        TlsError::File { .. } | TlsError::Pair { .. } | TlsError::Unable(_) => TAKES_PEM.to_owned(),
+        TlsError::File { .. } | TlsError::Pair { .. } | TlsError::Unable(_) => PEM_HINT.to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `mcp`, `[[pool.mcp_server]]` and `client_meta`: what clients of a pool may have its workers start.
+//! `mcp`, `[[pool.mcp_server]]` and `client_meta`: the MCP servers and the metadata that clients of a pool may send.
 
 use narrows_config::{Item, Table, quoted};
 
@@ -7,19 +7,19 @@ use super::super::{Pool, Protocol};
 use super::pool::env;
 use super::set;
 
-/// What may stand in `[[pool.mcp_server]]`.
-const SERVER: &[&str] = &["name", "command", "url", "env"];
+/// The keys of `[[pool.mcp_server]]`.
+const SERVER_KEYS: &[&str] = &["name", "command", "url", "env"];
 
-/// What is often tried there.
-const USUAL: &[(&str, &str)] = &[
+/// Hints for keys that are often tried.
+const KEY_HINTS: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("type", "a server with `url` is of type http, one with `command` of type stdio"),
 ];
 
-/// The longest name of a server.
+/// The longest name of a server or of a member of `_meta`.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Reads both settings of a pool. Returns where the commands of its servers stand.
+/// Reads these settings of a pool. Returns the byte offsets of the commands of its servers.
 pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     let choices = McpAccess::ALL.map(|access| (access.name(), access));
     set(table, "mcp", &mut pool.mcp, |item| item.one_of(&choices).map(Some));
@@ -38,12 +38,12 @@ pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
         let hint = "write client_meta = [\"claudeCode\"]";
         Some(item.list(hint)?.filter_map(|item| item.parsed(meta_name)).collect())
     });
-    fits_together(table, pool);
+    check_mcp_settings(table, pool);
     commands
 }
 
-/// Complains about settings that do not go together.
-fn fits_together(table: Table<'_>, pool: &Pool) {
+/// Adds findings for settings that conflict or have no effect.
+fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
     let access = table.get("mcp");
     if pool.manifest.is_some() {
         for item in [access, table.get("mcp_server")].into_iter().flatten() {
@@ -84,7 +84,7 @@ fn fits_together(table: Table<'_>, pool: &Pool) {
     }
 }
 
-/// The name of a member of `_meta`.
+/// Checks the name of a member of `_meta`.
 fn meta_name(text: &str) -> Result<String, &'static str> {
     match text.len() {
         1..=MAX_NAME_BYTES => Ok(text.to_owned()),
@@ -92,9 +92,9 @@ fn meta_name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A server, and the value that names it.
+/// Reads a server. Returns it with the value of its `name`.
 fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
-    table.only(SERVER, USUAL);
+    table.only(SERVER_KEYS, KEY_HINTS);
     let Some(name) = table.get("name") else {
         return table.error("`name` is missing", Some("clients select the server by it: name = \"files\""));
     };
@@ -124,7 +124,7 @@ fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
     Some((McpServer { name: text, target }, name))
 }
 
-/// The URL of a server. It is never shown: it may hold a secret.
+/// Reads the URL of a server. No finding quotes it: it may hold a secret.
 fn url(item: Item<'_>) -> Option<String> {
     let text = item.text()?;
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));

@@ -1,4 +1,4 @@
-//! `[[pool]]`: workers of one kind.
+//! Reads `[[pool]]`.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use narrows_base::suggest::nearest;
 use narrows_config::{Findings, Item, Kind, Paths, Table, quoted};
 use serde_json::Value;
 
-use super::super::{Pool, Spots};
+use super::super::{Pool, PoolPositions};
 use super::{Protocol, Share, mcp, set};
 
-/// What may stand in `[[pool]]`.
-const POOL: &[&str] = &[
+/// The keys of `[[pool]]`.
+const POOL_KEYS: &[&str] = &[
     "name",
     "command",
     "manifest",
@@ -31,25 +31,25 @@ const POOL: &[&str] = &[
     "client_meta",
 ];
 
-/// What is often tried there.
-const USUAL: &[(&str, &str)] = &[
+/// Hints for keys that are often tried.
+const KEY_HINTS: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("id", "did you mean `name`?"),
     ("mcp_servers", "write [[pool.mcp_server]] for each"),
     ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
 ];
 
-/// What version 1 of ACP knows that clients can do, and of it what they can do with files.
-const ABILITIES: &[&str] =
+/// The client capabilities of ACP version 1, and those of `fs`.
+const CLIENT_CAPABILITIES: &[&str] =
     &["fs", "terminal", "session", "subagents", "plan", "auth", "elicitation", "nes", "positionEncodings"];
-const FILES: &[&str] = &["readTextFile", "writeTextFile"];
+const FS_CAPABILITIES: &[&str] = &["readTextFile", "writeTextFile"];
 
 /// The most workers that a pool may have.
-pub(super) const MOST: u64 = 10_000;
+pub(super) const MAX_INSTANCES: u64 = 10_000;
 
-/// The pool of a table, and where settings of it stand.
-pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(Named, Spots)> {
-    table.only(POOL, USUAL);
+/// Reads a pool. Returns it with the positions of its settings.
+pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool, PoolPositions)> {
+    table.only(POOL_KEYS, KEY_HINTS);
     let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
     let words = match (table.get("command"), table.get("manifest")) {
         (Some(item), None) => item.command().map(|words| (words, item.node.at)),
@@ -62,10 +62,10 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(Named, Spots)>
     };
     let (words, command) = words.unwrap_or_default();
     let mut pool = Pool::new(name.unwrap_or_default(), words);
-    pool = governed(table, pool, paths);
+    pool = read_manifest(table, pool, paths);
     let directory = |item: Item<'_>| item.path(paths).map(Some);
     set(table, "cwd", &mut pool.cwd, directory);
-    let count = |item: Item<'_>| item.count(1, MOST);
+    let count = |item: Item<'_>| item.count(1, MAX_INSTANCES);
     set(table, "instances", &mut pool.instances, count);
     set(table, "max_instances", &mut pool.max_instances, count);
     if pool.instances > pool.max_instances
@@ -89,14 +89,14 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(Named, Spots)>
     set(table, "memory", &mut pool.memory, |item| item.size(1 << 20, u64::MAX).map(Some));
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
     let mcp_servers = mcp::read(table, &mut pool);
-    without_effect(table, &pool);
+    warn_without_effect(table, &pool);
     if pool.protocol == Protocol::V1 {
-        abilities(table);
+        warn_unknown_capabilities(table);
     }
-    fits_a_gate(table, &pool);
+    check_gate_settings(table, &pool);
     let at_name = table.get("name").map_or(table.at, |item| item.node.at);
     let at = |key: &str| table.get(key).map(|item| item.node.at);
-    let spots = Spots {
+    let positions = PoolPositions {
         command,
         cwd: at("cwd"),
         instances: at("instances"),
@@ -104,20 +104,20 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(Named, Spots)>
         pids: at("pids"),
         mcp_servers,
     };
-    Some((Named { pool, at: at_name }, spots))
+    Some((PositionedPool { pool, at: at_name }, positions))
 }
 
-/// The pool of a manifest, if the table names one.
-fn governed(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
+/// Applies `manifest` and `identities` to the pool.
+fn read_manifest(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     let file = |item: Item<'_>| {
         let path = item.path(paths)?;
-        // Its workers may run elsewhere.
+        // Its workers may run in another directory.
         Some(std::path::absolute(&path).unwrap_or(path))
     };
     let identities = table.get("identities");
     match table.get("manifest") {
         Some(item) => match file(item) {
-            Some(manifest) => pool.governed(manifest, identities.and_then(file)),
+            Some(manifest) => pool.with_manifest(manifest, identities.and_then(file)),
             None => pool,
         },
         None => {
@@ -129,8 +129,8 @@ fn governed(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     }
 }
 
-/// Complains about a governed pool whose workers would have more than one client.
-fn fits_a_gate(table: Table<'_>, pool: &Pool) {
+/// Adds errors for settings that a gate does not support: it serves one client, and only ACP.
+fn check_gate_settings(table: Table<'_>, pool: &Pool) {
     if pool.manifest.is_none() {
         return;
     }
@@ -143,15 +143,15 @@ fn fits_a_gate(table: Table<'_>, pool: &Pool) {
     }
 }
 
-/// A pool, and the byte where its name stands.
-pub(super) struct Named {
+/// A pool, and the byte offset of its name.
+pub(super) struct PositionedPool {
     pool: Pool,
     at: usize,
 }
 
-/// The pools; complains about names that two of them have.
-pub(super) fn unique(findings: &Findings<'_>, pools: Vec<Named>) -> Vec<Pool> {
-    for (index, Named { pool, at }) in pools.iter().enumerate() {
+/// Returns the pools. Adds an error for each name that an earlier pool has.
+pub(super) fn into_unique(findings: &Findings<'_>, pools: Vec<PositionedPool>) -> Vec<Pool> {
+    for (index, PositionedPool { pool, at }) in pools.iter().enumerate() {
         if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
             let what = format!("duplicate pool name \"{}\"", quoted(&pool.name));
             findings.error(*at, what, Some("give each a `name` of its own".to_owned()));
@@ -160,36 +160,36 @@ pub(super) fn unique(findings: &Findings<'_>, pools: Vec<Named>) -> Vec<Pool> {
     pools.into_iter().map(|named| named.pool).collect()
 }
 
-/// Warns of settings that change nothing here. A default that is written out misleads nobody.
-fn without_effect(table: Table<'_>, pool: &Pool) {
+/// Warns about settings that have no effect in this pool, unless they are set to their default.
+fn warn_without_effect(table: Table<'_>, pool: &Pool) {
     let warn = |key: &str, given: bool, what: &str| {
         if let Some(item) = table.get(key).filter(|_| given) {
             item.warn(what);
         }
     };
-    let told = pool.client_capabilities.as_object().is_some_and(|object| !object.is_empty());
+    let has_capabilities = pool.client_capabilities.as_object().is_some_and(|object| !object.is_empty());
     if pool.share != Share::All {
         let shared = "has an effect only with share = \"all\"";
         warn("protocol", pool.protocol == Protocol::V2, shared);
-        warn("client_capabilities", told, shared);
+        warn("client_capabilities", has_capabilities, shared);
         warn("mix_identities", pool.mix_identities, shared);
     } else if pool.protocol == Protocol::JsonRpc {
-        warn("client_capabilities", told, "has no effect with protocol = \"jsonrpc\"");
+        warn("client_capabilities", has_capabilities, "has no effect with protocol = \"jsonrpc\"");
     }
 }
 
-/// Warns of what workers are told that clients can do, and would not understand.
-fn abilities(table: Table<'_>) {
-    // What is no table is told elsewhere, or is the agent's to understand.
-    fn within<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
+/// Warns about unknown names in `client_capabilities`.
+fn warn_unknown_capabilities(table: Table<'_>) {
+    // A value of another type has its own finding, or is passed on to the agent as it is.
+    fn subtable<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
         table.get(key).filter(|item| matches!(item.node.kind, Kind::Table(_))).and_then(Item::table)
     }
-    let Some(all) = within(table, "client_capabilities") else { return };
-    let files = within(all, "fs");
-    for (table, known) in [(Some(all), ABILITIES), (files, FILES)] {
-        // What begins so is everybody's own.
-        let strange = |item: &Item<'_>| !known.contains(&item.name) && !item.name.starts_with('_');
-        for item in table.into_iter().flat_map(Table::items).filter(strange) {
+    let Some(all) = subtable(table, "client_capabilities") else { return };
+    let files = subtable(all, "fs");
+    for (table, known) in [(Some(all), CLIENT_CAPABILITIES), (files, FS_CAPABILITIES)] {
+        // ACP reserves names with an underscore for extensions.
+        let is_unknown = |item: &Item<'_>| !known.contains(&item.name) && !item.name.starts_with('_');
+        for item in table.into_iter().flat_map(Table::items).filter(is_unknown) {
             let plain = |name: &str| name.replace(['_', '-'], "").to_ascii_lowercase();
             let same = known.iter().copied().find(|known| plain(known) == plain(item.name));
             let near = same.or_else(|| nearest(item.name, known.iter().copied()));
@@ -222,7 +222,7 @@ fn protocol(item: Item<'_>) -> Option<Protocol> {
     found.or_else(|| item.expected("1, 2 or \"jsonrpc\"", hint))
 }
 
-/// Variables and their values. A value is never shown: it may be a secret.
+/// Reads variables and their values. No finding quotes a value: it may be a secret.
 pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     for item in item.table()?.items() {
@@ -239,7 +239,7 @@ pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     Some(variables)
 }
 
-/// A name of a variable, or the beginning of one followed by `*`.
+/// Checks the name of a variable, or its beginning followed by `*`.
 fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     match name {
@@ -253,31 +253,28 @@ fn pattern(text: &str) -> Result<String, &'static str> {
 mod tests {
     use std::path::Path;
 
-    use super::super::super::{read, shown};
+    use super::super::super::{read, render};
 
     #[test]
-    fn a_pool_of_a_manifest_has_workers_that_serve_it() {
+    fn a_pool_with_a_manifest_has_workers_that_serve_it() {
         let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nidentities = \"/e/who.toml\"\nshare = \"session\"\n";
         let (config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
         assert_eq!(warnings, []);
         let pool = &config.pools[0];
         assert_eq!(pool.command, ["narrows", "serve", "--for-bus", "--identities=/e/who.toml", "/w/ACP.md"]);
         assert_eq!(pool.manifest.as_deref(), Some(Path::new("/w/ACP.md")));
-        let shown = shown::toml(&config);
+        let shown = render::toml(&config);
         assert!(!shown.contains("--for-bus"), "{shown}");
         assert_eq!(read(&shown, Path::new("bus.toml"), None).unwrap().0, config, "{shown}");
     }
 
     #[test]
-    fn a_pool_of_a_manifest_is_for_one_client_at_a_time() {
+    fn a_worker_with_a_manifest_serves_one_client() {
         #[track_caller]
         fn check(more: &str, words: &str) {
             let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\n{more}\n");
-            let mistakes = read(&text, Path::new("bus.toml"), None).unwrap_err();
-            assert!(
-                mistakes.iter().any(|mistake| mistake.to_string().contains(words)),
-                "{more}: {mistakes:?}"
-            );
+            let errors = read(&text, Path::new("bus.toml"), None).unwrap_err();
+            assert!(errors.iter().any(|error| error.to_string().contains(words)), "{more}: {errors:?}");
         }
         let manifest = "manifest = \"a/ACP.md\"\n";
         check(&format!("{manifest}command = [\"a\"]"), "`manifest` and `command` exclude each other");

@@ -1,27 +1,27 @@
-//! `[[listen]]` for HTTP and WebSocket: who is let in, and by which names.
+//! `[[listen]]` for HTTP and WebSocket: authentication, TLS, origins and host names.
 
 use narrows_config::{Item, Kind, Paths, Table};
 
-use super::super::read::Needed;
-use super::super::web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
-use super::Door;
+use super::super::read::RequiredFile;
+use super::super::web::{Auth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
+use super::ListenAddr;
 
-/// What may stand in `tls`.
-const TLS: &[&str] = &["cert", "key", "client_ca"];
+/// The keys of `tls`.
+const TLS_KEYS: &[&str] = &["cert", "key", "client_ca"];
 
-/// What means something only for such a place.
-const ONLY: &[&str] = &["tokens", "origins", "hosts", "tls"];
+/// The keys that have an effect only for HTTP and WebSocket.
+const HTTP_ONLY_KEYS: &[&str] = &["tokens", "origins", "hosts", "tls"];
 
-/// What is said of a place that clients have no name for.
-const NAMELESS: &str = "cannot be reached from other machines, which get 403: list the names and addresses that \
+/// The warning for a listener without a host name that clients can use.
+const NO_HOST_NAME_WARNING: &str = "cannot be reached from other machines, which get 403: list the names and addresses that \
                         clients use, such as hosts = [\"bus.example\"]";
 
-/// What a listener gives away that asks for nothing.
-const EVERYBODY: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
+/// The warning for a listener without authentication.
+const ALL_USERS_WARNING: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
 
-/// Reads what can be said of a listener that is not HTTP: who is admitted.
-pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
-    for item in ONLY.iter().filter_map(|key| table.get(key)) {
+/// Reads `auth` of a listener that is not HTTP.
+pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> Auth {
+    for item in HTTP_ONLY_KEYS.iter().filter_map(|key| table.get(key)) {
         item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
     }
     let Some(item) = table.get("auth") else { return Auth::User };
@@ -36,54 +36,54 @@ pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
     let auths = [Auth::User, Auth::None].map(|auth| (auth.name(), auth));
     let auth = item.one_of(&auths).unwrap_or(Auth::User);
     match (auth, at) {
-        (Auth::None, Door::Tcp(_)) => item.warn(EVERYBODY),
+        (Auth::None, ListenAddr::Tcp(_)) => item.warn(ALL_USERS_WARNING),
         (Auth::None, _) => item.warn("has no effect here: only the user of the bus and root are admitted"),
         _ => {}
     }
     auth
 }
 
-/// Reads the rest of what is said of a place. Returns the files that it needs.
-pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<'_>) -> Vec<Needed> {
+/// Reads the other settings of an HTTP listener. Returns the files that it needs.
+pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<'_>) -> Vec<RequiredFile> {
     let auths = [Auth::User, Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
     if let Some(item) = table.get("auth") {
         let Some(auth) = item.one_of(&auths) else { return Vec::new() };
         web.auth = auth;
         if auth == Auth::None {
-            item.warn(EVERYBODY);
+            item.warn(ALL_USERS_WARNING);
         }
     }
     let mut files = Vec::new();
     let mut file = |item: Item<'_>, hint: &'static str| {
         let path = item.path(paths)?;
-        files.push(Needed { path: path.clone(), at: item.node.at, hint });
+        files.push(RequiredFile { path: path.clone(), at: item.node.at, hint });
         Some(path)
     };
-    web.tokens = table.get("tokens").and_then(|item| file(item, MAKES_TOKENS));
+    web.tokens = table.get("tokens").and_then(|item| file(item, TOKENS_HINT));
     if let Some(item) = table.get("tls").and_then(Item::table) {
-        item.only(TLS, &[("ca", "did you mean `client_ca`?")]);
+        item.only(TLS_KEYS, &[("ca", "did you mean `client_ca`?")]);
         let mut needed = |key: &str| match item.get(key) {
-            Some(item) => file(item, TAKES_PEM),
+            Some(item) => file(item, PEM_HINT),
             None => {
                 let hint = "write tls = { cert = \"cert.pem\", key = \"key.pem\" }";
                 item.error(format!("`{key}` is missing in `tls`"), Some(hint))
             }
         };
         let (cert, key) = (needed("cert").unwrap_or_default(), needed("key").unwrap_or_default());
-        let client_ca = item.get("client_ca").and_then(|item| file(item, TAKES_PEM));
+        let client_ca = item.get("client_ca").and_then(|item| file(item, PEM_HINT));
         web.tls = Some(Tls { cert, key, client_ca });
     }
     web.origins = texts(table, "origins", "write origins = [\"https://app.example\"]", origin);
     web.hosts = texts(table, "hosts", "write hosts = [\"bus.example\"]", host);
     if let Some((key, what)) = web.problem() {
         table.get(key).unwrap_or(url).fail(what, None);
-    } else if web.is_nameless() {
-        url.warn(NAMELESS);
+    } else if web.lacks_host_name() {
+        url.warn(NO_HOST_NAME_WARNING);
     }
     files
 }
 
-/// A list of texts.
+/// Reads a list of texts, each checked by `reading`.
 fn texts(
     table: Table<'_>,
     key: &str,

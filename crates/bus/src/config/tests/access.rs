@@ -1,22 +1,22 @@
-//! Settings of who may use what: MCP servers, pools of listeners, `auth`, and the admin port.
+//! Tests of access settings: MCP servers, pools of listeners, `auth`, and the admin port.
 
 use std::path::Path;
 
-use super::super::{Auth, Door, McpAccess, McpServer, McpTarget, inspect, read, shown};
+use super::super::{Auth, ListenAddr, McpAccess, McpServer, McpTarget, inspect, read, render};
 
-/// What is said about a listener, a pool and the rest of a file.
-fn told(listen: &str, pool: &str, rest: &str) -> String {
+/// Returns the findings of a file with these settings of a listener and a pool, and `rest`.
+fn findings_of(listen: &str, pool: &str, rest: &str) -> String {
     let text = format!("[[listen]]\n{listen}\n[[pool]]\ncommand = [\"a\"]\n{pool}\n{rest}\n");
     let inspected = inspect(&text, Path::new("bus.toml"), None, None);
-    let mistakes = inspected.mistakes.iter().map(ToString::to_string);
+    let errors = inspected.errors.iter().map(ToString::to_string);
     let warnings = inspected.warnings.iter().map(|warning| format!("warning {warning}"));
-    mistakes.chain(warnings).collect::<Vec<_>>().join("\n")
+    errors.chain(warnings).collect::<Vec<_>>().join("\n")
 }
 
 const TCP: &str = "url = \"tcp://127.0.0.1:1\"";
 
 #[test]
-fn servers_are_read_and_shown_without_their_secrets() {
+fn mcp_servers_are_read_and_rendered_without_secrets() {
     let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nmcp = \"listed\"\n\
         [[pool.mcp_server]]\nname = \"files\"\ncommand = [\"f\", \"/srv\"]\nenv = { KEY = \"s3cret\" }\n\
         [[pool.mcp_server]]\nname = \"web\"\nurl = \"https://web.example/mcp\"\n";
@@ -28,11 +28,11 @@ fn servers_are_read_and_shown_without_their_secrets() {
     let web = McpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
     assert_eq!(config.pools[0].mcp, Some(McpAccess::Listed));
     assert_eq!(config.pools[0].mcp_servers, [files, web]);
-    let (toml, json) = (shown::toml(&config), shown::json(&config).to_string());
+    let (toml, json) = (render::toml(&config), render::json(&config).to_string());
     assert!(toml.contains("# KEY = \"(hidden)\"") && json.contains("KEY"), "{toml} {json}");
     assert!(!toml.contains("s3cret") && !json.contains("s3cret"), "{toml} {json}");
     assert!(!format!("{config:?}").contains("s3cret"));
-    // But for what is hidden it is the same file.
+    // Except for the hidden values it is the same file.
     if let McpTarget::Command { env, .. } = &mut config.pools[0].mcp_servers[0].target {
         env.clear();
     }
@@ -40,12 +40,12 @@ fn servers_are_read_and_shown_without_their_secrets() {
 }
 
 #[test]
-fn wrong_servers_are_told_and_no_value_of_them_is() {
+fn errors_about_mcp_servers_quote_no_values() {
     #[track_caller]
     fn check(pool: &str, expected: &str) {
-        let told = told(TCP, pool, "");
-        assert!(told.contains(expected) && told.lines().count() == 1, "{pool}: {told}");
-        assert!(!told.contains("s3cret"), "{told}");
+        let findings = findings_of(TCP, pool, "");
+        assert!(findings.contains(expected) && findings.lines().count() == 1, "{pool}: {findings}");
+        assert!(!findings.contains("s3cret"), "{findings}");
     }
     let listed = |servers: &str| format!("mcp = \"listed\"\n{servers}");
     let server = |rest: &str| listed(&format!("[[pool.mcp_server]]\n{rest}"));
@@ -65,24 +65,24 @@ fn wrong_servers_are_told_and_no_value_of_them_is() {
     let one = "[[pool.mcp_server]]\nname = \"a\"\ncommand = [\"b\"]\n";
     check(&listed(&one.repeat(2)), "duplicate server name \"a\" in this pool");
     let governed = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nmcp = \"none\"\n";
-    let mistakes = read(governed, Path::new("bus.toml"), None).unwrap_err();
-    assert!(mistakes[0].to_string().contains("the manifest lists the servers"), "{mistakes:?}");
+    let errors = read(governed, Path::new("bus.toml"), None).unwrap_err();
+    assert!(errors[0].to_string().contains("the manifest lists the servers"), "{errors:?}");
 }
 
 #[test]
-fn every_user_is_admitted_only_if_that_is_written_and_then_it_is_warned_of() {
+fn all_users_are_admitted_only_on_request_and_with_a_warning() {
     #[track_caller]
     fn check(url: &str, auth: &str, expected: Auth, warning: &str) {
         let text = format!("[[listen]]\nurl = \"{url}\"\n{auth}\n[[pool]]\ncommand = [\"a\"]\n");
         let (config, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
         let found = match &config.listen[0].at {
-            Door::Web(web) => web.auth,
+            ListenAddr::Web(web) => web.auth,
             _ => config.listen[0].auth,
         };
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert_eq!(found, expected, "{url} {auth}");
         assert_eq!(warnings.is_empty(), warning.is_empty(), "{url} {auth}: {warnings:?}");
-        assert!(warnings.iter().all(|told| told.contains(warning)), "{url} {auth}: {warnings:?}");
+        assert!(warnings.iter().all(|finding| finding.contains(warning)), "{url} {auth}: {warnings:?}");
     }
     for url in ["tcp://127.0.0.1:1", "ws://localhost:1/acp", "http://[::1]:1/acp"] {
         check(url, "", Auth::User, "");
@@ -96,11 +96,14 @@ fn every_user_is_admitted_only_if_that_is_written_and_then_it_is_warned_of() {
 }
 
 #[test]
-fn pools_of_a_listener_are_those_that_there_are() {
+fn a_listener_names_only_existing_pools() {
     let two = "name = \"echo\"\n[[pool]]\nname = \"coder\"\ncommand = [\"b\"]";
     let check = |more: &str, expected: &str| {
-        let told = told(&format!("{TCP}\n{more}"), two, "");
-        assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{more}: {told}");
+        let findings = findings_of(&format!("{TCP}\n{more}"), two, "");
+        assert!(
+            findings.contains(expected) && findings.is_empty() == expected.is_empty(),
+            "{more}: {findings}"
+        );
     };
     check("pools = [\"echo\", \"coder\"]", "");
     check("pool = \"coder\"\npools = [\"echo\", \"coder\"]", "");
@@ -111,9 +114,9 @@ fn pools_of_a_listener_are_those_that_there_are() {
 }
 
 #[test]
-fn an_admin_port_is_for_the_user_of_the_bus_unless_it_is_opened() {
-    assert_eq!(told(TCP, "", "[admin]\nport = 9\nauth = \"user\""), "");
-    assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"none\"").contains("warning"));
-    assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"nobody\"").contains("must be one of"));
-    assert!(told(TCP, "", "[admin]\nsocket = \"/s\"\nauth = \"none\"").contains("only with `port`"));
+fn the_admin_port_admits_only_the_user_of_the_bus_by_default() {
+    assert_eq!(findings_of(TCP, "", "[admin]\nport = 9\nauth = \"user\""), "");
+    assert!(findings_of(TCP, "", "[admin]\nport = 9\nauth = \"none\"").contains("warning"));
+    assert!(findings_of(TCP, "", "[admin]\nport = 9\nauth = \"nobody\"").contains("must be one of"));
+    assert!(findings_of(TCP, "", "[admin]\nsocket = \"/s\"\nauth = \"none\"").contains("only with `port`"));
 }

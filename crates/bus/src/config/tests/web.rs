@@ -1,9 +1,9 @@
-//! Places that the network reaches, right and wrong.
+//! Tests of HTTP and WebSocket listeners.
 
 use super::*;
 
 #[test]
-fn the_web_is_let_in_by_name_only() {
+fn a_web_listener_is_read_with_all_its_settings() {
     let text = r#"
 [[listen]]
 url = "wss://0.0.0.0:8787/acp"
@@ -29,7 +29,7 @@ max_rate_per_identity = 0
     let (config, warnings) = read(text, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     assert!(config.keeps_owners());
-    let Door::Web(web) = &config.listen[0].at else { panic!("not the web") };
+    let ListenAddr::Web(web) = &config.listen[0].at else { panic!("not the web") };
     let tls = Tls { cert: "/etc/narrows/c.pem".into(), key: "/k.pem".into(), client_ca: None };
     let expected = Web {
         address: "0.0.0.0:8787".to_owned(),
@@ -55,21 +55,24 @@ max_rate_per_identity = 0
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
-    let shown = shown::toml(&config);
+    let shown = render::toml(&config);
     assert_eq!(read(&shown, Path::new("bus.toml"), None).unwrap().0, config, "{shown}");
 }
 
 #[test]
-fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
+fn a_gate_without_identities_behind_tokens_is_a_warning() {
     let check = |auth: &str, identities: &str, pool: &str, expected: &[&str]| {
         let text = format!(
             "[[listen]]\nurl = \"http://127.0.0.1:1\"\n{auth}\n{pool}\n[[pool]]\nmanifest = \"/w/ACP.md\"\n{identities}\n\
              [[pool]]\nname = \"other\"\ncommand = [\"a\"]\n"
         );
         let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
-        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), expected.len(), "{told:?}");
-        told.iter().zip(expected).for_each(|(told, words)| assert!(told.contains(words), "{told}"));
+        let findings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(findings.len(), expected.len(), "{findings:?}");
+        findings
+            .iter()
+            .zip(expected)
+            .for_each(|(finding, words)| assert!(finding.contains(words), "{finding}"));
     };
     let token = "auth = \"token\"\ntokens = \"t\"";
     check(
@@ -85,15 +88,18 @@ fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
 }
 
 #[test]
-fn a_place_that_nobody_has_a_name_for_is_warned_of() {
+fn a_listener_without_a_host_name_is_a_warning() {
     let check = |address: &str, hosts: &str, expected: &str| {
         let text = format!(
             "[[listen]]\nurl = \"https://{address}:1\"\nauth = \"token\"\ntokens = \"t\"\n\
              tls = {{ cert = \"c\", key = \"k\" }}\n{hosts}\n[[pool]]\ncommand = [\"a\"]\n"
         );
         let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
-        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        assert!(told.join("\n").starts_with(expected) && told.is_empty() == expected.is_empty(), "{told:?}");
+        let findings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert!(
+            findings.join("\n").starts_with(expected) && findings.is_empty() == expected.is_empty(),
+            "{findings:?}"
+        );
     };
     let nobody = "bus.toml:2:7: `url` cannot be reached from other machines";
     check("0.0.0.0", "", nobody);
@@ -105,7 +111,7 @@ fn a_place_that_nobody_has_a_name_for_is_warned_of() {
 }
 
 #[test]
-fn what_is_wrong_with_the_web_is_told() {
+fn errors_of_web_listeners_are_reported() {
     assert_snapshot!(toml(r#"
 [[listen]]
 url = "http://0.0.0.0:1/acp"

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::{ANYONE, ClientInfo};
 use super::{Config, Listen, Pool, Protocol, Share, TestBus, able, config, last_id_in, pool};
-use crate::config::{Door, McpAccess, McpServer, McpTarget};
+use crate::config::{ListenAddr, McpAccess, McpServer, McpTarget};
 
 const REFUSED: &str = "MCP server not allowed by this pool";
 
@@ -134,7 +134,7 @@ fn members_of_meta_pass_that_are_listed_or_have_a_fixed_meaning() {
 
 #[test]
 fn a_governed_pool_leaves_servers_to_its_gate() {
-    let governed = pool(Share::Connection).governed("/w/ACP.md".into(), None);
+    let governed = pool(Share::Connection).with_manifest("/w/ACP.md".into(), None);
     let (mut bus, client) = bus(governed, false);
     let params = json!({"cwd": "/", "mcpServers": [stdio()]});
     bus.request(client, 2, "session/new", &params);
@@ -262,7 +262,7 @@ fn two_pools(listen: Vec<Listen>) -> TestBus {
 
 fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> Listen {
     let pools = pools.map(|pools| pools.iter().map(|&name| name.to_owned()).collect());
-    Listen { pool: pool.map(str::to_owned), pools, ..Listen::new(Door::Stdio) }
+    Listen { pool: pool.map(str::to_owned), pools, ..Listen::new(ListenAddr::Stdio) }
 }
 
 /// Opens a client at a listener, with a token for these pools.

@@ -15,7 +15,7 @@ fn scene_of(workers: u32, listen: Vec<Listen>) -> TestBus {
 }
 
 fn bus() -> TestBus {
-    scene_of(1, vec![Listen::new(crate::config::Door::Stdio)])
+    scene_of(1, vec![Listen::new(crate::config::ListenAddr::Stdio)])
 }
 
 impl TestBus {
@@ -147,7 +147,7 @@ fn the_state_of_a_child_is_not_that_of_its_parent() {
 
 #[test]
 fn children_with_the_same_id_in_two_workers_get_different_names() {
-    let mut bus = scene_of(2, vec![Listen::new(crate::config::Door::Stdio)]);
+    let mut bus = scene_of(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
     bus.session(two, 1, "a");
@@ -211,7 +211,7 @@ fn children_end_with_their_parent_and_are_not_held_against_the_worker() {
 
 #[test]
 fn children_go_with_their_parent_to_another_worker() {
-    let mut bus = scene_of(2, vec![Listen::new(crate::config::Door::Stdio)]);
+    let mut bus = scene_of(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
     let one = bus.open();
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -233,7 +233,7 @@ fn children_go_with_their_parent_to_another_worker() {
 
 #[test]
 fn a_request_in_a_child_fails_with_its_worker_and_is_not_sent_to_another() {
-    let mut bus = scene_of(2, vec![Listen::new(crate::config::Door::Stdio)]);
+    let mut bus = scene_of(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
     let one = bus.open();
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -274,7 +274,7 @@ fn what_a_child_says_before_its_announcement_is_taken_waits_for_it() {
 #[test]
 fn other_identities_do_not_see_children() {
     let mut web = Listen::parse("http://127.0.0.1:1/acp").unwrap();
-    if let crate::config::Door::Web(web) = &mut web.at {
+    if let crate::config::ListenAddr::Web(web) = &mut web.at {
         web.auth = crate::config::Auth::Token;
     }
     let mut bus = scene_of(1, vec![web]);
@@ -397,7 +397,7 @@ fn the_oldest_children_are_forgotten_where_there_are_too_many() {
 #[test]
 fn children_of_a_client_with_a_worker_of_its_own_can_be_cancelled() {
     let mut web = Listen::parse("http://127.0.0.1:1/acp").unwrap();
-    if let crate::config::Door::Web(web) = &mut web.at {
+    if let crate::config::ListenAddr::Web(web) = &mut web.at {
         web.auth = crate::config::Auth::Token;
     }
     let mut bus = TestBus::new(&Config { listen: vec![web], ..config(vec![pool(Share::Connection)]) });

@@ -16,7 +16,7 @@ fn watched(share: Share) -> TestBus {
 }
 
 fn scene_of(mut settings: Config) -> TestBus {
-    let governed = settings.pools.remove(0).governed("/w/ACP.md".into(), None);
+    let governed = settings.pools.remove(0).with_manifest("/w/ACP.md".into(), None);
     settings.pools.push(Pool { instances: 2, ..governed });
     let mut bus = TestBus::new(&settings);
     bus.up(0);

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::config::{Auth, Door};
+use crate::config::{Auth, ListenAddr};
 use crate::core::OwnedName;
 
 const METHODS: [&str; 9] = [
@@ -21,7 +21,7 @@ const METHODS: [&str; 9] = [
 /// Returns a configuration with authentication.
 pub(super) fn authenticating(pools: Vec<Pool>) -> Config {
     let mut listen = Listen::parse("http://127.0.0.1:1/acp").unwrap();
-    if let Door::Web(web) = &mut listen.at {
+    if let ListenAddr::Web(web) = &mut listen.at {
         web.auth = Auth::Token;
         web.tokens = Some("tokens.toml".into());
     }
@@ -472,9 +472,9 @@ fn no_client_answers_for_another_identity() {
 
 #[test]
 fn users_and_anyone_have_separate_sessions_while_the_bus_runs() {
-    let doors = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|door| Listen::parse(door).unwrap());
+    let listeners = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|url| Listen::parse(url).unwrap());
     let shared = Pool { mix_identities: true, ..pool(Share::All) };
-    let mut bus = TestBus::new(&Config { listen: doors.into(), ..config(vec![shared]) });
+    let mut bus = TestBus::new(&Config { listen: listeners.into(), ..config(vec![shared]) });
     bus.up(0);
     bus.answer(0, 1, &able());
     let (user, anyone) = (bus.open_as("uid:1"), bus.open_as("anyone"));

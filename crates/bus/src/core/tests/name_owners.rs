@@ -186,9 +186,9 @@ fn a_session_created_for_one_identity_is_not_given_to_another_that_opened_it_mea
 
 #[test]
 fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
-    let doors = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|door| Listen::parse(door).unwrap());
+    let listeners = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|url| Listen::parse(url).unwrap());
     let mut bus = TestBus::new(&Config {
-        listen: doors.into(),
+        listen: listeners.into(),
         ..config(vec![Pool { instances: 2, ..pool(Share::Connection) }])
     });
     let (user, anyone) = (bus.open_as("uid:0"), bus.open_as("anyone"));

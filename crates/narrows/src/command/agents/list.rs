@@ -125,11 +125,11 @@ fn cells(row: &Row) -> [String; 3] {
 
 fn how_to_add_one(config: Option<&Path>) -> String {
     let variables = Variables::of_process();
-    let usual = || config::usual_file(&variables);
+    let default = || config::default_file(&variables);
     let file = match (config.map(Path::to_owned), variables.get(environment::CONFIG)) {
         (Some(path), _) => Some(path),
         (None, Some(path)) => Some(path.into()),
-        (None, None) => usual(),
+        (None, None) => default(),
     };
     let file = file.map_or_else(|| "narrows.toml".to_owned(), |path| path.display().to_string());
     format!(

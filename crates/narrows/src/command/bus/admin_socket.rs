@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use narrows_bus::admin::Admin;
-use narrows_bus::config::{self, Door};
+use narrows_bus::config::{self, ListenAddr};
 
 use crate::failure::Failure;
 use crate::terminal::line;
@@ -37,10 +37,10 @@ pub(super) fn describe(settings: &config::Admin) -> String {
 }
 
 /// Returns the address as clients write it: a port is reached over HTTP.
-pub(super) fn client_url(door: &Door) -> String {
-    match door {
-        Door::Tcp(address) => format!("http://{address}"),
-        door => door.to_string(),
+pub(super) fn client_url(address: &ListenAddr) -> String {
+    match address {
+        ListenAddr::Tcp(address) => format!("http://{address}"),
+        address => address.to_string(),
     }
 }
 

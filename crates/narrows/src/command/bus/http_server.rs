@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use narrows_base::sync::lock;
 use narrows_bus::admin::Network;
-use narrows_bus::config::{self, Config, Door, Listen};
+use narrows_bus::config::{self, Config, Listen, ListenAddr};
 use narrows_bus::core::ANYONE;
 use narrows_bus::{Handle, Handoff, IncomingClient};
 use narrows_link::WebSocketHandoff;
@@ -60,7 +60,7 @@ impl NetworkListeners {
         let bus = Arc::new(OnceLock::new());
         let mut listeners = Vec::new();
         for (number, listen) in config.listen.iter().enumerate() {
-            if let Door::Web(at) = &listen.at {
+            if let ListenAddr::Web(at) = &listen.at {
                 listeners.push(web::listener(at, number, fallback_auth(at.auth))?);
             }
         }
@@ -107,10 +107,10 @@ impl NetworkListeners {
     }
 
     /// Returns the actual address of a listener, with the port that was assigned for 0.
-    pub(super) fn address(&self, number: usize, door: &Door) -> String {
-        match (door, self.addresses.get(&number)) {
-            (Door::Web(at), Some(address)) => web::with_address(at, *address).to_string(),
-            _ => door.to_string(),
+    pub(super) fn address(&self, number: usize, address: &ListenAddr) -> String {
+        match (address, self.addresses.get(&number)) {
+            (ListenAddr::Web(at), Some(address)) => web::with_address(at, *address).to_string(),
+            _ => address.to_string(),
         }
     }
 
@@ -173,7 +173,7 @@ impl HttpShared {
     fn adopt(&self, connection: Handoff) {
         let Handoff { socket, read, listener, identity } = connection;
         let socket = match self.listen.get(listener).map(|listen| &listen.at) {
-            Some(Door::Unix(_)) => Adopted::Unix(UnixStream::from(socket)),
+            Some(ListenAddr::Unix(_)) => Adopted::Unix(UnixStream::from(socket)),
             _ => Adopted::Tcp(TcpStream::from(socket)),
         };
         let identity = Identity::new(Proof::Handed, identity);

@@ -177,12 +177,13 @@ impl StatusReport {
             [line(name), has.clients.to_string(), has.sessions.to_string(), has.refused.to_string()]
         };
         let identities: Vec<_> = self.identities.iter().map(row).collect();
-        let doors = self.listen.iter().zip(&self.listeners);
-        let doors: Vec<_> = doors.map(|(door, clients)| [line(door), clients.to_string()]).collect();
+        let listeners = self.listen.iter().zip(&self.listeners);
+        let listeners: Vec<_> =
+            listeners.map(|(listener, clients)| [line(listener), clients.to_string()]).collect();
         format!(
             "\n{}\n{}",
             format_columns(["IDENTITY", "CLIENTS", "SESSIONS", "REFUSED"], &identities),
-            format_columns(["LISTENER", "CLIENTS"], &doors)
+            format_columns(["LISTENER", "CLIENTS"], &listeners)
         )
     }
 

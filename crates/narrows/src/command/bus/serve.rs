@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_bus::admin::Facts;
-use narrows_bus::config::{Admin, Config, LADDER, Protocol};
+use narrows_bus::config::{Admin, Config, Protocol, WORKER_STOP_TIMEOUT};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, Ended, Handle, StartOptions};
 use narrows_config::Finding;
@@ -80,14 +80,14 @@ async fn serve(
         .map_err(|error| settings::start_failure(args, &error))?;
     http.open(bus.handle());
     let addresses = bus.addresses().iter().enumerate();
-    let addresses: Vec<String> = addresses.map(|(number, door)| http.address(number, door)).collect();
-    for (door, listen) in addresses.iter().zip(&running.config.listen) {
+    let addresses: Vec<String> = addresses.map(|(number, address)| http.address(number, address)).collect();
+    for (address, listen) in addresses.iter().zip(&running.config.listen) {
         let first = running.config.pools.first().map(|pool| pool.name.as_str());
-        let pool = listen.named().next().or(first).unwrap_or_default();
-        running.notifier.print(&format!("listening on {door}, pool {pool}"));
+        let pool = listen.pool_names().next().or(first).unwrap_or_default();
+        running.notifier.print(&format!("listening on {address}, pool {pool}"));
     }
-    for door in admin.addresses() {
-        running.notifier.print(&format!("admin API listening on {}", admin_socket::client_url(door)));
+    for address in admin.addresses() {
+        running.notifier.print(&format!("admin API listening on {}", admin_socket::client_url(address)));
     }
     let limits = narrows_bus::worker_limits();
     let facts = Facts {
@@ -136,7 +136,7 @@ async fn serve(
                 }
                 _ if deadline.is_some() => {}
                 _ => {
-                    deadline = Some(Instant::now() + running.drain + LADDER);
+                    deadline = Some(Instant::now() + running.drain + WORKER_STOP_TIMEOUT);
                     running.drain(&bus.handle(), signal).await;
                 }
             },

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use narrows_bus::StartError;
-use narrows_bus::config::{self, Config, Door, Limits, Listen, Pool};
+use narrows_bus::config::{self, Config, Limits, Listen, ListenAddr, Pool};
 use narrows_config::Finding;
 use narrows_manifest::Severity;
 
@@ -123,8 +123,8 @@ fn from_command(args: &Bus) -> Config {
 }
 
 fn listen_flags(args: &Bus) -> Vec<Listen> {
-    let doors = args.tcp.iter().chain(&args.unix).cloned().chain(args.stdio.then_some(Door::Stdio));
-    args.listen.iter().cloned().chain(doors.map(Listen::new)).collect()
+    let addresses = args.tcp.iter().chain(&args.unix).cloned().chain(args.stdio.then_some(ListenAddr::Stdio));
+    args.listen.iter().cloned().chain(addresses.map(Listen::new)).collect()
 }
 
 /// Replaces `narrows` by the path of this program, installed or not. Without a path it is looked up like any other

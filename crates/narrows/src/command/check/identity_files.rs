@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use narrows_base::suggest::nearest;
-use narrows_bus::config::{Config, Door, Web};
+use narrows_bus::config::{Config, ListenAddr, Web};
 use narrows_config::{Finding, SourcePos};
 use narrows_remote::tls::{self, TlsError};
 use narrows_remote::tokens::{self, Inspected, TokenError};
@@ -26,7 +26,7 @@ pub(super) fn bus_findings(
     };
     let (mut mistakes, mut warnings) = (Vec::new(), Vec::new());
     let webs = config.listen.iter().filter_map(|listen| match &listen.at {
-        Door::Web(web) => Some(web),
+        ListenAddr::Web(web) => Some(web),
         _ => None,
     });
     for web in webs {
@@ -51,7 +51,7 @@ fn doubled_tokens(config: &Config) -> Vec<Finding> {
         .listen
         .iter()
         .filter_map(|listen| match &listen.at {
-            Door::Web(web) => web.tokens.as_deref(),
+            ListenAddr::Web(web) => web.tokens.as_deref(),
             _ => None,
         })
         .collect();

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use narrows_bus::config::Door;
+use narrows_bus::config::ListenAddr;
 use narrows_bus::listen::{Listener, bind};
 use narrows_manifest::Bundle;
 use tokio::net::UnixListener;
@@ -53,7 +53,7 @@ impl AdminSocketConfig {
     /// Opens the socket for its owner, then for the group. The file is removed when the returned listener is dropped.
     pub(super) fn open(&self) -> Result<(UnixListener, Listener), Failure> {
         let (listener, _) =
-            bind(&Door::Unix(self.path.clone())).map_err(|error| Failure::serve_listener(&error))?;
+            bind(&ListenAddr::Unix(self.path.clone())).map_err(|error| Failure::serve_listener(&error))?;
         let opened = || -> io::Result<UnixListener> {
             if let Some(group) = self.group {
                 chown(&self.path, None, Some(group))?;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_bus::config::{Door, Limits, Listen};
+use narrows_bus::config::{Limits, Listen, ListenAddr};
 use narrows_bus::listen::{Listener, bind};
 use narrows_govern::{IdentityMethod, Principal};
 use narrows_link::{InputBudget, InputShare, Link, Options};
@@ -93,14 +93,14 @@ pub(super) async fn serve(
         return Err(shutdown.failure());
     };
     ready?;
-    let has_web = places.iter().any(|place| matches!(place.at, Door::Web(_)));
+    let has_web = places.iter().any(|place| matches!(place.at, ListenAddr::Web(_)));
     let slots = Slots::new(limits.max_connections, has_web || server.identities.has_file());
     let (web, webs) = WebListeners::open(places, limits, &slots)?.unzip();
     let mut open: Vec<ClientListener> =
         web.map(|web| ClientListener::Web(Box::new(web))).into_iter().collect();
     let (mut addrs, mut webs) = (Vec::new(), webs.into_iter().flatten());
     for place in places {
-        if let Door::Web(_) = &place.at {
+        if let ListenAddr::Web(_) = &place.at {
             addrs.extend(webs.next());
         } else {
             let (place, at) = ClientListener::open(&place.at, &server)?;
@@ -140,15 +140,15 @@ fn print_notice(text: &str) {
 
 impl ClientListener {
     /// Opens a listener and returns its actual address, with the port that was assigned for 0.
-    fn open(admin_socket: &Door, server: &ManifestServer) -> Result<(Self, Door), Failure> {
-        if *admin_socket == Door::Stdio {
-            return Ok((Self::Stdio(false), Door::Stdio));
+    fn open(admin_socket: &ListenAddr, server: &ManifestServer) -> Result<(Self, ListenAddr), Failure> {
+        if *admin_socket == ListenAddr::Stdio {
+            return Ok((Self::Stdio(false), ListenAddr::Stdio));
         }
         let (listener, at) = bind(admin_socket).map_err(|error| Failure::serve_listener(&error))?;
         let ready = |error: io::Error| Failure::setup("listen", &error);
         let fd = listener.socket().map_err(ready)?;
         let place = match &at {
-            Door::Unix(path) => {
+            ListenAddr::Unix(path) => {
                 if server.identities.has_others() {
                     // The system identifies the client; the mode must let every listed user connect.
                     std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(ready)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_bus::config::{Auth, Door, Listen, Tls, Web};
+use narrows_bus::config::{Auth, Listen, ListenAddr, Tls, Web};
 use narrows_manifest::types::acp::{Kind, Transport};
 use narrows_remote::tls;
 use narrows_remote::tokens::Tokens;
@@ -37,7 +37,7 @@ pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Lis
     let webs: Vec<&mut Web> = listeners
         .iter_mut()
         .filter_map(|listener| match &mut listener.at {
-            Door::Web(web) => Some(&mut **web),
+            ListenAddr::Web(web) => Some(&mut **web),
             _ => None,
         })
         .collect();
@@ -86,7 +86,7 @@ fn is_in_directory(root: &Path, path: &Path) -> bool {
 /// Reports unusable credential files before anything is trusted or recorded.
 fn check_credentials(listeners: &[Listen]) -> Result<(), Failure> {
     for listener in listeners {
-        let Door::Web(web) = &listener.at else { continue };
+        let ListenAddr::Web(web) = &listener.at else { continue };
         if let Some(tokens) = &web.tokens {
             Tokens::read(tokens).map_err(|error| Failure::token_file_invalid(tokens, &error))?;
         }
@@ -121,7 +121,7 @@ fn apply_web_args(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
         if !web.is_loopback() && (web.auth == Auth::None || !web.secure) {
             return Err(Failure::unauthenticated_listener(web));
         }
-        if web.is_nameless() {
+        if web.lacks_host_name() {
             tracing::warn!(
                 "{web} refuses clients of other machines with 403; add --host NAME for each name that they use"
             );
@@ -139,17 +139,17 @@ mod tests {
     fn check(urls: &[&str], args: &WebArgs, expected: Result<&[&str], &str>) {
         let mut listeners: Vec<Listen> = urls.iter().map(|url| Listen::parse(url).expect(url)).collect();
         let webs = listeners.iter_mut().filter_map(|listener| match &mut listener.at {
-            Door::Web(web) => Some(&mut **web),
+            ListenAddr::Web(web) => Some(&mut **web),
             _ => None,
         });
         let furnished = apply_web_args(webs.collect(), args);
         let told: Vec<String> = listeners
             .iter()
             .map(|listener| match &listener.at {
-                Door::Web(web) => {
+                ListenAddr::Web(web) => {
                     format!("{} {}", web.auth.name(), if web.tls.is_some() { "tls" } else { "-" })
                 }
-                door => door.to_string(),
+                address => address.to_string(),
             })
             .collect();
         match (furnished, expected) {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream as Pair;
 use std::sync::Arc;
 
-use narrows_bus::config::{self, Door, Listen};
+use narrows_bus::config::{self, Listen, ListenAddr};
 use narrows_govern::{IdentityMethod, Principal};
 use narrows_remote::identity::{Identity, Proof};
 use narrows_remote::server::{Auth, Backend, Handle, HttpServer, Limits, Opening};
@@ -108,9 +108,9 @@ impl WebListeners {
         places: &[Listen],
         limits: &config::Limits,
         slots: &Arc<Slots>,
-    ) -> Result<Option<(Self, Vec<Door>)>, Failure> {
+    ) -> Result<Option<(Self, Vec<ListenAddr>)>, Failure> {
         let webs = places.iter().filter_map(|place| match &place.at {
-            Door::Web(at) => Some(&**at),
+            ListenAddr::Web(at) => Some(&**at),
             _ => None,
         });
         let webs: Vec<&config::Web> = webs.collect();
@@ -125,11 +125,12 @@ impl WebListeners {
         let sockets = limits.max_sockets.max(MIN_SOCKETS_PER_CLIENT * slots.max());
         let server = HttpServer::bind(listeners, Limits { max_sockets: sockets, ..limits }, backend)
             .map_err(|error| Failure::serve_web_listener(&error))?;
-        let at = |(at, address): (&&config::Web, _)| Door::Web(Box::new(web::with_address(at, address)));
-        let doors = webs.iter().zip(server.local_addrs().iter().copied()).map(at).collect();
+        let at =
+            |(at, address): (&&config::Web, _)| ListenAddr::Web(Box::new(web::with_address(at, address)));
+        let addresses = webs.iter().zip(server.local_addrs().iter().copied()).map(at).collect();
         let handle = server.handle();
         let server = WebServer { handle, task: tokio::spawn(server.serve()) };
-        Ok(Some((Self { clients, server }, doors)))
+        Ok(Some((Self { clients, server }, addresses)))
     }
 
     /// Accepts the next client. Cancel-safe.

@@ -1,4 +1,4 @@
-//! Where the configuration is and where sessions are kept: in the user's own directories.
+//! Locations of the configuration file, the data and the sockets, in the user's directories.
 
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -10,24 +10,23 @@ use super::layer::Key;
 use super::variables::Variables;
 use crate::environment as env;
 
-/// The longest file.
-const LONGEST: u64 = 1 << 20;
+/// The size limit of a configuration file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What was found.
+/// The result of loading the configuration file.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// The file, if there is one.
+    /// `None` if there is no file.
     pub(crate) file: Option<File>,
-    /// What its owner should know.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Reads the configuration file: the one that is named, or the one that lies where it is looked for, if it does.
+/// Reads the configuration file: the one that an option or a variable names, or else the default one if it exists.
 pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded, ConfigError> {
     let (path, named) = match (named, variables.get(env::CONFIG)) {
         (Some(path), _) => (path.to_owned(), Some(Origin::Flag("--config"))),
         (None, Some(path)) => (path.into(), Some(Origin::variable(env::CONFIG))),
-        (None, None) => match usual_file(variables) {
+        (None, None) => match default_file(variables) {
             Some(path) => (path, None),
             None => return Ok(Loaded::default()),
         },
@@ -42,10 +41,10 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
             return Err(ConfigError::new(origin, format!("cannot read {path:?}: {error}")));
         }
     };
-    // An error must lead to the file from anywhere.
+    // Errors name the file, so its path must not depend on the current directory.
     let path = std::path::absolute(&path).unwrap_or(path);
     let file = File::parse(&path, &text, home(variables))?;
-    let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Here(_))));
+    let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Inline(_))));
     let mut warnings = Vec::new();
     if open && holds_keys {
         warnings.push(format!(
@@ -63,44 +62,43 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
     Ok(Loaded { file: Some(file), warnings })
 }
 
-/// Where the configuration file is looked for if nothing names another.
-pub(crate) fn usual_file(variables: &Variables) -> Option<PathBuf> {
-    Some(below(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"))
+/// Returns the path of the default configuration file.
+pub(crate) fn default_file(variables: &Variables) -> Option<PathBuf> {
+    Some(narrows_dir(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"))
 }
 
-/// The text of a file, and whether others than its owner can read it.
+/// Reads a file. Returns its text, and `true` if users other than its owner can read it.
 fn read(path: &Path) -> io::Result<(String, bool)> {
     let file = std::fs::File::open(path)?;
     let mode = file.metadata()?.permissions().mode();
     let mut text = String::new();
-    file.take(LONGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST {
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB"));
     }
     Ok((text, mode & 0o044 != 0))
 }
 
-/// Where sessions are kept unless something else is said.
+/// Returns the default directory of stored sessions.
 pub(crate) fn data_dir(variables: &Variables) -> Option<PathBuf> {
-    below(variables, env::DATA_HOME, ".local/share")
+    narrows_dir(variables, env::DATA_HOME, ".local/share")
 }
 
-/// Where sockets are.
+/// Returns the directory of sockets.
 pub(crate) fn runtime_dir(variables: &Variables) -> Option<PathBuf> {
-    below(variables, env::RUNTIME_DIR, ".local/state")
+    narrows_dir(variables, env::RUNTIME_DIR, ".local/state")
 }
 
-/// The user's directory.
+/// Returns the home directory of the user.
 pub(super) fn home(variables: &Variables) -> Option<&Path> {
     variables.get(env::HOME).map(Path::new).filter(|home| home.is_absolute())
 }
 
-/// Our directory in the one that `variable` names, or else in this one of the user's directory.
-fn below(variables: &Variables, variable: &str, otherwise: &str) -> Option<PathBuf> {
-    // A relative one is not to be used, by the specification of these variables.
+/// Returns the directory `narrows` in the one that `variable` names, or else in `in_home` of the home directory.
+fn narrows_dir(variables: &Variables, variable: &str, in_home: &str) -> Option<PathBuf> {
+    // The XDG specification says to ignore relative paths.
     let named = variables.get(variable).map(Path::new).filter(|path| path.is_absolute());
-    let directory =
-        named.map_or_else(|| Some(home(variables)?.join(otherwise)), |path| Some(path.to_owned()));
+    let directory = named.map_or_else(|| Some(home(variables)?.join(in_home)), |path| Some(path.to_owned()));
     Some(directory?.join("narrows"))
 }
 
@@ -124,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_looked_for_where_the_user_keeps_such_files() {
+    fn the_default_file_is_in_the_config_directory_and_can_be_overridden() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("narrows");
         std::fs::create_dir(&directory).unwrap();
@@ -135,20 +133,20 @@ mod tests {
             .unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
         let loaded = load(None, &vars).unwrap();
-        assert_eq!(loaded.file.unwrap().system.as_deref(), Some("a"));
+        assert_eq!(loaded.file.unwrap().system_prompt.as_deref(), Some("a"));
         assert!(loaded.warnings[0].contains("holds a key"), "{:?}", loaded.warnings);
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
         assert_eq!(load(None, &vars).unwrap().warnings, [""; 0]);
         let other = home.path().join("other.toml");
         std::fs::write(&other, "system = \"b\"").unwrap();
         let found = load(Some(&other), &vars).unwrap().file.unwrap();
-        assert_eq!(found.system.as_deref(), Some("b"));
+        assert_eq!(found.system_prompt.as_deref(), Some("b"));
         let named = variables(&[("NARROWS_CONFIG", other.to_str().unwrap())]);
-        assert_eq!(load(None, &named).unwrap().file.unwrap().system.as_deref(), Some("b"));
+        assert_eq!(load(None, &named).unwrap().file.unwrap().system_prompt.as_deref(), Some("b"));
     }
 
     #[test]
-    fn a_file_that_is_named_must_be_there() {
+    fn a_named_file_must_exist() {
         let error = load(Some(Path::new("/nowhere/narrows.toml")), &Variables::default()).unwrap_err();
         assert_eq!(
             error.to_string(),

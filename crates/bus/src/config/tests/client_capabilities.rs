@@ -1,19 +1,22 @@
-//! What workers shared by all are told that clients can do.
+//! Tests of `client_capabilities`.
 
 use std::path::Path;
 
 use super::super::read;
 
 #[test]
-fn what_acp_does_not_know_clients_to_do_is_warned_of() {
+fn unknown_client_capabilities_are_warnings() {
     let check = |said: &str, expected: &[&str]| {
         let text = format!(
             "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nshare = \"all\"\nclient_capabilities = {said}\n"
         );
         let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
-        let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), expected.len(), "{told:?}");
-        told.iter().zip(expected).for_each(|(told, words)| assert!(told.contains(words), "{told}"));
+        let findings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(findings.len(), expected.len(), "{findings:?}");
+        findings
+            .iter()
+            .zip(expected)
+            .for_each(|(finding, words)| assert!(finding.contains(words), "{finding}"));
     };
     check("{ fs = { readTextFile = true, writeTextFile = true }, terminal = true, _meta = { a = 1 } }", &[]);
     check(

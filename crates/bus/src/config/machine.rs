@@ -1,4 +1,4 @@
-//! What a configuration needs of the machine it is for.
+//! Checks of a configuration against the machine: programs, directories, sockets, files and limits.
 
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
@@ -9,41 +9,41 @@ use narrows_process::{Controller, Limits, SpawnError, Spec};
 use rustix::fs::Access;
 
 use super::mcp::McpTarget;
-use super::read::Needed;
-use super::{Placed, Pool};
+use super::read::RequiredFile;
+use super::{ParsedConfig, Pool};
 use crate::driver::{most_descriptors, needed_descriptors};
 
-/// The machine on which a configuration is looked at.
+/// The machine on which a configuration is checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Here<'a> {
-    /// Our environment.
+pub struct Machine<'a> {
+    /// The environment of this process.
     pub environment: &'a [(OsString, OsString)],
-    /// A program that is there whether it can be found or not: ourselves.
-    pub ours: &'a str,
+    /// The name of this program, which is accepted even if it is not in `PATH`.
+    pub own_program: &'a str,
 }
 
-/// The bytes where settings of a pool stand that depend on the machine.
+/// Byte offsets of the settings of a pool that are checked against the machine.
 #[derive(Clone, Default)]
-pub(super) struct Spots {
+pub(super) struct PoolPositions {
     pub(super) command: usize,
     pub(super) cwd: Option<usize>,
     pub(super) instances: Option<usize>,
     pub(super) memory: Option<usize>,
     pub(super) pids: Option<usize>,
-    /// The commands of its MCP servers, in their order; `None` for a server with a URL.
+    /// The commands of its MCP servers, in order; `None` for a server with a URL.
     pub(super) mcp_servers: Vec<Option<usize>>,
 }
 
-impl Here<'_> {
-    /// Findings what a bus would be refused for if it was started here and now. What may be otherwise elsewhere, or once the
-    /// bus is started by somebody else, is only warned of.
-    pub(super) fn look(self, findings: &Findings<'_>, placed: &Placed) {
-        for (pool, spots) in placed.config.pools.iter().zip(&placed.spots) {
-            self.programs(findings, pool, spots);
-            self.mcp_servers(findings, pool, spots);
+impl Machine<'_> {
+    /// Adds an error for whatever prevents a bus from starting on this machine. It is only a warning if it may differ on another
+    /// machine or for another user.
+    pub(super) fn check(self, findings: &Findings<'_>, parsed: &ParsedConfig) {
+        for (pool, positions) in parsed.config.pools.iter().zip(&parsed.positions) {
+            self.check_program(findings, pool, positions);
+            self.check_mcp_servers(findings, pool, positions);
             for (controller, at, set) in [
-                (Controller::Memory, spots.memory, pool.memory.is_some()),
-                (Controller::Pids, spots.pids, pool.pids.is_some()),
+                (Controller::Memory, positions.memory, pool.memory.is_some()),
+                (Controller::Pids, positions.pids, pool.pids.is_some()),
             ] {
                 let Some(at) = at.filter(|_| set) else { continue };
                 if let Err(error) = Limits::check(controller) {
@@ -55,12 +55,12 @@ impl Here<'_> {
                 }
             }
         }
-        for (path, at) in &placed.sockets {
+        for (path, at) in &parsed.sockets {
             if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
                 let what = format!("{:?} exists and is not a socket", path.display().to_string());
                 let hint = "use another path, or remove that file";
                 findings.error(*at, what, Some(hint.to_owned()));
-            } else if let Some(above) = impassable(path) {
+            } else if let Some(above) = unwritable_ancestor(path) {
                 let what = format!(
                     "cannot create a socket there: {:?} is not a directory that this user can write",
                     above.display().to_string()
@@ -68,35 +68,35 @@ impl Here<'_> {
                 findings.error(*at, what, Some("use a path in a directory that you own".to_owned()));
             }
         }
-        for Needed { path, at, hint } in &placed.files {
+        for RequiredFile { path, at, hint } in &parsed.files {
             if let Err(error) = std::fs::File::open(path) {
                 let what = format!("{:?} cannot be read: {error}", path.display().to_string());
                 findings.error(*at, what, Some((*hint).to_owned()));
             }
         }
-        let (needed, most) = (needed_descriptors(&placed.config), most_descriptors());
-        let pools = placed.config.pools.iter().zip(&placed.spots);
-        if let Some((_, spots)) = pools.max_by_key(|(pool, _)| pool.instances).filter(|_| needed > most) {
+        let (needed, most) = (needed_descriptors(&parsed.config), most_descriptors());
+        let pools = parsed.config.pools.iter().zip(&parsed.positions);
+        if let Some((_, positions)) = pools.max_by_key(|(pool, _)| pool.instances).filter(|_| needed > most) {
             let what = format!(
                 "all workers need {needed} file descriptors and the limit is {most}, so the bus would not start"
             );
-            findings.warning(spots.instances.unwrap_or(spots.command), what);
+            findings.warning(positions.instances.unwrap_or(positions.command), what);
         }
     }
 
-    fn programs(self, findings: &Findings<'_>, pool: &Pool, spots: &Spots) {
+    fn check_program(self, findings: &Findings<'_>, pool: &Pool, positions: &PoolPositions) {
         let mut found = pool.program(self.environment);
-        // One that could not be read is another mistake.
-        let mut cwd_known = spots.cwd.is_none() || pool.cwd.is_some();
+        // An invalid `cwd` has its own finding.
+        let mut cwd_known = positions.cwd.is_none() || pool.cwd.is_some();
         if let Err(SpawnError::Cwd { path, source }) = &found {
             let what = format!("`cwd` cannot be used: {:?}: {source}", path.display().to_string());
-            findings.error(spots.cwd.unwrap_or(spots.command), what, None);
+            findings.error(positions.cwd.unwrap_or(positions.command), what, None);
             cwd_known = false;
             found = Pool { cwd: None, ..pool.clone() }.program(self.environment);
         }
         let (Err(error), Some(program)) = (found, pool.command.first()) else { return };
         let is_relative = program.contains('/') && !program.starts_with('/');
-        if *program == self.ours || (is_relative && !cwd_known) {
+        if *program == self.own_program || (is_relative && !cwd_known) {
             return;
         }
         let hint = match program.split_whitespace().count() {
@@ -110,17 +110,17 @@ impl Here<'_> {
                 format!("write each word as an element of its own: command = [{}]", words.join(", "))
             }
         };
-        findings.error(spots.command, format!("`command` cannot be started: {error}"), Some(hint));
+        findings.error(positions.command, format!("`command` cannot be started: {error}"), Some(hint));
     }
 
-    /// Warns of MCP servers whose program cannot be found. The bus starts without them: it is the agents that run them, maybe
-    /// with another `PATH`. A relative path is meant from the directory of a session.
-    fn mcp_servers(self, findings: &Findings<'_>, pool: &Pool, spots: &Spots) {
-        for (server, at) in pool.mcp_servers.iter().zip(&spots.mcp_servers) {
+    /// Warns about MCP servers whose program cannot be found. The bus starts without them: agents run them, maybe with another
+    /// `PATH`. A relative path starts from the directory of a session, which is not known here.
+    fn check_mcp_servers(self, findings: &Findings<'_>, pool: &Pool, positions: &PoolPositions) {
+        for (server, at) in pool.mcp_servers.iter().zip(&positions.mcp_servers) {
             let (McpTarget::Command { words, env }, Some(at)) = (&server.target, at) else { continue };
             let Some(program) = words.first() else { continue };
             let is_relative = program.contains('/') && !program.starts_with('/');
-            if is_relative || *program == self.ours {
+            if is_relative || *program == self.own_program {
                 continue;
             }
             let mut environment = pool.environment(self.environment);
@@ -134,8 +134,8 @@ impl Here<'_> {
     }
 }
 
-/// What of the directories to a socket is there, if nothing more can be made in it.
-fn impassable(path: &Path) -> Option<&Path> {
+/// Returns the closest existing ancestor of a socket path if this user cannot create files in it.
+fn unwritable_ancestor(path: &Path) -> Option<&Path> {
     let here = |above: &&Path| !above.as_os_str().is_empty() && above.symlink_metadata().is_ok();
     let above = path.ancestors().skip(1).find(here)?;
     let may = rustix::fs::access(above, Access::WRITE_OK | Access::EXEC_OK).is_ok();
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_each_command_is_known() {
+    fn the_position_of_each_command_is_returned() {
         let text = "[[pool]]\ncommand = ['a']\n\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
         let commands = inspect(text, Path::new("bus.toml"), None, None).commands;
         let shown: Vec<String> = commands.iter().map(|(pool, place)| format!("{pool} {place}")).collect();
@@ -156,19 +156,19 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_cannot_be_made_is_told() {
+    fn a_socket_that_cannot_be_created_is_reported() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("file"), "").unwrap();
         let check = |socket: &str, expected: bool| {
             let text = format!(
                 "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"narrows\"]\n[admin]\nsocket = \"{socket}\"\n"
             );
-            let here = Here { environment: &[], ours: "narrows" };
-            let mistakes = inspect(&text, &place.path().join("bus.toml"), None, Some(here)).mistakes;
-            let told = mistakes
+            let machine = Machine { environment: &[], own_program: "narrows" };
+            let errors = inspect(&text, &place.path().join("bus.toml"), None, Some(machine)).errors;
+            let is_reported = errors
                 .iter()
-                .any(|mistake| mistake.pos.line == 6 && mistake.message.contains("cannot create a socket"));
-            assert_eq!((told, mistakes.len()), (expected, usize::from(expected)), "{socket} {mistakes:?}");
+                .any(|error| error.pos.line == 6 && error.message.contains("cannot create a socket"));
+            assert_eq!((is_reported, errors.len()), (expected, usize::from(expected)), "{socket} {errors:?}");
         };
         check("new/deep/admin.sock", false);
         check("admin.sock", false);
@@ -178,16 +178,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_directory_hides_no_wrong_command_and_none_is_hidden_by_one() {
+    fn an_invalid_directory_and_an_invalid_command_are_both_reported() {
         #[track_caller]
         fn check(command: &str, cwd: &str, expected: &[(usize, &str)]) {
             let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = {command}\ncwd = {cwd}\n");
-            let here = Here { environment: &[], ours: "narrows" };
-            let mistakes = inspect(&text, Path::new("bus.toml"), None, Some(here)).mistakes;
-            assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
-            for (mistake, (line, words)) in mistakes.iter().zip(expected) {
-                assert_eq!(mistake.pos.line, *line, "{mistake}");
-                assert!(mistake.to_string().contains(words), "{mistake}");
+            let machine = Machine { environment: &[], own_program: "narrows" };
+            let errors = inspect(&text, Path::new("bus.toml"), None, Some(machine)).errors;
+            assert_eq!(errors.len(), expected.len(), "{errors:?}");
+            for (error, (line, words)) in errors.iter().zip(expected) {
+                assert_eq!(error.pos.line, *line, "{error}");
+                assert!(error.to_string().contains(words), "{error}");
             }
         }
         let (missing, nowhere) = ((4, "cannot be started"), (5, "`cwd` cannot be used"));
@@ -196,7 +196,7 @@ mod tests {
         check("[\"no-such\"]", "\"~/place\"", &[missing, tilde]);
         check("\"no-such\"", "\"/no/place\"", &[missing, nowhere]);
         check("[\"narrows\"]", "\"/no/place\"", &[nowhere]);
-        // Where that would be is not known.
+        // A relative path starts from `cwd`, which is not known.
         check("[\"./no-such\"]", "\"/no/place\"", &[nowhere]);
         check("[\"./no-such\"]", "\"~/place\"", &[tilde]);
         check("[\"./no-such\"]", "\"/\"", &[missing]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_of_an_mcp_server_is_warned_of() {
+    fn a_missing_program_of_an_mcp_server_is_a_warning() {
         #[track_caller]
         fn check(server: &str, expected: Option<(usize, &str)>) {
             let text = format!(
@@ -214,16 +214,16 @@ mod tests {
                  [[pool.mcp_server]]\nname = \"files\"\n{server}\n"
             );
             let environment = [("PATH".into(), "/usr/bin:/bin".into())];
-            let here = Here { environment: &environment, ours: "narrows" };
-            let inspected = inspect(&text, Path::new("bus.toml"), None, Some(here));
-            assert!(inspected.mistakes.is_empty(), "{:?}", inspected.mistakes);
+            let machine = Machine { environment: &environment, own_program: "narrows" };
+            let inspected = inspect(&text, Path::new("bus.toml"), None, Some(machine));
+            assert!(inspected.errors.is_empty(), "{:?}", inspected.errors);
             let warnings: Vec<_> = inspected.warnings.iter().collect();
             match (&*warnings, expected) {
                 ([], None) => {}
                 ([warning], Some((line, words))) => {
                     assert_eq!(warning.pos.line, line, "{warning}");
                     assert!(warning.to_string().contains(words), "{warning}");
-                    // The directories say much about a machine and help nobody.
+                    // The directories of `PATH` reveal details of the machine and do not help.
                     assert!(!warning.to_string().contains("/usr/bin"), "{warning}");
                 }
                 (warnings, _) => panic!("{server}: {warnings:?}"),
@@ -232,7 +232,7 @@ mod tests {
         check("command = [\"sh\", \"-c\", \"true\"]", None);
         check("command = [\"/bin/sh\"]", None);
         check("command = [\"narrows\"]", None);
-        // Where that would be is known to a session only.
+        // A relative path starts from the directory of a session.
         check("command = [\"./no-such\"]", None);
         let missing = "MCP server \"files\" cannot be started: program \"no-such\" not found in PATH";
         check("command = [\"no-such\"]", Some((11, missing)));

@@ -1,4 +1,4 @@
-//! The effective settings, in the form of `bus.toml` and as JSON.
+//! Renders the effective settings as a `bus.toml` and as JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,29 +7,30 @@ use narrows_base::units::{format_duration, format_size};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Config, Door, Limits, Listen, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
+use super::{Config, Limits, Listen, ListenAddr, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
 
-/// What stands in place of the value of a variable.
-const HIDDEN: &str = "(hidden)";
+/// Replaces the value of a variable.
+const HIDDEN_VALUE: &str = "(hidden)";
 
-/// Every setting with its value, defaults included, as a `bus.toml` would say it. The values of variables are left out:
-/// each stands there as a comment, so that nobody takes what stands in its place for the value.
+/// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable is a comment, so
+/// that its placeholder is not read as a value.
 #[must_use]
 pub fn toml(config: &Config) -> String {
-    // Nothing of it can fail for what is in there; a broken text would be seen by the tests.
+    // Serializing these types cannot fail; the tests parse the result.
     fn part(value: &impl Serialize) -> String {
         toml::to_string(value).unwrap_or_default()
     }
     let Settings { listen, pool, limits, admin } = Settings::new(config);
     let mut parts = Vec::new();
-    // Nowhere to listen is said by saying nothing.
+    // No listener: the key is absent.
     if !listen.is_empty() {
         parts.push(part(&BTreeMap::from([("listen", listen)])));
     }
     for mut workers in pool {
-        // A name stands on one line whatever is in it.
-        let comments =
-            |env: &Hidden<'_>| -> String { part(env).lines().map(|line| format!("# {line}\n")).collect() };
+        // TOML escapes line breaks, so each name is one line.
+        let comments = |env: &HiddenValues<'_>| -> String {
+            part(env).lines().map(|line| format!("# {line}\n")).collect()
+        };
         let env = workers.env.take().unwrap_or_default();
         let servers = std::mem::take(&mut workers.mcp_server);
         parts.push(part(&BTreeMap::from([("pool", [workers])])));
@@ -45,7 +46,7 @@ pub fn toml(config: &Config) -> String {
     parts.join("\n")
 }
 
-/// The same as an object.
+/// Returns all settings as a JSON object. The values of variables are hidden.
 #[must_use]
 pub fn json(config: &Config) -> Value {
     serde_json::to_value(Settings::new(config)).unwrap_or_default()
@@ -53,21 +54,21 @@ pub fn json(config: &Config) -> Value {
 
 #[derive(Serialize)]
 struct Settings<'a> {
-    listen: Vec<Listener<'a>>,
-    pool: Vec<Workers<'a>>,
-    limits: Bounds,
-    admin: Operators<'a>,
+    listen: Vec<ListenSettings<'a>>,
+    pool: Vec<PoolSettings<'a>>,
+    limits: LimitSettings,
+    admin: AdminSettings<'a>,
 }
 
-/// Names of variables, without their values.
-type Hidden<'a> = BTreeMap<&'a str, &'static str>;
+/// Names of variables, each with a placeholder as its value.
+type HiddenValues<'a> = BTreeMap<&'a str, &'static str>;
 
-fn hidden(env: &BTreeMap<String, String>) -> Hidden<'_> {
-    env.keys().map(|name| (name.as_str(), HIDDEN)).collect()
+fn hidden(env: &BTreeMap<String, String>) -> HiddenValues<'_> {
+    env.keys().map(|name| (name.as_str(), HIDDEN_VALUE)).collect()
 }
 
 #[derive(Serialize)]
-struct Listener<'a> {
+struct ListenSettings<'a> {
     url: String,
     auth: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,10 +93,10 @@ struct Certificates {
     client_ca: Option<String>,
 }
 
-impl<'a> Listener<'a> {
+impl<'a> ListenSettings<'a> {
     fn new(listen: &'a Listen) -> Self {
         let web = match &listen.at {
-            Door::Web(web) => Some(&**web),
+            ListenAddr::Web(web) => Some(&**web),
             _ => None,
         };
         let path = |path: &Path| path.display().to_string();
@@ -117,7 +118,7 @@ impl<'a> Listener<'a> {
 }
 
 #[derive(Serialize)]
-struct Workers<'a> {
+struct PoolSettings<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<&'a [String]>,
@@ -137,30 +138,30 @@ struct Workers<'a> {
     memory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pids: Option<u64>,
-    /// Left out where each has a comment instead.
+    /// `None` in TOML, where each variable is a comment.
     #[serde(skip_serializing_if = "Option::is_none")]
-    env: Option<Hidden<'a>>,
+    env: Option<HiddenValues<'a>>,
     client_capabilities: &'a Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     mcp: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    mcp_server: Vec<Server<'a>>,
+    mcp_server: Vec<McpServerSettings<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     client_meta: &'a [String],
 }
 
 #[derive(Serialize)]
-struct Server<'a> {
+struct McpServerSettings<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    env: Option<Hidden<'a>>,
+    env: Option<HiddenValues<'a>>,
 }
 
-impl<'a> Server<'a> {
+impl<'a> McpServerSettings<'a> {
     fn new(server: &'a McpServer) -> Self {
         let (command, url, env) = match &server.target {
             McpTarget::Command { words, env } => (Some(&words[..]), None, Some(hidden(env))),
@@ -171,7 +172,7 @@ impl<'a> Server<'a> {
 }
 
 #[derive(Serialize)]
-struct Bounds {
+struct LimitSettings {
     max_line: String,
     max_batch: usize,
     max_connections: usize,
@@ -201,7 +202,7 @@ struct Bounds {
 }
 
 #[derive(Serialize)]
-struct Operators<'a> {
+struct AdminSettings<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,10 +214,10 @@ struct Operators<'a> {
 impl<'a> Settings<'a> {
     fn new(config: &'a Config) -> Self {
         Self {
-            listen: config.listen.iter().map(Listener::new).collect(),
-            pool: config.pools.iter().map(Workers::new).collect(),
-            limits: Bounds::new(&config.limits),
-            admin: Operators {
+            listen: config.listen.iter().map(ListenSettings::new).collect(),
+            pool: config.pools.iter().map(PoolSettings::new).collect(),
+            limits: LimitSettings::new(&config.limits),
+            admin: AdminSettings {
                 socket: config.admin.socket.as_ref().map(|path| path.display().to_string()),
                 port: config.admin.port.as_deref(),
                 auth: config.admin.port.as_ref().map(|_| if config.admin.is_open { "none" } else { "user" }),
@@ -225,7 +226,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-impl<'a> Workers<'a> {
+impl<'a> PoolSettings<'a> {
     fn new(pool: &'a Pool) -> Self {
         let shown = |path: &std::path::PathBuf| path.display().to_string();
         Self {
@@ -253,13 +254,13 @@ impl<'a> Workers<'a> {
             env: Some(hidden(&pool.env)),
             client_capabilities: &pool.client_capabilities,
             mcp: pool.mcp.map(McpAccess::name),
-            mcp_server: pool.mcp_servers.iter().map(Server::new).collect(),
+            mcp_server: pool.mcp_servers.iter().map(McpServerSettings::new).collect(),
             client_meta: &pool.client_meta,
         }
     }
 }
 
-impl Bounds {
+impl LimitSettings {
     fn new(limits: &Limits) -> Self {
         Self {
             max_line: format_size(limits.max_line as u64),
@@ -298,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_are_hidden_are_comments_and_nothing_else_is() {
+    fn only_hidden_values_become_comments() {
         let text = "[[pool]]\ncommand = ['a', \"x\\n[pool.env]\\nA = 1\"]\nenv = { KEY = 'k', 'odd key' = 'o' }\n\
             client_capabilities = { env = { A = '(hidden)' } }\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
         let (mut config, _) = read(text, Path::new("bus.toml"), None).unwrap();
