@@ -14,7 +14,7 @@ use crate::environment;
 impl Resolved {
     /// Returns the checked settings of the agent. Notes of endpoints are added to the warnings.
     pub(crate) fn settings(&mut self, flags: &ModelArgs) -> Result<Settings, ConfigError> {
-        let mut routes = Vec::with_capacity(self.routes.len());
+        let mut routes = Vec::with_capacity(self.endpoints.len());
         for chosen in &self.endpoints {
             let mut route = route(chosen);
             route.endpoint.pace = self.pace.unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use std::fs::Permissions;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
@@ -63,7 +62,7 @@ enum ClientListener {
 
 /// An accepted connection.
 enum ClientStream {
-    Tcp(TcpStream, SocketAddr),
+    Tcp(TcpStream),
     Unix(UnixStream),
     Stdio,
     Web(WebClient),
@@ -163,9 +162,7 @@ impl ClientListener {
     /// Accepts the next connection. Cancel-safe.
     async fn accept(&mut self) -> io::Result<ClientStream> {
         match self {
-            Self::Tcp(listener) => {
-                listener.accept().await.map(|(stream, peer)| ClientStream::Tcp(stream, peer))
-            }
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| ClientStream::Tcp(stream)),
             Self::Unix { listener, .. } => {
                 listener.accept().await.map(|(stream, _)| ClientStream::Unix(stream))
             }
@@ -193,7 +190,7 @@ impl ClientStream {
         let mut line = message::error(b"null", &too_many_connections()).to_vec();
         line.push(b'\n');
         let _ = match self {
-            Self::Tcp(stream, _) => stream.try_write(&line),
+            Self::Tcp(stream) => stream.try_write(&line),
             Self::Unix(stream) => stream.try_write(&line),
             // The HTTP server has refused those already.
             Self::Stdio | Self::Web(_) => Ok(0),
@@ -204,14 +201,14 @@ impl ClientStream {
     fn take_slot(&mut self) -> Option<Slot> {
         match self {
             Self::Web(client) => client.slot.take(),
-            Self::Tcp(..) | Self::Unix(_) | Self::Stdio => None,
+            Self::Tcp(_) | Self::Unix(_) | Self::Stdio => None,
         }
     }
 
     /// Identifies the client. `Err` if it is not admitted.
     async fn admit(&self, identities: &Identities) -> Result<Principal, Principal> {
         let (user, method) = match self {
-            Self::Tcp(stream, _) => {
+            Self::Tcp(stream) => {
                 let socket = stream.as_fd().try_clone_to_owned().ok();
                 let lookup = move || narrows_link::peer::user_of(socket?.as_fd());
                 (tokio::task::spawn_blocking(lookup).await.unwrap_or_default(), IdentityMethod::SocketOwner)
@@ -225,7 +222,7 @@ impl ClientStream {
 
     fn into_link(self, options: &Options) -> io::Result<Link> {
         Ok(match self {
-            Self::Tcp(stream, _) => {
+            Self::Tcp(stream) => {
                 let (reader, writer) = stream.into_split();
                 narrows_link::stream(reader, writer, &Options { guard_first_line: true, ..*options })
             }
