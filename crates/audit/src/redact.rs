@@ -39,6 +39,9 @@ const PLACEHOLDER: &str = "[redacted]";
 /// The member that is a digest of the members beside it.
 const DIGEST_KEY: &str = "sha256";
 
+/// Maximum number of further passes over a text with a secret.
+const ROUNDS: usize = 8;
+
 /// Maximum number of secrets of one value that are searched for in other texts.
 const MAX_TAKEN_TEXTS: usize = 64;
 
@@ -52,6 +55,9 @@ pub struct Redaction {
     signs: Signs,
     /// Minimum length of a secret that is not known by value.
     shortest: usize,
+    /// Maximum number of further passes over a text with a secret. Removing a secret may make another part look like
+    /// a secret, but seldom twice.
+    rounds: usize,
 }
 
 impl Default for Redaction {
@@ -62,6 +68,7 @@ impl Default for Redaction {
             known: Vec::new(),
             signs: Signs::default(),
             shortest: token_patterns::MIN_SECRET_TEXT_BYTES,
+            rounds: ROUNDS,
         };
         for start in token_patterns::SCHEMES.iter().flat_map(|scheme| scheme.bytes().next()) {
             redaction.signs.begin(start);
@@ -111,6 +118,13 @@ impl Redaction {
         if !secret.expose().is_empty() {
             self.known.push(secret);
         }
+        self
+    }
+
+    /// For callers that only ask whether there is a secret: a text with one is searched once.
+    #[must_use]
+    pub fn for_search(mut self) -> Self {
+        self.rounds = 0;
         self
     }
 
@@ -476,14 +490,10 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// Maximum number of passes over a text. Removing a secret may make another part look like a secret, but
-    /// seldom twice.
-    const ROUNDS: usize = 8;
-
     /// Redacts a text until nothing changes, so that redaction is idempotent.
     fn from(redaction: &Redaction, text: &str, reason: &'static str) -> Self {
         let mut text = text.to_owned();
-        for _ in 0..Self::ROUNDS {
+        for _ in 0..redaction.rounds {
             let Some(found) = redaction.find(&text) else { break };
             text = found.text(&text);
         }

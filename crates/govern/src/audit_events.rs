@@ -360,7 +360,7 @@ fn shorten_unless(value: Value, has_secret: impl FnOnce(Value) -> bool) -> Value
 }
 
 /// Finds secrets in data that is not logged, by the rules for data that is.
-static REDACTION: LazyLock<Redaction> = LazyLock::new(Redaction::default);
+static REDACTION: LazyLock<Redaction> = LazyLock::new(|| Redaction::default().for_search());
 
 /// Returns `true` if a value contains a secret.
 pub(crate) fn has_secret(value: Value) -> bool {
