@@ -28,7 +28,7 @@ use crate::cli::intended_url;
 use crate::output;
 use crate::terminal::{Color, Style, line};
 pub(crate) use agent::stray_lines_notice;
-pub(crate) use credentials::{tls_hint, token_hint};
+pub(crate) use credentials::{ONE_TOKEN_PER_NAME, tls_hint, token_hint};
 pub(crate) use denied::GATE_RULES;
 pub(crate) use run::{CancelReason, RunLimits};
 pub(crate) use serve::IDENTITIES_HINT;

@@ -34,6 +34,7 @@ mod route;
 mod shared;
 mod socket;
 mod streams;
+mod token_names;
 mod token_store;
 mod unfinished;
 mod websocket;
@@ -318,6 +319,7 @@ impl HttpServer {
         backend: Arc<dyn Backend>,
     ) -> Result<Self, BindError> {
         let mut http_listeners = Vec::new();
+        let names = Arc::default();
         let mut addresses = Vec::new();
         for listener in listeners {
             validate(&listener)?;
@@ -326,7 +328,7 @@ impl HttpServer {
             let socket = TcpListener::bind(address).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let bound = socket.local_addr().map_err(failed)?;
-            http_listeners.push((Arc::new(HttpListener::new(listener, bound)?), socket));
+            http_listeners.push((Arc::new(HttpListener::new(listener, bound, &names)?), socket));
             addresses.push(bound);
         }
         let shared = Shared::new(limits, backend);

@@ -80,6 +80,16 @@ pub enum TokenError {
     /// Another token has this name.
     #[error("token {0:?} already exists")]
     Taken(String),
+    /// The name has another token in another file of the same server.
+    #[error("{}: token {name:?} is another one in {}: a name has one token", path.display(), other.display())]
+    Elsewhere {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The other file.
+        other: PathBuf,
+    },
     /// No token has this name.
     #[error("token {0:?} does not exist")]
     Absent(String),
@@ -183,6 +193,11 @@ impl Tokens {
             }
         }
         found
+    }
+
+    /// Returns the names and hashes of all tokens.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&str, &Digest)> {
+        self.known.iter().map(|known| (&*known.identity.name, &known.digest))
     }
 
     /// Returns the owners of all tokens.

@@ -9,9 +9,13 @@ use narrows_remote::tokens::TokenError;
 
 use crate::terminal::line;
 
+/// A name that has two tokens.
+pub(crate) const ONE_TOKEN_PER_NAME: &str = "rename one of them, or use the same file for both listeners";
+
 pub(crate) fn token_hint(error: &TokenError) -> String {
     match error {
         TokenError::Exposed(path) => file_mode_hint(path),
+        TokenError::Elsewhere { .. } => ONE_TOKEN_PER_NAME.to_owned(),
         _ => MAKES_TOKENS.to_owned(),
     }
 }

@@ -394,6 +394,33 @@ fn all_errors_of_a_token_file_are_reported() {
 }
 
 #[test]
+fn a_name_has_one_token_in_all_files_of_a_bus() {
+    let dir = TestDir::new();
+    let listen = |port: u16, file: &str| {
+        format!("[[listen]]\nurl = \"http://127.0.0.1:{port}/acp\"\nauth = \"token\"\ntokens = \"{file}\"\n")
+    };
+    let bus = format!("{}{}[[pool]]\ncommand = [\"sh\"]\n", listen(0, "a.toml"), listen(1, "b.toml"));
+    dir.file("bus.toml", &bus);
+    for file in ["a.toml", "b.toml"] {
+        assert!(
+            dir.output_of(dir.narrows(["token", "new", "alice", "--file", file]))
+                .ends_with("--- exit 0 ---\n")
+        );
+    }
+    assert_snapshot!(dir.output_of(dir.narrows(["check", "bus.toml"])), @r#"
+    --- stderr ---
+    error: b.toml:3:8: token "alice" is another one in a.toml: a name has one token
+    hint: rename one of them, or use the same file for both listeners
+    --- exit 2 ---
+    "#);
+    let told = dir.output_of(dir.narrows(["bus", "--config", "bus.toml"]));
+    assert!(told.contains("token \"alice\" is another one in"), "{told}");
+    assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
+    std::fs::copy(dir.path().join("a.toml"), dir.path().join("b.toml")).unwrap();
+    assert!(dir.output_of(dir.narrows(["check", "bus.toml"])).ends_with("--- exit 0 ---\n"));
+}
+
+#[test]
 fn a_file_checked_alone_is_marked() {
     let dir = TestDir::new();
     dir.file("POLICY.md", &policy("removing", "kind:delete", "decision: deny"));

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 use tokio::sync::watch;
 
+use super::token_names::TokenNames;
 use super::token_store::TokenStore;
 use super::{Auth, BindError, Listener};
 use crate::identity::Identity;
@@ -67,8 +68,12 @@ fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 impl HttpListener {
-    /// Reads all files of the listener. `bound` is its real address.
-    pub(super) fn new(listener: Listener, bound: SocketAddr) -> Result<Self, BindError> {
+    /// Reads all files of the listener. `bound` is its real address; `names` has those of all token files.
+    pub(super) fn new(
+        listener: Listener,
+        bound: SocketAddr,
+        names: &Arc<TokenNames>,
+    ) -> Result<Self, BindError> {
         let Listener { number, path, auth, origins, hosts, tls, .. } = listener;
         let mut known: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
         if !bound.ip().is_unspecified() {
@@ -80,7 +85,9 @@ impl HttpListener {
             Auth::User => Admits::Users,
             Auth::Owner(user) => Admits::Owner(user),
             Auth::Mtls => Admits::Certificates,
-            Auth::Token(file) => Admits::Tokens(TokenStore::new(file).map_err(ReloadError::from)?),
+            Auth::Token(file) => {
+                Admits::Tokens(TokenStore::new(file, Arc::clone(names)).map_err(ReloadError::from)?)
+            }
         };
         let tls = match tls {
             None => None,

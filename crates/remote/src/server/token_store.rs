@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::watch;
 
+use super::token_names::TokenNames;
 use crate::tokens::{TokenError, Tokens};
 
 /// Failed reads of the file, one per check, after which its last content no longer admits clients: the file may have
@@ -16,15 +17,19 @@ pub(super) const MAX_READ_FAILURES: u32 = 5;
 #[derive(Debug)]
 pub(super) struct TokenStore {
     path: PathBuf,
+    /// The names in all files of the server.
+    names: Arc<TokenNames>,
     known: watch::Sender<Arc<Tokens>>,
     /// Failed reads since the last success.
     failures: AtomicU32,
 }
 
 impl TokenStore {
-    pub(super) fn new(path: PathBuf) -> Result<Self, TokenError> {
-        let known = watch::Sender::new(Arc::new(Tokens::read(&path)?));
-        Ok(Self { path, known, failures: AtomicU32::new(0) })
+    pub(super) fn new(path: PathBuf, names: Arc<TokenNames>) -> Result<Self, TokenError> {
+        let tokens = Tokens::read(&path)?;
+        names.record(&path, &tokens, &Tokens::default())?;
+        let known = watch::Sender::new(Arc::new(tokens));
+        Ok(Self { path, names, known, failures: AtomicU32::new(0) })
     }
 
     /// Returns the path of the file.
@@ -50,7 +55,9 @@ impl TokenStore {
     /// Reads the file again. If it is invalid, the previous content is kept.
     pub(super) fn read(&self) -> Result<(), TokenError> {
         let was_unverified = self.is_unverified();
-        match Tokens::read(&self.path) {
+        let accepted = Arc::clone(&self.known.borrow());
+        let read = Tokens::read(&self.path);
+        match read.and_then(|tokens| self.names.record(&self.path, &tokens, &accepted).map(|()| tokens)) {
             Ok(tokens) => {
                 self.known.send_replace(Arc::new(tokens));
                 self.failures.store(0, Ordering::Relaxed);
@@ -94,7 +101,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         tokens::add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
-        let store = TokenStore::new(path.clone()).unwrap();
+        let store = TokenStore::new(path.clone(), Arc::default()).unwrap();
         let good = fs::read(&path).unwrap();
         for bad in [None, Some("broken")] {
             match bad {
@@ -114,5 +121,42 @@ mod tests {
             store.read().unwrap();
             assert!(!store.fails() && !store.is_unverified());
         }
+    }
+
+    #[test]
+    fn a_name_has_one_token_in_all_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, two] = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
+        let make =
+            |path: &PathBuf, name: &str| tokens::add(path, name, None, SystemTime::UNIX_EPOCH).unwrap();
+        let names = Arc::<TokenNames>::default();
+        let open = |path: &PathBuf| TokenStore::new(path.clone(), Arc::clone(&names));
+        make(&one, "alice");
+        make(&two, "bob");
+        let (first, second) = (open(&one).unwrap(), open(&two).unwrap());
+        let again = open(&one).unwrap();
+        // Another token of the same name is refused, and the file with the first one still holds.
+        make(&two, "alice");
+        let error = second.read().unwrap_err().to_string();
+        assert!(error.contains("token \"alice\" is another one in"), "{error}");
+        assert_eq!(second.known().borrow().identities().count(), 1);
+        make(&one, "carol");
+        first.read().unwrap();
+        assert!(open(&two).is_err());
+        tokens::remove(&two, "alice").unwrap();
+        second.read().unwrap();
+        // The name may get a new token in a file that several listeners use, or in copies of it.
+        tokens::remove(&one, "alice").unwrap();
+        make(&one, "alice");
+        first.read().unwrap();
+        again.read().unwrap();
+        fs::copy(&one, &two).unwrap();
+        second.read().unwrap();
+        tokens::remove(&one, "alice").unwrap();
+        make(&one, "alice");
+        assert!(first.read().is_err());
+        fs::copy(&one, &two).unwrap();
+        second.read().unwrap();
+        first.read().unwrap();
     }
 }

@@ -21,8 +21,8 @@ pub struct Inspected {
     pub warnings: Vec<Finding>,
     /// The pools that tokens are restricted to. Only the configuration of a bus tells whether they exist.
     pub pools: Vec<(String, SourcePos)>,
-    /// The number of tokens.
-    pub tokens: usize,
+    /// The names of all valid tokens and their hashes. A bus has one token for each name in all its files.
+    pub tokens: Vec<(String, Digest, SourcePos)>,
 }
 
 /// Inspects the file at `path`.
@@ -38,16 +38,20 @@ fn inspect_text(path: &Path, text: &str) -> Inspected {
     let findings = Findings::new(&file, text);
     let node = Node::from_toml(&findings);
     let table = node.as_ref().and_then(|node| node.as_table(&findings));
-    let TokenFile { known, pools } = table.map(read).unwrap_or_default();
+    let TokenFile { known, names, pools } = table.map(read).unwrap_or_default();
+    let tokens = known.into_iter().zip(names);
+    let tokens = tokens.map(|(known, at)| (known.identity.name, known.digest, findings.pos(at))).collect();
     let pools = pools.into_iter().map(|(name, at)| (name, findings.pos(at))).collect();
     let (mistakes, warnings) = findings.into_errors_and_warnings();
-    Inspected { mistakes, warnings, pools, tokens: known.len() }
+    Inspected { mistakes, warnings, pools, tokens }
 }
 
 /// The content of a file.
 #[derive(Default)]
 pub(super) struct TokenFile {
     pub(super) known: Vec<Known>,
+    /// The offsets of their names.
+    names: Vec<usize>,
     /// The pools that tokens are restricted to, and their offsets.
     pools: Vec<(String, usize)>,
 }
@@ -60,6 +64,7 @@ pub(super) fn read(table: Table<'_>) -> TokenFile {
     for table in table.read("token", Item::tables).into_iter().flatten() {
         if let Some(known) = read_token(table, &mut names, &mut file.pools) {
             file.known.push(known);
+            file.names.extend(names.last().map(|(_, at)| *at));
         }
     }
     file
@@ -67,14 +72,14 @@ pub(super) fn read(table: Table<'_>) -> TokenFile {
 
 fn read_token<'a>(
     table: Table<'a>,
-    names: &mut Vec<&'a str>,
+    names: &mut Vec<(&'a str, usize)>,
     all_pools: &mut Vec<(String, usize)>,
 ) -> Option<Known> {
     table.only(ENTRY_KEYS, &[]);
     let name = table.required("name", None).and_then(|item| {
         let name = item.string()?;
-        let is_taken = names.contains(&name);
-        names.push(name);
+        let is_taken = names.iter().any(|(known, _)| *known == name);
+        names.push((name, item.node.at));
         match () {
             () if is_taken => item.error(TokenError::Taken(name.to_owned()).to_string(), None),
             () if !is_name(name) => item.error(TokenError::Name(name.to_owned()).to_string(), None),

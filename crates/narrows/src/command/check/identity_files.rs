@@ -1,5 +1,6 @@
 //! Tokens and identities files, alone or with the bus that uses them.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use narrows_base::suggest::nearest;
@@ -10,7 +11,7 @@ use narrows_remote::tokens::{self, Inspected, TokenError};
 
 use crate::command::serve::identities;
 use crate::command::web::tls_files;
-use crate::failure::{tls_hint, token_hint};
+use crate::failure::{ONE_TOKEN_PER_NAME, tls_hint, token_hint};
 
 /// Returns the findings of files that a bus reads at its start, as errors and warnings of these files. `named` has
 /// the positions in the file of the bus that refer to them.
@@ -37,10 +38,37 @@ pub(super) fn bus_findings(
         }
         mistakes.extend(unusable_tls(web, asked));
     }
+    mistakes.extend(doubled_tokens(config));
     // Listeners may share a file.
     mistakes.dedup();
     warnings.dedup();
     (mistakes, warnings)
+}
+
+/// Reports names that have a different token in two files.
+fn doubled_tokens(config: &Config) -> Vec<Finding> {
+    let files: BTreeSet<&Path> = config
+        .listen
+        .iter()
+        .filter_map(|listen| match &listen.at {
+            Door::Web(web) => web.tokens.as_deref(),
+            _ => None,
+        })
+        .collect();
+    let mut known = HashMap::new();
+    let mut mistakes = Vec::new();
+    for path in files {
+        let tokens = tokens::inspect(path).map(|inspected| inspected.tokens).unwrap_or_default();
+        for (name, digest, pos) in tokens {
+            let (other, first) = known.entry(name.clone()).or_insert((path, digest));
+            if *first != digest {
+                let other = other.display();
+                let what = format!("token {name:?} is another one in {other}: a name has one token");
+                mistakes.push(Finding::error(display_path(path), pos, what).with_hint(ONE_TOKEN_PER_NAME));
+            }
+        }
+    }
+    mistakes
 }
 
 /// Warns of pools in tokens that the bus does not have.
@@ -81,7 +109,7 @@ pub(super) fn token_findings(
         Ok(inspected) => inspected,
         Err(error) => return (vec![unreadable(path, &error)], Vec::new()),
     };
-    if tokens == 0 && mistakes.is_empty() {
+    if tokens.is_empty() && mistakes.is_empty() {
         let (asked, pos) = asked.unwrap_or_else(|| (display_path(path), SourcePos::START));
         let file = path.display();
         let what = format!(

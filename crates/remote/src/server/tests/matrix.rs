@@ -293,8 +293,8 @@ async fn a_missing_body_times_out() {
 async fn an_unreadable_file_does_not_block_the_reload_of_others() {
     let directory = tempfile::tempdir().unwrap();
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
-    let listeners = files.iter().map(|file| {
-        tokens::add(file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let listeners = files.iter().zip(["one", "other"]).map(|(file, name)| {
+        tokens::add(file, name, None, std::time::SystemTime::UNIX_EPOCH).unwrap();
         Listener { auth: Auth::Token(file.clone()), ..listener() }
     });
     let front = HttpServer::bind(listeners.collect(), Limits::default(), Arc::new(Agent::default())).unwrap();

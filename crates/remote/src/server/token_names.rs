@@ -1,0 +1,45 @@
+//! Names of tokens in all token files of a server. The name is the identity, so with another token in each of two files
+//! it would make one identity of two clients.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use narrows_base::sync::lock;
+
+use crate::tokens::{Digest, TokenError, Tokens};
+
+/// The names and tokens of each file as it was last read, by its real path.
+#[derive(Debug, Default)]
+pub(super) struct TokenNames {
+    by_file: Mutex<HashMap<PathBuf, HashMap<String, Digest>>>,
+}
+
+impl TokenNames {
+    /// Records the content of a file, also if it is refused: files with equal tokens may be changed one after the other.
+    ///
+    /// # Errors
+    /// If a name that `accepted`, the content that is in use, does not have has another token in another file.
+    pub(super) fn record(&self, path: &Path, tokens: &Tokens, accepted: &Tokens) -> Result<(), TokenError> {
+        let own = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut by_file = lock(&self.by_file);
+        let named = tokens.named().map(|(name, digest)| (name.to_owned(), *digest)).collect();
+        by_file.insert(own.clone(), named);
+        let others = by_file.iter().filter(|(file, _)| **file != own);
+        let new: Vec<_> =
+            tokens.named().filter(|entry| accepted.named().all(|known| known != *entry)).collect();
+        for (other, names) in others {
+            let conflict =
+                new.iter().find(|(name, digest)| names.get(*name).is_some_and(|known| known != *digest));
+            if let Some((name, _)) = conflict {
+                return Err(TokenError::Elsewhere {
+                    path: path.to_owned(),
+                    name: (*name).to_owned(),
+                    other: other.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
