@@ -157,7 +157,7 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn positive_duration(self) -> Option<Duration> {
         let duration = self.duration()?;
-        Some(duration).filter(|it| !it.is_zero()).or_else(|| self.expected("more than nothing", None))
+        Some(duration).filter(|it| !it.is_zero()).or_else(|| self.expected("greater than zero", None))
     }
 
     /// Returns a size in bytes from `least` to `most`: a text with a unit, or a number of bytes.

@@ -30,7 +30,7 @@ fn variable(name: &str, variables: &Variables) -> Result<HiddenText, String> {
 
 fn file(path: &Path) -> Result<HiddenText, String> {
     let key = std::fs::read_to_string(path)
-        .map_err(|error| format!("the key file cannot read {path:?}: {error}"))?;
+        .map_err(|error| format!("cannot read the key file {path:?}: {error}"))?;
     Ok(key.trim().to_owned().into())
 }
 
@@ -86,7 +86,7 @@ mod tests {
             url,
             missing,
             &[],
-            Err("the key file \"/nowhere/key\" cannot be read: No such file or directory (os error 2)"),
+            Err("cannot read the key file \"/nowhere/key\": No such file or directory (os error 2)"),
         );
     }
 

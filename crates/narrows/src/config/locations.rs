@@ -134,7 +134,7 @@ mod tests {
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
         let loaded = load(None, &vars).unwrap();
         assert_eq!(loaded.file.unwrap().system_prompt.as_deref(), Some("a"));
-        assert!(loaded.warnings[0].contains("holds a key"), "{:?}", loaded.warnings);
+        assert!(loaded.warnings[0].contains("holds an API key"), "{:?}", loaded.warnings);
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
         assert_eq!(load(None, &vars).unwrap().warnings, [""; 0]);
         let other = home.path().join("other.toml");
