@@ -14,7 +14,7 @@ use crate::environment;
 impl Resolved {
     /// Returns the checked settings of the agent. Notes of endpoints are added to the warnings.
     pub(crate) fn settings(&mut self, flags: &ModelArgs) -> Result<Settings, ConfigError> {
-        let mut routes = Vec::with_capacity(self.routes.len());
+        let mut routes = Vec::with_capacity(self.endpoints.len());
         for chosen in &self.endpoints {
             let mut route = route(chosen);
             route.endpoint.pace = self.pace.unwrap_or_default();
@@ -243,8 +243,8 @@ mod tests {
             let problem = "has characters that a header cannot carry";
             let start = format!("{origin}: the endpoint ");
             let end = format!(" cannot be used: `{setting}`: {problem}");
-            let told = error.to_string();
-            assert!(told.starts_with(&start) && told.ends_with(&end), "{told}");
+            let text = error.to_string();
+            assert!(text.starts_with(&start) && text.ends_with(&end), "{text}");
         }
         let none = ModelArgs::default;
         let key = ("OPENAI_API_KEY", "a\nb");
