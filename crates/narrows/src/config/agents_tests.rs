@@ -118,8 +118,8 @@ fn invalid_agents_are_refused_with_a_suggestion() {
     #[track_caller]
     fn check(text: &str, line: u32, message: &str, hint: Option<&str>) {
         let error = parse(text).expect_err(text);
-        let told = (error.to_string(), error.hint.as_deref());
-        assert_eq!(told, (format!("/c/narrows.toml:{line}: {message}"), hint), "{text}");
+        let found = (error.to_string(), error.hint.as_deref());
+        assert_eq!(found, (format!("/c/narrows.toml:{line}: {message}"), hint), "{text}");
     }
     let command = Some("write command = [\"opencode\", \"acp\"]");
     check("[agents.a]", 1, "`agents.a` has no `command`", command);

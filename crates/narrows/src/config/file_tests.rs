@@ -183,7 +183,7 @@ fn unknown_names_are_refused_with_a_suggestion() {
 #[test]
 fn values_of_another_type_are_refused_and_not_shown() {
     let in_a = |line: &str| format!("[endpoint.a]\n{line}");
-    let told = |message: &str| format!("/c/narrows.toml:2: `endpoint.a.{message}");
+    let at_line_2 = |message: &str| format!("/c/narrows.toml:2: `endpoint.a.{message}");
     for (line, message) in [
         ("model = 7", "model` must be a text in quotes"),
         ("model = ' '", "model` must be a text that is not empty"),
@@ -208,7 +208,7 @@ fn values_of_another_type_are_refused_and_not_shown() {
             "key_env` is a second key: an endpoint has one of `key_env`, `key_file` and `key`",
         ),
     ] {
-        check(&in_a(line), &told(message), None);
+        check(&in_a(line), &at_line_2(message), None);
     }
     check("endpoint = 1", "/c/narrows.toml:1: `endpoint` must be a table", None);
     check("store = 'no'", "/c/narrows.toml:1: `store` must be true or false", None);

@@ -243,8 +243,8 @@ mod tests {
             let problem = "has characters that a header cannot carry";
             let start = format!("{origin}: the endpoint ");
             let end = format!(" cannot be used: `{setting}`: {problem}");
-            let told = error.to_string();
-            assert!(told.starts_with(&start) && told.ends_with(&end), "{told}");
+            let text = error.to_string();
+            assert!(text.starts_with(&start) && text.ends_with(&end), "{text}");
         }
         let none = ModelArgs::default;
         let key = ("OPENAI_API_KEY", "a\nb");
