@@ -101,7 +101,7 @@ fn a_message_that_cannot_be_parsed_makes_the_answer_incomplete() {
     let told = output(&[&lost[..30], END_V1], &["--output", "events", "Hi"]);
     assert!(
         told.contains(
-            r#""name":"messages.lost","data":{"count":1,"reasons":[{"count":1,"reason":"unreadable"}]}"#
+            r#""name":"messages.lost","data":{"count":1,"reasons":[{"reason":"unreadable","count":1}]}"#
         ),
         "{told}"
     );
