@@ -6,9 +6,9 @@
 //!
 //! - a counter went down,
 //! - it equals the previous one, though the model was called meanwhile, or for the second time (a turn
-//! without the model, such as `/status`, repeats the total of the session), or
+//!   without the model, such as `/status`, repeats the total of the session), or
 //! - its total exceeds the previous one by less than the context at the end of the turn, which the turn has
-//! certainly used.
+//!   certainly used.
 //!
 //! Until one of these occurs, reports are totals of the session, as the protocol says; afterwards every
 //! report is of one turn. If the settings or the name say `session`, a counter that went down was reset, and

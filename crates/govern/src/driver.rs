@@ -437,7 +437,7 @@ impl GateDriver {
                 self.gate.handle_agent_lost(now, how.as_deref(), &mut self.output);
             }
             GateExit::AgentViolation(_) | GateExit::AgentUnresponsive(_) => {
-                self.gate.handle_agent_lost(now, None, &mut self.output)
+                self.gate.handle_agent_lost(now, None, &mut self.output);
             }
         }
         self.flush_output();

@@ -390,7 +390,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         match on_failure {
             OnAuditFailure::Drop => {}
             OnAuditFailure::SendInstead(direction, line) => {
-                self.send(direction, &[&line], None, OnAuditFailure::Drop)
+                self.send(direction, &[&line], None, OnAuditFailure::Drop);
             }
             OnAuditFailure::FailClientRequest(line, id) => {
                 let Some(pending) = self.gate.pending_at_agent.remove(&id) else { return };
@@ -403,7 +403,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                         }
                     }
                     ClientRequestKind::Open { session, replays } => {
-                        self.handle_open_failure(&session, replays)
+                        self.handle_open_failure(&session, replays);
                     }
                     _ => {}
                 }

@@ -103,7 +103,7 @@ impl Cli {
             Command::Run(run) if run.json => run.output = Output::Json,
             Command::Serve(serve) if serve.json => serve.format = CheckFormat::Json,
             Command::Audit(Audit { command: AuditCommand::Show(show) }) if show.json => {
-                show.format = AuditFormat::Json
+                show.format = AuditFormat::Json;
             }
             _ => {}
         }

@@ -160,13 +160,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
         if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
-            let key = self.enter(&top, worker, Some(client), None, tag.clone(), b"{}");
+            let key = self.enter(&top, worker, Some(client), None, tag.as_deref(), b"{}");
             self.record_owner(key, None);
             if let Some(error) = self.refuse_session(client) {
                 return Route::Refuse(error);
             }
         }
-        let key = self.enter(&name, worker, Some(client), None, tag, b"{}");
+        let key = self.enter(&name, worker, Some(client), None, tag.as_deref(), b"{}");
         self.record_owner(key, None);
         Route::Worker { worker, session: Some(key) }
     }

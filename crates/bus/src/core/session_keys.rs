@@ -105,12 +105,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && state.is_acp()
             && !message.is_method(method::SESSION_PROMPT)
             && !message.is_method(method::INITIALIZE);
-        is_judged
-            && match message.session() {
-                Some(_) => mentions(message) != 1,
-                None => names_any_session(message),
-            }
-            || is_judged && self.names_foreign_session(client, pool, message)
+        let names_another = || match message.session() {
+            Some(_) => mentions(message) != 1,
+            None => names_any_session(message),
+        };
+        is_judged && (names_another() || self.names_foreign_session(client, pool, message))
     }
 
     /// Returns `true` if a client's message names, outside its params, a session that is not the client's, or may do so to some

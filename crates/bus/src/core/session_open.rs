@@ -20,7 +20,7 @@ use super::restore::name_reused;
 use super::route::MAX_SESSION_NAME_BYTES;
 use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
-use super::state::{EarlyMessage, Opening, Pending, Raw, RequestLocation, RequestOrigin};
+use super::state::{EarlyMessage, Opening, Pending, RequestLocation, RequestOrigin};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
@@ -36,7 +36,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         worker: WorkerKey,
         owner: Option<ClientKey>,
         identity: Option<Identity>,
-        tag: Option<Raw>,
+        tag: Option<&[u8]>,
         params: &[u8],
     ) -> SessionKey {
         let of_owner = owner.and_then(|owner| self.core.client(owner)).map(|owner| owner.identity);
@@ -85,7 +85,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let key = self.core.sessions.insert(session, is_taken);
         self.core.sessions.keep_params(key, params, self.core.limits.session_params());
-        self.core.keep_tag(key, tag.as_deref());
+        self.core.keep_tag(key, tag);
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
         if let Some(state) = self.core.worker(worker) {
@@ -142,7 +142,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Option<SessionKey> {
         let name = message.session()?;
         let params = message.params().unwrap_or(b"{}");
-        let key = self.enter(&name, worker, Some(client), None, message.tag().map(Box::from), params);
+        let key = self.enter(&name, worker, Some(client), None, message.tag(), params);
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.provisional = true;
         }
@@ -195,7 +195,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if let Some(error) = self.refuse_session(*client) {
                 return Err(error);
             }
-            let key = self.enter(&name, worker, Some(*client), None, pending.tag.clone(), b"{}");
+            let key = self.enter(&name, worker, Some(*client), None, pending.tag.as_deref(), b"{}");
             self.record_owner(key, Some(*client));
         }
         Ok(())
@@ -264,7 +264,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let request = View::parse(&opening.line);
         let params = request.params().unwrap_or(b"{}");
-        let key = self.enter(&name, worker, owner, Some(opening.identity), pending.tag.clone(), params);
+        let key = self.enter(&name, worker, owner, Some(opening.identity), pending.tag.as_deref(), params);
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.servers = std::mem::take(&mut opening.servers);
             session.named_in = pending.batch();

@@ -207,7 +207,7 @@ impl<B: Router> Driver<B> {
 
     pub(super) fn report_stuck(&mut self, now: Time, slot: u32, why: Stuck) {
         self.call_router(About::Worker(slot), |router, conns| {
-            router.worker_stuck(now, WorkerId(slot), why, conns)
+            router.worker_stuck(now, WorkerId(slot), why, conns);
         });
     }
 

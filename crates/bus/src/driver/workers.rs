@@ -126,7 +126,7 @@ impl<B: Router> Driver<B> {
         self.conns.unblock_worker(slot);
         self.start_checks(now);
         self.call_router(About::Worker(slot), |router, conns| {
-            router.worker_up(now, WorkerId(slot), pid, conns)
+            router.worker_up(now, WorkerId(slot), pid, conns);
         });
     }
 
@@ -175,7 +175,7 @@ impl<B: Router> Driver<B> {
         let Ended { reason, oom, ours, .. } = conn.ending.map(|ending| ending.how).unwrap_or_default();
         let end = WorkerExit { reason, taken, unsent: conn.outflow.outbox.into_unsent(), oom, ours };
         self.call_router(About::Worker(slot), |router, conns| {
-            router.worker_gone(now, WorkerId(slot), &end, conns)
+            router.worker_gone(now, WorkerId(slot), &end, conns);
         });
         self.resume_accepting(now);
     }
@@ -263,7 +263,7 @@ impl<B: Router> Driver<B> {
         let is_reported = std::mem::replace(&mut conn.stopping, true);
         if !is_reported {
             self.call_router(About::Worker(slot), |router, conns| {
-                router.worker_stuck(now, WorkerId(slot), why, conns)
+                router.worker_stuck(now, WorkerId(slot), why, conns);
             });
         }
         None

@@ -425,7 +425,7 @@ impl Conn {
         match pending.what {
             RequestType::Plain if result["protocolVersion"] == 1 => self.initialized = true,
             RequestType::New if error.is_null() => {
-                self.idle.extend(result["sessionId"].as_str().map(str::to_owned))
+                self.idle.extend(result["sessionId"].as_str().map(str::to_owned));
             }
             RequestType::Load if error.is_null() => self.idle.extend(pending.session.clone()),
             RequestType::Load => self.lost.extend(pending.session.clone()),

@@ -175,7 +175,7 @@ impl Actor {
                     }
                 }
                 ActorEvent::Command(Some(Command::Run { request, reply })) => {
-                    self.begin(*request, reply).await
+                    self.begin(*request, reply).await;
                 }
                 ActorEvent::Command(Some(Command::Rejected { option, value, reason, told })) => {
                     let payload = Payload::ConfigRejected { option, value, reason };

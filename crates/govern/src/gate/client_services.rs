@@ -167,7 +167,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let Some(record) = self.call_record(name, &key) else { return };
         match record.outcome.clone() {
             ApprovalOutcome::Auto | ApprovalOutcome::By { .. } => {
-                self.forward_service(id, name, &key, message.bytes(), seq)
+                self.forward_service(id, name, &key, message.bytes(), seq);
             }
             ApprovalOutcome::Refused(why) => self.deny_client_service(id, name, &key, &why, seq),
             ApprovalOutcome::Pending => {

@@ -35,7 +35,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         match (message.kind(), message.id()) {
             (Kind::Request, Some(id)) => self.refuse_client(id, &RpcError::new(Code::InvalidParams, why)),
             (Kind::Response, Some(id)) => {
-                self.dispatch_client_message(View::parse(&unreadable_response(id, why)))
+                self.dispatch_client_message(View::parse(&unreadable_response(id, why)));
             }
             _ => {}
         }
@@ -72,7 +72,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         match (message.kind(), message.id()) {
             (Kind::Request, Some(id)) => self.refuse_agent(id, &RpcError::new(Code::InvalidParams, why)),
             (Kind::Response, Some(id)) => {
-                self.dispatch_agent_message(View::parse(&unreadable_response(id, why)))
+                self.dispatch_agent_message(View::parse(&unreadable_response(id, why)));
             }
             _ => self.halt_unreadable_update(message),
         }

@@ -55,7 +55,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let (Some(seq), Some(record)) = (seq, self.call_record(&name, &key)) else { return };
         match record.outcome.clone() {
             ApprovalOutcome::Pending => {
-                self.request_approval(&name, &key, ApprovalOrigin::ToolCheck { number }, Some(seq))
+                self.request_approval(&name, &key, ApprovalOrigin::ToolCheck { number }, Some(seq));
             }
             outcome => self.settle_tool_check(&name, &key, number, &outcome, seq),
         }

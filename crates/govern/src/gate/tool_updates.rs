@@ -61,7 +61,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         match &*kind {
             "tool_call" | "tool_call_update" => self.handle_call_update(&name, update, message),
             "terminal_update" | "terminal_output_chunk" => {
-                self.handle_terminal_update(&name, update, message)
+                self.handle_terminal_update(&name, update, message);
             }
             // More content of a call: shown if the call is, and needs no decision.
             "tool_call_content_chunk" => {

@@ -85,7 +85,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             Some(session) if session.is_admitted => return Some(name),
             None if self.gate.sessions.len() >= super::MAX_OPEN => {
-                self.refuse_client(id, &too_many_sessions())
+                self.refuse_client(id, &too_many_sessions());
             }
             _ => self.refuse_unknown_session(id, &message.method().unwrap_or_default(), message),
         }

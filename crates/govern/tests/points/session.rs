@@ -137,7 +137,8 @@ fn point_16_each_transition_is_recorded_once() {
     check(&|fixture| end(fixture, "refusal"), &["interrupted"]);
     check(
         &|fixture| {
-            fixture.send_agent(&json!({"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "x"}}))
+            fixture
+                .send_agent(&json!({"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "x"}}));
         },
         &["interrupted"],
     );

@@ -54,7 +54,7 @@ pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Lite
             DocumentUse::Code => text.lines().for_each(|line| add(Word::known(line), true)),
         }
         others.iter().for_each(|text_pattern| {
-            add(Word::from_text_pattern(text_pattern.clone()), document_use == DocumentUse::Code)
+            add(Word::from_text_pattern(text_pattern.clone()), document_use == DocumentUse::Code);
         });
     }
     literals
