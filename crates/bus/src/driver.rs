@@ -344,7 +344,7 @@ impl<B: Router> Driver<B> {
         self.batch.clear();
     }
 
-    /// Performs the core's actions and writes its output until there is no more.
+    /// Performs the core's actions and writes its output for a bounded number of rounds.
     fn settle(&mut self, now: Time) {
         for _ in 0..MAX_FLUSH_ROUNDS {
             self.perform_actions(now);

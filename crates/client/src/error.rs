@@ -117,7 +117,7 @@ pub struct Seen {
     pub stderr: String,
 }
 
-/// A failure of an agent: the step, the cause, and the agent's last output.
+/// A failed request to the runtime or the agent: the step, the cause, and the agent's last output.
 #[derive(Debug)]
 pub struct ClientError {
     /// Step that failed.

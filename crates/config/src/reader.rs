@@ -362,22 +362,25 @@ mod tests {
     use super::*;
     use crate::Severity;
 
-    /// Returns what `read` makes of `value = TEXT`, or the first error.
-    fn read<T>(text: &str, read: for<'a> fn(Item<'a>) -> Option<T>) -> Result<T, String> {
+    /// Reads `value = TEXT` as a duration.
+    fn duration(text: &str) -> Option<Duration> {
         let text = format!("value = {text}");
-        let findings = Findings::new("f", &text).showing_values();
-        Node::read_toml(&findings, |table| table.read("value", read)).map_err(|finding| finding.message)
+        let findings = Findings::new("f", &text);
+        Node::read_toml(&findings, |table| table.read("value", Item::duration)).ok()
+    }
+
+    /// Reads `value = TEXT` as a command.
+    fn command(text: &str) -> Option<Vec<String>> {
+        let text = format!("value = {text}");
+        let findings = Findings::new("f", &text);
+        Node::read_toml(&findings, |table| table.read("value", Item::command)).ok()
     }
 
     #[test]
     fn a_duration_is_a_text_or_a_number_of_seconds() {
         #[track_caller]
         fn check(text: &str, expected: Option<u64>) {
-            assert_eq!(
-                read(text, |item| item.duration()).ok(),
-                expected.map(Duration::from_millis),
-                "{text}"
-            );
+            assert_eq!(duration(text), expected.map(Duration::from_millis), "{text}");
         }
         check("\"300s\"", Some(300_000));
         check("\"5m\"", Some(300_000));
@@ -394,13 +397,13 @@ mod tests {
     fn a_command_is_a_text_or_a_list() {
         #[track_caller]
         fn check(text: &str, expected: &[&str]) {
-            assert_eq!(read(text, |item| item.command()).expect(text), expected, "{text}");
+            assert_eq!(command(text).expect(text), expected, "{text}");
         }
         check("\"narrows acp\"", &["narrows", "acp"]);
         check("\"a 'b c' ''\"", &["a", "b c", ""]);
         check("[\"a\", \"b c\", \"\"]", &["a", "b c", ""]);
         for text in ["\"\"", "\" \"", "\"'a\"", "[]", "[\"\"]", "[\"a\", 1]", "1", "[\"a\\u0000\"]"] {
-            assert!(read(text, |item| item.command()).is_err(), "{text}");
+            assert!(command(text).is_none(), "{text}");
         }
     }
 

@@ -20,7 +20,7 @@ use crate::{
     discover, traits,
 };
 
-/// Most models about which facts are remembered.
+/// The most models whose properties are remembered.
 const MAX_KNOWN_MODELS: usize = 2048;
 /// Most bytes of an endpoint's answer about its models.
 const MAX_LIST_BYTES: usize = 16 << 20;

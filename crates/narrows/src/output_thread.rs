@@ -127,7 +127,7 @@ struct Writer {
     stdout_is_terminal: bool,
     /// Stdout and stderr are the same terminal.
     one_terminal: bool,
-    /// The last line of text has no end.
+    /// The last text did not end with a newline.
     line_open: bool,
     /// A status line must be erased before other output.
     status_shown: bool,

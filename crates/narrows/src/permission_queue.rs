@@ -16,7 +16,7 @@ use crate::terminal::Color;
 /// More requests are denied.
 const MAX_QUEUED_REQUESTS: usize = 64;
 
-/// Bounds announced requests that were not shown.
+/// The most requests whose event was shown and whose prompt was not.
 const MAX_ANNOUNCED_REQUESTS: usize = 4096;
 
 /// The time that a request waits for its event.

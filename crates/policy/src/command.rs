@@ -249,7 +249,7 @@ pub(crate) struct Script {
     pub(crate) parts: Vec<Part>,
     /// `true` if it is one program and its arguments, without other shell syntax.
     pub(crate) plain: bool,
-    /// `true` if parsing was abandoned.
+    /// `true` if parsing was abandoned, so that `parts` may be incomplete.
     pub(crate) lost: bool,
 }
 

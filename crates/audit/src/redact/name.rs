@@ -15,7 +15,7 @@ pub(super) const MAX_NAME_BYTES: usize = 64;
 pub(super) enum Named {
     /// It is a secret.
     Secret,
-    /// It is a secret unless it is a path: `pwd` is a password, and a directory.
+    /// A secret, unless it is a path: `pwd` can mean a password or the working directory.
     UnlessPath,
     /// The texts in it are secrets: `tokens` are also counted.
     Texts,

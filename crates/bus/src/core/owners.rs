@@ -88,7 +88,7 @@ impl Owners {
         self.kept != OwnerRetention::Never
     }
 
-    /// Records the owner of a session. An owner that is known stays until it is forgotten.
+    /// Records the owner of a session, unless one is already recorded.
     pub(super) fn know(&mut self, session: &OwnedName, identity: Identity) {
         if !self.are_kept() || self.owner(session).is_some() {
             return;

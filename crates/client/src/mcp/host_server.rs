@@ -17,7 +17,7 @@ pub(crate) use tools::ToolCall;
 pub(crate) const NAME: &str = "narrows";
 /// MCP versions with a handshake, newest first.
 const HANDSHAKE: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-/// The MCP version without a handshake.
+/// The MCP version that has no handshake: each request names its version.
 const MODERN: &str = "2026-07-28";
 /// Member by which a request of that version is recognized.
 const MODERN_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";

@@ -17,7 +17,7 @@ const MAX_ID_BYTES: usize = 256;
 /// A message of the agent.
 #[derive(Debug, PartialEq)]
 pub(super) enum Incoming {
-    /// Older form: opens a connection to this server.
+    /// Older form of MCP over ACP: opens a connection to this server.
     Connect(String),
     /// Older form: closes this connection.
     Disconnect(String),

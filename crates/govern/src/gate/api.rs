@@ -59,7 +59,7 @@ pub struct ToolCheck {
     pub call: String,
     /// The MCP server. `None`: a built-in tool for files or terminals of the client.
     pub server: Option<String>,
-    /// Name of the tool at its server.
+    /// Name of the tool on its server, or of the built-in tool.
     pub tool: String,
     /// The tool name that the agent will report.
     pub name: String,

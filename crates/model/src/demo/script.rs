@@ -8,7 +8,7 @@ use super::arguments;
 
 /// Most lines of a result that are repeated.
 const SHOWN_LINES: usize = 6;
-/// Most characters of such a line.
+/// The most characters of a repeated line.
 const SHOWN_WIDTH: usize = 100;
 
 /// An answer: text, reasoning and calls.

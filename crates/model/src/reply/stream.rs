@@ -26,7 +26,7 @@ const MAX_BATCH_PIECES: usize = 8;
 /// Most bytes per read.
 const MAX_READ_BYTES: usize = 32 << 10;
 
-/// Cost of a chunk beside its bytes.
+/// Memory that a chunk counts for in addition to its bytes.
 const CHUNK_OVERHEAD_BYTES: usize = 64;
 
 /// A response that is being read.

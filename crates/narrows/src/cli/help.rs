@@ -389,7 +389,7 @@ pub(super) fn reference(of: &[Example]) -> String {
     examples(of) + &exit_codes(&codes) + &variables(|_| true)
 }
 
-/// Like [`reference`], with only these exit codes and environment variables.
+/// Like [`reference()`], with only these exit codes and environment variables.
 pub(super) fn short_reference(of: &[Example], codes: &[(ExitStatus, &str)], names: &[&str]) -> String {
     examples(of) + &exit_codes(codes) + &variables(|name| names.contains(&name))
 }

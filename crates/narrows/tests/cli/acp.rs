@@ -348,7 +348,7 @@ fn without_a_data_directory_sessions_are_not_stored() {
     let ended = StdioClient::initialized(&dir, dir.narrows(["acp"])).end();
     assert_eq!(ended.status.code(), Some(0));
     let said =
-        "sessions are not kept: neither XDG_DATA_HOME nor HOME says where; use --data-dir or --no-store";
+        "sessions are not stored: neither XDG_DATA_HOME nor HOME is set; use --data-dir or --no-store";
     assert!(ended.stderr.trim_end().ends_with(said), "{}", ended.stderr);
 }
 

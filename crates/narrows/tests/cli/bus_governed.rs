@@ -246,8 +246,8 @@ fn an_unservable_manifest_is_reported_at_start() {
     let check = |more: &str| governed.dir.output_beside_others(governed.dir.narrows(["check", &file(more)]));
     assert!(check("").contains("--- exit 0 ---"), "{}", check(""));
     for (more, words) in [
-        ("command = [\"a\"]\n", "stands beside `command`"),
-        ("share = \"all\"\n", "a gate stands on one connection"),
+        ("command = [\"a\"]\n", "`manifest` and `command` exclude each other"),
+        ("share = \"all\"\n", "a gate serves one connection"),
         ("protocol = \"jsonrpc\"\n", "a gate speaks ACP"),
     ] {
         let said = check(more);

@@ -54,7 +54,7 @@ fn a_restart_does_not_reset_a_budget() {
         let entries = governed.entries();
         let last = entries.iter().rfind(|entry| entry["action"] == "policy.resolved").expect("a decision");
         let why = last["metadata"]["aip44"]["reason"].to_string();
-        assert!(why.contains("requests of this day") && why.contains("used up"), "{why}");
+        assert!(why.contains("requests of this day") && why.contains("exhausted"), "{why}");
     });
 }
 

@@ -102,7 +102,7 @@ fn sessions_without_messages_are_hidden() {
     nothing();
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions"])), @"
     --- stderr ---
-    1 session in which nothing was said left out; --all lists everything
+    1 session without a message not shown (--all lists them)
     --- exit 0 ---
     ");
     nothing();
@@ -110,7 +110,7 @@ fn sessions_without_messages_are_hidden() {
     assert!(dir.output_of(narrows(&dir, &args)).ends_with("--- exit 0 ---\n"));
     let told = dir.output_of(narrows(&dir, &["sessions"]));
     assert_eq!(told.matches("[DIR]").count(), 1, "{told}");
-    assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
+    assert!(told.contains("2 sessions without a message not shown"), "{told}");
     assert_eq!(listed(&dir, &["--all"]).len(), 3);
     // Sessions of an agent without titles cannot be distinguished from empty ones.
     let answer =
@@ -127,7 +127,7 @@ fn a_session_is_deleted() {
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     let id = listed(&dir, &[])[0]["sessionId"].as_str().unwrap().to_owned();
     let told = dir.output_of(narrows(&dir, &["sessions", "delete", &id]));
-    assert_eq!(told, format!("--- stderr ---\nthe agent has forgotten the session {id}\n--- exit 0 ---\n"));
+    assert_eq!(told, format!("--- stderr ---\ndeleted session {id}\n--- exit 0 ---\n"));
     assert_eq!(listed(&dir, &["--all"]), [] as [Value; 0]);
 }
 
@@ -192,7 +192,7 @@ fn an_agent_that_lists_no_sessions_is_not_said_to_have_had_one() {
     let can = CAN_LIST.replace("\"list\"", "\"delete\"");
     let agent = dir.scripted_agent(&[&can, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#]);
     let told = dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent]));
-    assert_eq!(told, "--- stderr ---\nthe agent was asked to forget the session a\n--- exit 0 ---\n");
+    assert_eq!(told, "--- stderr ---\ndeleted session a, if the agent had it\n--- exit 0 ---\n");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
     assert!(!told.ends_with("--- exit 0 ---\n"), "{told}");
     let told = dir.output_of(narrows(&dir, &["sessions"]));
     assert!(told.contains("  first\n") && !told.contains("fails"), "{told}");
-    assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
+    assert!(told.contains("2 sessions without a message not shown"), "{told}");
     assert_eq!(run(&["--continue", "third"]), "Three.\n--- exit 0 ---\n");
     let seen = server.seen();
     let asked = seen

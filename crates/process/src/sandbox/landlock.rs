@@ -15,7 +15,7 @@ use crate::SpawnError;
 pub(crate) const MIN_VERSION: i32 = 3;
 /// Since this version a process can be prevented from signalling processes outside.
 pub(crate) const SIGNAL_SCOPE_VERSION: i32 = 6;
-/// The newest version whose restrictions are tested; newer kernels support them too.
+/// The newest Landlock ABI version that is tested. Newer kernels are used as if they had this one.
 const MAX_TESTED_VERSION: i32 = 7;
 
 /// Harmless devices that programs expect to be writable.

@@ -101,7 +101,7 @@ impl LoadedManifest {
         }
     }
 
-    /// Returns `true` if the whole sandbox of the manifest must be enforced.
+    /// Returns `true` if the manifest has the tier `sandboxed`, whose sandbox must be enforced completely.
     pub(super) fn is_sandboxed(&self) -> bool {
         self.bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed
     }
