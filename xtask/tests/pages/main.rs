@@ -143,7 +143,7 @@ fn a_broken_link_is_found() {
         ("docs/README.md", false),
         ("docs/no-such-page.md", true),
         ("docs/README.md#no-such-heading", true),
-        ("#status", false),
+        ("#documentation", false),
         ("#no-such-heading", true),
         ("docs", false),
     ] {

@@ -209,7 +209,7 @@ port = "0.0.0.0:9090"
     bus.toml:33:1: `max-line` is the old spelling of `max_line`, which is set too
     bus.toml:34:13: `max_batch` must be a whole number from 1 to 100000
     bus.toml:35:15: `queue_bytes` cannot be "8M": the unit must be `B`, `KiB`, `MiB` or `GiB`, or `kB`, `MB` or `GB` by thousands
-    bus.toml:37:22: `initialize_timeout` must be more than nothing
+    bus.toml:37:22: `initialize_timeout` must be greater than zero
     bus.toml:38:17: `session_grace` cannot be "1d": the unit must be `ms`, `s`, `m` or `h`
     bus.toml:39:12: `max_line` must be from 1KiB to 1GiB
     bus.toml:42:10: `socket` is already used by a listener

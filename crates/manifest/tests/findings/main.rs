@@ -55,8 +55,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
     check_acp(
         "acp_rev: 12e4567",
         &[
-            "ACP.md:11:14: error[quote-it]: metadata.aip44.acp_rev: `12e4567` without quotes is a number, and a text belongs \
-           here; quote it: acp_rev: \"12e4567\"",
+            "ACP.md:11:14: error[quote-it]: metadata.aip44.acp_rev: `12e4567` without quotes is a number, expected a string; quote it: acp_rev: \"12e4567\"",
         ],
     );
     check_acp(
@@ -69,8 +68,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
     check_acp(
         "operator: true",
         &[
-            "ACP.md:12:15: error[quote-it]: metadata.aip44.operator: `true` without quotes is true or false, and a text \
-           belongs here; quote it: operator: \"true\"",
+            "ACP.md:12:15: error[quote-it]: metadata.aip44.operator: `true` without quotes is true or false, expected a string; quote it: operator: \"true\"",
         ],
     );
     check_acp(
@@ -165,7 +163,7 @@ fn methods_are_listed_by_exact_names() {
     let idle = |column: u32, place: &str, name: &str| {
         format!(
             "ACP.md:12:{column}: warning[ignored-key]: metadata.narrows.{place}: listing `{name}` has no effect: \
-             the gate decides about it by itself; remove it"
+             the gate handles this method itself; remove it"
         )
     };
     check_file(
@@ -225,8 +223,7 @@ fn names_revisions_and_bindings_are_warned_about() {
         &[
             "slug.ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `slug`; write \
              name: slug, or move the file",
-            "slug.ACP.md:6:7: warning[unbound]: kind: a bridge without an operator and without a governance has nothing to \
-             decide by; add metadata.aip44.governance: ./GOVERNANCE.md, or an operator",
+            "slug.ACP.md:6:7: warning[unbound]: kind: a bridge needs a governance or an operator; add metadata.aip44.governance: ./GOVERNANCE.md, or an operator",
         ],
     );
 }
@@ -294,7 +291,7 @@ fn yaml_is_taken_by_the_word() {
         "RUNNER.md",
         "- a",
         &[
-            "RUNNER.md:2:1: error[type]: this is a list, expected a map; expected: the front matter of a RUNNER.md, or the same inside another manifest",
+            "RUNNER.md:2:1: error[type]: this is a list, expected a map; expected: the front matter of a RUNNER.md, or a map inside another manifest",
         ],
     );
     check_file(
@@ -362,8 +359,7 @@ fn a_form_is_recognised_by_what_it_says() {
             "AGENT-CLI.md:10:32: warning[unusable-value]: version_check.parse: invalid pattern: it has no group; \
              write a pattern with a group around the version",
             "AGENT-CLI.md:12:30: warning[range]: runner.limits.memory_mb: `0` is out of range; write a number 1 or more",
-            "AGENT-CLI.md:13:34: warning[agent-cli-config]: options[0].default: this default is not allowed: an integer \
-             belongs here; write a value that the option accepts",
+            "AGENT-CLI.md:13:34: warning[agent-cli-config]: options[0].default: this default is not allowed: expected an integer; write a value that the option accepts",
         ],
     );
     check_file(

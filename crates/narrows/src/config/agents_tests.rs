@@ -185,7 +185,7 @@ fn invalid_agents_are_refused_with_a_suggestion() {
         Some("did you mean \"high\"?"),
     );
     check(
-        "[agents.a]\ncommand = 'a'\ncommands-run-by = 'cleint'",
+        "[agents.a]\ncommand = 'a'\ncommands_run_by = 'cleint'",
         3,
         "`agents.a.commands_run_by` must be one of \"agent\", \"client\"",
         Some("did you mean \"client\"?"),

@@ -231,7 +231,7 @@ mod tests {
             good,
             ModelArgs { provider, ..ModelArgs::default() },
             &[],
-            "--provider: the endpoint \"a\" cannot be used: `provider`: is the demo, which only builtin:demo is",
+            "--provider: the endpoint \"a\" cannot be used: `provider`: is the demo provider, which needs the URL builtin:demo",
         );
     }
 

@@ -128,13 +128,13 @@ fn invalid_settings_are_reported_at_start() {
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MAX_TOKENS", "7x")], ""), @r#"
     --- stderr ---
     error: OPENAI_MAX_TOKENS: "7x" cannot be used: must be a whole number above 0
-    hint: mend it, or unset OPENAI_MAX_TOKENS
+    hint: correct it, or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_TEMPERATURE", "hot")], ""), @r#"
     --- stderr ---
     error: OPENAI_TEMPERATURE: "hot" cannot be used: must be a number, 0 or above
-    hint: mend it, or unset OPENAI_TEMPERATURE
+    hint: correct it, or unset OPENAI_TEMPERATURE
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--config", "c.toml"], &[], "\n[endpoint.a]\nmodle = 'x'\n"), @"
@@ -172,7 +172,7 @@ fn invalid_settings_are_reported_at_start() {
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MODEL", "default")], ""), @r#"
     --- stderr ---
     error: OPENAI_MODEL: "default" cannot be used: `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
-    hint: mend it, or unset OPENAI_MODEL
+    hint: correct it, or unset OPENAI_MODEL
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--config", "c.toml"], &[], "[endpoint.a]\nbase_url = 'http://h'\nmodel = 'default'"), @r#"
@@ -347,8 +347,7 @@ fn without_a_data_directory_sessions_are_not_stored() {
     let dir = TestDir::new();
     let ended = StdioClient::initialized(&dir, dir.narrows(["acp"])).end();
     assert_eq!(ended.status.code(), Some(0));
-    let said =
-        "sessions are not stored: neither XDG_DATA_HOME nor HOME is set; use --data-dir or --no-store";
+    let said = "sessions are not stored: neither XDG_DATA_HOME nor HOME is set; use --data-dir or --no-store";
     assert!(ended.stderr.trim_end().ends_with(said), "{}", ended.stderr);
 }
 

@@ -312,5 +312,5 @@ fn list_is_the_default() {
     assert!(run(&["fake-agent", "--list", "--json"]).starts_with("{\"scripts\":["));
     assert!(run(&["run", "--json", "Hello"]).starts_with('{'));
     assert!(run(&["audit", "keygen", "k", "--json"]).starts_with("{\"publicKey\":\"did:key:"));
-    assert!(run(&["approve", "--list", "--json"]).starts_with("{\"pending\":[]}"));
+    assert!(run(&["approve", "--list", "--json", "--socket", "none"]).starts_with("{\"pending\":[]}"));
 }

@@ -191,7 +191,7 @@ fn settings_are_checked_before_anything_is_started() {
     assert_snapshot!(dir.output_of(command), @r#"
     --- stderr ---
     error: OPENAI_MAX_TOKENS: "many" cannot be used: must be a whole number above 0
-    hint: mend it, or unset OPENAI_MAX_TOKENS
+    hint: correct it, or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
 }

@@ -134,6 +134,23 @@ fn other_files_are_recognized_by_their_content() {
     dir.file("old.toml", "[agents.a]\ncommand = \"narrows acp\"\npass-env = [\"A\"]\n");
     dir.file("rules.txt", "[[rule]]\neffect = \"deny\"\ncomand = \"git push\"\n");
     dir.file("other.toml", "[package]\nname = \"a\"\n");
-    assert_snapshot!(check(&dir, &["mine.toml", "old.toml", "rules.txt", "other.toml"]), @"");
-    assert_snapshot!(check(&dir, &["--json", "old.toml"]), @"");
+    assert_snapshot!(check(&dir, &["mine.toml", "old.toml", "rules.txt", "other.toml"]), @r"
+    old.toml: valid
+    --- stderr ---
+    error: mine.toml:3:1: unknown setting `modle` in [endpoint.a]
+    hint: did you mean `model`?
+    error: mine.toml:6:1: unknown setting `modes` in [agents.b]
+    hint: did you mean `model`?
+    warning: mine.toml:2:1: `base-url` is deprecated: write `base_url`
+    warning: old.toml:3:1: `pass-env` is deprecated: write `pass_env`
+    error: rules.txt:3:1: unknown setting `comand` in [rule]
+    hint: did you mean `command`?
+    error: other.toml:1:1: unknown kind of file
+    hint: a bus.toml has [[pool]], a narrows.toml [endpoint.NAME] or [agents.NAME], a file of rules [[rule]]
+    --- exit 2 ---
+    ");
+    assert_snapshot!(check(&dir, &["--json", "old.toml"]), @r#"
+    {"file":"old.toml","ok":true,"mistakes":[],"warnings":[{"line":3,"column":1,"message":"`pass-env` is deprecated: write `pass_env`"}]}
+    --- exit 0 ---
+    "#);
 }

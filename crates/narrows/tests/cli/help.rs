@@ -177,6 +177,7 @@ fn the_help_of_run() {
     Options:
           --image <FILE>        Image to send with the prompt
           --output <FORMAT>     Output format [default: text] [possible values: text, events, json]
+          --json                The same as --output json
           --raw                 With --output events, add the agent's own message to every event
           --input <FORMAT>      Format of messages on stdin during the turn [possible values: events]
           --schema <FILE>       JSON Schema that the answer must match; the answer is printed as JSON
@@ -326,6 +327,9 @@ fn the_help_of_fake_agent() {
 
           --print <NAME>
               Print a built-in script, as a starting point for your own
+
+          --json
+              With --list, print a JSON object
 
           --log <FILTER>
               Log filter for stderr, such as `debug` or `narrows_rpc=trace` [default: warn]

@@ -100,7 +100,7 @@ fn sessions_without_messages_are_hidden() {
         assert!(dir.output_of(command).ends_with("--- exit 0 ---\n"));
     };
     nothing();
-    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions"])), @"
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions"])), @r"
     --- stderr ---
     1 session without a message not shown (--all lists them)
     --- exit 0 ---
@@ -198,14 +198,14 @@ fn an_agent_that_lists_no_sessions_is_not_said_to_have_had_one() {
 #[test]
 fn a_missing_session_is_reported() {
     let dir = TestDir::new();
-    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions"])), @"
+    assert_snapshot!(dir.output_of(narrows(&dir, &["sessions"])), @r"
     --- stderr ---
-    the agent keeps no session of [DIR]; --all lists those of other directories
+    the agent has no session in [DIR] (--all lists those of other directories)
     --- exit 0 ---
     ");
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--all"])), @"
     --- stderr ---
-    the agent keeps no session
+    the agent has no session
     --- exit 0 ---
     ");
     let agent = dir.scripted_agent(&[r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#]);

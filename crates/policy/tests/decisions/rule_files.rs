@@ -18,30 +18,28 @@ fn errors_name_the_position_and_the_cause() {
     check_error("acess = \"low\"\n", "policy.toml:1:1: unknown setting `acess`; did you mean `access`?");
     check_error(
         "\naccess = \"lo\"\n",
-        "policy.toml:2:10: `access` must be one of low, medium, high, not \"lo\"; did you mean \"low\"?",
+        "policy.toml:2:10: `access` must be one of \"low\", \"medium\", \"high\", not \"lo\"; did you mean \"low\"?",
     );
     check_error("network = 1\n", "policy.toml:1:11: `network` must be true or false, not 1");
     check_error(
         "[rule]\neffect = \"deny\"\n",
-        "policy.toml:1:1: `rule` must be a list of tables; write [[rule]], with two brackets",
+        "policy.toml:1:1: `rule` must be a list of tables, not a table; write [[rule]], with two brackets",
     );
     check_error(
         "[[rule]]\nkind = \"read\"\n",
-        "policy.toml:1:1: `rule` needs `effect`; write effect = \"deny\", \"ask\" or \"allow\"",
+        "policy.toml:1:1: `effect` is missing in [rule]; write effect = \"deny\", \"ask\" or \"allow\"",
     );
     check_error(
         "[[rule]]\neffect = \"deny\"\n",
-        "policy.toml:1:1: this rule would match everything; give it one of kind, tool, path, command, url, server, for \
-         instance kind = \"*\"",
+        "policy.toml:1:1: this rule would match everything; give it one of kind, tool, path, command, url, server, for instance kind = \"*\"",
     );
     check_error(
         "[[rule]]\neffect = \"denie\"\nkind = \"read\"\n",
-        "policy.toml:2:10: `effect` must be one of deny, ask, allow, not \"denie\"; did you mean \"deny\"?",
+        "policy.toml:2:10: `effect` must be one of \"deny\", \"ask\", \"allow\", not \"denie\"; did you mean \"deny\"?",
     );
     check_error(
         "[[rule]]\neffect = \"deny\"\nkind = [\"read\", \"edits\"]\n",
-        "policy.toml:3:17: `kind` must be one of think, read, search, fetch, edit, move, delete, execute, switch_mode, \
-         other, not \"edits\"; did you mean \"edit\"?",
+        "policy.toml:3:17: `kind` must be one of \"think\", \"read\", \"search\", \"fetch\", \"edit\", \"move\", \"delete\", \"execute\", \"switch_mode\", \"other\", not \"edits\"; did you mean \"edit\"?",
     );
     check_error(
         "[[rule]]\neffect = \"deny\"\npaths = \"x\"\n",
@@ -84,7 +82,10 @@ fn errors_name_the_position_and_the_cause() {
         "[[rule]]\neffect = \"deny\"\ntool = 1\n",
         "policy.toml:3:8: `tool` must be a text in quotes, not 1",
     );
-    check_error("a = \n", "policy.toml:1:5: string values must be quoted, expected literal string");
+    check_error(
+        "a = \n",
+        "policy.toml:1:4: invalid TOML: string values must be quoted, expected literal string",
+    );
 }
 
 #[test]
@@ -96,8 +97,7 @@ fn examples_are_checked() {
     );
     check_error(
         &rule("allow", "command = \"git log\"\nmatch = [\"git log -n 1\"]\n"),
-        "policy.toml:4:10: this rule does not match this example; an allow rule must match all of it: every word, every \
-         path",
+        "policy.toml:4:10: this rule does not match this example; an allow rule must match all of it: every word, every path",
     );
     check_error(
         &rule("deny", "command = \"git push\"\nnot_match = [\n  \"ls\",\n  \"git push --dry-run\",\n]\n"),
@@ -330,14 +330,8 @@ fn an_explanation_names_every_rule() {
     assert_eq!(
         explanation.to_string(),
         "deny `git push origin`: rule `no push` (policy.toml:1): people push\n\
-         parts:\n  \
-           ask `ls`: no rule matches, and medium access asks before commands that no sandbox confines to the session's directories\n  \
-           deny `git push origin`: rule `no push` (policy.toml:1): people push\n\
-         rules:\n  \
-           + deny rule `no push` (policy.toml:1): matches `git push origin`\n  \
-           - allow rule 2 (policy.toml:7): may match `git push origin`, but not certainly or not completely, because of its \
-         `command`\n  \
-           - ask rule 3 (policy.toml:11): its `kind` does not match `ls`\n"
+         parts:\n  ask `ls`: no rule matches, and medium access asks before commands that no sandbox confines to the session's directories\n  deny `git push origin`: rule `no push` (policy.toml:1): people push\n\
+         rules:\n  + deny rule `no push` (policy.toml:1): matches `git push origin`\n  - allow rule 2 (policy.toml:7): may match `git push origin`, but not certainly or not completely, because of its `command`\n  - ask rule 3 (policy.toml:11): its `kind` does not match `ls`\n"
     );
     assert_eq!(serde_json::to_value(&explanation).unwrap()["decision"]["verdict"], "deny");
     let cancelled = policy.explain(&shell("ls"), &RequestContext { cancelling: true, ..context });

@@ -71,7 +71,7 @@ fn running_needs_protected_files_to_be_kept() {
     check(&shell("cargo test"), open, [Deny, Ask, Allow]);
     check(&shell("ls"), open, [Allow, Ask, Allow]);
     let decision = decide(&policy(Access::Medium, ""), &shell("cargo test"), open);
-    assert!(decision.to_string().contains("if user namespaces were allowed"), "{decision}");
+    assert!(decision.to_string().contains("without user namespaces"), "{decision}");
     let rule = "[[rule]]\neffect = \"allow\"\ncommand = \"cargo test\"\n";
     assert_eq!(decide(&policy(Access::Medium, rule), &shell("cargo test"), open).verdict, Allow);
 }
@@ -203,7 +203,7 @@ fn without_roots_no_path_is_inside() {
 fn the_reason_says_why_protected_files_can_be_changed() {
     use narrows_policy::Protection;
     for (protected, words) in [
-        (Protection::Unsupported, "the sandbox of this machine cannot keep them"),
+        (Protection::Unsupported, "the sandbox of this machine cannot protect them"),
         (Protection::NotSearched, "git settings cannot be read"),
         (Protection::HardLinked, "second hard link"),
     ] {

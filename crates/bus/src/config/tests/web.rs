@@ -174,6 +174,6 @@ idle_timeout = "0s"
     bus.toml:36:7: `tls` has an effect only with https:// or wss:// in the `url`
     bus.toml:36:27: `key` cannot be "~/k": `~` needs the environment variable HOME
     bus.toml:42:16: `replay_bytes` must be from 1MiB to 1GiB
-    bus.toml:43:16: `idle_timeout` must be more than nothing
+    bus.toml:43:16: `idle_timeout` must be greater than zero
     "#);
 }

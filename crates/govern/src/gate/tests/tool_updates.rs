@@ -341,7 +341,7 @@ fn calls_of_tools_in_the_client_pass_the_same_gate() {
     fixture.agent_requests(2, "mcp/message", &call("drop"));
     assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"tools/list"}}
-    log policy.resolved deny tool="db/drop" approval={"refused":"the operator has no tool `db/drop`"} reason="deny: governance refuses: the operator has no tool `db/drop`"
+    log policy.resolved deny tool="db/drop" approval={"refused":"the operator has no tool `db/drop`"} reason="deny: governance denies it: the operator has no tool `db/drop`"
     a < {"jsonrpc":"2.0","id":2,"error":{"code":-32015,"message":"the operator has no tool `db/drop`","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"policy-denied"}}}
     "#);
     fixture.agent_requests(3, "mcp/message", &call("query"));
