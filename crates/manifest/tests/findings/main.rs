@@ -61,8 +61,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
     check_acp(
         "acp_rev: \"272BF79\"",
         &[
-            "ACP.md:11:14: error[pattern]: metadata.aip44.acp_rev: `272BF79` has the wrong form; expected: the \
-           revision of the protocol: 7 to 40 small hexadecimal digits, in quotes",
+            "ACP.md:11:14: error[pattern]: metadata.aip44.acp_rev: `272BF79` has the wrong form; expected: revision of the protocol: 7 to 40 lower-case hexadecimal digits, in quotes",
         ],
     );
     check_acp(
@@ -74,8 +73,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
     check_acp(
         "operator:",
         &[
-            "ACP.md:12:5: error[type]: metadata.aip44.operator: missing value, expected a text; expected: the path \
-           of the OPERATOR.md, such as ./OPERATOR.md; or remove the key if it is optional",
+            "ACP.md:12:5: error[type]: metadata.aip44.operator: missing value, expected a string; expected: path of the OPERATOR.md, such as ./OPERATOR.md; or remove the key if it is optional",
         ],
     );
 }
@@ -105,16 +103,14 @@ fn tools_that_have_to_be_written_as_ids_are_told_so() {
         "OPERATOR.md",
         &operator("read_file"),
         &[
-            "OPERATOR.md:8:3: error[pattern]: tools[0]: `read_file` is not allowed here without a key; write `- id: read_file`; \
-             only names of lower-case letters, digits and hyphens are allowed without a key",
+            "OPERATOR.md:8:3: error[pattern]: tools[0]: `read_file` is not allowed here without a key; write `- id: read_file`; only names of lower-case letters, digits and hyphens are allowed without a key",
         ],
     );
     check_file(
         "OPERATOR.md",
         &operator("kind:read"),
         &[
-            "OPERATOR.md:8:3: error[pattern]: tools[0]: `kind:read` is not allowed here without a key; write `- id: 'kind:read'`; \
-             only names of lower-case letters, digits and hyphens are allowed without a key",
+            "OPERATOR.md:8:3: error[pattern]: tools[0]: `kind:read` is not allowed here without a key; write `- id: 'kind:read'`; only names of lower-case letters, digits and hyphens are allowed without a key",
         ],
     );
 }
@@ -124,8 +120,7 @@ fn misspelt_keys_are_recognised() {
     check_acp(
         "govenance: ./GOVERNANCE.md\nx-vendor: 1",
         &[
-            "ACP.md:12:5: warning[unknown-aip44-key]: metadata.aip44.govenance: `govenance` is not a key of aip44; did \
-             you mean governance?",
+            "ACP.md:12:5: warning[unknown-aip44-key]: metadata.aip44.govenance: `govenance` is not a key of aip44; did you mean governance?",
             "ACP.md:13:5: warning[unknown-aip44-key]: metadata.aip44.x-vendor: `x-vendor` is not a key of aip44; remove it, or move it out of aip44; keys of aip44 are acp_rev, audit, capabilities, governance, mcp_servers, operator, sandbox, tier",
         ],
     );
@@ -162,8 +157,7 @@ fn methods_are_listed_by_exact_names() {
     check_file("ACP.md", &with("{client_methods: [\"_session/*\"]}"), &[&wrong("_session/*")]);
     let idle = |column: u32, place: &str, name: &str| {
         format!(
-            "ACP.md:12:{column}: warning[ignored-key]: metadata.narrows.{place}: listing `{name}` has no effect: \
-             the gate handles this method itself; remove it"
+            "ACP.md:12:{column}: warning[ignored-key]: metadata.narrows.{place}: listing `{name}` has no effect: the gate handles this method itself; remove it"
         )
     };
     check_file(
@@ -180,8 +174,9 @@ fn methods_are_listed_by_exact_names() {
     check_file(
         "ACP.md",
         &with("{client_method: [a]}"),
-        &["ACP.md:12:13: error[unknown-key]: metadata.narrows.client_method: unknown key `client_method`; \
-             did you mean client_methods?"],
+        &[
+            "ACP.md:12:13: error[unknown-key]: metadata.narrows.client_method: unknown key `client_method`; did you mean client_methods?",
+        ],
     );
     check_file(
         "ACP.md",
@@ -199,8 +194,7 @@ fn what_cannot_be_declared_is_said() {
         &[
             "ACP.md:12:46: error[unknown-key]: metadata.aip44.capabilities.agent.mcpCapabilities.acp: unknown key `acp`; remove it: MCP over ACP is implied by http or sse",
             "ACP.md:12:58: error[unknown-key]: metadata.aip44.capabilities.agent.sessionCapabilities: unknown key `sessionCapabilities`; remove it: closing, resuming and listing sessions cannot be declared",
-            "ACP.md:13:40: error[enum]: metadata.aip44.mcp_servers[0].transport: `acp` is not allowed here; write one of \
-             stdio, http, sse",
+            "ACP.md:13:40: error[enum]: metadata.aip44.mcp_servers[0].transport: `acp` is not allowed here; write one of stdio, http, sse",
         ],
     );
 }
@@ -211,8 +205,7 @@ fn names_revisions_and_bindings_are_warned_about() {
         "ACP.md",
         &acp("acp_rev: \"abc1234\"").replace("name: notes", "name: other").replace("client", "server"),
         &[
-            "ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `notes`; write name: \
-             notes, or move the file",
+            "ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `notes`; write name: notes, or move the file",
             "ACP.md:6:7: warning[unbound]: kind: a server without an operator describes an external agent and cannot be served; to serve it, add metadata.aip44.operator: ./OPERATOR.md",
             "ACP.md:11:14: warning[unknown-acp-rev]: metadata.aip44.acp_rev: unknown revision of the protocol; the version is negotiated on connection; to pin it, set the commit of a release",
         ],
@@ -221,8 +214,7 @@ fn names_revisions_and_bindings_are_warned_about() {
         "slug.ACP.md",
         &acp("").replace("client", "bridge"),
         &[
-            "slug.ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `slug`; write \
-             name: slug, or move the file",
+            "slug.ACP.md:2:7: warning[name-mismatch]: name: the name differs from its directory or file, `slug`; write name: slug, or move the file",
             "slug.ACP.md:6:7: warning[unbound]: kind: a bridge needs a governance or an operator; add metadata.aip44.governance: ./GOVERNANCE.md, or an operator",
         ],
     );
@@ -233,8 +225,7 @@ fn contradictions_are_errors() {
     check_acp(
         "tier: governance-aware\ncapabilities: {agent: {loadSession: false}}",
         &[
-            "ACP.md:12:41: error[contradiction]: metadata.aip44.capabilities.agent.loadSession: the tier governance-aware \
-           implies loadSession, but it is false; set it to true, remove it, or use the tier basic",
+            "ACP.md:12:41: error[contradiction]: metadata.aip44.capabilities.agent.loadSession: the tier governance-aware implies loadSession, but it is false; set it to true, remove it, or use the tier basic",
         ],
     );
     check_acp(
@@ -337,8 +328,7 @@ fn a_form_is_recognised_by_what_it_says() {
         "AGENT-CLI.md",
         &cli("install: [{method: nmp, package: x}, {method: npm, pakage: x}, {method: curl}]"),
         &[
-            "AGENT-CLI.md:11:20: error[enum]: install[0].method: `nmp` is not allowed here; did you mean npm? It is one of \
-             brew, apt, dnf, pacman, choco, scoop, npm, pip, cargo, go, curl, download, vendored",
+            "AGENT-CLI.md:11:20: error[enum]: install[0].method: `nmp` is not allowed here; did you mean npm? It is one of brew, apt, dnf, pacman, choco, scoop, npm, pip, cargo, go, curl, download, vendored",
             "AGENT-CLI.md:11:38: error[missing-key]: install[1]: `package` is missing; did you mean `pakage`?",
             "AGENT-CLI.md:11:52: error[unknown-key]: install[1].pakage: unknown key `pakage`; did you mean package?",
             "AGENT-CLI.md:11:64: error[missing-key]: install[2]: `url` is missing; add it: address",
@@ -356,8 +346,7 @@ fn a_form_is_recognised_by_what_it_says() {
         ))
         .replace("(x)", "x"),
         &[
-            "AGENT-CLI.md:10:32: warning[unusable-value]: version_check.parse: invalid pattern: it has no group; \
-             write a pattern with a group around the version",
+            "AGENT-CLI.md:10:32: warning[unusable-value]: version_check.parse: invalid pattern: it has no group; write a pattern with a group around the version",
             "AGENT-CLI.md:12:30: warning[range]: runner.limits.memory_mb: `0` is out of range; write a number 1 or more",
             "AGENT-CLI.md:13:34: warning[agent-cli-config]: options[0].default: this default is not allowed: expected an integer; write a value that the option accepts",
         ],

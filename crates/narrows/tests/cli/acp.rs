@@ -151,7 +151,7 @@ fn invalid_settings_are_reported_at_start() {
     "#);
     assert_snapshot!(output(&["--config", "none.toml"], &[], ""), @r#"
     --- stderr ---
-    error: --config: "none.toml" cannot be read: No such file or directory (os error 2)
+    error: --config: cannot read "none.toml": No such file or directory (os error 2)
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--base-url", "ftp://h"], &[], ""), @r#"
