@@ -66,7 +66,7 @@ pub enum StartError {
     #[error(transparent)]
     Owners(#[from] OwnersError),
     /// Session owners have to be recorded, but no file is given.
-    #[error("no data directory for session owners")]
+    #[error("cannot record session owners: no data directory")]
     NoPlace,
     /// A system call failed.
     #[error("cannot start the bus: {0}")]

@@ -314,7 +314,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Stops a retiring worker that has no pending requests left.
     pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        // First, as most workers are not to go, and may have many requests that nobody waits for.
+        // Checked first: most workers are not retiring, and may have many requests of clients that left.
         let is_retiring = state.stage == WorkerLifecycle::Retiring && state.backlog.is_empty();
         let waits = |pending: &Pending| !matches!(pending.asker, RequestOrigin::Gone);
         if is_retiring && !state.pending.values().any(waits) {

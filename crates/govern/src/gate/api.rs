@@ -146,8 +146,8 @@ pub struct ApprovalVote {
 /// Reason why a vote does not count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VoteError {
-    /// No approval of this name is pending.
-    #[error("no pending approval of this name")]
+    /// No approval with this id is pending.
+    #[error("no pending approval with this id")]
     NotFound,
     /// The signer is not an approver of this action.
     #[error("not an approver of this action")]

@@ -128,7 +128,7 @@ fn spawn_failed(program: &str, error: &SpawnError) -> Failure {
         }
         SpawnError::Exec { .. } => failure
             .with_cause(error)
-            .with_hint("add a first line such as `#!/bin/sh` to a script; use a binary for this platform"),
+            .with_hint("if it is a script, add a first line such as `#!/bin/sh`; if it is a binary, use one for this platform"),
         _ => failure.with_cause(error),
     }
 }

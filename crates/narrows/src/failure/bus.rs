@@ -158,11 +158,13 @@ impl Failure {
                 .with_hint("remove `memory` and `pids` of the pool, or limit the whole bus from outside"),
             StartError::Descriptors { .. } => Self::new(ExitStatus::Usage, line(&error.to_string()))
                 .with_hint("lower `instances`, or raise the limit that `ulimit -H -n` shows"),
-            StartError::Owners(OwnersError::InUse(_)) => {
-                Self::new(ExitStatus::Usage, line(&error.to_string())).with_hint(
-                    "use a separate XDG_DATA_HOME: only one bus of a user can authenticate clients",
-                )
-            }
+            StartError::Owners(OwnersError::InUse(_)) => Self::new(
+                ExitStatus::Usage,
+                line(&error.to_string()),
+            )
+            .with_hint(
+                "set XDG_DATA_HOME to another directory: buses that authenticate clients cannot share one",
+            ),
             StartError::Owners(_) => Self::new(ExitStatus::Usage, line(&error.to_string())),
             StartError::NoPlace => {
                 Self::new(ExitStatus::Usage, line(&error.to_string())).with_hint("set XDG_DATA_HOME or HOME")

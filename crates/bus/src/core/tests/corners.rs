@@ -298,7 +298,7 @@ fn a_client_that_was_refused_a_pool_can_use_any() {
     bus.request(client, 2, "session/new", &json!({"cwd": "/"}));
     bus.seen();
     bus.request(client, 3, "initialize", &initialize("own"));
-    assert!(!bus.seen().contains("error"), "what was refused has bound nobody");
+    assert!(!bus.seen().contains("error"), "a refused request has no effect");
 }
 
 #[test]
