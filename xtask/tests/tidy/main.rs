@@ -41,6 +41,11 @@ fn files_start_with_what_they_are() {
 }
 
 #[test]
+fn public_items_are_documented() {
+    tidy(rules::documentation);
+}
+
+#[test]
 fn libraries_do_not_print() {
     tidy(rules::printing);
 }

@@ -48,6 +48,42 @@ pub(crate) fn header(source: &Source) -> Vec<String> {
     vec![format!("{}:1: the file must start with `//!` and a whole sentence on its duty.", source.path)]
 }
 
+/// Public types, traits and functions of libraries must be documented. Fields and variants need it only where their
+/// name and type leave something open, so the compiler's `missing_docs` would ask for too much.
+pub(crate) fn documentation(source: &Source) -> Vec<String> {
+    if !source.path.starts_with("crates/") {
+        return Vec::new();
+    }
+    let written: Vec<&str> = source.text.lines().collect();
+    source
+        .product()
+        .filter(|(number, line)| is_public_item(line) && !has_documentation(&written[..number - 1]))
+        .map(|(number, line)| format!("{}:{number}: `{}` has no documentation.", source.path, line.trim()))
+        .collect()
+}
+
+/// Returns `true` if the line begins a function, type or trait that other crates can name.
+fn is_public_item(line: &str) -> bool {
+    let Some(item) = line.trim_start().strip_prefix("pub ") else { return false };
+    let keyword = item.split_whitespace().find(|word| !["const", "async", "unsafe"].contains(word));
+    keyword.is_some_and(|word| ["fn", "struct", "enum", "union", "trait"].contains(&word))
+}
+
+/// Returns `true` if the lines above an item end with a doc comment, after which only attributes may follow.
+fn has_documentation(above: &[&str]) -> bool {
+    let mut in_attribute = false;
+    for line in above.iter().rev().map(|line| line.trim()) {
+        if line.starts_with("#[") {
+            in_attribute = false;
+        } else if line.ends_with(")]") {
+            in_attribute = true;
+        } else if !in_attribute {
+            return line.starts_with("///");
+        }
+    }
+    false
+}
+
 /// Libraries must not print: the output may be a protocol.
 pub(crate) fn printing(source: &Source) -> Vec<String> {
     let macros = ["print!", "println!", "eprint!", "eprintln!", "dbg!"];
@@ -184,6 +220,16 @@ mod tests {
         check(header, path, "", &[1]);
         check(header, "crates/a/src/a/tests.rs", "use super::*;\n", &[]);
         check(header, "crates/a/tests/it.rs", "use a::b;\n", &[1]);
+    }
+
+    #[test]
+    fn a_public_item_without_documentation_is_found() {
+        let path = "crates/a/src/a.rs";
+        let text = "pub struct A {\n    pub field: u8,\n}\n\n/// Makes one.\n#[must_use]\npub fn make() -> A {\n}\npub const fn other() {}\n";
+        check(documentation, path, text, &[1, 9]);
+        check(documentation, path, "pub(crate) fn f() {}\npub const A: u8 = 1;\npub use a::b;\n", &[]);
+        check(documentation, path, "/// A.\n#[derive(\n    Clone,\n)]\n#[a = {\n}\n)]\npub enum A {}\n", &[]);
+        check(documentation, "xtask/src/a.rs", "pub fn f() {}\n", &[]);
     }
 
     #[test]
