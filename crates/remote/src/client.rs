@@ -42,18 +42,15 @@ pub struct Options {
     pub ca: Option<PathBuf>,
     /// A client certificate, for servers that require one.
     pub own: Option<OwnFiles>,
-    /// Timeout for opening a connection.
     pub connect: Duration,
     /// Timeout for the response to `initialize` over HTTP, where nothing arrives before it: longer than a server waits
     /// for an agent.
     pub answer: Duration,
     /// Time to keep reconnecting after a loss.
     pub grace: Duration,
-    /// Time without any input after which a connection counts as lost.
+    /// Longest time without any input before the connection counts as lost.
     pub silence: Duration,
-    /// Bounds of the messages kept for replay.
     pub keep: Keep,
-    /// Bounds of the link's queues.
     pub link: narrows_link::Options,
 }
 
@@ -76,13 +73,11 @@ impl Default for Options {
 /// A link and its outcome.
 #[derive(Debug)]
 pub struct Connected {
-    /// The link to the agent.
     pub link: Link,
-    /// Reports how the connection ends.
     pub outcome: Outcome,
 }
 
-/// Reports how a connection ends: the reason of a loss, or none if the user of the link ended it.
+/// The end of a connection: the reason for its loss, or no error if the user of the link ended it.
 #[derive(Debug)]
 pub struct Outcome {
     lost: oneshot::Receiver<ConnectionLost>,

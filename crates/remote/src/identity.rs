@@ -9,9 +9,7 @@ pub enum Proof {
     Place,
     /// The user that owns the peer socket. The name is the user id.
     User,
-    /// A token.
     Token,
-    /// A client certificate.
     Certificate,
     /// The component that handed the connection over.
     Handed,
@@ -20,9 +18,8 @@ pub enum Proof {
 /// The owner of connections and sessions, and its permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// How it was proven.
     pub proof: Proof,
-    /// The name from the token file, from the client certificate, or of [`Identity::local`].
+    /// From the token file, from the client certificate, or of [`Identity::local`].
     pub name: String,
     /// Scopes of the tools that it may use; `None` is all tools.
     pub scopes: Option<Vec<String>>,

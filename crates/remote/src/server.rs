@@ -82,11 +82,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Listener {
     /// The number that the backend receives with each client of this listener.
     pub number: usize,
-    /// The address. Port 0 is replaced by a free port.
     pub address: SocketAddr,
-    /// The only path that is served, such as `/acp`.
+    /// The served path, such as `/acp`. Any other is answered with 404.
     pub path: String,
-    /// How clients are authenticated.
     pub auth: Auth,
     /// Allowed values of the `Origin` header, exactly as browsers write them.
     pub origins: Vec<String>,
@@ -104,9 +102,8 @@ pub enum Auth {
     /// Every process of this machine, as the user that owns the peer socket, or as [`Identity::local`] if the system
     /// does not know that user.
     User,
-    /// Only processes of this user id, as [`Identity::local`]. A peer whose user is unknown is refused.
+    /// Only processes of this user id, as [`Identity::local`]. Refuses a peer whose user is unknown.
     Owner(u32),
-    /// Clients with a token of this file.
     Token(PathBuf),
     /// Clients with a certificate of the authorities in [`TlsFiles::client_ca`].
     Mtls,
@@ -115,7 +112,6 @@ pub enum Auth {
 /// Resource limits of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest message of a client, in bytes.
     pub max_message: usize,
     /// Bytes of incomplete messages held in memory for all clients. One message of [`Self::max_message`] always fits.
     pub unfinished: usize,
@@ -140,12 +136,10 @@ pub struct Limits {
     pub max_failures: u32,
     /// Bytes of each stream or resumable connection that are kept for replay.
     pub replay_bytes: usize,
-    /// Time for which they are kept.
     pub replay_time: Duration,
-    /// Bytes kept for replay by all streams and resumable connections together. Over that, the oldest messages that
-    /// were sent are dropped, and agents wait until their clients have read the others.
+    /// Bytes kept for replay by all streams and resumable connections together. If they need more, the oldest
+    /// messages that were already sent are dropped, and agents wait until their clients have read the others.
     pub replay_memory: usize,
-    /// Bytes kept for replay by one identity.
     pub replay_memory_per_identity: usize,
     /// Grace period of a connection without a socket.
     pub grace: Duration,
@@ -199,17 +193,18 @@ pub trait Backend: Send + Sync {
     /// line, both ways; either end may close it.
     ///
     /// The error kind [`WouldBlock`](std::io::ErrorKind::WouldBlock) means that no connection is free, and
-    /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded) that this identity has too many. Then one detached
-    /// connection is ended, if there is one, and [`Self::open_later`] is called.
+    /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded) that this identity has too many. After either,
+    /// the server ends one detached connection, if there is one, and calls [`Self::open_later`].
     fn open(&self, identity: Identity, listener: usize) -> Opening<'_>;
 
-    /// Like [`Self::open`], but a connection is about to end: may wait until it has.
+    /// Opens a connection like [`Self::open`], but may wait: the server has just ended another connection to
+    /// make room.
     fn open_later(&self, identity: Identity, listener: usize) -> Opening<'_> {
         self.open(identity, listener)
     }
 
-    /// Returns `true` if a connection that began on the listener `from` may continue on the listener `to`. It keeps the
-    /// rights of `from`.
+    /// Returns `true` if a connection that began on the listener `from` may continue on the listener `to`.
+    /// The connection keeps the rights of `from`.
     fn may_continue(&self, from: usize, to: usize) -> bool {
         from == to
     }
@@ -245,14 +240,8 @@ pub trait Served: Send {
 /// An error that prevents the HTTP server from listening.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address cannot be bound.
     #[error("{address}: {error}")]
-    Address {
-        /// The address.
-        address: SocketAddr,
-        /// The error of the system.
-        error: std::io::Error,
-    },
+    Address { address: SocketAddr, error: std::io::Error },
     /// Other machines could connect without authentication.
     #[error("{0}: without authentication only a loopback address may be used")]
     Open(SocketAddr),
@@ -262,10 +251,8 @@ pub enum BindError {
     /// Client certificates are required, but there is no authority to verify them.
     #[error("{0}: authentication by certificate needs TLS with a client_ca")]
     NoAuthority(SocketAddr),
-    /// The path is invalid.
     #[error("invalid path {0:?}")]
     Path(String),
-    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] ReloadError),
 }
@@ -273,9 +260,7 @@ pub enum BindError {
 /// A socket that was accepted elsewhere.
 #[derive(Debug)]
 pub enum Adopted {
-    /// A TCP socket.
     Tcp(StdTcpStream),
-    /// A unix socket.
     Unix(StdUnixStream),
 }
 

@@ -23,9 +23,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 /// The TLS files of a listener, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate chain, leaf first.
     pub cert: PathBuf,
-    /// The private key of the certificate.
     pub key: PathBuf,
     /// The authorities of client certificates. If set, clients without a certificate are refused.
     pub client_ca: Option<PathBuf>,
@@ -44,31 +42,14 @@ impl TlsFiles {
 /// An error in the TLS files.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is missing or invalid.
     #[error("{}: {fault}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        fault: FileFault,
-    },
+    File { path: PathBuf, fault: FileFault },
     /// The key belongs to another certificate.
     #[error("key {} does not match certificate {}", key.display(), cert.display())]
-    Strangers {
-        /// The file of the certificate.
-        cert: PathBuf,
-        /// The file of the key.
-        key: PathBuf,
-    },
+    Strangers { cert: PathBuf, key: PathBuf },
     /// Certificate and key cannot be used for another reason.
     #[error("cannot use certificate {} with its key: {error}", cert.display())]
-    Pair {
-        /// The file of the certificate.
-        cert: PathBuf,
-        /// The error of the TLS library.
-        error: rustls::Error,
-    },
-    /// The TLS library offers no usable protocol version.
+    Pair { cert: PathBuf, error: rustls::Error },
     #[error("{0}")]
     Unable(rustls::Error),
 }
@@ -89,22 +70,18 @@ impl TlsError {
 /// An error in one TLS file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileFault {
-    /// It does not exist or permission was denied.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
     /// The key is encrypted, and there is no way to ask for a password.
     #[error("encrypted private keys are not supported")]
     Locked,
-    /// It contains no private key.
     #[error("contains no private key")]
     NoKey,
-    /// It contains no certificate.
     #[error("contains no certificate")]
     NoCertificate,
     /// Any user can write it, and could impersonate its owner.
     #[error("writable by every user")]
     Exposed,
-    /// It is damaged, or of an unknown kind.
     #[error("{0}")]
     Unknown(String),
 }

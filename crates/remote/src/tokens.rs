@@ -48,24 +48,15 @@ pub fn is_marked(text: &str) -> bool {
 /// An error in a token file.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// Every user can write the file, and so add a token.
     #[error("{}: writable by every user", .0.display())]
     Exposed(PathBuf),
-    /// The file is longer than the limit.
     #[error("{}: longer than 1 MiB", .0.display())]
     TooLong(PathBuf),
-    /// The file is invalid.
     #[error("{}:{line}:{column}: {error}", path.display())]
     Syntax {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -74,7 +65,6 @@ pub enum TokenError {
         /// The reason, without the text of the file.
         error: String,
     },
-    /// The name is invalid.
     #[error("invalid token name {0:?}")]
     Name(String),
     /// Another token has this name.
@@ -82,15 +72,7 @@ pub enum TokenError {
     Taken(String),
     /// The name has another token in another file of the same server.
     #[error("{}: token {name:?} is another one in {}: a name has one token", path.display(), other.display())]
-    Elsewhere {
-        /// The file.
-        path: PathBuf,
-        /// The name.
-        name: String,
-        /// The other file.
-        other: PathBuf,
-    },
-    /// No token has this name.
+    Elsewhere { path: PathBuf, name: String, other: PathBuf },
     #[error("token {0:?} does not exist")]
     Absent(String),
     /// The file was edited in a form that tokens cannot be removed from.
@@ -99,7 +81,6 @@ pub enum TokenError {
     /// The list of pools is empty, so the token would be useless.
     #[error("`pools` is empty: leave it out to permit every pool")]
     NoPools,
-    /// The name of a pool is invalid.
     #[error("invalid pool name {0:?}")]
     Pool(String),
     /// A scope matches no tool.
@@ -169,7 +150,6 @@ impl Tokens {
         Self::parse(path, &text(path)?)
     }
 
-    /// Parses the text of `path`.
     fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
         let file = path.display().to_string();
         let read = Node::read_toml(&Findings::new(&file, text), |table| Some(inspect::read(table)));

@@ -26,7 +26,7 @@ const ROWS: &[Row] = &[
         "CB1",
         "who comes in without a proof, and where others could",
         &[
-            (MATRIX, "without_a_token_every_row_is_closed"),
+            (MATRIX, "every_route_is_refused_without_a_valid_token"),
             (MATRIX, "unsafe_listeners_are_not_bound"),
             (BUS_WEB, "a_network_listener_needs_authentication"),
             (SERVE_WEB, "local_clients_are_identified_by_the_system"),

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use super::DialError;
 
-/// The delay after the first failure.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 
-/// The longest delay.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// Exponential delays, each randomly shortened by up to half, so that the clients of one server do not reconnect in
@@ -38,9 +36,9 @@ impl Backoff {
         Duration::ZERO
     }
 
-    /// Returns the delay after a failed attempt. It honors `Retry-After` and adds a little. `left` is the time for all
-    /// attempts and `attempt` that for one: if the server asks for more, the last attempt is made while there is time
-    /// for it.
+    /// Returns the delay after a failed attempt: the server's `Retry-After` plus a little, or the next delay.
+    /// `left` is the time for all attempts, and `attempt` the timeout of one. If the server asks for a longer
+    /// delay than `left` allows, the delay is shortened so that one last attempt still fits.
     pub(super) fn after_failure(
         &mut self,
         failed: &DialError,

@@ -22,7 +22,6 @@ use super::ping_filter::PingFilter;
 use super::socket::{Io, Socket};
 use super::{DialError, Options, Target, tls_roots};
 
-/// The `User-Agent` of this program.
 pub(super) const USER_AGENT_VALUE: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 
 /// Kernel buffer per direction: less than what is kept for replay.
@@ -47,7 +46,6 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Validates the options.
     pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
         let bearer = bearer_header(target, &options)?;
         check_client_certificate(target, &options)?;
@@ -60,7 +58,6 @@ impl Connector {
         Ok(Self { target: target.clone(), options, tls, bearer, cookies: Cookies::default() })
     }
 
-    /// Opens a socket.
     pub(super) async fn dial(&self) -> Result<Socket, DialError> {
         let limit = self.options.connect;
         let is_accepted = AtomicBool::new(false);

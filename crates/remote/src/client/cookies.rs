@@ -18,7 +18,6 @@ const MAX_COOKIE_BYTES: usize = 4096;
 pub(super) struct Cookies(Mutex<BTreeMap<String, String>>);
 
 impl Cookies {
-    /// Stores the cookies that a response sets.
     pub(super) fn store(&self, headers: &HeaderMap) {
         let mut kept = lock(&self.0);
         for set in headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok()) {
@@ -40,7 +39,6 @@ impl Cookies {
         }
     }
 
-    /// Returns the `Cookie` header.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let kept = lock(&self.0);
         let pairs: Vec<String> = kept.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -13,22 +13,16 @@ use crate::tls::TlsError;
 /// A reason why no connection was made.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The file of certificate authorities is invalid.
     #[error(transparent)]
     Ca(TlsError),
-    /// The client certificate or its key is invalid.
     #[error(transparent)]
     Own(#[from] TlsError),
-    /// A client certificate was given for a target without TLS.
     #[error("client certificates require wss:// or https://")]
     Certless,
-    /// The server requires a client certificate.
     #[error("the server requires a client certificate")]
     CertificateWanted,
-    /// The server rejected the client certificate.
     #[error("the server rejected the client certificate: {0}")]
     CertificateRefused(String),
-    /// The token would be sent without encryption.
     #[error("refusing to send the token over an unencrypted connection")]
     Exposed,
     /// The token contains characters that a header cannot carry.
@@ -37,19 +31,16 @@ pub enum DialError {
     /// A token was given for a line-based target, which cannot carry one.
     #[error("tokens require ws://, wss://, http:// or https://")]
     Tokenless,
-    /// The host name cannot be resolved: name and reason.
     #[error("cannot resolve host {0:?}: {1}")]
     Name(String, String),
     /// No process listens at the address.
     #[error("no process listens at {0}")]
     Refused(String),
-    /// The connection timed out.
     #[error("connection timed out after {0:?}")]
     Timeout(Duration),
     /// The server accepted the connection or request and did not respond.
     #[error("the server did not respond within {0:?}")]
     Unanswered(Duration),
-    /// The server certificate is not trusted.
     #[error("the server certificate is not trusted: {0}")]
     Certificate(String),
     /// The server certificate is for other names.
@@ -58,13 +49,11 @@ pub enum DialError {
     /// The server rejected the token.
     #[error("the server rejected the token (401)")]
     Unauthorized,
-    /// The server requires a token, and none was given.
     #[error("the server requires a token (401)")]
     TokenWanted,
     /// The server does not map the client certificate to an identity.
     #[error("the server does not accept the client certificate as authentication (401)")]
     Nameless,
-    /// The server forbids the request.
     #[error("the server refused access (403){}", suffix(.words.as_deref()))]
     Forbidden {
         /// The response text, safe to display.
@@ -72,27 +61,20 @@ pub enum DialError {
     },
     /// The server has locked out the address of this client.
     #[error("too many wrong tokens from this address (429)")]
-    LockedOut {
-        /// The value of `Retry-After`.
-        after: Option<Duration>,
-    },
+    LockedOut { after: Option<Duration> },
     /// The server refused the connection in a message, with this text.
     #[error("the server refused the connection: {0}")]
     TurnedAway(String),
-    /// The server responded with an unexpected status.
     #[error("the server responded with status {status}{}", suffix(.words.as_deref()))]
     Status {
-        /// The status.
         status: u16,
         /// The response text, safe to display.
         words: Option<String>,
-        /// The value of `Retry-After`.
         after: Option<Duration>,
     },
     /// A proxy responded in place of a server that was reached before.
     #[error("a proxy responded with status {0} instead of the server")]
     Between(u16),
-    /// The server violates the protocol.
     #[error("the server does not speak the protocol: {0}")]
     Protocol(String),
     /// The server does not speak TLS, which the URL requires.
@@ -107,13 +89,12 @@ pub enum DialError {
     /// The server speaks HTTP, and the URL is for lines.
     #[error("the server speaks HTTP")]
     Http,
-    /// The server accepts connections and closes them without a response, repeatedly.
+    /// The server repeatedly accepts connections and closes them without a response.
     #[error("the server closed the connection without responding")]
     Mute,
     /// The connection broke before the server responded.
     #[error("connection failed: {0}")]
     Cut(String),
-    /// Another I/O error.
     #[error("connection failed: {0}")]
     Io(String),
 }
@@ -139,7 +120,7 @@ impl DialError {
             | Self::Tls
             | Self::Http
             | Self::Forbidden { .. } => true,
-            // A proxy uses these while the server restarts.
+            // Proxies respond with these statuses while the server restarts.
             Self::Status { status, .. } => !matches!(status, 408 | 425 | 429 | 500..=599),
             Self::Name(..)
             | Self::Refused(_)
@@ -243,7 +224,6 @@ impl DialError {
     }
 }
 
-/// Returns `true` if the error occurs only on established connections.
 fn is_cut(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(kind, UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
@@ -308,7 +288,6 @@ fn retry_after_header(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Characters of a server's text that are shown.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// Formats an optional text to append to a message.
@@ -330,12 +309,9 @@ pub enum ConnectionLost {
     /// The server cannot resume connections.
     #[error("the server cannot resume it: {0}")]
     Plain(String),
-    /// Reconnecting took longer than the grace period.
     #[error("no reconnection within {} s", .grace.as_secs())]
     Grace {
-        /// The grace period.
         grace: Duration,
-        /// The last error.
         #[source]
         last: DialError,
     },

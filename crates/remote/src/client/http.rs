@@ -41,7 +41,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Validates the options.
     pub(super) fn new(url: &Url, options: &Options, outages: OutageTracker) -> Result<Self, DialError> {
         let target = Target::Http(url.clone());
         let bearer = connect::bearer_header(&target, options)?;
@@ -109,7 +108,6 @@ impl Client {
     }
 }
 
-/// Sends HTTP requests.
 struct Wire {
     url: Url,
     http: reqwest::Client,
@@ -138,7 +136,6 @@ impl Wire {
         !self.deduplicates() || headers.contains_key(POSTS)
     }
 
-    /// Converts an unexpected status after the connection was established.
     fn status_error(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> DialError {
         match status {
             // These mean the same from a server and from a proxy.
@@ -165,12 +162,12 @@ impl Wire {
         Ok(response)
     }
 
-    /// Opens a connection. Returns its name, if there is one, and the response. `reached` is set if the server may have
-    /// received the request.
+    /// Sends `initialize`. Returns the connection id, if the server assigns one, and the response. `reached`
+    /// is set if the server may have received the request.
     ///
-    /// An attempt that was cut or not answered is repeated for the grace period. `initialize` has no effect but a
-    /// connection: one whose response was lost is ended here if its name is known, otherwise by the server, because it
-    /// has no reader.
+    /// An attempt that is cut or gets no response is repeated within the grace period. `initialize` only
+    /// creates a connection. If its response was lost, the connection is deleted here if its id is known.
+    /// Otherwise the server ends it, because no stream of it is read.
     async fn initialize(
         &self,
         line: &Bytes,
@@ -251,7 +248,8 @@ impl Wire {
         }
     }
 
-    /// Ends a connection, on a best-effort basis: the server notices sooner or later.
+    /// Ends a connection. Errors are ignored: the server ends a connection without a reader after its grace
+    /// period.
     async fn delete_connection(&self, connection: &str) {
         let request = self.request(Method::DELETE, Some(connection), None);
         let _ = timeout(reconnect::CLOSE_TIMEOUT, request.send()).await;

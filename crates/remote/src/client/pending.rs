@@ -69,7 +69,6 @@ impl PendingRequests {
         }
     }
 
-    /// Removes a request.
     pub(super) fn remove(&mut self, id: Option<&[u8]>) {
         if let Some(id) = id {
             self.requests.remove(&RawId::copy(id));

@@ -38,7 +38,6 @@ pub(super) struct Pings {
 #[derive(Debug, Default)]
 struct PingState {
     unanswered: Option<Bytes>,
-    /// A ping has arrived since [`Pings::take_arrived`] was last called.
     has_arrived: bool,
 }
 
@@ -65,23 +64,28 @@ impl Pings {
     }
 }
 
-/// The meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramePart {
     /// The response to the upgrade, which an empty line ends. `is_blank`: the current line is empty so far.
-    Response { has_begun: bool, is_blank: bool },
-    /// The first byte of a frame.
+    Response {
+        has_begun: bool,
+        is_blank: bool,
+    },
     First,
-    /// The length of a frame.
     Length,
-    /// The extended length.
-    LongLength { left: u8, length: u64, is_masked: bool },
+    LongLength {
+        left: u8,
+        length: u64,
+        is_masked: bool,
+    },
     /// The rest of a frame that is not a ping.
-    Payload { left: u64 },
-    /// The length of a ping.
+    Payload {
+        left: u64,
+    },
     PingLength,
-    /// The rest of a ping.
-    Ping { left: u8 },
+    Ping {
+        left: u8,
+    },
 }
 
 /// Parses frames only as far as needed to find pings.

@@ -19,17 +19,15 @@ use crate::resume::{self, Granted, Keep, ResumableEnd};
 /// Time to read the reason of a close after a write has failed.
 const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The state of the resume capability.
+/// Progress of the resume capability in `initialize`.
 #[derive(Debug)]
 pub(super) enum Mode {
     /// Nothing was sent yet.
     Fresh,
-    /// It was requested in `initialize`, which has this id. Nothing else is sent before the response, so that
-    /// `initialize` can be repeated.
+    /// The capability was requested in `initialize`, whose request id this is. Nothing else is sent before
+    /// the response, so that `initialize` can be repeated on another socket.
     Requested(RawId),
-    /// It was granted.
     Resumable(Granted),
-    /// It was not granted.
     Plain,
 }
 
@@ -39,9 +37,7 @@ pub(super) struct State {
     pub(super) endpoint: ResumableEnd,
     pub(super) pending: PendingRequests,
     pub(super) mode: Mode,
-    /// The user of the link has ended its output.
     pub(super) ended: bool,
-    /// Everything was sent, including the farewell.
     leaving: bool,
     /// The text of an error without a request id, if it was the last message.
     pub(super) closing_error: Option<String>,
@@ -85,8 +81,9 @@ impl State {
         self.endpoint.send(line);
     }
 
-    /// Replaces the next message, which is longer than the server allows, by one that keeps the count: an error for a
-    /// response, otherwise a cancellation of a request that was never sent. Returns the errors for the link's user.
+    /// Replaces the next message, which is longer than the server allows, by another one, so that message
+    /// counts stay correct: a response by an error, any other message by a cancellation of a request that was
+    /// never sent. Returns the errors for the link's user.
     pub(super) fn replace_oversized(&mut self, why: &str) -> Vec<Frame> {
         let Self { endpoint, pending, .. } = self;
         let mut answers = Vec::new();
@@ -138,11 +135,8 @@ impl State {
     }
 }
 
-/// The reason why a pump ended.
 pub(super) enum End {
-    /// The link's user is done.
     Done,
-    /// The socket is lost.
     Broken(Broken),
 }
 

@@ -55,7 +55,6 @@ pub(super) struct ReconnectingClient {
     outages: OutageTracker,
     /// Message counts when a socket was last lost.
     last_counts: Option<Counts>,
-    /// When a socket was last useful, or the server last accepted a resume.
     since: Instant,
     /// Consecutive sockets lost after the grace period.
     late_losses: u32,
@@ -65,9 +64,7 @@ pub(super) struct ReconnectingClient {
     silent_closes: u32,
 }
 
-/// The reason why an attempt failed.
 enum Failed {
-    /// The next attempt may succeed.
     Again(DialError),
     Finally(ConnectionLost),
 }

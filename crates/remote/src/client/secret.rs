@@ -3,7 +3,8 @@
 use narrows_base::Secret;
 use reqwest::header::HeaderValue;
 
-/// Returns the value of `Authorization` for `token`. `None` if the token has characters that a header cannot have.
+/// Returns the value of `Authorization` for `token`, or `None` if the token has characters that a header
+/// cannot have.
 pub(super) fn bearer(token: &Secret) -> Option<HeaderValue> {
     let text = Secret::from(format!("Bearer {}", token.expose()));
     let mut value = HeaderValue::from_str(text.expose()).ok()?;

@@ -17,7 +17,6 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 use super::DialError;
 use super::ping_filter::{PingFilter, Pings};
 
-/// Bytes batched for one write.
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
 /// Bytes needed to recognize another protocol.
@@ -36,7 +35,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// `pings` records the pings that are removed from the stream.
+    /// Wraps a WebSocket. `pings` records the pings that were removed from the stream.
     pub(super) fn websocket(stream: WebSocketStream<PingFilter>, pings: Arc<Pings>) -> Self {
         let (sink, stream) = stream.split();
         let reader = Reader::Web { stream, pings: Arc::clone(&pings) };
@@ -50,37 +49,29 @@ impl Socket {
     }
 }
 
-/// The reason why a socket is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
-    /// The server or a proxy closed it.
     #[error("the server closed the connection")]
     Closed,
     /// It was cut before it was used.
     #[error("{0}")]
     Cut(String),
-    /// The server closed it with this reason.
     #[error("the server closed the connection: {0}")]
     Because(String),
-    /// A received message is too long for this client.
     #[error("{0}")]
     TooLong(String),
     /// A sent message is too long for the server.
     #[error("the message is too long for the server")]
     Oversized,
-    /// Reading or writing failed.
     #[error("{0}")]
     Failed(String),
-    /// No input arrived for too long.
     #[error("the server stopped responding")]
     Silent,
     /// A newer socket of this connection has taken over.
     #[error("a newer connection has taken over")]
     Fenced,
-    /// The server speaks another protocol.
     #[error("{0}")]
     Other(DialError),
-    /// The input violates the protocol.
     #[error("the server violated the protocol")]
     Nonsense,
 }
@@ -90,7 +81,7 @@ pub(super) enum Read {
     Message(Bytes),
     /// The first bytes of a message that is too long.
     TooLong(Bytes),
-    /// A sign of life without a message.
+    /// Input that contains no message, such as a pong. Shows that the peer is alive.
     Sign,
 }
 
@@ -99,7 +90,7 @@ pub(super) enum Reader {
         stream: SplitStream<WebSocketStream<PingFilter>>,
         pings: Arc<Pings>,
     },
-    /// `is_known`: the first bytes were checked for other protocols.
+    /// `is_known` is `true` once the first bytes were checked for other protocols.
     Lines {
         half: ReadHalf<Io>,
         splitter: Splitter,
@@ -150,7 +141,6 @@ impl Reader {
     }
 }
 
-/// An item of a WebSocket for its reader.
 enum Incoming {
     Message(Option<Result<Message, WsError>>),
     /// A ping was removed from the stream.
@@ -258,7 +248,6 @@ impl Writer {
 
     /// Announces the end of output.
     pub(super) async fn close(&mut self) {
-        // Errors do not matter any more.
         match self {
             Self::Web { sink, .. } => {
                 let frame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };

@@ -7,13 +7,12 @@ use std::str::FromStr;
 use narrows_link::socket::{Address, AddressError};
 use url::{Host, Url};
 
-/// The path of a URL without one, which is also the default path of a bus.
+/// The default path, as of a bus.
 const DEFAULT_PATH: &str = "/acp";
 
 /// The URL of a remote agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `ws://` or `wss://`.
     WebSocket(Url),
     /// `http://` or `https://`: the Streamable HTTP profile.
     Http(Url),
@@ -27,7 +26,6 @@ pub enum TargetError {
     /// Not a URL: text and reason.
     #[error("invalid URL: {1}")]
     Syntax(String, String),
-    /// The scheme is not supported.
     #[error("unknown scheme: expected ws://, wss://, http://, https://, tcp:// or unix:")]
     Scheme(String),
     /// The URL contains a name or password, which would appear in process lists and logs.

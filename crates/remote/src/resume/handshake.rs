@@ -44,9 +44,7 @@ pub fn first(view: &View<'_>) -> First {
 /// A request to resume a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The request id, as on the wire.
     pub id: Bytes,
-    /// The connection to resume.
     pub connection: Connection,
     /// Messages of the connection that the client has received.
     pub received: u64,
@@ -102,7 +100,6 @@ pub enum Answer {
     Unknown,
     /// Messages that the client has not received are no longer kept.
     Gap,
-    /// Another error.
     Refused(RpcError),
 }
 

@@ -27,7 +27,7 @@ impl Default for Keep {
 #[error("missing messages are no longer kept")]
 pub struct ReplayGap;
 
-/// A message, and when it was written to the socket.
+/// A message, and the time when it was written to the socket.
 #[derive(Debug)]
 struct Item {
     line: Bytes,

@@ -47,7 +47,7 @@ struct End {
     /// Written messages that have not arrived, and the socket they were written to.
     pipe: VecDeque<Bytes>,
     socket: usize,
-    /// The most bytes that were ever in flight.
+    /// The largest number of bytes that was ever in flight.
     most: usize,
 }
 
@@ -73,7 +73,6 @@ impl End {
 }
 
 struct World {
-    /// The connecting end.
     ours: End,
     theirs: End,
     /// The current socket of each end. One end may know of a newer one before the other does.
@@ -85,7 +84,6 @@ struct World {
     asks: Vec<Option<u64>>,
     /// The response in flight on the socket of the connecting end.
     answer: Option<Result<u64, ReplayGap>>,
-    /// Messages sent so far, which makes each distinct.
     next: usize,
     now: Instant,
 }

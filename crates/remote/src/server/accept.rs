@@ -32,17 +32,19 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The longest head of an HTTP/1.1 request.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
-/// The longest one if the head has to prove the identity: before that, no limit counts its memory.
+/// The longest head of a request that has to prove the identity of its client. Its memory counts towards no
+/// limit until then.
 const MAX_UNPROVEN_HEAD_BYTES: usize = 8 << 10;
 
 /// Concurrent HTTP/2 streams of one socket.
 const MAX_STREAMS: u32 = 100;
 
-/// The longest list of headers of one HTTP/2 stream. No limit counts the headers of requests that are being answered.
+/// The longest list of headers of one HTTP/2 stream. The headers of requests that are being answered count
+/// towards no limit.
 const MAX_HEADER_LIST_BYTES: u32 = 8 << 10;
 
-/// Bytes of bodies that one HTTP/2 socket may receive before they are read, which no limit counts. The protocol allows
-/// no smaller value.
+/// Bytes of bodies that one HTTP/2 socket may receive before they are read. They count towards no limit. The
+/// protocol allows no smaller value.
 const BODY_WINDOW_BYTES: u32 = (64 << 10) - 1;
 
 /// Time for a client to read the alert after a failed TLS handshake.
@@ -194,7 +196,6 @@ async fn serve(
     }
 }
 
-/// A socket after its TLS handshake, if there is one.
 struct Secured {
     io: Io,
     certificate: Option<ClientCertificate>,

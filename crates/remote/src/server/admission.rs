@@ -25,7 +25,6 @@ pub(super) struct Credential {
 pub(super) struct AdmittedClient {
     slot: QuotaSlot,
     credential: Credential,
-    /// The number of its listener.
     listener: usize,
 }
 
@@ -34,7 +33,6 @@ impl AdmittedClient {
         Self { slot, credential, listener }
     }
 
-    /// Returns the number of its listener.
     pub(super) fn listener(&self) -> usize {
         self.listener
     }
@@ -94,20 +92,17 @@ impl AdmittedClient {
 #[derive(Debug)]
 pub(super) struct ConnectionQuota {
     max_connections: usize,
-    /// Requests per second.
     rate: u32,
     by_identity: Mutex<HashMap<String, IdentityUse>>,
 }
 
 #[derive(Debug)]
 struct IdentityUse {
-    /// Open connections, detached ones included.
     connections: usize,
     /// Detached connections. A client that returns for one needs another slot in the meantime.
     absent: usize,
-    /// Clients that have entered, but have neither opened nor resumed a connection yet.
+    /// Clients that wait to open or resume a connection.
     entered: usize,
-    /// Requests that may be made now.
     left: f64,
     at: Instant,
 }
@@ -121,8 +116,8 @@ impl ConnectionQuota {
         Arc::new(Self { max_connections, rate, by_identity: Mutex::default() })
     }
 
-    /// Reserves a slot for a client that wants to open or resume a connection. Returns `None` if the identity has too
-    /// many.
+    /// Reserves a slot for a client that wants to open or resume a connection. Returns `None` if the identity
+    /// has too many connections.
     pub(super) fn enter(self: &Arc<Self>, identity: Identity) -> Option<QuotaSlot> {
         self.with(&identity.to_string(), |usage| {
             let free = usage.connections + usage.entered < self.max_connections + usage.absent;
@@ -156,12 +151,12 @@ impl ConnectionQuota {
     }
 }
 
-/// One of the connections that an identity may have, released on drop.
+/// One of the connections that an identity may have. The slot is released on drop.
 #[derive(Debug)]
 pub(super) struct QuotaSlot {
     quota: Arc<ConnectionQuota>,
     identity: Identity,
-    /// It counts as a connection.
+    /// `true` once the slot counts as a connection.
     claimed: bool,
 }
 
@@ -190,7 +185,7 @@ impl Drop for QuotaSlot {
     }
 }
 
-/// A detached connection, until this is dropped.
+/// Marks a connection as detached until it is dropped.
 #[derive(Debug)]
 pub(super) struct DetachedSlot {
     quota: Arc<ConnectionQuota>,

@@ -11,34 +11,27 @@ const MAX_REMEMBERED_ADDRESSES: usize = 10_000;
 /// Time until one failure is forgotten.
 const FAILURE_DECAY_INTERVAL: Duration = Duration::from_secs(6);
 
-/// Recent authentication failures by address.
-///
-/// A known token is never checked against them.
+/// Recent authentication failures by address. A client that sends a known token is never locked out.
 #[derive(Debug)]
 pub(super) struct AuthRateLimit {
     max_failures: u32,
     failures: HashMap<IpAddr, Failures>,
-    /// When expired entries were last removed.
     swept: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Failures {
     count: f64,
-    /// When `count` was calculated.
     at: Instant,
-    /// The lockout was logged.
     logged: bool,
 }
 
-/// The log level of an authentication failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureLog {
     /// The first failure of its address since all others were forgotten.
     First,
     /// This failure locks the address out, for the first time since [`Self::First`].
     Locked,
-    /// Not logged.
     Nothing,
 }
 
@@ -54,7 +47,6 @@ impl AuthRateLimit {
         (over > 0.0).then(|| FAILURE_DECAY_INTERVAL.mul_f64(over))
     }
 
-    /// Counts a wrong token.
     pub(super) fn record_failure(&mut self, address: IpAddr, now: Instant) -> FailureLog {
         // Not at every failure: a client with many addresses would keep the server busy with sweeping.
         let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FAILURE_DECAY_INTERVAL);
@@ -62,7 +54,7 @@ impl AuthRateLimit {
             self.swept = Some(now);
             self.failures.retain(|_, failures| failures.left(now) > 0.0);
         }
-        // The table is still full: addresses that are not in it are not counted.
+        // If the table is still full, addresses that are not in it are not counted.
         let network = network(address);
         if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && !self.failures.contains_key(&network) {
             return FailureLog::Nothing;

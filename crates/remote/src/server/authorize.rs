@@ -25,34 +25,28 @@ const BEARER_PROTOCOL: &str = "narrows.bearer.";
 /// A reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
-    /// The host is not allowed.
     Host,
-    /// The origin is not allowed.
     Origin,
-    /// The client is not authenticated.
+    /// No valid token or certificate was shown.
     Unknown,
     /// The certificate is no longer accepted.
     Certificate,
-    /// The user that owns the peer socket is another one, or unknown.
     User,
     /// The address sent too many wrong tokens; it may retry after this time.
     Locked(Duration),
-    /// The identity makes too many requests.
     Rate,
     /// The socket was closed to make room before its client was authenticated.
     Crowd,
-    /// The identity has too many sockets.
     TooManySockets,
 }
 
-/// An authorized client.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) identity: Identity,
     pub(super) credential: Credential,
-    /// The number of its listener.
     pub(super) listener: usize,
-    /// Its token may have been revoked: it may use what it has, but open nothing new.
+    /// The token may have been revoked. The client may use its open connections and streams, but open no new
+    /// ones.
     pub(super) is_unverified: bool,
 }
 
@@ -93,8 +87,8 @@ pub(super) fn check_origin<'a>(
     }
 }
 
-/// Authenticates a request. `known` is the identity of the socket, by its certificate or its user; `certificate` is an
-/// accepted one.
+/// Authenticates a request. `known` is the identity that the socket proves, by its certificate or its user.
+/// `certificate` is the accepted client certificate, if there is one.
 pub(super) fn authenticate(
     shared: &Shared,
     http_listener: &HttpListener,

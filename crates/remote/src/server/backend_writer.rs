@@ -13,7 +13,6 @@ use super::unfinished::Part;
 /// Messages in the queue. Requests with more messages wait.
 const MAX_WAITING_MESSAGES: usize = 4;
 
-/// The write half of a backend connection.
 #[derive(Debug)]
 pub(super) struct BackendWriter {
     state: Mutex<State>,
@@ -28,14 +27,11 @@ struct State {
     waiting: usize,
 }
 
-/// A queued message and the memory that it is counted with.
 pub(super) type Waiting = (Bytes, Option<Part>);
 
-/// The backend connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Closed;
 
-/// A reserved slot in the queue.
 pub(super) struct QueueSlot<'a> {
     writer: &'a BackendWriter,
     permit: mpsc::Permit<'a, Waiting>,
@@ -54,7 +50,8 @@ impl BackendWriter {
         Ok(QueueSlot { writer: self, permit })
     }
 
-    /// Writes queued messages. Never returns, because the output of the agents is still to be read.
+    /// Writes queued messages. Never returns: even if the backend reads no more, its remaining output is
+    /// still to be read.
     pub(super) async fn write_queued(&self, mut messages: mpsc::Receiver<Waiting>) {
         let to = self.with(|state| state.to.clone());
         while let (Some(to), Some((mut message, _part))) = (&to, messages.recv().await) {
@@ -82,8 +79,8 @@ impl BackendWriter {
 }
 
 impl QueueSlot<'_> {
-    /// Sends a complete message, even if the request that posted it is gone by then. `part` is the memory that it is
-    /// counted with.
+    /// Sends a complete message, even if the request that posted it is dropped meanwhile. `part` is the
+    /// memory that the message is counted with.
     pub(super) fn send(self, mut message: Bytes, part: Option<Part>) {
         self.writer.with(|state| {
             if state.waiting == 0

@@ -17,7 +17,6 @@ use crate::tls::{ServerTls, expiry};
 /// often.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The certificate chain of a client, leaf first.
 #[derive(Clone, Debug)]
 pub(super) struct ClientCertificate {
     chain: Arc<[CertificateDer<'static>]>,
@@ -73,7 +72,7 @@ impl ClientCertificate {
 
     fn judge(&mut self) {
         let now = Arc::clone(&self.tls.borrow_and_update());
-        // Signatures take long to verify, and most reloads change nothing.
+        // Verifying signatures takes long, and most reloads change nothing.
         if self.has_expired() || !now.has_authorities_of(&self.judged_by) {
             self.is_accepted = now.accepts(&self.chain);
             let time = now.now().as_secs();

@@ -6,20 +6,16 @@ use narrows_wire::{Code, Kind, LineRef, RpcError, Splitter, View, make_line, mes
 
 #[derive(Debug)]
 pub(super) enum Codec {
-    /// WebSocket.
     Frames(Decoder),
-    /// TCP and unix sockets.
     Lines(Splitter),
 }
 
-/// An item that was read.
 #[derive(Debug)]
 pub(super) enum Received<'a> {
     /// A message; it may contain raw line ends between its tokens.
     Message(&'a [u8]),
     /// The beginning of a line that was too long. Its sender counts it as a message.
     TooLong(View<'a>),
-    /// A ping to answer.
     Ping(&'a [u8]),
     /// The peer closes with this code.
     Close(Option<u16>),
@@ -59,7 +55,6 @@ impl Codec {
         }
     }
 
-    /// Returns the bytes of the incomplete message.
     pub(super) fn partial(&self) -> usize {
         match self {
             Self::Frames(decoder) => decoder.partial(),

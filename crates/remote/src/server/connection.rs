@@ -36,7 +36,6 @@ const UNAUTHORIZED_CODE: u16 = 4401;
 /// Sockets that may wait to resume the same connection.
 const MAX_RESUME_ATTEMPTS: usize = 4;
 
-/// A socket that wants to resume a connection.
 struct Attach {
     socket: Socket,
     client: AdmittedClient,
@@ -51,7 +50,6 @@ pub(super) struct Resumable {
     by_name: Mutex<HashMap<Connection, Owned>>,
 }
 
-/// A resumable connection.
 #[derive(Clone, Debug)]
 struct Owned {
     owner: Identity,
@@ -85,7 +83,6 @@ impl std::fmt::Debug for Attach {
     }
 }
 
-/// Serves a socket until the socket, the client or the backend ends it.
 pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut client: AdmittedClient) {
     let first = tokio::select! {
         first = timeout(shared.limits.idle_timeout, read_first(&mut socket, &shared.scratch)) => first,
@@ -192,7 +189,6 @@ fn forward(line: &mut BackendLine, messages: &[Bytes], socket: &mut Socket, scra
     }
 }
 
-/// Serves a connection that ends with its socket.
 async fn serve_plain(shared: &Arc<Shared>, socket: Socket, mut client: AdmittedClient, messages: &[Bytes]) {
     let scratch = &shared.scratch;
     let mut socket = match socket.hand_off(messages, |upgraded| shared.hand_off(&client, upgraded)) {
@@ -260,7 +256,6 @@ async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
     }
 }
 
-/// Serves a resumable connection.
 async fn serve_resumable(
     shared: &Arc<Shared>,
     mut socket: Socket,
@@ -298,19 +293,16 @@ async fn serve_resumable(
     }
 }
 
-/// The end of the last socket of a connection.
 enum LastSocket {
     End(PumpEnd),
     Close(u16, &'static str),
 }
 
-/// An event of a resumable connection.
 enum ConnectionEvent {
     Attach(Box<Attach>),
     End(PumpEnd),
     Stop,
     Revoked,
-    /// The grace period is over, or the connection must make room.
     Over,
 }
 

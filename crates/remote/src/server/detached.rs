@@ -34,7 +34,8 @@ impl Detached {
         Detachment { all: Arc::clone(self), end }
     }
 
-    /// Ends the connection that should make room; `others` are candidates too. Returns `false` if there is none.
+    /// Ends one connection to make room: the oldest of identity `only`, or of the identity that has the most.
+    /// `others` are candidates too. Returns `false` if there is none.
     pub(super) fn end_one(&self, only: Option<&str>, others: &[Kept]) -> bool {
         self.with(|all| {
             let candidates = || all.iter().chain(others);

@@ -15,7 +15,6 @@ pub(super) enum DisconnectOutcome {
     Expired,
 }
 
-/// All outcomes with their names in metrics.
 const OUTCOMES: [(DisconnectOutcome, &str); 4] = [
     (DisconnectOutcome::Broken, "broken"),
     (DisconnectOutcome::Resumed, "resumed"),
@@ -23,12 +22,10 @@ const OUTCOMES: [(DisconnectOutcome, &str); 4] = [
     (DisconnectOutcome::Expired, "expired"),
 ];
 
-/// The number of occurrences of each outcome.
 #[derive(Debug, Default)]
 pub(super) struct DisconnectStats([AtomicU64; OUTCOMES.len()]);
 
 impl DisconnectStats {
-    /// Counts an outcome.
     pub(super) fn add(&self, outcome: DisconnectOutcome) {
         self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }

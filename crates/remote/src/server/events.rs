@@ -15,13 +15,11 @@ use super::streams::Next;
 
 #[derive(Debug)]
 pub(super) enum Body {
-    /// A complete body.
     Whole(Bytes),
-    /// An event stream.
     Events(Box<Events>),
 }
 
-/// A reader of an event stream.
+/// The body that streams events to one reader.
 #[derive(Debug)]
 pub(super) struct Events {
     http_session: Arc<HttpSession>,
@@ -31,7 +29,6 @@ pub(super) struct Events {
     first: Option<Bytes>,
     every: Duration,
     alive: Pin<Box<Sleep>>,
-    /// The stream has ended regularly.
     ended: bool,
 }
 

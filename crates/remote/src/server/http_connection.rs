@@ -54,9 +54,7 @@ pub(super) struct HttpConnection {
     pub(super) peer: IpAddr,
     /// The identity that the socket itself proves: by client certificate, or by its user.
     pub(super) socket_identity: Option<Identity>,
-    /// The client certificate.
     pub(super) certificate: Option<Mutex<ClientCertificate>>,
-    /// The entry in the table of open sockets.
     pub(super) socket: OpenSocket,
     /// Notified when an unauthorized request was refused.
     pub(super) refused: Notify,
@@ -69,7 +67,6 @@ pub(super) struct HttpConnection {
 }
 
 impl HttpConnection {
-    /// Responds to a request.
     pub(super) async fn respond(
         self: Arc<Self>,
         mut request: Request<Incoming>,
@@ -137,7 +134,8 @@ impl HttpConnection {
         response::denied(denied)
     }
 
-    /// Handles a request after the host and origin checks. The socket counts as busy while `request` is kept.
+    /// Handles a request after the host and origin checks. The socket counts as busy until `request` is
+    /// dropped.
     async fn dispatch(
         &self,
         parts: &Parts,
@@ -239,7 +237,6 @@ impl HttpConnection {
         Ok(reply)
     }
 
-    /// Ends a connection.
     fn end(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
         let http_session = find_http_session(&self.shared, headers, caller)?;
         self.shared.http_sessions(|http_sessions| http_sessions.remove(&http_session.name));

@@ -34,7 +34,7 @@ pub(super) struct HttpSession {
     /// The value of `Acp-Connection-Id`.
     pub(super) name: String,
     owner: Identity,
-    /// The listener on which it began.
+    /// The listener on which the connection began.
     listener: usize,
     streams: Mutex<Streams>,
     /// When the client last sent or read something.
@@ -99,15 +99,15 @@ impl HttpSession {
         is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
     }
 
-    /// Ends the connection.
     pub(super) fn end(&self) {
         self.end.notify_one();
     }
 
-    /// Sends a complete message, even if the request that posted it is gone by then.
+    /// Sends a complete message, even if the request that posted it is dropped meanwhile.
     ///
-    /// `asked` is the id of a request and the destination of its response. A message with a `number` is sent once,
-    /// however often it is posted. `part` counts its memory until the agent has it.
+    /// `asked` is the id of a request and the destination of its response. A message with a `number` is sent
+    /// once, however often it is posted. `part` counts the memory of the message until the agent has received
+    /// it.
     pub(super) async fn send(
         &self,
         line: Bytes,
@@ -249,16 +249,13 @@ impl HttpSession {
     }
 }
 
-/// A reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SendFault {
-    /// The connection has ended.
     #[error("the connection has ended")]
     Gone,
     /// Too many posts followed to tell whether it was sent before.
     #[error("unknown whether the post was accepted")]
     Forgotten,
-    /// Too many requests are pending.
     #[error(transparent)]
     TooMany(#[from] TooMany),
 }

@@ -13,7 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
 /// Spare buffers kept for reuse.
@@ -59,7 +58,7 @@ impl Io {
     }
 }
 
-/// See [`Io::tune`], for a new socket.
+/// Tunes a new socket; see [`Io::tune`].
 pub(super) fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let third = (idle / 3).max(Duration::from_secs(1));
@@ -125,7 +124,6 @@ impl Scratch {
         spare.unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
     }
 
-    /// Returns a buffer for reuse.
     pub(super) fn return_buffer(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         if buffer.capacity() < READ_BYTES || buffer.capacity() > 4 * READ_BYTES {
@@ -157,7 +155,6 @@ impl Scratch {
     }
 }
 
-/// A queue of bytes to write.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -165,7 +162,6 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Returns the number of queued bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -182,7 +178,6 @@ impl Outbox {
         &mut self.bytes
     }
 
-    /// Discards the queue.
     pub(super) fn clear(&mut self, scratch: &Scratch) {
         self.at = 0;
         let bytes = std::mem::take(&mut self.bytes);

@@ -20,10 +20,8 @@ use crate::tokens::TokenError;
 /// An error that made a reload keep the previous files.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// The token file is invalid.
     #[error(transparent)]
     Tokens(#[from] TokenError),
-    /// The certificate, key or authorities are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -31,29 +29,23 @@ pub enum ReloadError {
 /// A bound listener.
 #[derive(Debug)]
 pub(super) struct HttpListener {
-    /// The number that the backend knows.
     pub(super) number: usize,
     pub(super) path: String,
     pub(super) origins: Vec<String>,
     pub(super) hosts: Vec<String>,
     pub(super) admits: Admits,
     tls: Option<(TlsFiles, watch::Sender<Arc<ServerTls>>)>,
-    /// The metadata of the files when they were last read.
     stamps: Mutex<HashMap<PathBuf, Option<Stamp>>>,
 }
 
-/// The clients that a listener accepts.
 #[derive(Debug)]
 pub(super) enum Admits {
     /// All clients, as one identity.
     Everybody,
     /// All clients, as the user that owns the socket.
     Users,
-    /// Only this user id.
     Owner(u32),
-    /// Clients with a token of this file.
     Tokens(TokenStore),
-    /// Clients with a certificate.
     Certificates,
 }
 
@@ -156,7 +148,6 @@ impl HttpListener {
     }
 }
 
-/// Formats an address as in a URL.
 fn literal(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(address) => address.ip().to_string(),

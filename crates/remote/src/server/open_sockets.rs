@@ -54,7 +54,6 @@ struct Table {
     unknown: BTreeMap<u64, u64>,
     idle: BTreeMap<u64, u64>,
     busy: BTreeMap<u64, u64>,
-    /// Sockets per identity.
     counts: HashMap<Arc<str>, usize>,
     /// Sockets closed since the last log message, and the time of that.
     closed: u64,
@@ -64,10 +63,8 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     close: Arc<Notify>,
-    /// The identity of its first request.
     identity: Option<Arc<str>>,
     requests: usize,
-    /// Its key in one of the maps. `None` if it is being closed.
     order: Option<u64>,
 }
 
@@ -290,7 +287,6 @@ impl OpenSocket {
         Ok(RequestGuard { all: Arc::clone(&self.all), id: self.id })
     }
 
-    /// Returns `true` if an authenticated request was made.
     pub(super) fn is_known(&self) -> bool {
         self.all.with(|table| table.sockets.get(&self.id).is_some_and(|entry| entry.identity.is_some()))
     }

@@ -67,8 +67,8 @@ fn size_of_headers(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// Reads the body, unless it is too long or too slow. `part` counts its memory, plus `others` bytes that are held
-/// besides. Waits while there is no room.
+/// Reads the body. Fails if it is too long or too slow, and waits while there is no room. `part` counts its
+/// memory, plus `others` bytes that are held besides.
 async fn read_body<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -81,10 +81,10 @@ where
     let mut whole = BytesMut::new();
     let each = shared.limits.header_timeout;
     let began = Instant::now();
-    // For all waits for room together.
+    // One time budget for all waits for room together.
     let mut time_left = each;
     loop {
-        // There is always room for the longest message.
+        // One message of the maximum length always fits.
         let held = (others + whole.len()).min(limit);
         let waiting = Instant::now();
         if timeout(time_left, part.grow(held)).await.is_err() {
@@ -179,7 +179,7 @@ fn backend_refusal(http_session: &HttpSession) -> Refusal {
     }
 }
 
-/// Sends any other message. A response to it arrives on an event stream.
+/// Sends a message other than `initialize`. A response to it arrives on an event stream.
 async fn forward(
     shared: &Shared,
     headers: &HeaderMap,
@@ -221,7 +221,8 @@ fn send_refusal(fault: SendFault) -> Refusal {
     }
 }
 
-/// Returns the message for the agent, and the session it belongs to: that of its params, or that of the header.
+/// Returns the message for the agent, and its session: the one in its params, otherwise the one in the
+/// header.
 fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<String>), &'static str> {
     let Some(method) = view.method() else { return Ok((to_line(view.bytes()), None)) };
     let own = view.session();

@@ -2,21 +2,15 @@
 
 use std::collections::BTreeSet;
 
-/// Numbers that are remembered.
 const MAX_REMEMBERED_POSTS: usize = 256;
 
-/// The state of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostState {
-    /// Not accepted before.
     New,
-    /// Accepted before.
     Taken,
-    /// Too old to tell.
     Forgotten,
 }
 
-/// The accepted posts of a connection.
 #[derive(Debug, Default)]
 pub(super) struct PostDedup {
     taken: BTreeSet<u64>,
@@ -34,7 +28,6 @@ impl PostDedup {
         }
     }
 
-    /// Records an accepted post.
     pub(super) fn record(&mut self, number: u64) {
         self.taken.insert(number);
         if self.taken.len() > MAX_REMEMBERED_POSTS

@@ -22,26 +22,23 @@ const WRITE_BATCH_BYTES: usize = 64 << 10;
 /// Rounds of a task before it yields to others.
 const MAX_ROUNDS: usize = 16;
 
-/// The reason why a pump ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PumpEnd {
-    /// The socket has ended.
     Socket(SocketEnd),
     /// The backend has closed, and the client has all of its output.
     Backend,
 }
 
-/// The state of a resumable connection.
 #[derive(Debug)]
 struct ResumeState {
     endpoint: ResumableEnd,
     share: ReplayShare,
     /// The memory limit is exceeded, and nothing more can be dropped here.
     is_over: bool,
-    /// The id of `initialize` and the capability to grant in its response, until it arrives.
+    /// The id of `initialize`, and the capability to grant in its response. `None` after that response.
     granting: Option<(Bytes, Granted)>,
     granted: bool,
-    /// The client has announced that it will not return.
+    /// The client has sent a farewell: it will not resume the connection.
     farewell: bool,
 }
 
@@ -54,9 +51,7 @@ pub(super) struct BackendLine {
     backend: UnixStream,
     splitter: Splitter,
     to_backend: Outbox,
-    /// The backend has closed its output.
     ended: bool,
-    /// The backend has closed its input.
     input_closed: bool,
     resume: Option<ResumeState>,
 }
@@ -89,12 +84,11 @@ impl BackendLine {
             Some(ResumeState { endpoint, share, is_over: false, granting, granted: false, farewell: false });
     }
 
-    /// Returns `true` if the client was told that it can resume.
+    /// Returns `true` if the client was granted the resume capability.
     pub(super) fn is_granted(&self) -> bool {
         self.resume.as_ref().is_some_and(|resume| resume.granted)
     }
 
-    /// Returns the resumable state, if there is one.
     pub(super) fn resumable(&mut self) -> Option<&mut ResumableEnd> {
         self.resume.as_mut().map(|resume| &mut resume.endpoint)
     }

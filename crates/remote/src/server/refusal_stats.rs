@@ -7,41 +7,30 @@ use hyper::StatusCode;
 /// A reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The host is not allowed.
     Host,
-    /// The origin is not allowed.
     Origin,
     /// The client is not authenticated: wrong or missing token, or no certificate.
     Token,
     /// The user that owns the peer socket is another one, or unknown.
     User,
-    /// The address sent too many wrong tokens.
     AuthRateLimit,
-    /// The identity makes too many requests per second.
     Rate,
     /// A limit on connections, sockets, requests or memory is reached.
     Limit,
     /// An unused socket was closed to make room.
     Crowd,
-    /// The TLS handshake failed, or the certificate is no longer accepted.
     Tls,
     /// The request head is invalid or was not received in time.
     Headers,
-    /// The path, method or connection does not exist.
     Path,
     /// The body is too long, is not JSON, or was not received in time.
     Body,
-    /// Another error in the request.
     Request,
-    /// A WebSocket client violated the protocol.
     Frame,
-    /// A connection could not be resumed.
     Resume,
-    /// The backend is not available.
     Agent,
 }
 
-/// All reasons with their names in metrics.
 const REASONS: [(Reason, &str); 16] = [
     (Reason::Host, "host"),
     (Reason::Origin, "origin"),
@@ -77,12 +66,10 @@ impl Reason {
     }
 }
 
-/// The number of refusals by reason.
 #[derive(Debug, Default)]
 pub(super) struct RefusalStats([AtomicU64; REASONS.len()]);
 
 impl RefusalStats {
-    /// Counts a refusal.
     pub(super) fn add(&self, reason: Reason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }

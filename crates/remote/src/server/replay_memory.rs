@@ -1,8 +1,9 @@
 //! Limits the memory for replay: of all connections, and of each identity.
 //!
-//! A connection over the limit drops messages that its client has probably received, and then slows its agent down. So
-//! the limit costs the ability to resume, but no message. When more than half of the memory is in use, each identity
-//! has an equal part of that half: one that keeps more gives it up, so that a few identities cannot use it all.
+//! A connection that exceeds the limit first drops messages that its client has probably received, then slows
+//! its agent down. So the limit costs the ability to resume, but no message. When more than half of the
+//! memory is in use, that half is divided equally among the identities: one that keeps more than its part
+//! must free the excess, so that a few identities cannot use all of the memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,6 @@ use crate::identity::Identity;
 /// Bytes of each connection that are not counted.
 const FREE_BYTES: usize = 16 << 10;
 
-/// Bytes kept by all connections.
 #[derive(Debug)]
 pub(super) struct ReplayMemory {
     max: usize,

@@ -38,14 +38,12 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 pub(super) type Reply = Response<Body>;
 
-/// Returns a response without a body.
 pub(super) fn empty(status: StatusCode) -> Reply {
     let mut reply = Response::new(Body::Whole(Bytes::new()));
     *reply.status_mut() = status;
     reply
 }
 
-/// Returns a response with a JSON-RPC message.
 pub(super) fn json(status: StatusCode, message: Bytes) -> Reply {
     let mut reply = Response::new(Body::Whole(message));
     *reply.status_mut() = status;
@@ -53,12 +51,9 @@ pub(super) fn json(status: StatusCode, message: Bytes) -> Reply {
     reply
 }
 
-/// A refusal of an authorized request.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// A text for people.
     Words(StatusCode, Cow<'static, str>),
-    /// A JSON-RPC message.
     Message(StatusCode, Bytes),
     /// A limit is reached; retry after this many seconds.
     Later(u64, &'static str),

@@ -5,7 +5,6 @@
 use hyper::Method;
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 
-/// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) method: Verb,
@@ -15,7 +14,6 @@ pub(super) struct Route {
     pub(super) handler: Handler,
 }
 
-/// The methods in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Post,
@@ -39,25 +37,18 @@ impl Verb {
 /// The authentication that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// An authenticated client.
     Known,
     /// A CORS preflight of an allowed origin, which browsers send without credentials; otherwise like
     /// [`Access::Known`].
     Page,
 }
 
-/// The handler of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handler {
-    /// Accepts a message for the agents.
     Message,
-    /// Opens an event stream.
     Events,
-    /// Upgrades to a WebSocket.
     WebSocket,
-    /// Ends a connection.
     End,
-    /// Responds to a CORS preflight.
     Preflight,
 }
 

@@ -34,9 +34,7 @@ pub(super) struct Shared {
     pub(super) refusals: RefusalStats,
     pub(super) disconnects: Arc<DisconnectStats>,
     pub(super) sockets: Arc<OpenSockets>,
-    /// Memory of incomplete messages.
     pub(super) unfinished: Arc<Unfinished>,
-    /// Memory of messages kept for replay.
     pub(super) replay_memory: Arc<ReplayMemory>,
     auth_rate_limit: Mutex<AuthRateLimit>,
     pub(super) resumable: Resumable,
@@ -71,7 +69,6 @@ impl Shared {
         })
     }
 
-    /// Opens a backend connection.
     pub(super) async fn open_backend(&self, client: &AdmittedClient) -> io::Result<UnixStream> {
         let (identity, listener) = (client.identity(), client.listener());
         let opened = self.backend.open(identity.clone(), listener).await;
@@ -116,7 +113,6 @@ impl Shared {
         _ = stop.wait_for(|stop| *stop).await;
     }
 
-    /// Stops the server.
     pub(super) fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -133,12 +129,12 @@ impl Shared {
         self.random().map(|random| URL_SAFE_NO_PAD.encode(random))
     }
 
-    /// Accesses the failures of authentication.
+    /// Runs `act` on the table of authentication failures.
     pub(super) fn auth_rate_limit<T>(&self, act: impl FnOnce(&mut AuthRateLimit) -> T) -> T {
         act(&mut lock(&self.auth_rate_limit))
     }
 
-    /// Accesses the connections over HTTP.
+    /// Runs `act` on the table of connections over HTTP.
     pub(super) fn http_sessions<T>(
         &self,
         act: impl FnOnce(&mut HashMap<String, Arc<HttpSession>>) -> T,

@@ -24,7 +24,6 @@ const MAX_WAITING: usize = 256 << 10;
 /// Time for a client to read the close frame.
 const CLOSE_FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The reason why a socket has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SocketEnd {
     /// The socket was lost, or the peer does not respond or read.
@@ -39,12 +38,11 @@ pub(super) enum SocketEnd {
     Flooded,
 }
 
-/// A socket and its codec.
 #[derive(Debug)]
 pub(super) struct Socket {
     io: Io,
     codec: Codec,
-    /// Input that was read before.
+    /// Input that was read before this socket was created.
     head: Bytes,
     out: Outbox,
     /// Written bytes may be buffered in the TLS layer.
@@ -68,9 +66,7 @@ pub(super) struct Socket {
 /// The result of [`Socket::hand_off`].
 #[derive(Debug)]
 pub(super) enum Handoff<T> {
-    /// The socket was handed over; the permit must be kept until it is closed.
     Taken(T, Option<SocketPermit>),
-    /// The socket was not handed over.
     Here(Box<Socket>),
 }
 
@@ -149,12 +145,10 @@ impl Socket {
         }
     }
 
-    /// Returns the number of queued bytes.
     pub(super) fn queued(&self) -> usize {
         self.out.len()
     }
 
-    /// Queues a message.
     #[inline]
     pub(super) fn put(&mut self, message: &[u8], scratch: &Scratch) {
         self.codec.put(self.out.open(scratch), message);
@@ -281,7 +275,8 @@ impl Socket {
                     return Poll::Ready(SocketEnd::Lost);
                 }
                 self.pings += 1;
-                // From now on: a peer that was suspended must not find its time over.
+                // Counted from now, not from the previous tick: after a suspended machine wakes up, the peer
+                // gets its full time again.
                 next = now + third;
                 self.codec.put_ping(self.out.open(scratch));
                 // A write error shows at the next write; the timer must not wait for it.

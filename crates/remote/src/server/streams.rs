@@ -43,7 +43,6 @@ const MAX_BATCH_BYTES: usize = 64 << 10;
 /// The destination of a response.
 #[derive(Debug)]
 pub(super) enum ResponseTarget {
-    /// The body of the HTTP response.
     Body(oneshot::Sender<Bytes>),
     /// The stream of this session if it was opened, otherwise that of the connection.
     Stream(Option<String>),
@@ -53,7 +52,6 @@ pub(super) enum ResponseTarget {
 }
 
 impl ResponseTarget {
-    /// Returns the session that is kept with a pending request.
     fn session(&self) -> Option<&str> {
         match self {
             Self::Body(_) => None,
@@ -63,12 +61,10 @@ impl ResponseTarget {
     }
 }
 
-/// Too many requests are pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many pending requests")]
 pub(super) struct TooMany;
 
-/// A reason why a stream was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpenFault {
     /// The stream has a reader.
@@ -82,14 +78,12 @@ pub(super) enum OpenFault {
     Gap,
 }
 
-/// The next item of a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// One or more events.
     Events(Bytes),
     /// No event at present; the waker is kept.
     Wait,
-    /// The stream has ended.
     Ended,
     /// Another reader has taken over, or this one was too slow.
     Replaced,
@@ -232,7 +226,6 @@ impl Streams {
         Some(target)
     }
 
-    /// Assigns a message of the agent to a stream.
     pub(super) fn deliver(&mut self, line: &[u8], now: Instant) {
         let view = self.scan_cache.view(line);
         let mut session = None;
@@ -284,7 +277,7 @@ impl Streams {
         if let Some(of) = self.children.stream_of(name, is_open) {
             return self.confirm(Some(&of));
         }
-        // The response to a pending request may be about to name or confirm the session.
+        // The response to a pending request may be the next message, and name or confirm this session.
         let is_expected = |target: &ResponseTarget| match target {
             ResponseTarget::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
             ResponseTarget::Turn(asked_in) => asked_in == name,
@@ -409,7 +402,6 @@ impl Streams {
         self.backend_error.clone()
     }
 
-    /// Returns `true` if any stream has a reader.
     pub(super) fn is_read(&self) -> bool {
         self.streams().any(|stream| stream.reader.is_some())
     }

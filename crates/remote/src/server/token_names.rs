@@ -17,10 +17,12 @@ pub(super) struct TokenNames {
 }
 
 impl TokenNames {
-    /// Records the content of a file, also if it is refused: files with equal tokens may be changed one after the other.
+    /// Records the content of a file. A refused file is recorded too, because files with equal tokens may be
+    /// changed one after the other.
     ///
     /// # Errors
-    /// If a name that `accepted`, the content that is in use, does not have has another token in another file.
+    /// If a name in `tokens` has another token in another file. Entries that are already in `accepted`, the
+    /// content in use, are not checked.
     pub(super) fn record(&self, path: &Path, tokens: &Tokens, accepted: &Tokens) -> Result<(), TokenError> {
         let own = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut by_file = lock(&self.by_file);

@@ -32,7 +32,6 @@ impl TokenStore {
         Ok(Self { path, names, known, failures: AtomicU32::new(0) })
     }
 
-    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -42,7 +41,6 @@ impl TokenStore {
         &self.known
     }
 
-    /// Returns `true` if the last read failed.
     pub(super) fn fails(&self) -> bool {
         self.failures.load(Ordering::Relaxed) > 0
     }

@@ -22,7 +22,6 @@ pub(super) fn time_for(bytes: usize) -> Duration {
     Duration::from_millis(bytes as u64 * 1000 / MIN_BYTES_PER_SECOND)
 }
 
-/// Memory of incomplete messages.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     all: usize,
@@ -44,7 +43,6 @@ impl Unfinished {
         Arc::new(Self { all, each, held: Mutex::default(), freed: Notify::new() })
     }
 
-    /// Returns an empty part for a message of `identity`, on a socket that carries one message at a time.
     pub(super) fn part(self: &Arc<Self>, identity: &Identity) -> Part {
         self.part_on(identity, &FreeAllowance::default())
     }
@@ -84,7 +82,6 @@ impl Drop for FreeGuard {
 pub(super) struct Part {
     of: Arc<Unfinished>,
     identity: String,
-    /// Counted bytes.
     bytes: usize,
     /// `None` if another message on its socket has the allowance.
     free: Option<FreeGuard>,

@@ -61,7 +61,7 @@ fn try_upgrade(
             Ok(upgraded) => upgraded,
             Err(error) => return tracing::debug!(%error, "WebSocket upgrade failed"),
         };
-        // The I/O object has the type with which it was passed to the library.
+        // The downcast succeeds: the library was given an object of this type.
         let Ok(parts) = downcast::<TokioIo<Io>>(upgraded) else { return };
         let limits = &shared.limits;
         let codec = Codec::frames(limits.max_message);

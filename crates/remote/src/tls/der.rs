@@ -2,7 +2,7 @@
 
 pub(super) const SEQUENCE: u8 = 0x30;
 
-/// The tag of a certificate's version, which certificates of version 1 leave out.
+/// The tag of a certificate's version, which certificates of version 1 omit.
 pub(super) const VERSION: u8 = 0xa0;
 
 /// The values that have not been read yet.

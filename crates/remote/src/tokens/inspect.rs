@@ -46,7 +46,6 @@ fn inspect_text(path: &Path, text: &str) -> Inspected {
     Inspected { mistakes, warnings, pools, tokens }
 }
 
-/// The content of a file.
 #[derive(Default)]
 pub(super) struct TokenFile {
     pub(super) known: Vec<Known>,

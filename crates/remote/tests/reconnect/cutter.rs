@@ -8,7 +8,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// A proxy that cuts every connection.
 #[derive(Debug)]
 pub(crate) struct Cutter {
     pub(crate) address: SocketAddr,
@@ -21,7 +20,6 @@ struct Shared {
     closed: AtomicBool,
     /// Incremented to turn all open connections into black holes.
     holes: AtomicU64,
-    /// The number of forwarded connections.
     passed: AtomicU64,
     cuts: AtomicU64,
     now: Notify,

@@ -1,4 +1,4 @@
-//! An event stream that is cut is reopened immediately, but with delays if it delivers nothing.
+//! Event streams that are cut are reopened immediately, but with increasing delays if they deliver nothing.
 
 use std::time::{Duration, Instant};
 
@@ -64,11 +64,10 @@ async fn a_stream_that_is_cut_is_reopened_immediately() {
     let Connected { mut link, .. } = open(&url).await;
     let answer = async {
         begin(&listener).await;
-        // Cut before any event.
         cut(&listener, "").await;
     };
     tokio::join!(initialize(&mut link), answer);
-    // A busy machine may be slow now and then, but not always.
+    // One delay may be long on a busy machine, so the shortest of several is checked.
     let mut fastest = Duration::MAX;
     let mut closed = Instant::now();
     for number in 1..=20 {
@@ -78,7 +77,8 @@ async fn a_stream_that_is_cut_is_reopened_immediately() {
         recv(&mut link).await;
     }
     assert!(fastest < AT_ONCE, "{fastest:?}");
-    // It delivers no more events: reopened immediately once, then less and less often.
+    // The stream delivers no more events, so it is reopened immediately once, and then with increasing
+    // delays.
     cut(&listener, "").await;
     let began = Instant::now();
     cut(&listener, "").await;
@@ -119,7 +119,8 @@ async fn the_stream_of_a_child_session_is_opened_at_other_servers() {
     assert_eq!(frame.session().as_deref(), Some("kid"));
 }
 
-/// A server could send any number of responses, each with another session.
+/// Otherwise a server could make the client open any number of streams, by naming another session in each
+/// response.
 #[tokio::test]
 async fn only_the_response_to_a_request_that_opens_a_session_opens_its_stream() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

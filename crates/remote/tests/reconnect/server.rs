@@ -36,11 +36,11 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Shared {
     carrier: Carrier,
-    /// Grants the resume capability.
+    /// `true` if the server grants the resume capability.
     resumes: bool,
     /// Streams notifications.
     streams: AtomicBool,
-    /// Closes each socket after this many messages were read or written; 0: never.
+    /// Each socket is closed after this number of messages was read or written; 0 is never.
     cut_after: AtomicU64,
     cuts: AtomicU64,
     fenced: AtomicU64,
@@ -59,7 +59,6 @@ struct Logical {
 #[derive(Debug)]
 struct State {
     endpoint: ResumableEnd,
-    /// The number of its current socket.
     epoch: u64,
     /// Notifications sent.
     streamed: u64,

@@ -1,4 +1,4 @@
-//! A network that breaks before `initialize` is answered.
+//! Connections that break before `initialize` is answered.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -76,7 +76,7 @@ async fn a_connection_that_is_accepted_and_not_answered_is_retried() {
     }
 }
 
-/// It ends as late as any other connection that is not read.
+/// Such a connection ends as any other that no client reads: after the grace period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_name_was_lost_expires() {
     let limits = Limits { grace: Duration::from_millis(200), ..Limits::default() };
@@ -95,7 +95,7 @@ async fn a_connection_whose_name_was_lost_expires() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_response_was_cut_after_its_name_is_ended() {
-    // It would otherwise be kept for five minutes.
+    // Otherwise the connection would be kept for five minutes.
     let (running, server) = served(Limits::default(), "http").await;
     let length = {
         let answer = raw_answer(server).await;

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// A proxy that forwards the requests that it does not answer.
 pub(crate) struct Between {
     pub(crate) address: SocketAddr,
-    /// The next responses, and a text in the requests that they are for.
+    /// The next responses, each with a text that identifies the request it is for.
     said: Arc<Mutex<Vec<(&'static str, String)>>>,
 }
 

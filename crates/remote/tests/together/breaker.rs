@@ -69,7 +69,6 @@ impl Breaker {
         Self { address: server, came }
     }
 
-    /// Returns the number of connections.
     pub(crate) fn connections(&self) -> u64 {
         self.came.load(Ordering::SeqCst)
     }

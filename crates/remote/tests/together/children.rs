@@ -1,4 +1,4 @@
-//! Child sessions, which no client opens, over every transport.
+//! Child sessions, which an agent announces and no client opens, over every transport.
 
 use narrows_remote::client::{Connected, Options, connect};
 use narrows_remote::server::Limits;
@@ -21,7 +21,7 @@ async fn messages_of_a_child_session_arrive_and_are_answered() {
         recv(&mut link).await;
         send(&link, "3", "session/prompt", &json!({"sessionId": "s", "child": "kid", "count": 0})).await;
         let mut heard = Vec::new();
-        // Those of the child, and the response to the prompt.
+        // The messages of the child session, and the response to the prompt.
         while heard.len() < 4 {
             let frame = recv(&mut link).await;
             if frame.method().as_deref() == Some("session/request_permission") {
@@ -31,7 +31,7 @@ async fn messages_of_a_child_session_arrive_and_are_answered() {
             heard.push(of.unwrap_or_else(|| String::from_utf8_lossy(frame.id().unwrap()).into_owned()));
         }
         assert_eq!(heard, ["s", "kid", "kid", "3"], "{scheme}");
-        // The response to it was sent before this prompt.
+        // The response to that request was sent before this prompt, so the agent has received it.
         send(&link, "4", "session/prompt", &json!({"sessionId": "kid", "count": 0})).await;
         assert_eq!(recv(&mut link).await.id(), Some(&b"4"[..]));
         let received: Vec<Value> = running.agent.received.lock().unwrap().clone();

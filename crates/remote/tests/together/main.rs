@@ -288,7 +288,7 @@ async fn posts_over_http_are_cut_at_random_bytes() {
     timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
-/// One turn with more data than any socket carries.
+/// One turn that sends more data than a socket may carry before it is cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_over_http_are_cut_at_random_bytes() {
     const MAX_BYTES_PER_SOCKET: u64 = 10_000;
@@ -303,8 +303,8 @@ async fn streams_over_http_are_cut_at_random_bytes() {
     recv(&mut link).await;
     send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
     assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
-    // An event has more than 80 bytes, and a socket carries half of `MAX_BYTES_PER_SOCKET`: more than enough. A stream is reopened
-    // after a pause, so there are fewer of them.
+    // An event has more than 80 bytes, and a socket carries half of `MAX_BYTES_PER_SOCKET` on average, so
+    // there are more than enough events. A stream is reopened after a delay, so there are fewer cuts.
     let wanted = wanted_cuts(10);
     let count = wanted * MAX_BYTES_PER_SOCKET * 3 / 4 / 80;
     send(&link, "3", "session/prompt", &json!({"sessionId": "s", "count": count, "wait": true})).await;

@@ -41,7 +41,7 @@ const MAX_SESSION_BYTES: usize = 4096;
 /// Event streams of child sessions, at servers that have separate ones.
 const MAX_CHILD_STREAMS: usize = 64;
 
-/// Jobs of one session, or of none, in order.
+/// The jobs of one session, or of the connection itself, in order.
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<Job>,
@@ -55,12 +55,10 @@ struct Job {
     listen: bool,
 }
 
-/// The result of a job.
 struct Done {
     lane: Option<String>,
     /// The stream that was opened, or the reason why it was not.
     stream: Option<Result<Response, StreamEvent>>,
-    /// The id of the request, if the message was one.
     id: Option<RawId>,
     posted: Option<Posted>,
 }
@@ -73,21 +71,20 @@ pub(super) struct Conversation {
     connection: Option<String>,
     lanes: HashMap<Option<String>, Lane>,
     running: FuturesUnordered<RunningJob>,
-    /// Bytes queued in lanes.
     waiting: usize,
     /// Sessions with an open event stream.
     streams: HashSet<String>,
-    /// Those that are child sessions.
+    /// Those of `streams` that are child sessions.
     child_streams: usize,
     /// Pending requests of the agent that belong to a session: their responses are posted there.
     asked: HashMap<RawId, String>,
-    /// Pending requests of the client after which a session exists. `None` if only the response names it, otherwise the
-    /// one whose stream could not be opened before. No other response opens a stream: a server could send any number.
+    /// Pending requests of the client that may create a session. `None` if only the response names the
+    /// session, otherwise the session whose stream could not be opened before. Only the responses to these
+    /// requests open a stream, so that a server cannot cause any number of them.
     awaited: HashMap<RawId, Option<String>>,
     pending: PendingRequests,
-    /// Whether the server may have received the requests that are being posted.
+    /// For each request that is being posted: `true` if the server may have received it.
     reached: HashMap<RawId, Arc<AtomicBool>>,
-    /// Messages that are not posted yet.
     unposted: usize,
     readers: JoinSet<()>,
     events: (mpsc::Sender<StreamEvent>, mpsc::Receiver<StreamEvent>),
@@ -113,7 +110,6 @@ impl Conversation {
         }
     }
 
-    /// Returns `true` if `initialize` was answered.
     pub(super) fn is_begun(&self) -> bool {
         self.connection.is_some()
     }
@@ -160,7 +156,6 @@ impl Conversation {
         }
     }
 
-    /// Accepts a message of the link's user.
     async fn accept_line(
         &mut self,
         line: Bytes,
@@ -177,7 +172,8 @@ impl Conversation {
         let method = frame.method().unwrap_or_default();
         let session = match frame.kind() {
             Kind::Response => frame.id().and_then(|id| self.asked.remove(&RawId::copy(id))),
-            // These never belong to a session, whatever they contain.
+            // Notifications such as `$/cancel_request` never belong to a session, even if they contain a
+            // session id.
             _ if method.starts_with("$/") => None,
             _ => frame.session().filter(|session| session.len() <= MAX_SESSION_BYTES).map(Cow::into_owned),
         };
@@ -196,7 +192,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Opens the connection with `initialize`; other requests are refused before.
+    /// Opens the connection with `initialize`. Any other request before it is answered with an error.
     async fn initialize(
         &mut self,
         frame: &Frame,
@@ -252,7 +248,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Streamable HTTP has no batches: one with requests is answered with an error.
+    /// Answers a batch that contains requests with an error: Streamable HTTP has no batches.
     async fn refuse_batch(&mut self, frame: &Frame, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
         let mut requests = PendingRequests::default();
         requests.record(frame.bytes(), 1);
@@ -415,7 +411,6 @@ impl Conversation {
         EventStream { wire: Arc::clone(&self.wire), connection, session, events: self.events.0.clone() }
     }
 
-    /// Returns errors for all pending requests.
     pub(super) fn fail_pending(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
         for (id, reached) in &self.reached {
             if !reached.load(Ordering::Relaxed) {
@@ -425,7 +420,6 @@ impl Conversation {
         self.pending.fail_all(lost, 1)
     }
 
-    /// Ends the connection.
     pub(super) async fn close(&mut self) {
         self.readers.shutdown().await;
         if let Some(connection) = self.connection.take() {

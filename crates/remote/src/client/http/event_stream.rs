@@ -19,7 +19,6 @@ pub(super) enum StreamEvent {
     Frame(Frame),
     /// The stream of this session has ended: the server does not know the session.
     SessionUnknown(String),
-    /// The connection is lost.
     Lost(ConnectionLost),
 }
 
@@ -27,7 +26,7 @@ pub(super) enum StreamEvent {
 pub(super) struct EventStream {
     pub(super) wire: Arc<Wire>,
     pub(super) connection: String,
-    /// `None` for the stream of the connection.
+    /// The session, or `None` for the stream of the connection.
     pub(super) session: Option<String>,
     pub(super) events: mpsc::Sender<StreamEvent>,
 }
@@ -53,7 +52,7 @@ impl EventStream {
         let mut last = START_CURSOR.to_owned();
         let mut counted = true;
         let mut backoff = Backoff::new();
-        // The last event when the stream was last cut.
+        // The last event that had arrived when the stream was previously cut.
         let mut before = None;
         loop {
             let wait = if let Some(response) = answer.take() {

@@ -13,20 +13,18 @@ use super::super::backoff::Backoff;
 use super::super::{ConnectionLost, DialError};
 use super::{JSON, MAX_ERROR_BODY_BYTES, POST, Wire, read_body};
 
-/// The result of a post.
 pub(super) enum Posted {
-    /// The server has accepted it; its immediate response, if there is one.
+    /// The server has accepted the message. Contains its immediate response, if there is one.
     Taken(Option<Frame>),
-    /// The server has not accepted it, or that is unknown; the error for the request, if it was one.
+    /// The server has not accepted the message, or may not have. Contains the error for the message, if it
+    /// was a request.
     Failed(Option<Frame>),
-    /// The connection is lost.
     Lost(ConnectionLost),
 }
 
-/// The result of one attempt.
 enum Tried {
     Posted(Posted),
-    /// Not processed: may be repeated.
+    /// Not processed: can be repeated safely.
     Undone(DialError),
     /// May have been processed.
     Doubtful(DialError),
@@ -34,7 +32,6 @@ enum Tried {
     Refused(RpcError, Option<Frame>),
 }
 
-/// A message to post.
 pub(super) struct Post<'a> {
     pub(super) connection: &'a str,
     pub(super) session: Option<&'a str>,
@@ -43,8 +40,8 @@ pub(super) struct Post<'a> {
     pub(super) reached: &'a AtomicBool,
 }
 
-/// Posts a message. If the server does not deduplicate, a request is repeated only if it was certainly not processed;
-/// other messages may arrive twice, which is harmless.
+/// Posts a message. A request to a server that does not deduplicate is repeated only if it was certainly not
+/// processed. Other messages may arrive twice, which is harmless.
 pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
     let Post { connection, session, line, reached } = post;
     let mut frame = Frame::parse(line);
@@ -121,8 +118,8 @@ async fn attempt(
     classify_status(frame, status.as_u16(), error, body, number.is_some())
 }
 
-/// Classifies a response; `error` is the error for its status. A server that deduplicates accepts a message with 202
-/// only.
+/// Classifies the response to an attempt. `error` is the error for its `status`; `counts` is `true` if the
+/// server deduplicates, and then only 202 means accepted.
 fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> Tried {
     let said = Some(Frame::parse(body)).filter(|said| matches!(said.kind(), Kind::Response | Kind::Batch));
     let code = match status {
@@ -133,7 +130,7 @@ fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, co
         413 => Code::MessageTooLarge,
         _ if matches!(error, DialError::Between(_)) => return Tried::Doubtful(error),
         404 => return Tried::Posted(Posted::Lost(ConnectionLost::Forgotten)),
-        // The server does not know either.
+        // With 410 the server has forgotten the number of this post, so it cannot tell if it was processed.
         410 => return Tried::Posted(unknown_outcome(frame, &error)),
         ..=299 | 500.. => return Tried::Doubtful(error),
         _ => Code::InvalidRequest,

@@ -3,7 +3,6 @@
 use bytes::{Bytes, BytesMut};
 use narrows_wire::{Line, Splitter};
 
-/// A server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) id: Option<String>,
@@ -107,7 +106,6 @@ impl Data {
         Self::Joined(joined)
     }
 
-    /// Returns the number of bytes.
     fn len(&self) -> usize {
         match self {
             Self::None => 0,

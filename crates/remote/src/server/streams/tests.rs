@@ -1,4 +1,5 @@
-//! Event streams: the stream of each message, and that none is lost, doubled or out of order after any cut.
+//! Event streams: each message goes to the right stream, and none is lost, doubled or out of order after a
+//! cut.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +83,8 @@ fn the_response_to_a_prompt_follows_its_updates_on_a_stream_opened_later() {
     assert_eq!(ids, [json!(2), Value::Null, json!(3)]);
 }
 
-/// An agent that does not know the session responds on the stream that the client reads.
+/// An agent that does not know the session answers the prompt. The answer goes to the stream that the client
+/// reads.
 #[test]
 fn a_refused_prompt_of_an_unknown_session_is_answered_on_the_connection() {
     let mut streams = unlimited(KEEP);
@@ -129,7 +131,8 @@ fn each_message_goes_to_its_stream() {
     check(&answer(3, None), "connection");
     check(r#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, "a");
     check(&answer(77, Some("a")), "connection");
-    // A pending response may name the session; without one, the client could not know that it has to open this stream.
+    // A pending response may name the session. If no response is pending, the client cannot know that it has
+    // to open this stream.
     check(&update("c", 1), "c");
     check("[]", "connection");
     check("nonsense", "connection");
@@ -157,7 +160,6 @@ fn messages_of_a_child_session_go_to_the_stream_of_the_topmost_session() {
     said(r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission","params":{"sessionId":"kid"}}"#);
     said(&announce("a", "mine"));
     said(&update("mine", 3));
-    // A session is not its own child.
     said(&announce("kid", "a"));
     said(&announce("a", "a"));
     said(&update("a", 4));
@@ -203,7 +205,7 @@ fn a_stream_has_one_reader_and_a_returning_reader_wins() {
 }
 
 #[test]
-fn unconfirmed_sessions_are_few() {
+fn streams_of_unconfirmed_sessions_are_limited() {
     let mut streams = unlimited(KEEP);
     for number in 0..MAX_UNCONFIRMED {
         assert!(streams.open(Some(&number.to_string()), None).is_ok());
@@ -284,7 +286,6 @@ fn a_late_reader_receives_a_gap_event() {
     assert_eq!(events.first().unwrap().0, Some(missing + 1));
     assert_eq!(events.last().unwrap().0, Some(100));
     assert_eq!(events.len() as u64, 100 - missing);
-    // Events that were read long ago cannot be replayed.
     streams.close(Some("a"), reader);
     assert_eq!(streams.open(Some("a"), Some(1)), Err(OpenFault::Gap));
     assert_eq!(streams.open(Some("a"), Some(101)), Err(OpenFault::Gap));
@@ -439,7 +440,8 @@ fn the_names_of_pending_requests_count_as_memory() {
             .count();
     }
     assert!((250..300).contains(&accepted), "{accepted}");
-    // Short ones are still accepted everywhere, and room is free again after the responses.
+    // Requests with short ids are still accepted on every connection. Memory is free again after the
+    // responses.
     let [first, _, last] = &mut connections;
     asked(last, 9999, Some("s"));
     for number in 0..200 {

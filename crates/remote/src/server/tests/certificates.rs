@@ -63,7 +63,6 @@ impl Setup {
     }
 }
 
-/// Writes the `client_ca` file.
 fn accept(at: &Path, authorities: &[&Path]) {
     let all: Vec<String> =
         authorities.iter().map(|authority| fs::read_to_string(authority.join("ca.pem")).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Attacks by clients that know the names of others, or send small requests with large effects.
+//! Attacks: clients that know the connection ids of others, and small requests that expand to large ones.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! A server to test, an agent behind it, and clients that write every byte themselves.
+//! Test support: a server, an agent behind it, and clients that write every byte themselves.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -34,13 +34,11 @@ pub(in super::super) struct Agent {
     pub(super) listeners: Mutex<Vec<usize>>,
     pub(super) heard: Arc<Mutex<Vec<String>>>,
     pub(super) refuses: bool,
-    /// Sends an error with this message and closes the connection.
     pub(super) refuses_with: Option<&'static str>,
     /// The `retryAfterMs` of that error.
     pub(super) retry_after_ms: Option<u64>,
-    /// The number of ended connections.
     pub(super) ended: Arc<watch::Sender<usize>>,
-    /// The most concurrent connections; 0 for no limit.
+    /// Limit of concurrent connections; 0 is no limit.
     pub(super) most: AtomicUsize,
 }
 
@@ -224,7 +222,6 @@ pub(super) fn short_timeouts() -> Limits {
     }
 }
 
-/// A response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -322,7 +319,6 @@ impl Reader {
     }
 }
 
-/// An event stream.
 pub(super) struct Stream {
     reader: Reader,
     text: String,

@@ -54,7 +54,7 @@ async fn connections_are_counted_over_all_listeners() {
         loop {
             match web(other, &proof).await {
                 Ok((socket, _)) => return socket,
-                // The seat is released with a delay.
+                // The slot is released a moment after the connection has ended.
                 Err(_) => tokio::task::yield_now().await,
             }
         }
@@ -108,7 +108,6 @@ fn nonzero_counts(running: &Running) -> BTreeMap<&'static str, u64> {
     running.handle.refused().into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
-/// Waits for these counts.
 async fn expect_counts(running: &Running, expected: &[(&'static str, u64)]) {
     let expected = expected.iter().copied().collect();
     let waiting = async {

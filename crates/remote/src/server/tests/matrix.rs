@@ -42,7 +42,7 @@ async fn request_status(running: &Running, row: &super::super::route::Route, mor
 }
 
 #[tokio::test]
-async fn without_a_token_every_row_is_closed() {
+async fn every_route_is_refused_without_a_valid_token() {
     let (running, _, token) = start_with_token(Limits { max_failures: 1000, ..Limits::default() });
     let known = format!("Bearer {token}");
     let page = ("origin", "https://app.example");

@@ -101,7 +101,7 @@ async fn a_regular_end_does_not_count_as_broken() {
         Stream::open(at, &connection, None, None).await,
         Stream::open(at, &connection, Some("s"), None).await,
     );
-    // In the order of real clients: first the streams are closed, then the connection.
+    // Like real clients, closes the streams first and then the connection.
     drop((own, session));
     assert_eq!(ask(at, "DELETE", &[("acp-connection-id", &connection)], "").await.status, 202);
     // A client that returns after a cut, which is counted once that is known.

@@ -147,7 +147,7 @@ async fn connections_without_the_capability_are_not_kept() {
     let mut end = End::open(&running, false).await;
     end.send(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"_meta": {"narrows": {"resume": 2}}}})).await;
     assert_eq!(end.receive().await.unwrap()["result"], json!({"protocolVersion": 1}));
-    // Nor can one whose `initialize` the agent refuses.
+    // A connection whose `initialize` the agent refuses cannot be resumed either.
     let mut end = End::open(&running, true).await;
     end.send(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"fail": true, "_meta": {"narrows": {"resume": 1}}}})).await;
     let refused = end.receive().await.unwrap();
@@ -190,7 +190,7 @@ async fn the_newest_socket_wins() {
     }
 }
 
-/// The result of one of two clients that return at the same time.
+/// The messages that one client receives while another one resumes the same connection.
 struct Share {
     numbers: Vec<u64>,
     /// Another socket was newer.
@@ -242,7 +242,7 @@ async fn of_two_concurrent_resumes_one_gets_everything_and_the_other_a_fence() {
         let (winner, kept, lost) = match (first.fenced, second.fenced) {
             (true, false) => (&mut other, second, first),
             (false, true) => (&mut one, first, second),
-            // One was done before the other arrived, and has everything as well.
+            // One client had received everything before the other one resumed, so both have everything.
             _ => {
                 assert_eq!((first.numbers, second.numbers), (whole.clone(), whole));
                 continue;
@@ -250,7 +250,7 @@ async fn of_two_concurrent_resumes_one_gets_everything_and_the_other_a_fence() {
         };
         assert_eq!(kept.numbers, whole, "nothing is lost or doubled");
         assert!(whole.starts_with(&lost.numbers), "{:?}", lost.numbers);
-        // The next message has one effect.
+        // The next message arrives once.
         winner.send(&echo(round + 100)).await;
         assert_eq!(winner.receive().await.unwrap()["id"], round + 100);
     }

@@ -96,7 +96,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
     }
     let part = running.handle.shared.unfinished.part(&Identity::local());
     let counted = async {
-        // One of them uses the allowance of the socket.
+        // One message uses the free allowance of the socket, and is not counted.
         while part.held() < (COUNT - 1) * SENT {
             tokio::task::yield_now().await;
         }

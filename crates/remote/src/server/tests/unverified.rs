@@ -21,7 +21,7 @@ async fn an_unreadable_token_file_admits_no_new_client() {
     (0..MAX_READ_FAILURES).for_each(|_| running.handle.check_files());
     let refused = ask(at, "POST", &[JSON, proof], &initialize(2)).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("10")));
-    // A connection name in the request does not make it an existing connection.
+    // The name of an open connection in the header does not admit an `initialize`, which opens a new one.
     assert_eq!(ask(at, "POST", &[JSON, proof, connection], &initialize(3)).await.status, 503);
     assert_eq!(web(at, &[proof]).await.err(), Some(503));
     assert_eq!(web(at, &[("authorization", "Bearer nrw_wrong")]).await.err(), Some(401));
