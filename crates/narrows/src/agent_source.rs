@@ -28,21 +28,17 @@ pub(crate) use named::agents;
 pub(crate) use policy::combine;
 pub(crate) use remote::Remote;
 
-/// A selected agent.
 #[derive(Debug)]
 pub(crate) struct SelectedAgent {
     pub(crate) agent: Agent,
-    /// The demo model is used because nothing else is configured.
+    /// `true` if the demo model is used, because nothing else is configured.
     pub(crate) demo: bool,
     /// Absolute.
     pub(crate) cwd: PathBuf,
-    /// The model for its session.
     model: Option<String>,
-    /// Endpoint and model of the built-in agent.
     route: Option<Box<ModelRoute>>,
-    /// The endpoint must list the model.
+    /// `true` if the endpoint must list the model.
     requires_model: bool,
-    /// Session defaults of narrows.toml.
     defaults: AgentDefaults,
     /// `None` for a local agent.
     remote: Option<Remote>,
@@ -51,7 +47,6 @@ pub(crate) struct SelectedAgent {
 /// Session settings of narrows.toml, which flags override.
 #[derive(Clone, Debug, Default)]
 struct AgentDefaults {
-    /// The position in the file.
     origin: Option<Origin>,
     access: Option<Access>,
     policy: Option<PathBuf>,
@@ -69,7 +64,6 @@ impl AgentDefaults {
     }
 }
 
-/// The session to start with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SessionStart {
     New,
@@ -79,7 +73,6 @@ pub(crate) enum SessionStart {
     Continue,
 }
 
-/// The settings of a session.
 #[derive(Debug)]
 pub(crate) struct SessionRequest {
     pub(crate) config: SessionConfig,
@@ -101,7 +94,6 @@ impl SelectedAgent {
         }
     }
 
-    /// Starts the agent, or connects to it.
     pub(crate) async fn start(&self, offer: Offer) -> Result<Runtime, Failure> {
         if let Some(route) = self.route.as_ref().filter(|_| self.requires_model) {
             builtin::require_model(route).await?;
@@ -127,7 +119,7 @@ impl SelectedAgent {
         ReconnectNotice::new(self.remote.as_ref().and_then(Remote::state))
     }
 
-    /// Closes the connection to a remote agent. Returns how it was lost, if it was.
+    /// Closes the connection to a remote agent. Returns the failure if the connection was lost.
     pub(crate) async fn finish(&self) -> Option<Failure> {
         let lost = self.remote.as_ref()?.finish().await.err()?;
         tracing::debug!(why = lost.message(), "connection to the agent ended");
@@ -135,7 +127,7 @@ impl SelectedAgent {
     }
 }
 
-/// Selects the agent of the arguments. `output` is the output format.
+/// Selects the agent of the arguments.
 pub(crate) fn select(args: &AgentArgs, output: Output) -> Result<SelectedAgent, Failure> {
     if let Some(wanted) = args.agent.as_deref().filter(|wanted| Target::looks_like(wanted)) {
         let mut selected = select_remote(wanted, args)?;
@@ -150,7 +142,7 @@ pub(crate) fn select(args: &AgentArgs, output: Output) -> Result<SelectedAgent, 
         None => builtin::prepare(args, cwd, output)?,
         Some(wanted) if wanted == BUILT_IN => builtin::prepare(args, cwd, output)?,
         Some(wanted) => {
-            // The model applies to any session; other model flags are for the built-in agent.
+            // `--model` applies to any session. All other model flags are for the built-in agent only.
             let others = ModelArgs { model: None, config: None, ..args.model.clone() };
             if others != ModelArgs::default() {
                 return Err(Failure::model_flags_for_other_agent(&others));
@@ -211,7 +203,6 @@ fn set_deadlines(selected: &mut SelectedAgent, args: &AgentArgs) {
     }
 }
 
-/// Selects an agent that a command starts.
 pub(crate) fn from_command(
     entry: &AgentEntry,
     args: &AgentArgs,

@@ -23,7 +23,6 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::logging;
 
-/// The maximum length of a command in a hint.
 const MAX_COMMAND_CHARS: usize = 4000;
 
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode, Failure> {
@@ -67,8 +66,8 @@ fn writes_to_stdout(command: &Command) -> bool {
     }
 }
 
-/// Returns the hint for an agent that was started in a terminal, where it waits for JSON: the command that talks to
-/// an agent with these arguments.
+/// Returns the hint for a user who started an agent in a terminal, where it waits for JSON: the command to
+/// talk to the agent, with the same arguments.
 fn manual_start_hint(what: &str) -> String {
     let join = |words: &[String]| {
         shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
@@ -106,7 +105,6 @@ async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -
     }
 }
 
-/// Formats rows as aligned columns below a heading.
 fn format_columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

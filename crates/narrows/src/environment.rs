@@ -43,7 +43,7 @@ pub(crate) const ENDPOINT: &str = "NARROWS_ENDPOINT";
 
 pub(crate) const DATA_DIR: &str = "NARROWS_DATA_DIR";
 
-/// The form in which clients get model failures.
+/// The format in which clients receive model failures.
 pub(crate) const ERRORS: &str = "NARROWS_ERRORS";
 
 pub(crate) const HTTPS_PROXY: &str = "HTTPS_PROXY";
@@ -62,10 +62,10 @@ pub(crate) const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 pub(crate) const HOME: &str = "HOME";
 
-/// The settings of git for the user, in place of those in the home directory.
+/// Replaces the git settings in the home directory.
 const GIT_GLOBAL: &str = "GIT_CONFIG_GLOBAL";
 
-/// The settings of git for the system.
+/// Replaces the git settings of the system.
 const GIT_SYSTEM: &str = "GIT_CONFIG_SYSTEM";
 
 /// All variables with descriptions, for the help and `docs/reference/environment.md`.
@@ -104,11 +104,11 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     (TERM, "no colors if `dumb`"),
 ];
 
-/// Variables of the built-in agent, besides the ordinary ones.
+/// Variables that the built-in agent needs besides the ordinary ones.
 pub(crate) const AGENT: &[&str] = &["NARROWS_*", "OPENAI_*", BEDROCK_KEY, AZURE_KEY];
 
-/// Returns the configuration files that git reads in every repository, besides those in the home directory: the usual
-/// ones of the system, and those that environment variables of git name.
+/// Returns the configuration files outside of the home directory that git reads in every repository: those of
+/// the system, and those that environment variables name.
 pub(crate) fn git_settings() -> Vec<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let system = ["/etc/gitconfig", "/usr/local/etc/gitconfig", "/opt/homebrew/etc/gitconfig"];
@@ -118,12 +118,11 @@ pub(crate) fn git_settings() -> Vec<PathBuf> {
     files.filter_map(|file| std::path::absolute(file).ok()).collect()
 }
 
-/// Returns the home directory.
 pub(crate) fn home() -> Option<PathBuf> {
     std::env::var_os(HOME).map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-/// Returns `true` if no variable disables colors.
+/// Returns `true` if neither `NO_COLOR` nor `TERM` disables colors.
 pub(crate) fn wants_color() -> bool {
     let refused = std::env::var_os(NO_COLOR).is_some_and(|value| !value.is_empty());
     let unable = std::env::var_os(TERM).is_some_and(|value| value == "dumb");

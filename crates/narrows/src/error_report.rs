@@ -1,7 +1,7 @@
 //! Failures as JSON on stdout.
 //!
-//! `main` prints a failure here unless the command has done so, so that stdout is never empty when a command with
-//! `--output json`, `--output events` or `--json` fails, even with wrong arguments.
+//! `main` prints a failure here, unless the command has already done so. A command with `--output json`,
+//! `--output events` or `--json` that fails thus always writes to stdout, even if its arguments are wrong.
 
 use std::ffi::OsString;
 
@@ -21,7 +21,6 @@ use crate::output;
 const COMMANDS_WITHOUT_ERROR_OBJECTS: [&str; 6] =
     ["acp", "chat", "completions", "connect", "fake-agent", "serve"];
 
-/// The JSON form of an error, selected by the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorFormat {
     /// `{"error": {…}}`.
@@ -32,19 +31,16 @@ pub(crate) enum ErrorFormat {
     Event,
 }
 
-/// The `error` field. Empty fields are left out.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ErrorReport {
     kind: &'static str,
     message: String,
     exit_code: u8,
-    /// Code of the agent's error response.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Value>,
-    /// The failed model request, as the agent reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<Value>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -121,7 +117,7 @@ impl ErrorFormat {
         let (mut command, mut format, mut is_value) = (None, None, false);
         let (mut is_filter, mut is_self_test) = (false, false);
         for word in &mut words {
-            // The value of the only option before the command.
+            // `--log` is the only option before the command that has a value.
             if std::mem::replace(&mut is_filter, word == "--log") {
                 continue;
             }

@@ -33,27 +33,22 @@ pub(crate) use denied::GATE_RULES;
 pub(crate) use run::{CancelReason, RunLimits};
 pub(crate) use serve::IDENTITIES_HINT;
 
-/// The exit status of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitStatus {
     Success,
     Agent,
-    /// The arguments are invalid.
     Usage,
     Refusal,
     Limit,
     Start,
-    /// The agent violates the protocol.
     Protocol,
     Timeout,
-    /// A rule or an approver denied a request.
     Denied,
     Internal,
     /// SIGHUP.
     HungUp,
-    /// Ctrl-C.
     Interrupted,
-    /// Stdout was closed by its reader.
+    /// A reader closed stdout.
     OutputClosed,
     /// SIGTERM.
     Terminated,
@@ -81,12 +76,12 @@ impl ExitStatus {
         self.row().0
     }
 
-    /// The name in JSON output.
+    /// Returns the name in JSON output.
     pub(crate) fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// The description in the help.
+    /// Returns the description in the help.
     pub(crate) fn meaning(self) -> &'static str {
         self.row().2
     }
@@ -121,25 +116,21 @@ impl ExitStatus {
     }
 }
 
-/// A failed command: exit status, message, causes and hints.
+/// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: ExitStatus,
-    /// One line.
     message: String,
-    /// The chain of causes, one line each.
+    /// The causes from the outermost on, one line each.
     causes: Vec<String>,
     /// The end of the agent's stderr, escaped.
     stderr: String,
-    /// One line each.
     hints: Vec<String>,
-    /// The error response of the agent.
     rpc: Option<Box<RpcError>>,
-    /// What the agent reports about its failed model request.
+    /// The report of the agent about its failed model request.
     fault: Option<Box<Fault>>,
-    /// `true` if the agent exited or its connection was lost.
     is_agent_lost: bool,
-    /// The command has already printed the failure to stdout in its own format.
+    /// `true` if the command has already printed the failure to stdout in its own format.
     is_reported: bool,
 }
 
@@ -167,7 +158,8 @@ impl Failure {
         self.is_reported
     }
 
-    /// Returns `lost`, the reason why the connection ended, in place of a failure that follows from the loss.
+    /// Returns `lost`, the failure of a lost connection, in place of this failure if this one follows from
+    /// it.
     pub(crate) fn or_connection_failure(self, lost: Option<Self>) -> Self {
         if self.is_agent_lost { lost.unwrap_or(self) } else { self }
     }
@@ -224,12 +216,10 @@ impl Failure {
         }
     }
 
-    /// A file has invalid content.
     pub(crate) fn file_invalid(path: &Path, error: &dyn std::error::Error) -> Self {
         Self::new(ExitStatus::Usage, format!("{}: {}", path.display(), line(&error.to_string())))
     }
 
-    /// A file named by an argument is not JSON.
     pub(crate) fn json_invalid(argument: &str, path: &Path, error: &serde_json::Error) -> Self {
         let words = line(&error.to_string());
         Self::new(
@@ -238,17 +228,14 @@ impl Failure {
         )
     }
 
-    /// A rule file is invalid.
     pub(crate) fn rules_invalid(error: &narrows_config::Finding) -> Self {
         Self::new(ExitStatus::Usage, error.to_string())
     }
 
-    /// `--agent` has an invalid value.
     pub(crate) fn agent_invalid(wanted: &str, reason: &str) -> Self {
         Self::new(ExitStatus::Usage, format!("--agent {wanted:?}: {reason}"))
     }
 
-    /// `--agent` has an invalid URL.
     pub(crate) fn agent_url_invalid(wanted: &str, error: &TargetError) -> Self {
         let failure = Self::new(ExitStatus::Usage, line(&format!("--agent {wanted:?}: {error}")));
         match intended_url(wanted, error) {
@@ -259,7 +246,6 @@ impl Failure {
         }
     }
 
-    /// `--continue` found no session.
     pub(crate) fn no_session_to_continue(cwd: &Path) -> Self {
         Self::new(ExitStatus::Usage, format!("the agent has no sessions in {}", cwd.display()))
             .with_hint("remove --continue to open a new session")
@@ -269,7 +255,6 @@ impl Failure {
         Self::new(ExitStatus::Internal, "the session ended before the turn")
     }
 
-    /// A variable to be passed to the agent is not set.
     pub(crate) fn unset_variable(name: &str) -> Self {
         Self::new(ExitStatus::Usage, format!("environment variable {name:?} is not set"))
             .with_hint(format!("set its value: --env {name}=VALUE"))
@@ -280,7 +265,6 @@ impl Failure {
         Self::with_builtin_suggestion(failure, name)
     }
 
-    /// A script is neither built in nor a readable file.
     pub(crate) fn script_unreadable(script: &str, error: &io::Error) -> Self {
         if error.kind() != io::ErrorKind::NotFound {
             return Self::new(ExitStatus::Usage, format!("cannot read the script {script:?}"))
@@ -303,17 +287,14 @@ impl Failure {
         }
     }
 
-    /// A local resource cannot be set up.
     pub(crate) fn setup(what: &str, error: &io::Error) -> Self {
         Self::new(ExitStatus::Internal, format!("cannot {what}")).with_cause(error)
     }
 
-    /// The connection to the client of an agent was lost.
     pub(crate) fn client_connection_lost(reason: &CloseReason) -> Self {
         Self::new(ExitStatus::Internal, "connection to the client lost").with_cause(reason)
     }
 
-    /// Stdout cannot be written.
     pub(crate) fn output_failed(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(ExitStatus::OutputClosed, ExitStatus::OutputClosed.meaning());
@@ -325,22 +306,21 @@ impl Failure {
         self.code
     }
 
-    /// The message and its causes in one line.
+    /// Returns the message and its causes in one line.
     pub(crate) fn message(&self) -> String {
         std::iter::once(&self.message).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
     }
 
-    /// The error response of the agent.
     pub(crate) fn rpc(&self) -> Option<&RpcError> {
         self.rpc.as_deref()
     }
 
-    /// What the agent reports about its failed model request.
+    /// Returns the report of the agent about its failed model request.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         self.fault.as_deref()
     }
 
-    /// The end of the agent's stderr, if it explains the failure.
+    /// Returns the end of the agent's stderr, if it explains the failure.
     pub(crate) fn stderr(&self) -> &str {
         &self.stderr
     }
@@ -351,7 +331,7 @@ impl Failure {
 
     /// Prints the failure to stderr and returns the exit code for `main`.
     pub(crate) fn report(&self) -> ExitCode {
-        // A reader that closed our stdout did so on purpose.
+        // A reader that closes stdout does so on purpose.
         if self.code != ExitStatus::OutputClosed {
             output::write_stderr_bounded(self.render(Color::for_stderr()));
         }

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP as async events.
+//! SIGINT, SIGTERM and SIGHUP as asynchronous events.
 
 use std::io;
 
@@ -41,7 +41,7 @@ impl Interrupts {
         Self::with(!stays)
     }
 
-    /// Starts to receive all signals, also an ignored SIGHUP.
+    /// Starts to receive all signals, even SIGHUP if it was ignored.
     pub(crate) fn listen_all() -> io::Result<Self> {
         Self::with(true)
     }
@@ -69,7 +69,6 @@ impl Interrupts {
         }
     }
 
-    /// Runs `work` until a signal.
     pub(crate) async fn unless_signal<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Signal> {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! Model servers on this machine, found at their default ports.
+//! Finds model servers on this machine at their default ports.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::cli::value;
 
-/// The time for all of them to answer.
+/// Time for all servers to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(150);
 
 const MAX_RESPONSE_BYTES: u64 = 256 << 10;
@@ -22,10 +22,8 @@ const KNOWN_PORTS: [(u16, &str); 5] =
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalServer {
-    /// The software that usually has this port.
     pub(crate) name: &'static str,
     pub(crate) port: u16,
-    /// Its first model.
     pub(crate) model: Option<String>,
 }
 
@@ -50,7 +48,7 @@ pub(crate) async fn find() -> Option<LocalServer> {
     first_of(&KNOWN_PORTS).await
 }
 
-/// Returns the first server in this order, even if others answer sooner.
+/// Returns the first of `places` at which a server answers, even if later ones answer sooner.
 async fn first_of(places: &[(u16, &'static str)]) -> Option<LocalServer> {
     let mut asked = JoinSet::new();
     for (rank, &(port, name)) in places.iter().enumerate() {
@@ -64,7 +62,8 @@ async fn first_of(places: &[(u16, &'static str)]) -> Option<LocalServer> {
     found.min_by_key(|(rank, _)| *rank).map(|(_, server)| server)
 }
 
-/// Requests the model list. `None` if nothing answers, or the port is something else.
+/// Requests the model list of a server. `None` if nothing answers, or no model server; `Some(None)` if it has
+/// no models.
 async fn fetch_models(address: SocketAddr) -> Option<Option<String>> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!(
@@ -73,7 +72,7 @@ async fn fetch_models(address: SocketAddr) -> Option<Option<String>> {
     );
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();
-    // An open connection does not prevent reading what was sent.
+    // The response is parsed after each read, because the server may keep the connection open.
     let mut stream = stream.take(MAX_RESPONSE_BYTES);
     loop {
         let read = stream.read_buf(&mut answer).await.ok()?;
@@ -86,7 +85,7 @@ async fn fetch_models(address: SocketAddr) -> Option<Option<String>> {
     }
 }
 
-/// Returns the first model of a complete response with a model list.
+/// Returns the first model of a complete response with a model list. `Some(None)` if the list is empty.
 fn parse_models(answer: &[u8]) -> Option<Option<String>> {
     #[derive(Deserialize)]
     struct List {
@@ -113,7 +112,6 @@ fn parse_models(answer: &[u8]) -> Option<Option<String>> {
     Some(list.data?.into_iter().next().map(|model| model.id))
 }
 
-/// Decodes a chunked body.
 fn decode_chunked(mut rest: &str) -> Option<String> {
     let mut body = String::new();
     loop {

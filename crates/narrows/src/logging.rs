@@ -18,15 +18,14 @@ use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
 
-/// The prefix of the log targets of narrows.
 const TARGET_PREFIX: &str = "narrows";
 
-/// More lines are lost, and counted.
+/// Lines that may wait for the thread. Further lines are dropped and counted.
 const MAX_QUEUED_LINES: usize = 1024;
 
 const MAX_LINE_BYTES: usize = 16 << 10;
 
-/// The time for a blocked stderr at exit.
+/// Time for the thread to write the rest at exit, if stderr blocks.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
 
 static LINES: OnceLock<SyncSender<Entry>> = OnceLock::new();
@@ -35,7 +34,7 @@ static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
 enum Entry {
     Line(Vec<u8>),
-    /// Dropped after everything before it was written.
+    /// A mark for [`finish`]: its sender is dropped once all earlier lines were written.
     Mark(#[expect(dead_code, reason = "the receiver uses only its drop")] SyncSender<()>),
 }
 
@@ -56,7 +55,6 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> Result<(), Failu
         .name("log".to_owned())
         .spawn(move || write(&lines))
         .map_err(|error| Failure::setup("start the log", &error))?;
-    // Only called once.
     let _ = LINES.set(sender);
     // Only our own targets are known not to log keys and prompts.
     let ours = filter_fn(|event| event.target().starts_with(TARGET_PREFIX));
@@ -69,7 +67,8 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> Result<(), Failu
     Ok(())
 }
 
-/// Returns the first unknown word of a filter. The filter would take a misspelled level as a target, and log nothing.
+/// Returns the first unknown word of a filter. Otherwise a misspelled level would be taken for a target, and
+/// nothing would be logged.
 fn unknown_word(filter: &str) -> Option<&str> {
     let mut words =
         filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.starts_with('['));
@@ -77,7 +76,7 @@ fn unknown_word(filter: &str) -> Option<&str> {
     words.find(|word| !is_level(word) && !word.starts_with(TARGET_PREFIX))
 }
 
-/// Waits a bounded time until the log is written.
+/// Waits for a bounded time until the log is written.
 pub(crate) fn finish() {
     let (sender, written) = sync_channel(0);
     if let Some(lines) = LINES.get()
@@ -91,7 +90,6 @@ pub(crate) fn finish() {
 fn write(lines: &Receiver<Entry>) {
     for entry in lines {
         if let Entry::Line(line) = entry {
-            // A failed write cannot be reported.
             let _ = io::stderr().write_all(&line);
         }
         match LOST_LINES.swap(0, Ordering::Relaxed) {
@@ -101,12 +99,11 @@ fn write(lines: &Receiver<Entry>) {
     }
 }
 
-/// Sends each line to the thread.
 struct LineWriter;
 
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // Called with whole lines only.
+        // The subscriber writes whole lines.
         let taken = line.len() <= MAX_LINE_BYTES
             && LINES.get().is_some_and(|lines| lines.try_send(Entry::Line(line.to_vec())).is_ok());
         if !taken {

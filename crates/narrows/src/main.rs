@@ -25,7 +25,8 @@ use std::process::ExitCode;
 use crate::error_report::ErrorFormat;
 
 fn main() -> ExitCode {
-    // With a file size limit, writes fail with an error instead of ending a gate or a bus.
+    // If the system limits the size of files, a write then fails with an error, and does not end a gate or a
+    // bus.
     narrows_process::ignore_file_size_signal();
     let words: Vec<_> = std::env::args_os().collect();
     let cli = match cli::Cli::parse_args(words.clone()) {

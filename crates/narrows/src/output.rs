@@ -1,4 +1,4 @@
-//! Unstreamed output to stdout and stderr.
+//! Output to stdout and stderr that is not streamed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,10 +10,9 @@ use std::time::Duration;
 use crate::error_report::{self, ErrorFormat};
 use crate::failure::{ExitStatus, Failure};
 
-/// The time for an unread stderr at exit.
+/// Time for the last write at exit, if stderr blocks.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Returns stdout without a buffer.
 pub(crate) fn stdout() -> io::Result<File> {
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }
@@ -32,7 +31,7 @@ pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Writes the last text to stderr. An unread stderr delays the exit only for a bounded time.
+/// Writes the last text to stderr. If stderr blocks, the exit is delayed only for a bounded time.
 pub(crate) fn write_stderr_bounded(text: String) {
     let (done, written) = sync_channel::<()>(0);
     let writing = std::thread::Builder::new().spawn(move || {
@@ -45,8 +44,8 @@ pub(crate) fn write_stderr_bounded(text: String) {
     }
 }
 
-/// Prints help, version or an argument error of clap. With `errors`, argument errors are also written to stdout in
-/// that form.
+/// Prints help, version or an argument error of clap. With `errors`, an argument error is also written to
+/// stdout in that format.
 pub(crate) fn print_clap(answer: &clap::Error, errors: Option<ErrorFormat>) -> ExitCode {
     if !answer.use_stderr() && narrows_process::stdout_was_closed() {
         return ExitStatus::OutputClosed.exit_code();

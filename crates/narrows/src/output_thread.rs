@@ -8,8 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::output;
 
-/// Bounds queued pieces and bytes; when reached, nothing more is read from the agent. A larger piece waits until it
-/// is alone.
+/// Most pieces and bytes in the queue. When one of the limits is reached, nothing more is read from the
+/// agent. A piece larger than the limit waits until the queue is empty.
 const MAX_QUEUED_PIECES: usize = 16;
 const MAX_QUEUED_BYTES: u32 = 1 << 20;
 
@@ -26,27 +26,26 @@ pub(crate) enum OutputPiece {
     Status(String),
     /// A status that may interrupt a line of text.
     Alert(String),
-    /// No output: earlier pieces must be on the screen, with the cursor at the beginning of a line.
+    /// No output. It is done when all earlier pieces are on the screen, and the cursor is at the beginning of
+    /// a line.
     Rest,
 }
 
 impl OutputPiece {
-    /// Returns the bytes it takes in the queue.
+    /// Returns the number of bytes that count towards the limit of the queue.
     fn cost(&self) -> u32 {
         let bytes = match self {
             Self::Text(text) | Self::Note(text) | Self::Status(text) | Self::Alert(text) => text.len(),
             Self::LineEnd => 0,
-            // At least one, so that it can be waited for.
+            // At least one, so that the queue can wait for it.
             Self::Rest => 1,
         };
         u32::try_from(bytes).map_or(MAX_QUEUED_BYTES, |bytes| bytes.min(MAX_QUEUED_BYTES))
     }
 }
 
-/// A piece with its reserved space.
 type QueuedPiece = (OutputPiece, OwnedSemaphorePermit);
 
-/// Stdout can no longer be written.
 #[derive(Debug)]
 pub(crate) struct StdoutFailed;
 
@@ -77,7 +76,7 @@ impl OutputThread {
         Ok(Self { queue, free, done })
     }
 
-    /// Reserves space for `piece`. Fails when stdout does. Cancel-safe.
+    /// Reserves space for `piece`. Fails if stdout can no longer be written. Cancel-safe.
     pub(crate) async fn reserve(&self, piece: &OutputPiece) -> Result<PieceSlot<'_>, StdoutFailed> {
         let place = self.queue.reserve().await.map_err(|_| StdoutFailed)?;
         let taken =
@@ -85,17 +84,17 @@ impl OutputThread {
         Ok(PieceSlot { place, taken })
     }
 
-    /// Waits until everything is written, so that the terminal is free until the next piece. Fails when stdout does.
-    /// Cancel-safe.
+    /// Waits until everything is written, so that the terminal is free until the next piece. Fails if stdout
+    /// can no longer be written. Cancel-safe.
     pub(crate) async fn flush(&self) -> Result<(), StdoutFailed> {
         self.reserve(&OutputPiece::Rest).await?.send(OutputPiece::Rest);
-        // All space is free after the last piece was written.
+        // When all space is free, the last piece was written.
         let all = self.free.acquire_many(MAX_QUEUED_BYTES).await.map_err(|_| StdoutFailed)?;
         drop(all);
         if self.queue.is_closed() { Err(StdoutFailed) } else { Ok(()) }
     }
 
-    /// Waits until stdout fails, also without pending writes.
+    /// Waits until stdout can no longer be written, even if nothing is queued.
     pub(crate) async fn failed(&self) {
         self.queue.closed().await;
     }
@@ -107,7 +106,6 @@ impl OutputThread {
     }
 }
 
-/// Reserved space for one piece.
 #[derive(Debug)]
 pub(crate) struct PieceSlot<'a> {
     place: mpsc::Permit<'a, QueuedPiece>,
@@ -115,26 +113,24 @@ pub(crate) struct PieceSlot<'a> {
 }
 
 impl PieceSlot<'_> {
-    /// Queues the piece that the space was reserved for.
     pub(crate) fn send(self, piece: OutputPiece) {
         self.place.send((piece, self.taken));
     }
 }
 
-/// The state of the thread.
 struct Writer {
     stdout: BufWriter<File>,
     stdout_is_terminal: bool,
-    /// Stdout and stderr are the same terminal.
+    /// `true` if stdout and stderr are the same terminal.
     one_terminal: bool,
-    /// The last text did not end with a newline.
+    /// `true` if the last text did not end with a newline.
     line_open: bool,
-    /// A status line must be erased before other output.
+    /// `true` if a status line must be erased before other output.
     status_shown: bool,
 }
 
 impl Writer {
-    /// Writes until the queue is closed. Text always ends with a line end.
+    /// Writes until the queue is closed. Afterwards the text ends with a newline.
     fn run(mut self, mut pieces: mpsc::Receiver<QueuedPiece>) -> io::Result<()> {
         while let Some((piece, taken)) = pieces.blocking_recv() {
             self.clear_status();
@@ -147,7 +143,7 @@ impl Writer {
                 OutputPiece::Rest if self.one_terminal => self.end_line()?,
                 OutputPiece::Rest => {}
             }
-            // A reading program gets output at once; a slow one gets it in large pieces.
+            // A reader that keeps up gets each piece at once; a slow one gets many pieces together.
             if self.stdout_is_terminal || pieces.is_empty() {
                 self.stdout.flush()?;
             }
@@ -208,7 +204,7 @@ impl Writer {
 mod tests {
     use super::*;
 
-    /// Returns `true` if there is space now.
+    /// Returns `true` if the queue has space now.
     async fn accepts(output_thread: &OutputThread, bytes: usize) -> bool {
         let piece = OutputPiece::Text("x".repeat(bytes));
         tokio::select! {

@@ -26,19 +26,18 @@ const MAX_ANSWER_BYTES: usize = 4096;
 /// prompt.
 const READING_DELAY: Duration = Duration::from_millis(300);
 
-/// The size of a terminal that does not report one.
+/// The assumed size of a terminal that does not report one.
 const DEFAULT_SIZE: Size = Size { rows: 24, columns: 80 };
 
-/// The source of an approval that a request mentions.
+/// The source of the approval that a request mentions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApprovalSource {
-    /// A gate of this process.
     OwnGate,
-    /// The agent or a gate in front of it. Any agent can claim this.
+    /// The agent, or a gate in front of it. This is unproven, because any agent can claim it.
     Unproven,
 }
 
-/// Returns `true` if a user watches the terminal and stdout is not read by a program.
+/// Returns `true` if a user can be asked: a user watches the terminal, and no program reads stdout.
 pub(crate) fn is_possible(output: Output) -> bool {
     output == Output::Text && io::stderr().is_terminal() && io::stdin().is_terminal()
 }
@@ -47,17 +46,16 @@ pub(crate) fn is_possible(output: Output) -> bool {
 pub(crate) struct PermissionPrompt {
     answered: oneshot::Receiver<PermissionReply>,
     stage: PromptStage,
-    /// A byte lets the thread accept answers. Closing it tells the thread that the answer is no longer needed.
+    /// One byte written here lets the thread accept answers. Closing it tells the thread that no answer is
+    /// needed any more.
     control: PipeWriter,
 }
 
-/// The progress of a prompt.
 enum PromptStage {
     /// Being written to the terminal.
     Writing(oneshot::Receiver<()>),
     /// On the screen since this time; answers do not count yet.
     Reading(Instant),
-    /// Accepting answers.
     Answering,
 }
 
@@ -71,7 +69,6 @@ impl PermissionPrompt {
         Self::start_at(terminal, question, source, color)
     }
 
-    /// Starts the prompt at the terminal that `terminal` opens.
     pub(crate) fn start_at(
         terminal: impl FnOnce() -> io::Result<File> + Send + 'static,
         question: Arc<PermissionRequest>,
@@ -86,11 +83,11 @@ impl PermissionPrompt {
                 let mut terminal = terminal()?;
                 let rendered = render(&question, source, color, size(&terminal));
                 terminal.write_all(rendered.question.as_bytes())?;
-                // A receiver that is gone has closed `control`.
+                // If the receiver is gone, `control` is closed, which ends the prompt.
                 let _ = written.send(());
                 run_prompt(&mut terminal, &question, &rendered, &controlled)
             };
-            // A receiver that is gone needs no answer.
+            // If the receiver is gone, no answer is needed.
             let _ = answer.send(asked().unwrap_or(PermissionReply::Nobody));
         })?;
         Ok(Self { answered, stage: PromptStage::Writing(writing), control })
@@ -100,14 +97,14 @@ impl PermissionPrompt {
     pub(crate) async fn reply(&mut self) -> PermissionReply {
         loop {
             match &mut self.stage {
-                // A thread that fails before it has written still sends an answer.
+                // A thread that fails before it has written the prompt still sends an answer.
                 PromptStage::Writing(writing) => {
                     let _ = writing.await;
                     self.stage = PromptStage::Reading(Instant::now() + READING_DELAY);
                 }
                 PromptStage::Reading(until) => {
                     sleep_until(*until).await;
-                    // A thread that has ended has sent an answer.
+                    // If the thread has ended, it has sent an answer.
                     let _ = self.control.write_all(b"\n");
                     self.stage = PromptStage::Answering;
                 }
@@ -126,7 +123,7 @@ impl PermissionPrompt {
     }
 }
 
-/// Opens the controlling terminal, or else the one on stdin.
+/// Opens the controlling terminal, otherwise the terminal on stdin.
 fn terminal() -> io::Result<File> {
     let ours = File::options().read(true).write(true).open("/dev/tty");
     ours.or_else(|error| {
@@ -135,7 +132,7 @@ fn terminal() -> io::Result<File> {
     })
 }
 
-/// Asks for a yes. Anything else, and no answer, is a no.
+/// Asks a question at the terminal. Returns `true` for a yes, `false` for anything else.
 pub(crate) fn confirm(text: &str) -> io::Result<bool> {
     let mut terminal = terminal()?;
     // Discards keys typed before the prompt.
@@ -147,7 +144,6 @@ pub(crate) fn confirm(text: &str) -> io::Result<bool> {
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Returns the size of a terminal.
 fn size(terminal: &File) -> Size {
     let cells = |cells: u16, default: usize| if cells == 0 { default } else { usize::from(cells) };
     tcgetwinsize(terminal).map_or(DEFAULT_SIZE, |size| Size {
@@ -156,8 +152,8 @@ fn size(terminal: &File) -> Size {
     })
 }
 
-/// Waits until answers count, and reads one from the terminal itself, wherever stdin and stdout lead. Ends when
-/// `control` is closed.
+/// Waits until answers count, and reads one. It is read from the terminal itself, because stdin may be a file
+/// or pipe. Ends when `control` is closed.
 fn run_prompt(
     terminal: &mut File,
     question: &PermissionRequest,
@@ -172,7 +168,7 @@ fn run_prompt(
     Ok(PermissionReply::Reject)
 }
 
-/// Shows the keys until one of them answers. Returns `None` if `control` is closed first.
+/// Reads keys until one of them answers. Returns `None` if `control` is closed first.
 fn read_answer(
     terminal: &mut File,
     question: &PermissionRequest,
@@ -204,8 +200,8 @@ fn read_answer(
     }
 }
 
-/// Returns the message after an invalid answer. `is_partial` if it was a yes to a request that is not shown
-/// completely.
+/// Returns the message after an invalid answer. `is_partial` is `true` if the answer was a yes, but the
+/// request is not shown completely.
 fn valid_answers(options: &[PermissionOption], is_partial: bool) -> String {
     if is_partial {
         return "  It is not shown completely, so it can only be rejected: answer n, or press Enter.\n"
@@ -244,7 +240,6 @@ mod tests {
         PermissionOption { option_id: id.to_owned(), name: id.to_uppercase(), kind: kind.to_owned() }
     }
 
-    /// A request without details.
     pub(super) fn question() -> PermissionRequest {
         let because =
             DecisionReason::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
@@ -268,7 +263,6 @@ mod tests {
         }
     }
 
-    /// Both ends of a terminal: the user's and the program's.
     fn open_terminal() -> (File, File) {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
@@ -303,7 +297,7 @@ mod tests {
         let mut output_thread = person.try_clone().expect("a terminal");
         read_until(&mut output_thread, "what: delete\r\n");
         person.write_all(b"y\n").expect("keys");
-        // The echo proves that the terminal has the keys.
+        // The echo proves that the terminal has received the keys.
         read_until(&mut output_thread, "y\r\n");
         let before = Instant::now();
         let answers = std::thread::spawn(move || {

@@ -13,20 +13,19 @@ use tokio::time::{Instant, sleep_until};
 use crate::permission_prompt::{ApprovalSource, PermissionPrompt};
 use crate::terminal::Color;
 
-/// More requests are denied.
+/// Most requests that wait. Further ones are denied.
 const MAX_QUEUED_REQUESTS: usize = 64;
 
-/// The most requests whose event was shown and whose prompt was not.
+/// Most requests that are remembered because their event was shown, but not yet their prompt.
 const MAX_ANNOUNCED_REQUESTS: usize = 4096;
 
-/// The time that a request waits for its event.
+/// Time for which a request waits for its event.
 const MAX_EVENT_DELAY: Duration = Duration::from_secs(1);
 
-/// The pause after a withdrawn prompt: a user who is about to answer it sees that it is gone before the next one
-/// appears.
+/// The pause after a withdrawn prompt. A user who is about to answer it sees that it is gone before the next
+/// prompt appears.
 const WITHDRAWAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// A permission request and its reply channel.
 pub(crate) struct QueuedRequest {
     pub(crate) question: Arc<PermissionRequest>,
     source: ApprovalSource,
@@ -50,7 +49,7 @@ impl PermissionQueue {
 impl PermissionHandler for PermissionQueue {
     fn decide(&self, question: Arc<PermissionRequest>) -> Pending {
         let (reply, answer) = oneshot::channel();
-        // A full queue drops the request, which denies it.
+        // A full queue drops the request, and thereby denies it.
         let _ = self.questions.try_send(QueuedRequest { question, source: self.source, reply });
         Box::pin(async move { answer.await.unwrap_or(PermissionReply::Nobody) })
     }
@@ -59,22 +58,22 @@ impl PermissionHandler for PermissionQueue {
 /// The progress of the requests of a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PromptProgress {
-    /// A request arrived, was answered, or has waited long enough.
     Advanced,
     /// The current request is no longer needed and must be withdrawn.
     Withdrawn,
 }
 
-/// The permission requests of one turn. One prompt is shown at a time; requests that are never shown are denied.
+/// The permission requests of one turn. One prompt is shown at a time. Requests that are never shown are
+/// denied.
 pub(crate) struct PromptQueue<'a> {
     incoming: &'a mut mpsc::Receiver<QueuedRequest>,
     color: Color,
-    /// Waiting requests and their arrival.
+    /// Waiting requests, each with the time of its arrival.
     waiting: VecDeque<(QueuedRequest, Instant)>,
     /// Requests whose event was shown.
     announced: HashSet<String>,
     prompt: Option<(QueuedRequest, PermissionPrompt)>,
-    /// No prompt is shown earlier, because one was withdrawn.
+    /// Earliest time for the next prompt, after one was withdrawn.
     not_before: Option<Instant>,
 }
 
@@ -91,7 +90,8 @@ impl<'a> PromptQueue<'a> {
         }
     }
 
-    /// Records that all output before a request is shown, if `event` announces one.
+    /// Records that a request was announced, if `event` does that. All output before the announcement is
+    /// shown by then.
     pub(crate) fn record_event(&mut self, event: &RuntimeEvent) {
         if let EventBody::Provider { payload: Payload::PermissionRequested(request), .. } = &event.body
             && self.announced.len() < MAX_ANNOUNCED_REQUESTS
@@ -100,12 +100,12 @@ impl<'a> PromptQueue<'a> {
         }
     }
 
-    /// Returns `true` while a prompt is shown. No other output is possible then.
+    /// Returns `true` while a prompt is shown. Nothing else may be written meanwhile.
     pub(crate) fn is_prompting(&self) -> bool {
         self.prompt.is_some()
     }
 
-    /// Returns `true` if the next prompt can be shown after pending output.
+    /// Returns `true` if the next prompt can be shown as soon as all queued output is written.
     pub(crate) fn is_ready(&mut self) -> bool {
         while self.waiting.front().is_some_and(|(request, _)| request.reply.is_closed()) {
             self.waiting.pop_front();
@@ -117,7 +117,7 @@ impl<'a> PromptQueue<'a> {
         is_told && self.not_before.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Shows the next prompt. All earlier output must be on the screen.
+    /// Shows the next prompt. All earlier output must have been written.
     pub(crate) fn show_next(&mut self) {
         let Some((request, _)) = self.waiting.pop_front() else { return };
         self.announced.remove(&request.question.id);
@@ -131,7 +131,6 @@ impl<'a> PromptQueue<'a> {
     /// Withdraws the prompt and all waiting requests. They are neither allowed nor denied.
     pub(crate) async fn withdraw_all(&mut self) {
         for (request, _) in self.waiting.drain(..) {
-            // A receiver that is gone needs no reply.
             let _ = request.reply.send(PermissionReply::Cancel);
         }
         self.withdraw().await;
@@ -140,7 +139,6 @@ impl<'a> PromptQueue<'a> {
     /// Withdraws the prompt, and waits until the terminal is no longer used.
     pub(crate) async fn withdraw(&mut self) {
         let Some((request, prompt)) = self.prompt.take() else { return };
-        // A receiver that is gone needs no reply.
         let _ = request.reply.send(PermissionReply::Cancel);
         self.not_before = Some(Instant::now() + WITHDRAWAL_PAUSE);
         prompt.withdraw().await;
@@ -150,7 +148,7 @@ impl<'a> PromptQueue<'a> {
     pub(crate) async fn next(&mut self) -> PromptProgress {
         let next = self.waiting.front().filter(|_| self.prompt.is_none());
         let waits = next.map(|(request, since)| {
-            // An announced request only waits for the pause to end.
+            // An announced request waits only for the pause to end.
             let told =
                 if self.announced.contains(&request.question.id) { *since } else { *since + MAX_EVENT_DELAY };
             self.not_before.map_or(*since + MAX_EVENT_DELAY, |until| told.max(until))
@@ -161,7 +159,6 @@ impl<'a> PromptQueue<'a> {
                 None => PromptProgress::Withdrawn,
                 Some(reply) => {
                     if let Some((request, _)) = self.prompt.take() {
-                        // A receiver that is gone needs no reply.
                         let _ = request.reply.send(reply);
                     }
                     PromptProgress::Advanced
@@ -176,7 +173,7 @@ impl<'a> PromptQueue<'a> {
     }
 }
 
-/// Waits for the answer to the prompt. `None` if it is no longer needed.
+/// Waits for the answer to the prompt. Returns `None` if the agent no longer waits for it.
 async fn prompt_reply(prompt: &mut Option<(QueuedRequest, PermissionPrompt)>) -> Option<PermissionReply> {
     let Some((request, prompt)) = prompt else { return std::future::pending().await };
     tokio::select! {
@@ -186,7 +183,7 @@ async fn prompt_reply(prompt: &mut Option<(QueuedRequest, PermissionPrompt)>) ->
     }
 }
 
-/// Waits for the next request, forever if there will be none.
+/// Waits for the next request. Never returns if there are no more.
 async fn next_request(questions: &mut mpsc::Receiver<QueuedRequest>) -> QueuedRequest {
     match questions.recv().await {
         Some(request) => request,

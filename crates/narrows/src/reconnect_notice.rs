@@ -14,15 +14,12 @@ const NOTICE_DELAY: Duration = Duration::from_secs(1);
 /// The interval of notices that stay visible.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The connection to a remote agent, if any, and the last notice.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectNotice {
     state: Option<ConnectionState>,
-    /// The time of the last notice.
     last_notice: Option<Instant>,
 }
 
-/// The fate of an agent that does not stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnstoppedAgent {
     /// A local agent is killed.
@@ -38,12 +35,11 @@ impl ReconnectNotice {
         Self { state, last_notice: None }
     }
 
-    /// Returns `true` for a remote agent.
     pub(crate) fn is_remote(&self) -> bool {
         self.state.is_some()
     }
 
-    /// Returns what happens to the agent if it does not stop now.
+    /// Returns the fate of the agent if it does not stop now.
     pub(crate) fn unstopped_agent(&self) -> UnstoppedAgent {
         match &self.state {
             None => UnstoppedAgent::Killed,
@@ -54,7 +50,8 @@ impl ReconnectNotice {
         }
     }
 
-    /// Returns the next notice. On a terminal, a status line is updated continuously.
+    /// Returns the next notice, if one is due. On a terminal it is a status line that is updated
+    /// continuously.
     pub(crate) fn next(&mut self, is_terminal: bool, color: Color) -> Option<OutputPiece> {
         let outage = self.state.as_ref()?.outage();
         self.notice(outage, is_terminal, color, Instant::now())
@@ -112,7 +109,7 @@ mod tests {
         let alert = |left| Some(OutputPiece::Alert(format!("… {}", words(left))));
         let rest = Some(OutputPiece::Rest);
         assert_eq!(told(true, &at), [None, alert(298), alert(296), alert(238), rest, None]);
-        // An unreported outage needs no end.
+        // If the loss was not reported, its end is not reported either.
         assert_eq!(told(false, &[(0, outage), (1, None)]), [None, None]);
     }
 }

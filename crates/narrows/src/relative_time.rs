@@ -9,7 +9,7 @@ const DAY: u64 = 24 * HOUR;
 /// Returns the time from `then`, in RFC 3339, until `now`.
 pub(crate) fn ago(then: &str, now: SystemTime) -> Option<String> {
     let then = UNIX_EPOCH + Duration::from_secs(u64::try_from(parse_rfc3339(then)?).ok()?);
-    // Clocks differ: a time in the future is "just now".
+    // The clock of another machine may be ahead. A future time counts as now.
     let passed = now.duration_since(then).unwrap_or_default().as_secs();
     let (count, unit) = match passed {
         0..MINUTE => return Some("just now".to_owned()),
@@ -42,7 +42,7 @@ fn parse_rfc3339(text: &str) -> Option<i64> {
         .then(|| ((days_since_epoch(year, month, day) * 24 + hour) * 60 + minute - ahead) * 60 + second)
 }
 
-/// Parses numbers with fixed counts of digits.
+/// Parses numbers with fixed counts of digits, which `between` separates.
 fn parse_numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Option<[i64; N]> {
     let mut parts = text.split(between);
     let mut read = [0; N];
@@ -53,7 +53,8 @@ fn parse_numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) 
     parts.next().is_none().then_some(read)
 }
 
-/// Returns the days from 1970 to a date. The year starts in March here, so that a leap day ends it.
+/// Returns the number of days from 1970 to a date. Years are counted from March here, so that a leap day is
+/// the last day of a year.
 fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let before = (153 * month + 2) / 5 + day - 1;
@@ -107,7 +108,7 @@ mod tests {
     proptest! {
         #[test]
         fn days_are_consecutive(day in 0i64..200_000) {
-            // The inverse, by counting.
+            // Computes the date for a number of days by counting, to compare.
             let (mut year, mut left) = (1970, day);
             let leap = |year: i64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
             while left >= 365 + i64::from(leap(year)) {

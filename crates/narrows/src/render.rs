@@ -19,7 +19,7 @@ use plan::Plans;
 use refusals::RefusalTracker;
 pub(crate) use refusals::{BY_ANSWER, BY_GATE, Refusal};
 
-/// Bounds the text of one JSON object.
+/// Longest text of one JSON object.
 const MAX_TEXT_BYTES: usize = 64 << 20;
 
 const MAX_THOUGHT_CHARS: usize = 100;
@@ -28,16 +28,14 @@ const MAX_APPROVAL_CHARS: usize = 1000;
 
 const MAX_NOTICE_CHARS: usize = 1000;
 
-/// Bounds the warnings in the JSON object.
 const MAX_WARNINGS: usize = 100;
 
 const MAX_ANNOUNCED_CALLS: usize = 10_000;
 
-/// The answer exceeds its bound.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// Returns the warning for an event, if users are warned of it.
+/// Returns the warning for an event, if users must be warned.
 pub(crate) fn warning(name: &str, data: &Json) -> Option<String> {
     let hint = match name {
         "mcp.failed" | "mode.left" | "repository.created" => "",
@@ -52,27 +50,24 @@ pub(crate) fn warning(name: &str, data: &Json) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Renderer {
     format: Output,
-    /// The answer is collected instead of being streamed.
+    /// `true` if the answer is collected and printed at the end, not streamed.
     quiet: bool,
-    /// The answer goes to a terminal.
+    /// `true` if the answer is written to a terminal.
     on_terminal: bool,
-    /// The last piece of text ended with a carriage return, which may be part of a line end.
+    /// `true` if the last piece of text ended with a carriage return, which may be half of a line end.
     held_return: bool,
-    /// A user watches stderr.
+    /// `true` if a user watches stderr.
     watched: bool,
     color: Color,
-    /// The collected answer.
     kept: String,
-    /// Something else was shown since the last text.
+    /// `true` if something else was shown after the last text.
     needs_separator: bool,
-    /// The text does not end with a line end.
+    /// `true` if the text does not end with a line end.
     line_open: bool,
     thought: String,
-    /// Tool calls that were shown.
     announced: HashSet<String>,
-    /// Parts of the answer that could not be read.
     unreadable: u64,
-    /// The user was warned of an unreadable update.
+    /// `true` once the user was warned of an unreadable update.
     has_warned: bool,
     refusals: RefusalTracker,
     plans: Plans,
@@ -80,7 +75,8 @@ pub(crate) struct Renderer {
 }
 
 impl Renderer {
-    /// Creates a renderer for a format and the current terminals. With a `form` the answer is shown at the end.
+    /// Creates a renderer for a format and the current terminals. With a `form`, the answer must match a
+    /// schema, so it is shown at the end.
     pub(crate) fn new(format: Output, form: bool) -> Self {
         Self {
             format,
@@ -110,22 +106,20 @@ impl Renderer {
         self.format
     }
 
-    /// Returns the collected answer.
     pub(crate) fn into_text(self) -> String {
         self.kept
     }
 
-    /// Returns denied requests: by rules, by an approver, or without one.
+    /// Returns the requests that were denied by a rule or by an approver, or because there was no approver.
     pub(crate) fn denied(&self) -> &[Refusal] {
         self.refusals.denied()
     }
 
-    /// Returns `true` if a user watches stderr.
     pub(crate) fn is_watched(&self) -> bool {
         self.watched && self.format == Output::Text
     }
 
-    /// Returns a progress message after a wait; none while a permission request is pending.
+    /// Returns a progress message after a wait. `None` while a permission request is pending.
     pub(crate) fn status(&self, seconds: u64) -> Option<OutputPiece> {
         if !self.is_watched() || self.refusals.is_open() {
             return None;
@@ -135,7 +129,6 @@ impl Renderer {
         Some(OutputPiece::Status(self.color.paint(Style::Dim, &words).into_owned()))
     }
 
-    /// Returns the number of unreadable parts of the answer.
     pub(crate) fn unreadable(&self) -> u64 {
         self.unreadable
     }
@@ -160,7 +153,7 @@ impl Renderer {
         match &event.body {
             EventBody::AssistantDelta { text_delta } => self.add_text(text_delta, pieces)?,
             EventBody::ReasoningDelta { text_delta } => self.add_thought(text_delta),
-            // Messages are separated.
+            // A new message is separated from the one before it.
             EventBody::AssistantMessage { .. } => self.needs_separator = true,
             EventBody::ToolCall { call_id, tool_name, input } => {
                 let bare = || match input.is_empty() {
@@ -196,7 +189,7 @@ impl Renderer {
                 self.show_notice(&update.value(), pieces);
             }
             (EventBody::Provider { payload: payload @ Payload::ConfigRejected { .. }, .. }, _) => {
-                // There is no answer text, so it cannot be too long.
+                // No answer text arrives outside of a run, so it cannot be too long.
                 let _ = self.payload(payload, pieces);
             }
             (EventBody::Provider { payload: Payload::Other { name, data }, .. }, _) => {
@@ -219,7 +212,7 @@ impl Renderer {
             Payload::Update { update, .. } => {
                 let update = update.value();
                 self.show_notice(&update, pieces);
-                // A call is shown when it is announced, although its input may come later.
+                // A call is shown when the agent announces it, even if its input comes later.
                 if let (Some("tool_call"), Some(id)) =
                     (update["sessionUpdate"].as_str(), update["toolCallId"].as_str())
                     && let Some(title) = update["title"].as_str().filter(|title| !title.trim().is_empty())
@@ -246,7 +239,7 @@ impl Renderer {
         Ok(())
     }
 
-    /// Shows warnings and errors always, other notices only to a watching user.
+    /// Shows warnings and errors. Shows other notices only to a watching user.
     fn show_notice(&mut self, update: &Value, pieces: &mut VecDeque<OutputPiece>) {
         if update["sessionUpdate"] != "notice" {
             return;
@@ -277,10 +270,10 @@ impl Renderer {
         }
     }
 
-    /// Tracks requests and unreadable updates. Returns a denial to show.
+    /// Tracks permission requests and unreadable updates. Returns a denial to show, if there is one.
     fn record(&mut self, payload: &Payload) -> Option<Refusal> {
         if let Payload::Update { problem: Some(problem), update, .. } = payload {
-            // One warning is enough: an agent may send endless bad updates.
+            // One warning is enough, because an agent may send any number of unreadable updates.
             if !std::mem::replace(&mut self.has_warned, true) {
                 tracing::warn!(error = %problem, "invalid update of the agent");
             }
@@ -289,7 +282,7 @@ impl Renderer {
         self.refusals.record(payload)
     }
 
-    /// Ends open lines and adds the collected answer.
+    /// Ends open lines, and adds the collected answer.
     pub(crate) fn finish(&mut self, result: &RunResult, pieces: &mut VecDeque<OutputPiece>) {
         self.end_thought(pieces);
         if self.quiet {
@@ -298,7 +291,6 @@ impl Renderer {
         }
     }
 
-    /// Adds text of the answer.
     fn add_text(&mut self, text: &str, pieces: &mut VecDeque<OutputPiece>) -> Result<(), TooLong> {
         if text.is_empty() || self.quiet {
             return Ok(());
@@ -338,7 +330,7 @@ impl Renderer {
         Ok(())
     }
 
-    /// Thoughts arrive in pieces; only the beginning is shown.
+    /// Collects a thought, which arrives in pieces. Only its beginning is shown.
     fn add_thought(&mut self, thought: &str) {
         self.needs_separator = true;
         if self.watched && self.thought.len() < 8 * MAX_THOUGHT_CHARS {
@@ -370,7 +362,6 @@ pub(crate) fn rejection(option: &str, value: &str, reason: &str) -> String {
     format!("{} {:?} not set: {}", line(option), line(value), line(reason))
 }
 
-/// Adds `event` as a line of JSON.
 fn push_json(event: &RuntimeEvent, pieces: &mut VecDeque<OutputPiece>) {
     let Ok(json) = serde_json::to_string(event).map(escape_json) else { return };
     match pieces.back_mut() {
@@ -382,12 +373,11 @@ fn push_json(event: &RuntimeEvent, pieces: &mut VecDeque<OutputPiece>) {
     }
 }
 
-/// Returns `true` if an unreadable update is part of the answer, which is then incomplete.
+/// Returns `true` if an unreadable update is part of the answer, so that the answer is incomplete.
 fn is_of_answer(update: &Json) -> bool {
     matches!(update.value()["sessionUpdate"].as_str(), Some("agent_message_chunk" | "agent_message"))
 }
 
-/// Returns the title of a tool call.
 fn title(event: &RuntimeEvent) -> Option<String> {
     let raw = event.raw.as_ref()?.value();
     let title = raw.pointer("/update/title").or_else(|| raw.pointer("/toolCall/title"))?.as_str()?;

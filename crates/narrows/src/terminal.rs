@@ -9,7 +9,6 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use crate::environment;
 
-/// The maximum length of a quoted line.
 const MAX_LINE_CHARS: usize = 400;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,17 +18,16 @@ pub(crate) enum Style {
     Dim,
 }
 
-/// Styles for a stream, shown or hidden.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Color(bool);
 
 impl Color {
-    /// Styles for stderr: only on a terminal, and unless a variable disables colors.
+    /// Returns styles for stderr. They are hidden if stderr is no terminal, or a variable disables colors.
     pub(crate) fn for_stderr() -> Self {
         Self(std::io::stderr().is_terminal() && environment::wants_color())
     }
 
-    /// Without styles.
+    /// Returns hidden styles.
     #[cfg(test)]
     pub(crate) fn off() -> Self {
         Self(false)
@@ -48,7 +46,7 @@ impl Color {
     }
 }
 
-/// Changes whether a terminal echoes keys. Dropping it restores the terminal.
+/// A terminal whose echo of keys was changed. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(crate) struct Echo {
     terminal: OwnedFd,
@@ -56,7 +54,8 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// Hides keys typed into stdin, which are for the next prompt. `None` without a terminal.
+    /// Hides keys that are typed into stdin, because they are for the next prompt. Returns `None` without a
+    /// terminal.
     pub(crate) fn off() -> Option<Self> {
         Self::set(std::io::stdin().as_fd(), false)
     }

@@ -1,21 +1,22 @@
-//! Texts of files and pipes, read up to a bound: a device or a program can send without end.
+//! Texts of files and pipes. They are read up to a limit, because a device or a program can send without end.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-/// The longest text, and the longest line.
+/// The longest text, and the longest line, that is accepted.
 pub(crate) const MAX_INPUT_BYTES: usize = 16 << 20;
 
 /// Returns the text of a file.
 ///
 /// # Errors
-/// Those of the system; [`io::ErrorKind::FileTooLarge`] over [`MAX_INPUT_BYTES`]; [`io::ErrorKind::InvalidData`] if it is not UTF-8.
+/// The error of the system; [`io::ErrorKind::FileTooLarge`] over [`MAX_INPUT_BYTES`];
+/// [`io::ErrorKind::InvalidData`] if the text is not UTF-8.
 pub(crate) fn read_file(path: &Path) -> io::Result<String> {
     read_all(File::open(path)?)
 }
 
-/// Returns all that `input` has.
+/// Returns the whole text of `input`.
 ///
 /// # Errors
 /// See [`read_file`].

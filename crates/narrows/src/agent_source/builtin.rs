@@ -22,7 +22,8 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The delay of the demo model before each word, for a reader.
 const DEMO_DELAY: Duration = Duration::from_millis(25);
 
-/// Reads the settings, so that errors are reported before anything is started.
+/// Prepares the built-in agent. Settings are read here, so that errors are reported before anything is
+/// started.
 pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<SelectedAgent, Failure> {
     let model = &args.model;
     let mut needed = environment::AGENT.to_vec();
@@ -36,7 +37,7 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     let flags = Flags { model: model.clone(), no_store: true, ..Flags::default() };
     let mut resolved = config::resolve(&flags, loaded.file, &visible_variables(&env))?;
     let mut route = resolved.settings(model)?.routes.into_iter().next();
-    // The demo model accepts any name; `--require-model` is about the requested one.
+    // The demo model accepts any name, so `--require-model` checks the name that the user requested.
     if let (Some(route), Some(wished)) = (&mut route, &model.model) {
         route.model.clone_from(wished);
     }
@@ -88,7 +89,7 @@ pub(super) async fn require_model(route: &ModelRoute) -> Result<(), Failure> {
     }
 }
 
-/// Returns the delay of the demo model, unless it is set.
+/// Returns the delay of the demo model. `None` if it is set already, or if no user watches the output.
 fn demo_delay(said: Option<Duration>, format: Output, is_watched: bool) -> Option<Duration> {
     (said.is_none() && format == Output::Text && is_watched).then_some(DEMO_DELAY)
 }

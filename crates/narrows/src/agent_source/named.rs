@@ -35,8 +35,8 @@ pub(super) fn find(wanted: &str, config: Option<&Path>) -> Result<(AgentEntry, V
     Ok((AgentEntry { name, command, ..AgentEntry::default() }, names))
 }
 
-/// Warns that `wanted` is not a known name and is started as a program; fails if there is no such program. A value
-/// with a path or arguments is clearly a program.
+/// Warns that `wanted` is not a known name and is started as a program. Fails if there is no such program. No
+/// warning is needed for a value with a path or arguments, which is clearly a program.
 pub(super) fn warn_unknown_name(wanted: &str, known: &[String], spec: &Spec) -> Result<(), Failure> {
     let is_program = !spec.args.is_empty() || spec.program.to_string_lossy().contains('/');
     if is_program {
@@ -51,7 +51,7 @@ pub(super) fn warn_unknown_name(wanted: &str, known: &[String], spec: &Spec) -> 
             Ok(())
         }
         Err(SpawnError::NotFound { searched: Some(_), .. }) => Err(Failure::unknown_agent(wanted, known)),
-        // Other errors are reported at the start.
+        // Other errors are reported when the program is started.
         Err(_) => Ok(()),
     }
 }

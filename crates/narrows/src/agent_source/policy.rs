@@ -10,8 +10,8 @@ use crate::environment;
 use crate::failure::Failure;
 use crate::text_input;
 
-/// Combines preset, flags and rule file. Restrictions apply wherever they are set; an access flag wins over the file,
-/// and both win over the default access of the agent.
+/// Combines preset, flags and rule file. A restriction applies whichever of them sets it. The preset of a
+/// flag wins over that of the file, and both win over the default preset of the agent.
 pub(super) fn policy(args: &SessionArgs, defaults: &AgentDefaults) -> Result<Policy, Failure> {
     let file = args.policy.as_deref().or(defaults.policy.as_deref());
     let by = defaults.named_by(args.policy.is_some(), "--policy", "policy");
@@ -22,7 +22,6 @@ pub(super) fn policy(args: &SessionArgs, defaults: &AgentDefaults) -> Result<Pol
     Ok(combine(read, access, flags))
 }
 
-/// Combines a rule file with flags.
 pub(crate) fn combine((rules, header): (Rules, Header), access: Option<Access>, flags: Narrowing) -> Policy {
     let access = access.or(header.access).unwrap_or_default();
     let narrowing = Narrowing {

@@ -16,10 +16,8 @@ use crate::config::Variables;
 use crate::environment;
 use crate::failure::Failure;
 
-/// The time for closing the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The maximum length of a message. A bus may accept longer ones.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 const MAX_TOKEN_FILE_BYTES: usize = 4096;
@@ -29,18 +27,17 @@ pub(crate) struct Remote {
     pub(crate) target: Target,
     args: RemoteArgs,
     options: client::Options,
-    /// The end of the connection, once there is one.
+    /// Set once the agent is connected.
     outcome: Mutex<Option<Outcome>>,
 }
 
 impl Remote {
-    /// Creates the agent at `target`, with variables where flags are absent.
+    /// Creates the agent at `target`. Environment variables replace absent flags.
     pub(crate) fn from_flags(target: Target, flags: &RemoteArgs) -> Result<Self, Failure> {
         let variables = RemoteArgs::from_variables(&Variables::of_process(), &target);
         Self::new(target, &flags.clone().or(variables))
     }
 
-    /// Creates the agent at `target`. Reads its token.
     pub(crate) fn new(target: Target, args: &RemoteArgs) -> Result<Self, Failure> {
         let defaults = client::Options::default();
         let options = client::Options {
@@ -77,14 +74,14 @@ impl Remote {
         Failure::remote_unreachable(&self.target, self.options.token.is_some(), error)
     }
 
-    /// Connects; the caller handles the error.
+    /// Connects. The caller may turn the error into a failure with [`Self::unreachable`].
     pub(crate) async fn dial(&self) -> Result<Link, DialError> {
         let Connected { link, outcome } = client::connect(&self.target, self.options.clone()).await?;
         *lock(&self.outcome) = Some(outcome);
         Ok(link)
     }
 
-    /// Returns the state of the connection, once there is one.
+    /// Returns the state of the connection, or `None` before the agent is connected.
     pub(super) fn state(&self) -> Option<ConnectionState> {
         lock(&self.outcome).as_ref().map(Outcome::state)
     }
@@ -110,7 +107,7 @@ impl Remote {
 }
 
 impl RemoteArgs {
-    /// Returns the flags that variables set, as far as their credentials are meant for `target`.
+    /// Returns the flags that variables set. Credentials are left out unless they belong to `target`.
     pub(crate) fn from_variables(variables: &Variables, target: &Target) -> Self {
         let meant =
             variables.get(environment::CONNECT).map(|said| said.to_str().and_then(|said| said.parse().ok()));
@@ -153,7 +150,8 @@ pub(super) fn first_flag(args: &RemoteArgs) -> Option<&'static str> {
     given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
 }
 
-/// Returns the client certificate. Not every source requires its key.
+/// Returns the client certificate. Fails if the certificate or its key is missing: unlike flags, variables
+/// and settings can name one without the other.
 fn client_certificate(args: &RemoteArgs) -> Result<Option<OwnFiles>, Failure> {
     match (&args.cert, &args.key) {
         (Some(cert), Some(key)) => Ok(Some(OwnFiles { cert: cert.clone(), key: key.clone() })),

@@ -29,7 +29,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time without progress after which the client counts as gone.
 const DRAIN_STALL_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The time for turns to end after the client closed our stdout.
 const TURN_END_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Runs until the client disconnects.
@@ -100,7 +99,7 @@ async fn drain_output(peer: &Peer, output: &Sender) -> bool {
     timeout(DRAIN_TIMEOUT, all_written).await.unwrap_or(false)
 }
 
-/// Returns the remote agent of a variable or narrows.toml, unless a flag selects otherwise.
+/// Returns the remote agent that a variable or narrows.toml names, unless a flag selects a local one.
 fn remote_agent(args: &Acp) -> Result<Option<Remote>, Failure> {
     let Acp { model, errors, data_dir, no_store, mcp, local, ignored: _ } = args;
     let others = ModelArgs { config: None, ..model.clone() };
@@ -109,7 +108,8 @@ fn remote_agent(args: &Acp) -> Result<Option<Remote>, Failure> {
         return Ok(None);
     }
     let variables = Variables::of_process();
-    // The variable is for editors that can set nothing else; it must not depend on an unrelated file.
+    // The variable is for editors that can set nothing else, so an invalid narrows.toml must not get in its
+    // way.
     let said = variables.text(environment::CONNECT)?.map(str::to_owned);
     let loaded = config::load(model.config.as_deref(), &variables);
     let (file, said) = match (loaded, said) {
@@ -136,7 +136,6 @@ fn remote_agent(args: &Acp) -> Result<Option<Remote>, Failure> {
     Ok(Some(Remote::new(target, &remote)?))
 }
 
-/// Returns the settings of the agent.
 pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
     let variables = Variables::of_process();
     let loaded = config::load(args.model.config.as_deref(), &variables)?;
@@ -167,7 +166,7 @@ fn ignored_arguments_text(ignored: &[String]) -> String {
             None => word.clone(),
         }
     };
-    // One line is enough, whatever a program adds.
+    // Bounded: a program may pass any number of arguments.
     let words: Vec<String> = ignored.iter().take(16).map(explain).collect();
     crate::terminal::line(&words.join(" "))
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use crate::cli::{Audit, AuditCommand};
 use crate::failure::Failure;
 
-/// The current file in the directory of a log.
+/// The name of the current file in the directory of a log.
 const LOG_FILE_NAME: &str = "audit-log.jsonl";
 
 pub(super) fn execute(args: &Audit) -> Result<ExitCode, Failure> {

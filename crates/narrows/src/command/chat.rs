@@ -47,7 +47,7 @@ pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     let (desk, questions) = PermissionQueue::open(ApprovalSource::Unproven);
     let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn PermissionHandler>);
     let mut wanted = agent_source::session_request(&args.session, &mut chosen, asks)?;
-    // A user wants to see earlier messages.
+    // The user sees earlier messages of a continued session.
     wanted.config.replay = true;
     // Titles of tool calls are in the raw updates.
     wanted.config.raw = std::io::stderr().is_terminal();
@@ -95,9 +95,7 @@ async fn converse_with(
     conversation.end(end).await
 }
 
-/// The reason why a chat ends.
 enum ChatEnd {
-    /// The user quits.
     Quit,
     Signal(Signal),
     /// A second signal asks for an immediate exit.
@@ -111,7 +109,6 @@ enum PromptInput {
     Signal(Signal),
     Permission(QueuedRequest),
     Event(RuntimeEvent),
-    /// The agent exited.
     Gone,
 }
 
@@ -127,13 +124,12 @@ struct Conversation {
     input: Input,
     words: Words,
     color: Color,
-    /// The number of Ctrl-C on an empty line.
+    /// How often Ctrl-C was pressed in a row on an empty line.
     interrupt_count: u8,
-    /// The exit status of the last turn.
     last: ExitStatus,
-    /// Model and mode set by the user, for new sessions.
+    /// The model and mode that the user has set, which also apply to new sessions.
     chosen_settings: ChosenSettings,
-    /// A mode that was set here, until the agent reports it as well.
+    /// A mode that the user set and was told about. The agent may report it once more.
     announced_mode: Option<String>,
 }
 
@@ -144,7 +140,6 @@ struct ChosenSettings {
 }
 
 impl Conversation {
-    /// Starts the agent and opens the session.
     async fn open(&mut self) -> Result<(), Failure> {
         if self.chosen.demo {
             self.interrupts
@@ -224,7 +219,6 @@ impl Conversation {
         }
     }
 
-    /// Handles Ctrl-C on an empty line.
     fn on_interrupt(&mut self) -> Option<ChatEnd> {
         self.interrupt_count += 1;
         if self.interrupt_count > 1 {
@@ -234,7 +228,6 @@ impl Conversation {
         None
     }
 
-    /// Waits for the next event at the prompt.
     async fn next(&mut self) -> PromptInput {
         let next_event = async {
             match &mut self.connection {
@@ -292,7 +285,7 @@ impl Conversation {
         let may_be_gone = outcome.as_ref().err().is_some_and(Failure::is_agent_lost);
         let is_agent_lost = is_agent_lost || (may_be_gone && self.agent_has_gone().await);
         self.last = ExitStatus::Success;
-        // The user has seen or made the denials.
+        // The user has already seen the denials, or has denied the requests.
         let outcome =
             if self.input.is_person() { outcome } else { outcome.and_then(|()| Failure::denied(&denied)) };
         if let Err(mut failure) = outcome {
@@ -327,7 +320,6 @@ impl Conversation {
         agent_has_gone
     }
 
-    /// Cleans up after the agent exited.
     async fn drop_connection(&mut self) -> Option<ChatEnd> {
         let Connection { runtime, session, .. } = self.connection.take()?;
         self.lost = Some(session.id().to_owned());
@@ -353,22 +345,19 @@ impl Conversation {
         self.input.print_above(lines);
     }
 
-    /// Prints an unimportant line.
     fn print_dim(&self, words: &str) {
         self.print(&format!("{}\n", self.color.paint(Style::Dim, words)));
     }
 
-    /// Shows earlier messages of a continued session.
     fn show_past(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let events = std::mem::take(&mut connection.past);
-        // A program knows its messages.
+        // Shown to users only: a program that writes the input knows its messages.
         let past = if self.input.is_person() { notices::past_messages(&events) } else { Vec::new() };
         let lines = past.into_iter().chain(events.iter().filter_map(notices::notice_line));
         lines.for_each(|line| self.print_dim(&line));
     }
 
-    /// Updates the completions.
     fn update_words(&self) {
         let snapshot = self.connection.as_ref().map(|connection| connection.session.snapshot());
         let snapshot = snapshot.unwrap_or_default();
@@ -383,7 +372,7 @@ impl Conversation {
         *lock(&self.words) = words;
     }
 
-    /// Ends the agent, unless the user does not want to wait.
+    /// Ends the agent. A signal skips waiting for its exit.
     async fn end(mut self, end: ChatEnd) -> Result<ExitCode, Failure> {
         let outcome = match end {
             ChatEnd::Quit if self.input.is_person() => Ok(ExitStatus::Success.exit_code()),

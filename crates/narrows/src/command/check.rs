@@ -89,7 +89,7 @@ fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Pool>
     config.into_iter().flat_map(|config| &config.pools).filter(|pool| pool.manifest.is_some())
 }
 
-/// Adds findings of files that a bus reads at its start.
+/// Adds the findings of the files that the bus reads when it starts.
 fn with_file_findings(mut inspected: Inspected, path: &Path) -> Inspected {
     let Some(config) = &inspected.config else { return inspected };
     let (errors, strange) = identity_files::bus_findings(config, path, &inspected.files);
@@ -119,7 +119,7 @@ fn findings(kind: Option<FileKind>, path: &Path, text: &str) -> (Vec<Finding>, V
     }
 }
 
-/// Prints the findings of one file. Returns `true` if it can be used.
+/// Prints the findings of one file. Returns `true` if the file can be used.
 fn print_file(
     path: &Path,
     (errors, warnings): (Vec<Finding>, Vec<Finding>),
@@ -140,7 +140,6 @@ fn print_file(
     Ok(ok)
 }
 
-/// Reads a file of bounded size.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
@@ -167,7 +166,7 @@ fn print_findings(errors: &[Finding], warnings: &[Finding]) {
     }
 }
 
-/// Returns a summary in one line; with `verbose` also the effective settings, in the form of such a file.
+/// Returns a summary in one line. With `verbose`, the effective settings follow in the format of `bus.toml`.
 fn summary(path: &Path, config: &Config, verbose: bool) -> String {
     let many = |count: usize, one: &str| match count {
         1 => format!("1 {one}"),
@@ -205,7 +204,7 @@ fn file_json(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFile
     object
 }
 
-/// Returns an unreadable file as an error at its beginning.
+/// Returns the finding for a file that cannot be read, at its first position.
 fn unreadable_json(file: &str, failure: &Failure) -> Value {
     let mistake =
         json!({"line": 1, "column": 1, "message": failure.message(), "hint": failure.hints().first()});

@@ -27,7 +27,7 @@ fn with_files(script: String) -> String {
     names.iter().fold(script, |script, name| offer_files(&script, name).unwrap_or(script))
 }
 
-/// Collects the case names of `command` and its subcommands whose first value is a path.
+/// Collects the case names of `command` and its subcommands whose first argument is a path.
 fn collect_cases(command: &Command, name: &str, names: &mut Vec<String>) {
     let takes_path = |hint| matches!(hint, ValueHint::AnyPath | ValueHint::FilePath | ValueHint::DirPath);
     if command.get_positionals().next().is_some_and(|value| takes_path(value.get_value_hint())) {

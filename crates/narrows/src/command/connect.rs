@@ -17,18 +17,18 @@ use crate::failure::{ExitStatus, Failure};
 use crate::interrupt::Interrupts;
 use crate::output;
 
-/// The time for an editor to send its first request, to be answered with the failure.
+/// Time for the editor to send its first request, which is then answered with the failure.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time for an editor to read its last responses.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs until the editor disconnects or the agent is lost.
 pub(super) fn execute(args: Connect) -> Result<ExitCode, Failure> {
     serve(&report_to_editor(Remote::from_flags(args.url, &args.remote))?)
 }
 
-/// Reports a failure to the editor before anything is served, because editors may not show stderr.
+/// Reports a failure to the editor if the connection cannot even be prepared, because editors may not show
+/// stderr.
 pub(super) fn report_to_editor<T>(outcome: Result<T, Failure>) -> Result<T, Failure> {
     outcome.inspect_err(|failure| {
         if std::io::stdin().is_terminal() {
@@ -43,10 +43,9 @@ pub(super) fn report_to_editor<T>(outcome: Result<T, Failure>) -> Result<T, Fail
     })
 }
 
-/// Bridges stdio to a known remote agent.
 pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
     if std::io::stdin().is_terminal() {
-        // In a terminal it would wait without a word.
+        // In a terminal the command would wait silently for JSON.
         output::write_stderr(&format!(
             "this command speaks JSON with an editor; to chat with the agent in a terminal: {} (Ctrl-D exits)\n",
             remote.shell_command()
@@ -62,7 +61,6 @@ pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
             Ok(link) => link,
             Err(error) => {
                 let failure = remote.unreachable(&error);
-                // Few editors show stderr.
                 answer_with_failure(&mut editor, &failure, error.is_final()).await;
                 return Err(failure);
             }
@@ -71,7 +69,7 @@ pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
     })?
 }
 
-/// Answers the first request with the failure.
+/// Answers the editor's first request with the failure, because few editors show stderr.
 async fn answer_with_failure(editor: &mut Link, failure: &Failure, is_final: bool) {
     let Ok(Some(frame)) = timeout(FIRST_REQUEST_TIMEOUT, editor.receiver.recv()).await else { return };
     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
@@ -102,11 +100,12 @@ async fn pump(
     };
     let interrupted = interrupts.unless_signal(answered).await;
     if interrupted.is_err() && matches!(remote.target, Target::Http(_)) {
-        // Over HTTP the end of a connection is sent separately, so pending messages need not be waited for.
+        // Over HTTP the end of a connection is sent separately, so messages that are still queued can be
+        // dropped.
         agent_input.abandon();
     }
     agent_input.close();
-    // Writes the last responses, including errors for lost requests.
+    // The last responses are still written, including errors for lost requests.
     output.close();
     let written = async {
         let _ = timeout(DRAIN_TIMEOUT, output.written()).await;
@@ -118,7 +117,6 @@ async fn pump(
     }
 }
 
-/// Forwards messages of the editor to the agent.
 async fn forward_to_agent(mut editor: Receiver, agent: Sender, output: Sender) {
     while let Some(frame) = editor.recv().await {
         if let Kind::Invalid(fault) = frame.kind() {
@@ -141,7 +139,6 @@ async fn forward_to_agent(mut editor: Receiver, agent: Sender, output: Sender) {
     agent.close();
 }
 
-/// Forwards messages of the agent to the editor.
 async fn forward_to_editor(mut agent: Receiver, output: &Sender) {
     while let Some(frame) = agent.recv().await {
         let Some(line) = line_for_editor(frame) else { continue };

@@ -25,7 +25,7 @@ pub(super) fn execute(args: &Policy) -> Result<ExitCode, Failure> {
     }
 }
 
-/// A policy and its circumstances.
+/// A policy and everything else that decisions depend on.
 struct Evaluator {
     policy: Rulebook,
     files: ProtectedFiles,
@@ -34,7 +34,7 @@ struct Evaluator {
 }
 
 impl Evaluator {
-    /// Reads the rules of `file`, if given, with the flags as `narrows run` applies them.
+    /// Reads the rules of `file`, if given. Applies the flags as `narrows run` does.
     fn new(file: Option<&Path>, args: &Circumstances) -> Result<Self, Failure> {
         let read = file.map(rules).transpose()?.unwrap_or_default();
         let flags = Narrowing { network: !args.no_network, web_search: !args.no_web_search };
@@ -52,13 +52,14 @@ impl Evaluator {
     }
 }
 
-/// Returns what the sandbox restricts: that of `narrows run` here, unless the flags assume another.
+/// Returns the restrictions of the sandbox: those of `narrows run` on this machine, unless flags state
+/// others.
 fn confined(policy: &Rulebook, files: &ProtectedFiles, args: &Circumstances) -> Result<Confined, Failure> {
     if args.no_sandbox {
         return Ok(Confined::default());
     }
     if args.sandboxed {
-        // Only without network access are commands kept from the network.
+        // The sandbox blocks the network only if the policy denies network access.
         return Ok(Confined {
             files: true,
             network: !policy.narrowing().network,

@@ -30,14 +30,13 @@ use crate::terminal::Color;
 use answers::StdinAnswers;
 use summary::Summary;
 
-/// The shutdown steps of an agent whose turn timed out: it was already asked to stop.
+/// The steps to stop an agent after a timeout. Its turn was already cancelled, so the waits are short.
 const LATE_STOP_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_millis(300), term_grace: Duration::from_millis(500) };
 
 /// The time for an agent to exit if it did not answer `initialize` before `--timeout`.
 const LATE_START_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The time for a slow reader of stdout after a timeout.
 const LATE_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 const MAX_NOTICE_CHARS: usize = 1000;
@@ -53,7 +52,7 @@ pub(super) fn execute(args: &Run) -> Result<ExitCode, Failure> {
     };
     let mut wanted = agent_source::session_request(&args.session, &mut chosen, asks)?;
     let format = args.output;
-    // Titles of tools are in the raw updates, and are shown on a terminal.
+    // The titles of tool calls are shown on a terminal, and are only in the raw updates.
     wanted.config.raw = args.raw || (format == Output::Text && std::io::stderr().is_terminal());
     let settings = RunSettings { link: None, chosen, wanted, request, format, answers, questions };
     let (outcome, summary) = super::block_on(run(settings))?;
@@ -86,7 +85,6 @@ pub(super) async fn run_over_link(
 }
 
 struct RunSettings {
-    /// The link to a running agent.
     link: Option<Link>,
     chosen: SelectedAgent,
     wanted: SessionRequest,
@@ -96,7 +94,7 @@ struct RunSettings {
     questions: mpsc::Receiver<QueuedRequest>,
 }
 
-/// The state of a run, except for the agent.
+/// Everything that a run needs besides the agent.
 struct Conversation {
     interrupts: Interrupts,
     output_thread: OutputThread,
@@ -105,15 +103,13 @@ struct Conversation {
     answers: Option<Arc<StdinAnswers>>,
     reconnect_notice: ReconnectNotice,
     color: Color,
-    /// The time for a cancelled turn to end.
     grace: Duration,
-    /// The grace period after a timeout.
+    /// Time for a cancelled turn to end after `--timeout` has passed.
     late_grace: Duration,
-    /// The end of `--timeout`, and its value.
+    /// The time at which `--timeout` passes, and its value.
     deadline: Option<(Instant, Duration)>,
 }
 
-/// The reason why a run failed.
 enum RunFailure {
     Ended(Failure),
     /// A second signal asks for an immediate exit.
@@ -175,7 +171,7 @@ async fn run(settings: RunSettings) -> (Result<(), Failure>, Summary) {
     let outcome = match interrupts.unless_signal(finished).await {
         // A closed terminal accepts no output.
         Ok(Err(_)) if hung_up => outcome,
-        // The outcome is a consequence of this error, or will never be read.
+        // The outcome follows from this error, or will never be read.
         Ok(Err(error)) => Err(Failure::output_failed(&error)),
         Ok(Ok(())) => outcome,
         Err(signal) => Err(Failure::forced_exit(signal)),
@@ -190,7 +186,7 @@ impl Conversation {
         if chosen.demo {
             self.before_turn(agent_source::print_demo_notice(), Duration::ZERO).await?;
         }
-        // The client's own deadline must end the wait, because it provides the agent's stderr.
+        // The client itself must time out first, because its error includes the agent's stderr.
         let initialize = &mut chosen.agent.deadlines.initialize;
         *initialize = self.remaining().min(*initialize);
         let started = async {
@@ -206,7 +202,7 @@ impl Conversation {
         })?;
         self.reconnect_notice = chosen.reconnect_notice();
         self.summary.introduce(runtime.description());
-        // The agent's stderr is not shown, and the notice is for the user who starts it.
+        // The notice is for the user who starts the agent, and the agent's stderr is not shown.
         if let Some(notice) = runtime.description().raw["_meta"]["aip44"]["notice"].as_str() {
             self.print_note(format!("notice of the agent: {}", one_line(notice, MAX_NOTICE_CHARS))).await?;
         }
@@ -218,7 +214,7 @@ impl Conversation {
         if matches!(outcome, Err(RunFailure::Forced(_))) {
             return outcome;
         }
-        // A signal during cleanup asks for an immediate exit. The guardian then ends the agent.
+        // A signal during cleanup asks for an immediate exit. The guardian ends the agent then.
         let closing = async {
             let is_late =
                 matches!(&outcome, Err(RunFailure::Ended(failure)) if failure.code() == ExitStatus::Timeout);
@@ -242,7 +238,6 @@ impl Conversation {
         })
     }
 
-    /// Prints a note to stderr.
     async fn print_note(&mut self, words: String) -> Result<(), RunFailure> {
         let note = OutputPiece::Note(words);
         let shown = async { self.output_thread.reserve(&note).await.map(|room| room.send(note)) };
@@ -253,7 +248,8 @@ impl Conversation {
         }
     }
 
-    /// Runs `work` until `margin` after `--timeout`, or until a signal. There is no turn yet that could be cancelled.
+    /// Runs `work` until `margin` after `--timeout`, or until a signal. Used before the prompt, when there is
+    /// no turn to cancel.
     async fn before_turn<T>(
         &mut self,
         work: impl Future<Output = T>,
@@ -272,7 +268,6 @@ impl Conversation {
         Failure::startup_timeout(self.deadline.map(|(_, limit)| limit).unwrap_or_default())
     }
 
-    /// Returns the rest of `--timeout`.
     fn remaining(&self) -> Duration {
         self.deadline
             .map_or(Duration::MAX, |(deadline, _)| deadline.saturating_duration_since(Instant::now()))

@@ -72,7 +72,6 @@ use refusal_log::RefusalLog;
 use shutdown::Shutdown;
 use trust::TrustStore;
 
-/// The single turn of a client manifest, ready to run.
 struct ClientRun {
     manifest: LoadedManifest,
     log: Option<Log>,
@@ -95,7 +94,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let identities = Identities::load(args.identities.as_deref(), &manifest)?;
     let data = data_dir(args)?;
     let trust = TrustStore::open(&data, &manifest)?;
-    // Stdin is free if it does not carry the protocol, so a user can be asked there.
+    // If stdin does not carry the protocol, the gate can ask a user there.
     let is_free = role == Kind::Client || !listeners.is_empty();
     let is_approved_now =
         !args.approve && is_free && permission_prompt::is_possible(Output::Text) && trust.ask_consent();
@@ -113,7 +112,8 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         trust.approve(log.as_ref(), &who.id, id)?;
     } else {
         let notice = trust.pin_new(log.as_ref(), &who.id, id)?;
-        // The output of a single turn shows the notice itself, and a network client did not start this process.
+        // The output of a single turn shows the notice itself, and the user at a network client did not start
+        // this process.
         manifest.notice = notice.filter(|_| role != Kind::Client && listeners.is_empty());
     }
     let _presence = audit_log::announce(&manifest, log.as_ref())?;
@@ -154,7 +154,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     })?
 }
 
-/// An external agent has its own model.
+/// Fails if model flags are given for an external agent, which chooses its model itself.
 fn reject_model_flags(args: &Serve) -> Result<(), Failure> {
     let about_it = ModelArgs { config: None, ..args.model.clone() };
     if about_it == ModelArgs::default() {
@@ -164,7 +164,7 @@ fn reject_model_flags(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// Returns the directory for pins: that of the sessions, even if no sessions are stored.
+/// Returns the data directory for pins. It is the one for sessions, even if the operator stores none.
 fn data_dir(args: &Serve) -> Result<PathBuf, Failure> {
     let variables = Variables::of_process();
     let named = args.data_dir.clone().or_else(|| variables.get(environment::DATA_DIR).map(PathBuf::from));

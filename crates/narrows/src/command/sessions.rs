@@ -54,7 +54,7 @@ fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
         output::print_json(json!({ "sessionId": args.id, "wasListed": was_listed }))?;
         return Ok(ExitStatus::Success.exit_code());
     }
-    // An agent that lists no sessions gives the same answer for an unknown one.
+    // An agent that cannot list sessions gives the same answer for an unknown one.
     let unknown = if was_listed { "" } else { ", if the agent had it" };
     output::write_stderr(&format!("deleted session {}{unknown}\n", line(&args.id)));
     Ok(ExitStatus::Success.exit_code())
@@ -65,7 +65,8 @@ async fn delete(chosen: SelectedAgent, id: &str, agent: Option<&str>) -> Result<
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
     let can = runtime.description().can;
-    // Agents confirm the deletion of unknown sessions, so the list is checked first if there is one.
+    // Agents confirm the deletion of unknown sessions, so the session is first looked up in the list, if the
+    // agent has one.
     let known = match can.delete && can.list {
         true => runtime.list_sessions(None).await.map(Some),
         false => Ok(None),
@@ -103,8 +104,8 @@ async fn list(chosen: SelectedAgent, cwd: Option<&str>) -> Result<Vec<SessionSum
     Ok(sessions)
 }
 
-/// Removes sessions without a turn and counts them. They have no title. An agent that gives no titles at all is an
-/// exception, unless it is the built-in agent.
+/// Removes sessions without a turn, and returns their number. They are recognized by their missing title. If
+/// no session of the agent has a title, none is removed, unless the agent is the built-in one.
 fn hide_empty(sessions: &mut Vec<SessionSummary>, is_ours: bool) -> usize {
     if !is_ours && sessions.iter().all(|session| session.title.is_none()) {
         return 0;

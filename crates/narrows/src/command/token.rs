@@ -71,7 +71,8 @@ fn revoke(args: &TokenRevoke) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the result of `make` to a new private file, which exists before anything is made. A failed write is undone.
+/// Writes the result of `make` to a new private file. The file is created before `make` is called. If writing
+/// fails, `undo` is called.
 fn write(
     out: &Path,
     make: impl FnOnce() -> Result<String, Failure>,
@@ -88,13 +89,13 @@ fn write(
     let written = make().and_then(|token| {
         let written = file.write_all(format!("{token}\n").as_bytes()).and_then(|()| file.sync_all());
         written.map_err(|error| {
-            // The token was given to no one and must not stay valid.
+            // The token was not shown to any user, and must not stay valid.
             undo();
             failed(&error)
         })
     });
     if written.is_err() {
-        // The file is ours and useless.
+        // This call has created the file, and it is of no use.
         let _ = std::fs::remove_file(out);
     }
     written

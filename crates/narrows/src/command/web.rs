@@ -8,10 +8,8 @@ use narrows_remote::tls::TlsFiles;
 
 use crate::failure::Failure;
 
-/// Memory of a socket whose client is unknown, without TLS.
 const UNAUTHENTICATED_SOCKET_BYTES: usize = 32 << 10;
 
-/// Sockets that may have no identity with any memory budget.
 const MIN_UNAUTHENTICATED_SOCKETS: usize = 64;
 
 /// Returns the settings of a listener. `local` decides how local clients without a proof are identified.
@@ -73,7 +71,8 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
     }
 }
 
-/// Returns how many sockets may have no identity. With a memory budget they have an eighth of it, or twice that with TLS.
+/// Returns the limit of sockets without an identity: as many as fit into an eighth of the memory budget, or
+/// with TLS into a quarter. Without a budget there is no limit.
 fn max_unauthenticated_sockets(limits: &config::Limits) -> usize {
     match usize::try_from(limits.memory).unwrap_or(usize::MAX) {
         0 => usize::MAX,
@@ -81,7 +80,6 @@ fn max_unauthenticated_sockets(limits: &config::Limits) -> usize {
     }
 }
 
-/// Returns two listeners with the same address.
 pub(super) fn find_duplicate_listener(listen: &[Listen]) -> Option<(&ListenAddr, &ListenAddr)> {
     let mut pairs =
         listen.iter().enumerate().flat_map(|(at, one)| listen[..at].iter().map(|other| (&one.at, &other.at)));

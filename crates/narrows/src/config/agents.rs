@@ -11,7 +11,6 @@ use super::error::{ConfigError, Origin};
 use super::file::{string, texts};
 use crate::cli::{Protocol, value};
 
-/// The keys of `[agents.NAME]`.
 const AGENT_KEYS: &[&str] = &[
     "command",
     "env",
@@ -34,36 +33,27 @@ const AGENT_KEYS: &[&str] = &[
 /// The name of the built-in agent.
 pub(crate) const BUILT_IN: &str = "built-in";
 
-/// The names of agents that cannot be used, each with the error.
 pub(crate) type InvalidAgents = Vec<(String, ConfigError)>;
 
-/// A named agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AgentEntry {
     pub(crate) name: String,
-    /// The position of its table.
     pub(crate) origin: Option<Origin>,
     /// The program and its arguments; never empty.
     pub(crate) command: Vec<String>,
-    /// Variables added to its environment.
     pub(crate) env: Vec<(String, String)>,
-    /// `true` if it inherits only basic variables and `pass_env`.
     pub(crate) clean_env: bool,
     /// Patterns of the variables that it inherits with `clean_env`.
     pub(crate) pass_env: Vec<String>,
-    /// The access preset.
     pub(crate) access: Option<Access>,
     /// The program that runs the commands for which the agent asks permission.
     pub(crate) commands_run_by: CommandRunner,
-    /// The file of policy rules.
     pub(crate) policy: Option<PathBuf>,
     pub(crate) model: Option<String>,
     pub(crate) mode: Option<String>,
-    /// The file of MCP servers.
     pub(crate) mcp: Option<PathBuf>,
-    /// The protocol version to offer.
+    /// The protocol version that is offered in `initialize`.
     pub(crate) protocol: Option<Protocol>,
-    /// The scope of the usage that the agent reports.
     pub(crate) counted: Counted,
     /// Time for the agent to answer `initialize`.
     pub(crate) initialize_timeout: Option<Duration>,
@@ -71,11 +61,10 @@ pub(crate) struct AgentEntry {
     pub(crate) session_timeout: Option<Duration>,
     /// Time for the agent to end a canceled turn.
     pub(crate) cancel_grace: Option<Duration>,
-    /// The turn is canceled after this long without output; zero disables.
+    /// Time without output after which the turn is canceled; zero is no limit.
     pub(crate) silence_timeout: Option<Duration>,
 }
 
-/// Reads a named agent.
 pub(super) fn agent((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<AgentEntry> {
     if name == BUILT_IN {
         node.fail("is a reserved name", Some("it is the built-in agent".to_owned()));
@@ -144,7 +133,6 @@ fn environment(node: Item<'_>) -> Option<Vec<(String, String)>> {
     Some(variables)
 }
 
-/// Reads the program and its arguments. A URL is an error.
 fn command_of(node: Item<'_>) -> Option<Vec<String>> {
     let words = node.command()?;
     let url = &words[0];

@@ -16,7 +16,6 @@ fn parse(text: &str) -> Result<Vec<AgentEntry>, ConfigError> {
     }
 }
 
-/// Parses a file with one agent.
 #[track_caller]
 fn only(text: &str) -> AgentEntry {
     let [entry] = <[AgentEntry; 1]>::try_from(parse(text).expect(text)).expect("one agent");

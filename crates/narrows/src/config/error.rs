@@ -14,14 +14,12 @@ pub(crate) enum Origin {
         /// From 1.
         line: usize,
     },
-    /// An environment variable.
     Variable(Cow<'static, str>),
     /// A command-line option, with its hyphens.
     Flag(&'static str),
 }
 
 impl Origin {
-    /// Returns the position of a value in its file.
     pub(super) fn of_item(item: Item<'_>) -> Self {
         let line = item.findings.pos(item.node.at).line;
         Self::File { path: item.findings.file().into(), line }
@@ -42,7 +40,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {message}")]
 pub(crate) struct ConfigError {

@@ -20,7 +20,6 @@ pub(crate) const ENV_ENDPOINT: &str = "env";
 /// The name of the endpoint that `--base-url` describes.
 pub(crate) const FLAGS_ENDPOINT: &str = "flags";
 
-/// The keys outside any table.
 const TOP_LEVEL_KEYS: &[&str] = &[
     "default",
     "system",
@@ -35,7 +34,6 @@ const TOP_LEVEL_KEYS: &[&str] = &[
     "acp",
 ];
 
-/// The keys of `[endpoint.NAME]`.
 const ENDPOINT_KEYS: &[&str] = &[
     "base_url",
     "model",
@@ -57,26 +55,19 @@ const ENDPOINT_KEYS: &[&str] = &[
     "total_timeout",
 ];
 
-/// The keys of `[limits]`.
 const LIMITS_KEYS: &[&str] = &["requests_per_turn", "tool_timeout", "server_start_timeout"];
 
-/// The keys of `[acp]`.
 const ACP_KEYS: &[&str] = &["connect", "token_file", "ca", "cert", "key", "grace"];
 
-/// The settings of a `narrows.toml`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct File {
-    /// The name of the default endpoint.
     pub(crate) default_endpoint: Option<String>,
-    /// The system prompt of the built-in agent.
     pub(crate) system_prompt: Option<String>,
-    /// How failures of the model are reported to clients.
     pub(crate) errors: Option<Errors>,
-    /// The directory of stored sessions.
     pub(crate) data_dir: Option<PathBuf>,
-    /// `false`: sessions are not stored.
+    /// `false` if sessions are not stored.
     pub(crate) store: Option<bool>,
-    /// How long the demo model waits before each word.
+    /// The delay of the demo model before each word.
     pub(crate) pace: Option<Duration>,
     /// In the order of the file.
     pub(crate) endpoints: Vec<EndpointEntry>,
@@ -85,7 +76,7 @@ pub(crate) struct File {
     pub(crate) deadlines: Vec<(&'static str, Duration)>,
     /// In the order of the file.
     pub(crate) agents: Vec<AgentEntry>,
-    /// Agents that cannot be used. The error matters only to a command that names one.
+    /// Agents that cannot be used. Their errors concern only commands that name one of them.
     pub(crate) invalid_agents: InvalidAgents,
     pub(crate) acp: Acp,
     /// Warnings about keys in their old spelling.
@@ -99,25 +90,21 @@ pub(crate) struct Acp {
     pub(crate) remote: RemoteArgs,
 }
 
-/// An endpoint of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EndpointEntry {
     pub(crate) name: String,
-    /// The position of its table.
     pub(crate) origin: Origin,
     pub(crate) layer: Layer,
-    /// Why the endpoint cannot be used. The error matters only to a command that starts with this endpoint.
+    /// The reason why the endpoint cannot be used. An error only for a command that starts with this
+    /// endpoint.
     pub(crate) error: Option<ConfigError>,
 }
 
-/// The limits of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// The most requests to the model.
     pub(crate) requests_per_turn: Option<u32>,
-    /// Time for a tool call.
     pub(crate) tool_timeout: Option<Duration>,
-    /// Time for an MCP server to start.
     pub(crate) server_start_timeout: Option<Duration>,
 }
 
@@ -195,7 +182,6 @@ fn endpoints(node: Item<'_>, paths: Paths<'_>) -> Option<Vec<EndpointEntry>> {
     Some(node.table()?.entries().map(read).collect())
 }
 
-/// Reads the name of the default endpoint, which must be one of `endpoints`.
 fn read_default(node: Item<'_>, endpoints: &[EndpointEntry]) -> Option<String> {
     let name = node.text()?;
     let names = || endpoints.iter().map(|entry| entry.name.as_str());
@@ -253,7 +239,8 @@ fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Endpoint
     Some(EndpointEntry { name: name.to_owned(), origin: Origin::of_item(node), layer, error: None })
 }
 
-/// Reads the agents. Invalid ones are returned apart: they must not stop a command that does not use them.
+/// Reads the agents. Invalid ones are returned separately, because they must not stop a command that does not
+/// use them.
 fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, InvalidAgents)> {
     let (mut valid, mut invalid) = (Vec::new(), Vec::new());
     for (name, item) in node.table()?.entries() {

@@ -9,7 +9,8 @@ use super::layer::{HiddenText, Key, Layer};
 use super::variables::Variables;
 use crate::environment as env;
 
-/// Returns the API key of an endpoint, or why the configured one cannot be read. An empty key counts as none.
+/// Returns the API key of an endpoint. An empty key counts as none. The error is the reason why the
+/// configured key cannot be read.
 pub(super) fn find(layer: &Layer, variables: &Variables) -> Result<Option<HiddenText>, String> {
     let key = match &layer.key {
         Some(Key::Inline(key)) => Some(key.reveal().trim().to_owned().into()),
@@ -34,7 +35,7 @@ fn file(path: &Path) -> Result<HiddenText, String> {
     Ok(key.trim().to_owned().into())
 }
 
-/// Returns the variable that holds the key of an endpoint, if one does.
+/// Returns the name of the variable that holds the key of an endpoint, if there is one.
 pub(super) fn key_variable(layer: &Layer) -> Option<&str> {
     match &layer.key {
         Some(Key::Variable(name)) => Some(name),
@@ -43,7 +44,7 @@ pub(super) fn key_variable(layer: &Layer) -> Option<&str> {
     }
 }
 
-/// Returns the variable in which the provider documents its key.
+/// Returns the variable that the documentation of the provider names for its key.
 fn default_variable(layer: &Layer) -> Option<&'static str> {
     let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::from_url(&url));
     match layer.provider.or_else(of_url)? {

@@ -35,18 +35,14 @@ pub(crate) struct Header {
     pub(crate) value: HiddenText,
 }
 
-/// The source of an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// The key itself.
     Inline(HiddenText),
-    /// The environment variable that holds it.
     Variable(String),
-    /// The file that holds it. White space around it is removed.
+    /// The file that holds the key. White space around the key is removed.
     File(PathBuf),
 }
 
-/// The proxy to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Proxy {
     /// Connect directly, even if environment variables name a proxy.
@@ -56,13 +52,13 @@ pub(crate) enum Proxy {
 }
 
 impl From<String> for Proxy {
-    /// `none` means a direct connection.
+    /// Converts a setting: `none` means a direct connection.
     fn from(text: String) -> Self {
         if text == "none" { Self::None } else { Self::Through(text) }
     }
 }
 
-/// The settings of an endpoint from one source. A setting that it does not have is `None` or empty.
+/// The settings of an endpoint from one source. Absent settings are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Layer {
     pub(crate) base_url: Option<String>,
@@ -74,16 +70,12 @@ pub(crate) struct Layer {
     pub(crate) query: Vec<(String, String)>,
     /// The provider, if the URL does not tell it.
     pub(crate) provider: Option<Provider>,
-    /// The size of the model's context, in tokens.
+    /// In tokens.
     pub(crate) context_window: Option<u64>,
-    /// Certificates that are trusted besides those of the system.
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) proxy: Option<Proxy>,
-    /// The most tokens of an answer.
     pub(crate) max_tokens: Option<u64>,
-    /// The sampling temperature.
     pub(crate) temperature: Option<f64>,
-    /// The reasoning effort.
     pub(crate) effort: Option<Effort>,
     /// Time to connect.
     pub(crate) connect_timeout: Option<Duration>,
@@ -96,7 +88,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Returns these settings, with those of `below` where this layer has none.
+    /// Returns these settings, completed by those of `below`.
     pub(crate) fn over(self, below: Self) -> Self {
         Self {
             base_url: self.base_url.or(below.base_url),

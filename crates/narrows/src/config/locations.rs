@@ -10,10 +10,8 @@ use super::layer::Key;
 use super::variables::Variables;
 use crate::environment as env;
 
-/// The size limit of a configuration file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The result of loading the configuration file.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// `None` if there is no file.
@@ -21,7 +19,8 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Reads the configuration file: the one that an option or a variable names, or else the default one if it exists.
+/// Reads the configuration file: the one that an option or a variable names, otherwise the default one, if it
+/// exists.
 pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded, ConfigError> {
     let (path, named) = match (named, variables.get(env::CONFIG)) {
         (Some(path), _) => (path.to_owned(), Some(Origin::Flag("--config"))),
@@ -41,7 +40,7 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
             return Err(ConfigError::new(origin, format!("cannot read {path:?}: {error}")));
         }
     };
-    // Errors name the file, so its path must not depend on the current directory.
+    // The path appears in errors, so it must not depend on the current directory.
     let path = std::path::absolute(&path).unwrap_or(path);
     let file = File::parse(&path, &text, home(variables))?;
     let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Inline(_))));
@@ -62,7 +61,6 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
     Ok(Loaded { file: Some(file), warnings })
 }
 
-/// Returns the path of the default configuration file.
 pub(crate) fn default_file(variables: &Variables) -> Option<PathBuf> {
     Some(narrows_dir(variables, env::CONFIG_HOME, ".config")?.join("narrows.toml"))
 }
@@ -84,17 +82,16 @@ pub(crate) fn data_dir(variables: &Variables) -> Option<PathBuf> {
     narrows_dir(variables, env::DATA_HOME, ".local/share")
 }
 
-/// Returns the directory of sockets.
 pub(crate) fn runtime_dir(variables: &Variables) -> Option<PathBuf> {
     narrows_dir(variables, env::RUNTIME_DIR, ".local/state")
 }
 
-/// Returns the home directory of the user.
 pub(super) fn home(variables: &Variables) -> Option<&Path> {
     variables.get(env::HOME).map(Path::new).filter(|home| home.is_absolute())
 }
 
-/// Returns the directory `narrows` in the one that `variable` names, or else in `in_home` of the home directory.
+/// Returns the directory `narrows` in the directory that `variable` names, otherwise in `in_home` of the home
+/// directory.
 fn narrows_dir(variables: &Variables, variable: &str, in_home: &str) -> Option<PathBuf> {
     // The XDG specification says to ignore relative paths.
     let named = variables.get(variable).map(Path::new).filter(|path| path.is_absolute());

@@ -7,7 +7,8 @@ use url::{Host, Url};
 use super::variables::Variables;
 use crate::environment as env;
 
-/// Returns the proxy for `url`, and the variable that names it. Connections to this machine never use a proxy.
+/// Returns the URL of the proxy for `url`, and the variable that sets it. Connections to this machine use no
+/// proxy.
 pub(super) fn select(url: &str, variables: &Variables) -> Option<(String, &'static str)> {
     let url = Url::parse(url).ok()?;
     let scheme = match url.scheme() {
@@ -22,12 +23,12 @@ pub(super) fn select(url: &str, variables: &Variables) -> Option<(String, &'stat
     }
     let found = |name| get(name, variables).map(|proxy| (proxy, name));
     found(scheme).or_else(|| found(env::ALL_PROXY)).map(|(proxy, name)| {
-        // A host without a scheme is common in these variables.
+        // In these variables, the scheme is often left out.
         (if proxy.contains("://") { proxy } else { format!("http://{proxy}") }, name)
     })
 }
 
-/// Returns a variable. Its name in lower case has precedence.
+/// Returns the value of a variable. The lower-case form of its name has precedence.
 fn get(name: &str, variables: &Variables) -> Option<String> {
     let value = variables.get(&name.to_ascii_lowercase()).or_else(|| variables.get(name))?;
     value.to_str().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
@@ -55,7 +56,7 @@ fn is_listed(url: &Url, list: &str) -> bool {
             return is_in(host, network, length);
         }
         let (name, only) = match entry.rsplit_once(':') {
-            // More than one colon: an IPv6 address.
+            // Several colons mean an IPv6 address without a port.
             Some((name, number)) if !name.contains(':') => (name, number.parse().ok()),
             _ => (entry.as_str(), None),
         };
@@ -65,7 +66,6 @@ fn is_listed(url: &Url, list: &str) -> bool {
     })
 }
 
-/// Returns `true` if `host` is an address in the network.
 fn is_in(host: &str, network: &str, length: &str) -> bool {
     let parsed = (host.parse::<IpAddr>(), network.parse::<IpAddr>(), length.parse::<u32>());
     let (address, network, length, width) = match parsed {

@@ -14,57 +14,48 @@ use super::{key, locations, proxy};
 use crate::cli::{Errors, ModelArgs};
 use crate::environment as env;
 
-/// The base URL of the endpoint of the variables, if they do not name one.
+/// The base URL of the endpoint `env`, if no variable sets it.
 const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
 
-/// The model of the endpoint of the variables, if they do not name one.
+/// The model of the endpoint `env`, if no variable sets it.
 const DEFAULT_MODEL: &str = "gpt-4o";
 
 /// The model behind [`DEMO_URL`].
 const DEMO_MODEL: &str = "demo";
 
-/// Settings from command-line arguments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) model: ModelArgs,
-    /// How failures of the model are reported to clients.
     pub(crate) errors: Option<Errors>,
-    /// The directory of stored sessions.
     pub(crate) data_dir: Option<PathBuf>,
-    /// `true`: sessions are not stored.
+    /// `true` if sessions are not stored.
     pub(crate) no_store: bool,
 }
 
-/// An endpoint with its effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ResolvedEndpoint {
     pub(crate) name: String,
-    /// The source of its description.
     pub(crate) origin: Origin,
-    /// The API key.
     pub(crate) key: Option<HiddenText>,
-    /// The environment variable that names its proxy, if one does.
+    /// The environment variable that sets its proxy, if there is one.
     pub(crate) proxy_from: Option<&'static str>,
     /// All other settings. `base_url` and `model` are set.
     pub(crate) layer: Layer,
 }
 
-/// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resolved {
     /// The usable endpoints, the selected one first. Empty if none is configured.
     pub(crate) endpoints: Vec<ResolvedEndpoint>,
-    /// The system prompt.
     pub(crate) system_prompt: Option<String>,
-    /// How failures of the model are reported to clients.
     pub(crate) errors: Errors,
     /// The directory of stored sessions. `None`: sessions are not stored.
     pub(crate) data_dir: Option<PathBuf>,
-    /// How long the demo model waits before each word.
     pub(crate) pace: Option<Duration>,
     pub(crate) limits: Limits,
     pub(crate) warnings: Vec<String>,
-    /// Problems of the other endpoints: warnings only for a command in which these can be chosen.
+    /// Problems of the endpoints that are not selected. A command shows them as warnings if its user can
+    /// select these endpoints.
     pub(crate) deferred_warnings: Vec<String>,
 }
 
@@ -87,7 +78,8 @@ pub(crate) fn resolve(
         let name = entry.name.clone();
         match resolve_endpoint(entry, variables) {
             Ok(endpoint) => endpoints.push(endpoint),
-            // The endpoint is not needed now; it is an error once it is chosen.
+            // Only a warning, because another endpoint is selected. For a command that selects this one, it
+            // is an error.
             Err(error) => deferred_warnings.push(format!("the endpoint {name:?} is not used: {error}")),
         }
     }
@@ -106,7 +98,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// Returns the endpoint to start with. If it is one of `entries`, it is removed from them.
+/// Returns the endpoint to start with, and removes it from `entries` if it is one of them.
 fn take_first(
     flags: &ModelArgs,
     default: Option<&str>,
@@ -146,8 +138,8 @@ fn take_first(
             layer: of_variables.clone().over(defaults()),
             error: None,
         },
-        // Many machines have a key in the environment for other programs. A key alone must not redirect conversations from
-        // the endpoint of the file.
+        // Many users have an API key in the environment for other programs. A key alone must not move
+        // conversations away from the endpoint of the file.
         (None, Some(env)) if of_variables.base_url.is_none() && !entries.is_empty() => {
             let entry = entries.remove(default_index(default, entries));
             entries.push(env);
@@ -167,17 +159,17 @@ fn take_first(
         (None, None) if entries.is_empty() => return Ok(None),
         (None, None) => entries.remove(default_index(default, entries)),
     };
-    // Without an endpoint of their own, the variables apply to the selected one.
+    // If the variables do not describe an endpoint, they apply to the selected one.
     let between = if has_env { Layer::default() } else { of_variables };
     Ok(Some(EndpointEntry { layer: of_flags.over(between).over(below.layer), ..below }))
 }
 
-/// Returns the index of the default endpoint of the file: the one of this name, or else the first.
+/// Returns the index of the default endpoint of the file: the one with this name, otherwise the first.
 fn default_index(default: Option<&str>, entries: &[EndpointEntry]) -> usize {
     default.and_then(|name| entries.iter().position(|entry| entry.name == name)).unwrap_or(0)
 }
 
-/// Returns the defaults of an endpoint that variables or `--base-url` describe.
+/// Returns the default settings of an endpoint that variables or `--base-url` describe.
 fn defaults() -> Layer {
     Layer {
         base_url: Some(DEFAULT_BASE_URL.to_owned()),
@@ -186,7 +178,6 @@ fn defaults() -> Layer {
     }
 }
 
-/// Removes the endpoint of this name and returns it.
 fn take_named(
     entries: &mut Vec<EndpointEntry>,
     name: &str,
@@ -213,7 +204,7 @@ fn take_named(
     })
 }
 
-/// Returns the effective settings of an endpoint, or why it cannot be used.
+/// Returns the effective settings of an endpoint. The error is the reason why it cannot be used.
 fn resolve_endpoint(entry: EndpointEntry, variables: &Variables) -> Result<ResolvedEndpoint, ConfigError> {
     let EndpointEntry { name, origin, mut layer, error } = entry;
     if let Some(error) = error {

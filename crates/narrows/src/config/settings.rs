@@ -21,7 +21,8 @@ impl Resolved {
             let client = match Client::new(route.endpoint.clone()) {
                 Ok(client) => client,
                 Err(error) if routes.is_empty() => return Err(endpoint_error(chosen, flags, &error)),
-                // The endpoint is not needed now; it is an error once it is chosen.
+                // Only a warning, because another endpoint is selected. For a command that selects this one,
+                // it is an error.
                 Err(error) => {
                     let error = endpoint_error(chosen, &ModelArgs::default(), &error);
                     self.deferred_warnings
@@ -87,7 +88,7 @@ fn route(chosen: &ResolvedEndpoint) -> ModelRoute {
     }
 }
 
-/// Returns the error about an endpoint that the model client refuses, with the origin of the setting.
+/// Returns the error about an endpoint that the model client rejects, with the origin of the wrong setting.
 fn endpoint_error(chosen: &ResolvedEndpoint, flags: &ModelArgs, error: &EndpointError) -> ConfigError {
     let setting = match (error.setting.as_ref(), &chosen.layer.key) {
         ("key", Some(Key::File(_))) => "key_file".to_owned(),

@@ -8,7 +8,7 @@ use super::layer::{Key, Layer};
 use crate::cli::value;
 use crate::environment as env;
 
-/// Environment variables. An empty one counts as unset.
+/// The environment variables. An empty variable counts as unset.
 #[derive(Clone, Default)]
 pub(crate) struct Variables {
     all: BTreeMap<OsString, OsString>,
@@ -32,7 +32,6 @@ impl Variables {
         text.map(Some).ok_or_else(|| ConfigError::new(Origin::variable(name), "it is not UTF-8"))
     }
 
-    /// Returns a variable, parsed by `reading`.
     pub(crate) fn read<T>(
         &self,
         name: &'static str,
@@ -51,7 +50,7 @@ impl Variables {
     pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
         Ok(Layer {
             base_url: self.text(env::BASE_URL)?.map(str::to_owned),
-            // Only the name, so that an error can name the variable.
+            // Only the name of the variable, not its value, so that an error can name it.
             key: self.text(env::API_KEY)?.map(|_| Key::Variable(env::API_KEY.to_owned())),
             model: self.read(env::MODEL, value::model)?,
             max_tokens: self.read(env::MAX_TOKENS, value::tokens)?,

@@ -49,7 +49,6 @@ impl From<ClientError> for Failure {
 }
 
 impl Failure {
-    /// `--agent` names neither a configured agent nor a program.
     pub(crate) fn unknown_agent(wanted: &str, known: &[String]) -> Self {
         let wanted = line(wanted);
         let failure = Self::new(ExitStatus::Start, format!("unknown agent {wanted:?}"));
@@ -68,7 +67,6 @@ impl Failure {
 const MAX_LISTED_MODELS: usize = 10;
 
 impl Failure {
-    /// The endpoint does not list the required model.
     pub(crate) fn no_such_model(endpoint: &str, model: &str, listed: &[&str]) -> Self {
         let names: Vec<String> = listed.iter().take(MAX_LISTED_MODELS).map(|name| line(name)).collect();
         let more = match listed.len().saturating_sub(MAX_LISTED_MODELS) {
@@ -84,7 +82,6 @@ impl Failure {
         }
     }
 
-    /// The endpoint lists no models, so a required one cannot be checked.
     pub(crate) fn no_model_list(endpoint: &str, model: &str, reason: &str) -> Self {
         let message = format!("cannot check the model {model:?}: the endpoint {endpoint:?} lists no models");
         Self::new(ExitStatus::Agent, message)
@@ -93,7 +90,7 @@ impl Failure {
     }
 }
 
-/// Returns what the agent was asked for at `stage`.
+/// Describes the request that was sent to the agent at `stage`.
 fn stage_request(stage: Stage) -> &'static str {
     match stage {
         Stage::Start | Stage::Initialize => "`initialize`",
@@ -137,8 +134,8 @@ fn did_you_mean(near: &str) -> String {
     format!("did you mean {near:?}?")
 }
 
-/// Programs that are agents. Nothing else in PATH is suggested: with so many programs, almost any word is similar to
-/// one.
+/// Agents that are suggested for a misspelled name. Other programs in PATH are not suggested: there are so
+/// many that almost any word resembles one.
 const KNOWN_AGENTS: [&str; 18] = [
     "auggie",
     "claude-agent-acp",
@@ -160,7 +157,7 @@ const KNOWN_AGENTS: [&str; 18] = [
     "vibe-acp",
 ];
 
-/// Returns the likely intended value for an unknown program: the URL of a port, or a known agent.
+/// Returns a suggestion for an unknown program: the URL of a port, or a known agent with a similar name.
 fn similar_agent(wanted: &str) -> Option<String> {
     bare_address(wanted).or_else(|| nearest(wanted, KNOWN_AGENTS).map(str::to_owned))
 }
@@ -237,7 +234,8 @@ const NOT_AN_AGENT_HINT: &str =
 
 pub(super) const RETRY_LATER_HINT: &str = "the agent reports a temporary error; try again later";
 
-/// Returns who says that a retry may work, and when. Only a bus, or another narrows, names a condition.
+/// Returns a hint that a retry may work, with the reporter of the error and the delay. Only a bus, or another
+/// narrows, reports a condition.
 fn retry_hint(data: Option<&serde_json::Value>) -> String {
     let of = |key: &str| data.and_then(|data| data.get(key));
     match (of("condition"), of("retryAfterMs").and_then(serde_json::Value::as_u64)) {
@@ -247,7 +245,7 @@ fn retry_hint(data: Option<&serde_json::Value>) -> String {
     }
 }
 
-/// Describes lines that are not messages: how many, and the beginnings of the first.
+/// Returns a notice about lines that are not messages: their number, and the beginnings of the first.
 pub(crate) fn stray_lines_notice(lines: u64, first: &[String]) -> String {
     let words = match lines {
         1 => "1 line of its output was not a protocol message".to_owned(),
@@ -300,7 +298,6 @@ fn version_mismatch(unfit: &NegotiationError) -> Failure {
     }
 }
 
-/// The model request of the agent failed.
 pub(super) fn model_failed(fault: &Fault) -> Failure {
     let (words, url) = (line(&fault.message), line(&fault.url));
     let failure = match (url.is_empty(), words.is_empty()) {

@@ -34,7 +34,6 @@ impl Failure {
             .with_hint("use the current file of the log, such as audit/audit-log.jsonl, or its directory")
     }
 
-    /// A log does not verify.
     pub(crate) fn audit_log_invalid(path: &Path, report: &Report, bad: &Bad) -> Self {
         let Bad { segment, line: number, seq, why, detail, .. } = bad;
         let file = path.with_file_name(segment).display().to_string();
@@ -66,7 +65,6 @@ impl Failure {
         }
     }
 
-    /// There is no entry to sign.
     pub(crate) fn audit_log_empty(path: &Path) -> Self {
         Self::new(ExitStatus::Usage, format!("{path:?} has no entries to sign"))
     }
@@ -79,7 +77,6 @@ impl Failure {
         .with_hint("create one with `narrows audit head LOG --key FILE`")
     }
 
-    /// The signature of a head is invalid.
     pub(crate) fn audit_head_signature(path: &Path, signer: &PublicKey, error: SignatureError) -> Self {
         let failure = Self::new(ExitStatus::Agent, format!("--against: invalid signature of {path:?}"))
             .with_cause(&error);

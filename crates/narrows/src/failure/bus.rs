@@ -20,14 +20,13 @@ impl Failure {
             .with_hint("add --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio")
     }
 
-    /// Neither a configuration file nor a command is given.
     pub(crate) fn no_pool() -> Self {
         Self::new(ExitStatus::Usage, "no agent configured").with_hint(
             "add an agent after the options: `-- narrows acp`; or a configuration file: --config bus.toml",
         )
     }
 
-    /// Words precede `--`, or `--` is missing.
+    /// Reports words before `--`, or a missing `--`.
     pub(crate) fn unexpected_words(words: &[String]) -> Self {
         let first = words.first().map_or("", String::as_str);
         let failure =
@@ -95,7 +94,6 @@ impl Failure {
         }
     }
 
-    /// A listener names an unknown pool.
     pub(crate) fn unknown_pool<'a>(listen: &Listen, names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let wanted = listen.pool.as_deref().unwrap_or_default();
         let failure = Self::new(ExitStatus::Usage, line(&format!("{}: unknown pool {wanted:?}", listen.at)));
@@ -108,7 +106,6 @@ impl Failure {
         }
     }
 
-    /// The manifest of a pool cannot be served.
     pub(crate) fn unservable_manifest(manifest: &Path, first: &narrows_manifest::Finding) -> Self {
         let narrows_manifest::Finding { file, line: row, column, message, .. } = first;
         let what = format!("{}:{row}:{column}: {message}", file.display());
@@ -133,7 +130,8 @@ impl Failure {
         }
     }
 
-    /// A bus cannot be started or reloaded. `place` is the position of the affected pool's command in the file.
+    /// Returns the failure to start or reload a bus. `place` is the position of the affected pool's command
+    /// in the file.
     pub(crate) fn bus_start(error: &StartError, place: Option<&str>) -> Self {
         match error {
             StartError::Listen(error) => Self::listener(error),
@@ -173,7 +171,6 @@ impl Failure {
         }
     }
 
-    /// The bus ended unexpectedly.
     pub(crate) fn bus_failed(reason: &str) -> Self {
         Self::new(ExitStatus::Internal, format!("the bus failed: {}", line(reason)))
     }
@@ -196,7 +193,6 @@ impl Failure {
         })
     }
 
-    /// The admin API does not answer.
     pub(crate) fn bus_status(socket: &Path, error: &AskError) -> Self {
         let failure = Self::new(ExitStatus::Agent, line(&format!("{}: {error}", socket.display())));
         match error {

@@ -18,13 +18,13 @@ impl From<ConfigError> for Failure {
 }
 
 impl Failure {
-    /// Model flags without a configured endpoint.
+    /// Reports model flags without a configured endpoint.
     pub(crate) fn no_endpoint() -> Self {
         Self::new(ExitStatus::Usage, "model options are set, but no endpoint is configured")
             .with_hint("add --base-url URL, OPENAI_BASE_URL, or an endpoint in narrows.toml")
     }
 
-    /// Flags for the model of the built-in agent, while another agent is selected.
+    /// Reports flags for the model of the built-in agent, while another agent is selected.
     pub(crate) fn model_flags_for_other_agent(flags: &ModelArgs) -> Self {
         let words = flags.words().unwrap_or_default();
         let first = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();

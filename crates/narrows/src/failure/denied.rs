@@ -1,4 +1,4 @@
-//! Denied requests of an agent: who denied them, and what would allow them.
+//! Denied requests of an agent: the decider, and settings that would allow them.
 
 use serde_json::Value;
 
@@ -6,16 +6,16 @@ use super::{ExitStatus, Failure};
 use crate::render::{BY_ANSWER, BY_GATE, Refusal};
 use crate::terminal::line;
 
-/// An agent may be denied many requests; this bounds the hints.
+/// An agent may be denied any number of requests, so hints are given for the first ones only.
 const MAX_HINTS: usize = 3;
 
-/// The name of the rule that asks on behalf of a gate, as it is stored in decisions.
+/// The name of the rule that asks on behalf of a gate, as recorded in decisions.
 pub(crate) const GATE_RULES: &str = "the gate";
 
 const HOW_TO_ANSWER: &str = "run it in a terminal, or answer with --input events";
 
 impl Failure {
-    /// The agent finished, but requests were denied.
+    /// Fails if requests of a finished agent were denied.
     pub(crate) fn denied(refused: &[Refusal]) -> Result<(), Self> {
         let Some(first) = refused.first() else { return Ok(()) };
         let wanted = line(&first.wanted);
@@ -48,7 +48,7 @@ impl Failure {
     }
 }
 
-/// Returns the hint for a denied request: the decider, and what would allow it.
+/// Returns the hint for a denied request: the decider, and settings that would allow the request.
 fn denial_hint(refusal: &Refusal) -> String {
     let because = &refusal.because;
     let text = |key: &str| line(because[key].as_str().unwrap_or_default());
@@ -78,7 +78,7 @@ fn denial_hint(refusal: &Refusal) -> String {
              `narrows approve`"
                 .to_owned()
         }
-        // No preset answers approvals of a gate.
+        // No access preset replaces an approval of a gate.
         "approval" => format!(
             "the governance of the agent asks for permission, whatever --access is: {HOW_TO_ANSWER}, or answer with \
              a --policy rule that has `effect = \"allow\"`"
@@ -91,7 +91,7 @@ fn denial_hint(refusal: &Refusal) -> String {
         "preset" => {
             let (access, kind) = (text("access"), text("kind"));
             let about = match &refusal.mcp {
-                // The kind alone would allow far more.
+                // A rule for the kind alone would allow far more.
                 Some((server, tool)) => format!(", `server = {server:?}` and `tool = {tool:?}`"),
                 None => format!(" and `kind = \"{kind}\"`"),
             };

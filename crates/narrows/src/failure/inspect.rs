@@ -36,7 +36,7 @@ impl Failure {
         let late = matches!(*error.problem, Problem::Deadline(_));
         let mut failure = Self::from(error);
         if late && let Some(hint) = failure.hints.first_mut() {
-            // Its hint is about flags of `narrows run`.
+            // The default hint is about flags of `narrows run`.
             "if the agent starts slowly, allow more time: --timeout 2m".clone_into(hint);
         }
         failure
@@ -71,7 +71,7 @@ impl Failure {
         }
     }
 
-    /// An error in a configuration file, with the hint on a line of its own.
+    /// Reports an error in a configuration file, with the hint on a line of its own.
     pub(crate) fn config_finding(Finding { file, pos, message, hint, .. }: &Finding) -> Self {
         let failure = Self::new(ExitStatus::Usage, line(&format!("{file}:{pos}: {message}")));
         match hint {
@@ -80,7 +80,7 @@ impl Failure {
         }
     }
 
-    /// An error in a manifest, with the hint on a line of its own.
+    /// Reports an error in a manifest, with the hint on a line of its own.
     pub(crate) fn manifest_finding(what: String, finding: &narrows_manifest::Finding) -> Self {
         let failure = Self::new(ExitStatus::Usage, what);
         match &finding.hint {
@@ -97,12 +97,10 @@ impl Failure {
         )
     }
 
-    /// The recorded events cannot be read.
     pub(crate) fn record_unreadable(path: &Path, error: &io::Error) -> Self {
         Self::file_unreadable("--events", path, error)
     }
 
-    /// The file has no recorded events.
     pub(crate) fn not_a_record(path: &Path) -> Self {
         Self::new(ExitStatus::Usage, format!("no events in {path:?}"))
             .with_hint("record a run with `narrows run --output events`")

@@ -16,14 +16,13 @@ impl Failure {
         )
     }
 
-    /// A certificate without a key, or a key without a certificate.
+    /// Reports a certificate without a key, or a key without a certificate.
     pub(crate) fn incomplete_key_pair(what: &str, path: &Path, missing: &str) -> Self {
         Self::new(ExitStatus::Usage, format!("the {what} {path:?} needs {missing}")).with_hint(
             "set both: --cert and --key, NARROWS_CERT_FILE and NARROWS_KEY_FILE, or `cert` and `key` in [acp]",
         )
     }
 
-    /// A flag for remote agents was given for a local one.
     pub(crate) fn remote_only_flag(flag: &str, agent: &str) -> Self {
         Self::new(
             ExitStatus::Usage,
@@ -32,7 +31,6 @@ impl Failure {
         .with_hint("use a URL for a remote agent: --agent wss://HOST/acp")
     }
 
-    /// A flag for local processes was given for a remote agent.
     pub(crate) fn local_only_flag(flag: &str, target: &Target) -> Self {
         Self::new(
             ExitStatus::Usage,
@@ -41,7 +39,6 @@ impl Failure {
         .with_hint("set its environment on its host")
     }
 
-    /// The directory of a remote agent is not absolute.
     pub(crate) fn relative_remote_directory(directory: &Path) -> Self {
         Self::new(
             ExitStatus::Usage,
@@ -56,7 +53,6 @@ impl Failure {
             .with_hint(format!("fix or unset {name}"))
     }
 
-    /// `narrows agents --probe` does not support remote agents.
     pub(crate) fn remote_probe_unsupported(wanted: &str) -> Self {
         Self::new(
             ExitStatus::Usage,
@@ -153,7 +149,7 @@ fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Fail
             failure.with_hint("add a token: --token-file PATH; `narrows token new NAME --file FILE` on the server \
                                creates one")
         }
-        // Other refusals state their own reason.
+        // Other refusals of the server state their reason.
         DialError::Forbidden { words } if words.as_ref().is_none_or(|words| words.contains("host")) => {
             failure.with_hint("use a host name that the server accepts, as listed in `hosts` of its bus.toml")
         }

@@ -1,4 +1,4 @@
-//! Failures of turns that started.
+//! Failures of turns that have started.
 
 use std::time::Duration;
 
@@ -17,27 +17,23 @@ use crate::terminal::line;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelReason {
     Signal(Signal),
-    /// The program that reads our events cancelled it.
+    /// The program that reads the events cancelled the turn.
     Program,
-    /// The answer exceeds the size of one JSON object.
+    /// The answer exceeds the size limit of one JSON object.
     TooLong,
-    /// Stdout cannot be written.
     Output,
 }
 
-/// The limits of a turn, for messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLimits {
-    /// The time limit of the turn.
     pub(crate) turn: Option<Duration>,
-    /// The time a cancelled turn has to end.
+    /// Time for a cancelled turn to end.
     pub(crate) grace: Duration,
-    /// The fate of an agent that does not stop.
     pub(crate) unstopped_agent: UnstoppedAgent,
 }
 
 impl Failure {
-    /// Returns the failure of a run that did not end well.
+    /// Fails if a run did not end well.
     pub(crate) fn from_run(result: &RunResult, limits: RunLimits) -> Result<(), Self> {
         match (result.status, &result.error) {
             (Status::Success, _) => Ok(()),
@@ -106,24 +102,22 @@ impl Failure {
         Self { stderr, ..failure }
     }
 
-    /// `--timeout` passed before the prompt was sent.
     pub(crate) fn startup_timeout(limit: Duration) -> Self {
         Self::new(ExitStatus::Timeout, format!("the agent was not ready within --timeout of {limit:?}"))
             .with_hint("allow more time with --timeout, or omit it")
     }
 
-    /// Adds the end of the agent's stderr, unless there is one.
+    /// Adds the end of the agent's stderr, unless the failure has one already.
     pub(crate) fn with_stderr(self, stderr: &str) -> Self {
         if self.stderr.is_empty() { Self { stderr: stderr.to_owned(), ..self } } else { self }
     }
 
-    /// The agent exited between turns.
     pub(crate) fn agent_exited_idle() -> Self {
         let words = "the agent exited while it was idle";
         Self { is_agent_lost: true, ..Self::new(ExitStatus::Agent, words) }
     }
 
-    /// The prompt got an error response.
+    /// Returns the failure of a prompt that was answered with an error.
     fn prompt_error(words: &str, data: &Value) -> Self {
         let code = data["code"].as_i64().unwrap_or(0);
         let inner = Some(data["data"].clone()).filter(|inner| !inner.is_null());
@@ -159,7 +153,6 @@ impl Failure {
         Err(Self::new(ExitStatus::Limit, format!("the answer is incomplete: {}", lost.join(", "))))
     }
 
-    /// The answer does not match the schema.
     pub(crate) fn schema_mismatch(result: &RunResult, format: Output) -> Self {
         let retries = match result.prompts {
             0 | 1 => "",
@@ -177,7 +170,7 @@ impl Failure {
         }
     }
 
-    /// Adds what happened to an agent that did not stop after its turn was cancelled.
+    /// Adds the fate of an agent that did not stop after its turn was cancelled.
     pub(crate) fn with_unstopped_agent(self, result: &RunResult, limits: RunLimits) -> Self {
         if result.stop_reason.is_some() {
             return self;
@@ -196,7 +189,6 @@ impl Failure {
         Self { message: format!("{}; {ended}", self.message), ..self }
     }
 
-    /// A turn that this client cancelled.
     pub(crate) fn cancelled(why: CancelReason) -> Self {
         match why {
             CancelReason::Program | CancelReason::Signal(Signal::Interrupt) => {
@@ -214,7 +206,6 @@ impl Failure {
         }
     }
 
-    /// A second signal asks for an immediate exit.
     pub(crate) fn forced_exit(signal: Signal) -> Self {
         Self::cancelled(CancelReason::Signal(signal))
     }

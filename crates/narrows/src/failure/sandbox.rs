@@ -6,13 +6,12 @@ use super::{ExitStatus, Failure};
 use crate::terminal::line;
 
 impl Failure {
-    /// Part of a manifest cannot be enforced.
     pub(crate) fn unenforceable(refused: &dyn Error, code: &str, hint: &str) -> Self {
         let message = format!("not serving: {refused} ({code})");
         Self::new(ExitStatus::Start, line(&message)).with_hint(line(hint))
     }
 
-    /// A sandboxed agent in a proxy chain: the conductor starts it, outside the sandbox.
+    /// Reports a sandboxed agent in a proxy chain: the conductor starts it, outside of the sandbox.
     pub(crate) fn sandboxed_in_chain() -> Self {
         let message = "not serving: tier sandboxed cannot be enforced in a proxy chain, where the conductor starts \
                        the agent (sandbox_unenforceable)";
@@ -26,7 +25,7 @@ impl Failure {
         Self::new(ExitStatus::Start, line(&message)).with_hint(line(what))
     }
 
-    /// The agent exceeded the lifetime of its runner.
+    /// Reports that the agent was ended at the end of the lifetime that its runner allows.
     pub(crate) fn lifetime_exceeded(agent: &str) -> Self {
         let message = format!("the agent {agent:?} was stopped: it exceeded limits.timeout_ms");
         Self::new(ExitStatus::Limit, line(&message))

@@ -20,13 +20,12 @@ pub(crate) const IDENTITIES_HINT: &str =
     "use this form: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]";
 
 impl Failure {
-    /// A client manifest without a prompt.
     pub(crate) fn prompt_required() -> Self {
         Self::new(ExitStatus::Usage, "a manifest of kind client needs a prompt")
             .with_hint("pass the prompt after `--`: narrows serve ACP.md -- \"Hello\"")
     }
 
-    /// A prompt for a manifest whose client sends the prompts.
+    /// Reports a prompt for a manifest whose client sends the prompts.
     pub(crate) fn unexpected_prompt(kind: &str) -> Self {
         Self::new(
             ExitStatus::Usage,
@@ -34,37 +33,31 @@ impl Failure {
         )
     }
 
-    /// A server manifest without an operator.
     pub(crate) fn no_operator() -> Self {
         Self::new(ExitStatus::Usage, "a manifest of kind server needs an operator")
             .with_hint("add an OPERATOR.md, and metadata.aip44.operator: ./OPERATOR.md to the ACP.md")
     }
 
-    /// The built-in agent ended by itself.
     pub(crate) fn operator_exited() -> Self {
         Self::new(ExitStatus::Internal, "the built-in agent stopped unexpectedly")
     }
 
-    /// The manifest requires WebSocket, and no such listener is given.
     pub(crate) fn websocket_required() -> Self {
         Self::new(ExitStatus::Usage, "the manifest requires WebSocket")
             .with_hint("add --listen ws://127.0.0.1:8787/acp, or transport: [stdio, websocket] to the ACP.md")
     }
 
-    /// Flags for HTTP and WebSocket without such a listener.
     pub(crate) fn no_web_listener() -> Self {
         let flags = "--tokens, --cert, --key, --client-ca, --host, --origin and --limit";
         Self::new(ExitStatus::Usage, format!("{flags} need an HTTP or WebSocket listener"))
             .with_hint("add --listen ws://127.0.0.1:8787/acp")
     }
 
-    /// A TLS listener without a certificate.
     pub(crate) fn certificate_missing(web: &Web) -> Self {
         Self::new(ExitStatus::Usage, line(&format!("{web} needs a certificate")))
             .with_hint("add --cert cert.pem --key key.pem")
     }
 
-    /// A certificate without a TLS listener.
     pub(crate) fn certificate_unused() -> Self {
         Self::new(ExitStatus::Usage, "--cert and --key need --listen wss:// or https://")
     }
@@ -74,13 +67,12 @@ impl Failure {
             .with_hint(tls_hint(error))
     }
 
-    /// A listener is reachable from other machines without authentication or encryption.
     pub(crate) fn unauthenticated_listener(web: &Web) -> Self {
         Self::new(ExitStatus::Usage, line(&format!("{web} is reachable from other machines")))
             .with_hint("use wss:// or https:// with --cert and --key, and --tokens or --client-ca")
     }
 
-    /// A credential file is in the workspace, where the agent could read or change it.
+    /// Reports a credential file in the workspace, where the agent could read or change it.
     pub(crate) fn file_in_workspace(flag: &str, path: &Path) -> Self {
         let shown = path.display().to_string();
         Self::new(
@@ -90,17 +82,15 @@ impl Failure {
         .with_hint("move it out of the workspace")
     }
 
-    /// A client manifest has no listeners.
     pub(crate) fn listener_for_client() -> Self {
         Self::new(ExitStatus::Usage, "a manifest of kind client runs one turn and has no listeners")
     }
 
-    /// A pool was named, and only a bus has pools.
     pub(crate) fn pool_without_bus(pool: &str) -> Self {
         Self::new(ExitStatus::Usage, line(&format!("--listen names pool {pool:?}, but only a bus has pools")))
     }
 
-    /// The identities file is in the workspace, where the agent could change it.
+    /// Reports an identities file in the workspace, where the agent could change it.
     pub(crate) fn identities_in_workspace(path: &Path) -> Self {
         let message =
             format!("{:?} is in the workspace, where an agent could change it", path.display().to_string());
@@ -117,7 +107,6 @@ impl Failure {
         }
     }
 
-    /// A listener for clients or approvers cannot be opened.
     pub(crate) fn serve_listener(error: &ListenError) -> Self {
         match error {
             ListenError::InUse(_) => Self::new(ExitStatus::Usage, line(&error.to_string()))
@@ -145,7 +134,7 @@ impl Failure {
             .with_hint("create it, accessible to the signers: install -d -m 750 -g GROUP DIR")
     }
 
-    /// The admin socket is in the workspace, where the agent could replace it.
+    /// Reports an admin socket in the workspace, where the agent could replace it.
     pub(crate) fn admin_socket_in_workspace(path: &Path) -> Self {
         let message =
             format!("{:?} is in the workspace, where an agent could replace it", path.display().to_string());
@@ -153,7 +142,7 @@ impl Failure {
             .with_hint("use a path outside of the workspace for --admin-socket, such as below /run")
     }
 
-    /// An admin socket for a manifest without governance: no approval will ever be pending.
+    /// Reports an admin socket for a manifest without governance, which never has pending approvals.
     pub(crate) fn admin_socket_ungoverned() -> Self {
         Self::new(ExitStatus::Usage, "--admin-socket is for approvals, but the manifest has no governance")
             .with_hint(
@@ -178,18 +167,16 @@ impl Failure {
         Self::new(ExitStatus::Internal, "cannot read the session owners").with_cause(error)
     }
 
-    /// `--for-bus` without a bus: the first line does not identify a client.
+    /// Reports `--for-bus` without a bus: the first line does not identify a client.
     pub(crate) fn not_started_by_bus() -> Self {
         Self::new(ExitStatus::Usage, "--for-bus needs a bus, which names the client first")
     }
 
-    /// A governed manifest without an audit log.
     pub(crate) fn audit_log_required() -> Self {
         Self::new(ExitStatus::Usage, "a governed manifest needs an audit log")
             .with_hint("remove metadata.aip44.audit.kind: off from the ACP.md")
     }
 
-    /// The audit log would be outside of the workspace.
     pub(crate) fn audit_log_outside_workspace(path: &Path, outside: &PathRefusal) -> Self {
         Self::new(
             ExitStatus::Usage,
@@ -223,7 +210,6 @@ impl Failure {
         .with_hint("add --data-dir DIR")
     }
 
-    /// The manifest differs from its pinned version.
     pub(crate) fn manifest_changed(manifest: &Path, files: &[String]) -> Self {
         let message = format!("{} has untrusted changes: {}", manifest.display(), files.join(", "));
         let command = format!("narrows serve --approve {}", manifest.display());
@@ -236,7 +222,6 @@ impl Failure {
         Self::new(ExitStatus::Internal, line(&message)).with_cause(error)
     }
 
-    /// A memory file is corrupt or unreadable.
     pub(crate) fn memory_invalid(path: &Path, error: &dyn std::error::Error) -> Self {
         let message = format!("memory-poisoned: {:?} is not as it was written", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message)).with_cause(error).with_hint(
@@ -265,7 +250,6 @@ impl Failure {
         .with_hint("use a directory, as uri: ./memory or file:///path, and a plain word as namespace")
     }
 
-    /// The admin socket of a gate does not answer.
     pub(crate) fn gate_unreachable(socket: &Path, error: &io::Error) -> Self {
         let message = format!("no server answers on {:?}", socket.display().to_string());
         let failure = Self::new(ExitStatus::Start, line(&message)).with_cause(error);
@@ -311,7 +295,6 @@ impl Failure {
         )
     }
 
-    /// The installed agent has a version outside of the range in its manifest.
     pub(crate) fn agent_version_mismatch(agent: &str, command: &str, error: &VersionError) -> Self {
         Self::new(
             ExitStatus::Start,
@@ -330,20 +313,18 @@ impl Failure {
         failure
     }
 
-    /// A sandboxed agent exited; it may lack a file that is not mounted.
+    /// Reports that a sandboxed agent exited. It may lack a file that is not mounted.
     pub(crate) fn sandboxed_agent_exited(agent: &str, reason: &CloseReason) -> Self {
         Self::agent_exited(agent, reason).with_hint(
             "mount missing files: the sandbox contains the system, the mounts, and the program itself",
         )
     }
 
-    /// The gate ended the agent.
     pub(crate) fn agent_ended(agent: &str, why: &str) -> Self {
         Self::new(ExitStatus::Agent, line(&format!("the agent {agent:?} was stopped: {why}")))
             .with_hint("see what it did in the audit log: narrows audit show")
     }
 
-    /// The agent of a proxy chain cannot be ended, so the bridge leaves the chain.
     pub(crate) fn chain_closed(why: &str) -> Self {
         Self::new(ExitStatus::Agent, line(&format!("left the proxy chain because of the agent: {why}")))
             .with_hint("see what it did in the audit log: narrows audit show")

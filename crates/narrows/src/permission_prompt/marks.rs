@@ -1,6 +1,7 @@
 //! Combining characters of Unicode.
 
-/// Returns `true` for combining marks of every script. A run of them would cover the rows around it.
+/// Returns `true` for combining marks of every script. Many of them in a row would cover the rows around
+/// them.
 pub(super) fn is_combining(letter: char) -> bool {
     let index = COMBINING.partition_point(|(first, _)| *first <= letter);
     index > 0 && letter <= COMBINING[index - 1].1

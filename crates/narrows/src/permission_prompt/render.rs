@@ -1,7 +1,8 @@
 //! Renders a permission request for a terminal.
 //!
-//! The agent's text comes first and is bounded. The judged facts come last, directly above the keys, so that nothing
-//! scrolls them away: the tool, the kinds, all paths, the variables, the command and its directory.
+//! The agent's text comes first, and its length is bounded. The judged facts come last, directly above the
+//! keys, so that they cannot be scrolled away: the tool, the kinds, all paths, the variables, the command and
+//! its directory.
 
 use std::borrow::Cow;
 
@@ -14,7 +15,8 @@ use super::visible::{Rows, truncate, visible};
 use crate::render::change::differing;
 use crate::terminal::{Color, Style};
 
-/// Bounds the judged facts and the input. A longer request cannot be allowed: users must see what they allow.
+/// Most characters of the judged facts and the input. A longer request can only be rejected, because users
+/// must see all that they allow.
 const MAX_SHOWN_CHARS: usize = 4000;
 
 const MAX_TITLE_CHARS: usize = 200;
@@ -22,27 +24,24 @@ const MAX_DESCRIPTION_CHARS: usize = 400;
 const MAX_REASON_CHARS: usize = 400;
 const MAX_OPTION_NAME_CHARS: usize = 40;
 
-/// Options that can be selected by a number.
+/// Most options that can be selected by a number.
 pub(super) const MAX_OPTIONS: usize = 6;
 
-/// Bounds of file changes: their number, their lines, and the length of a line.
+/// Limits for shown file changes: their number, their lines, and the characters of a line.
 const MAX_CHANGES: usize = 3;
 const MAX_CHANGE_LINES: usize = 12;
 const MAX_CHANGE_LINE_CHARS: usize = 160;
 
-/// The size of a terminal, in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) rows: usize,
     pub(super) columns: usize,
 }
 
-/// A rendered request.
 pub(super) struct Rendered {
     pub(super) question: String,
-    /// The keys that answer it, and the prompt.
     pub(super) keys: String,
-    /// The request is shown completely and unambiguously, so it can be allowed.
+    /// `true` if the request is shown completely and unambiguously. Otherwise it can only be rejected.
     pub(super) is_whole: bool,
 }
 
@@ -90,7 +89,6 @@ pub(super) fn render(
     Rendered { question: page.rows.into_text(), keys, is_whole: incomplete.is_none() }
 }
 
-/// The reason why a request can only be rejected.
 #[derive(Clone, Copy)]
 enum IncompleteReason {
     TooLong,
@@ -103,7 +101,7 @@ struct Page {
 }
 
 impl Page {
-    /// Adds a row if there is a text, which must be [`visible`].
+    /// Adds a row unless `text` is empty. `text` must come from [`visible`].
     fn row(&mut self, label: &str, text: &str) {
         if !text.is_empty() {
             let painted = self.color.paint(Style::Dim, &format!("{label}:")).into_owned();
@@ -111,7 +109,7 @@ impl Page {
         }
     }
 
-    /// Adds the agent's text besides the title.
+    /// Adds the text of the agent that follows the title.
     fn agent_claims(&mut self, question: &PermissionRequest, source: ApprovalSource) {
         let Some(Approval { id, reason }) = &question.approval else {
             if let Some(description) = &question.description {
@@ -119,7 +117,7 @@ impl Page {
             }
             return;
         };
-        // The command is meant to be copied into a shell.
+        // The user is meant to copy the command into a shell, so an unusual id is not shown in it.
         let is_plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let elsewhere = match is_plain {
             true => format!(
@@ -136,7 +134,6 @@ impl Page {
         }
     }
 
-    /// Adds the beginning of a file's new text.
     fn file_change(&mut self, file_change: &FileChange) {
         let FileChange { path, old_text, new_text } = file_change;
         match path {
@@ -162,13 +159,13 @@ impl Page {
     }
 }
 
-/// Quotes and truncates text of the agent. It cannot contain anything that looks like the closing quote.
+/// Quotes and truncates text of the agent. The result contains nothing that looks like the closing quote.
 fn quoted(text: &str, max_chars: usize) -> String {
     let text = truncate(&visible(text.trim()), max_chars);
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace("⟨\\\\", "⟨\\"))
 }
 
-/// Returns the reason for the request. A reason given by the agent does not count.
+/// Returns the reason for the request. A reason that the agent gives is ignored.
 fn reason_text(question: &PermissionRequest, source: ApprovalSource) -> String {
     match (&question.approval, &question.decision.because) {
         _ if question.problem.is_some() => "the request is ambiguous, so no rule can allow it".to_owned(),
@@ -210,7 +207,7 @@ impl Facts {
         Self { input: remaining_input(question), rows }
     }
 
-    /// Returns `true` if everything fits.
+    /// Returns `true` if the facts fit into the limit.
     fn is_short(&self) -> bool {
         let length = |text: &str| visible(text).chars().count();
         length(&self.input) <= MAX_SHOWN_CHARS
@@ -218,7 +215,6 @@ impl Facts {
     }
 }
 
-/// Adds all judged facts of an action.
 fn add_subject(rows: &mut Vec<(&'static str, String)>, action: &Action) {
     rows.extend(action.server.clone().map(|server| ("MCP server", server)));
     rows.extend(action.tool.clone().map(|tool| ("tool", tool)));
@@ -251,8 +247,8 @@ fn shell_quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned)
 }
 
-/// Returns the input without what the rows of a command show. Everything else is shown, understood or not; arguments
-/// of MCP tools always are.
+/// Returns the part of the input that the rows of a command do not show. All other members are included,
+/// known or not, and the arguments of MCP tools always.
 fn remaining_input(question: &PermissionRequest) -> String {
     let input = &question.input;
     let (Some(fields), [Action { server: None, command: Some(command), cwd, env, .. }]) =
@@ -277,7 +273,8 @@ fn remaining_input(question: &PermissionRequest) -> String {
     if rest.is_empty() { String::new() } else { Value::Object(rest).to_string() }
 }
 
-/// Explains the keys by the kinds of the options, because option names come from the agent.
+/// Returns the explanation of the keys. It is based on the kinds of the options, because the agent chooses
+/// their names.
 fn key_help(
     question: &PermissionRequest,
     incomplete: Option<IncompleteReason>,
@@ -314,7 +311,7 @@ fn key_help(
     rows.into_text() + prompt
 }
 
-/// Returns what an option does, and the agent's name for it.
+/// Returns the effect of an option, and the agent's name for it.
 fn option_meaning(option: &PermissionOption) -> String {
     let name = quoted(&option.name, MAX_OPTION_NAME_CHARS);
     match option.kind.as_str() {

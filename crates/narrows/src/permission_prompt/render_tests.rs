@@ -53,7 +53,7 @@ fn a_prompt_shows_reason_subject_and_keys() {
 
 #[test]
 fn every_judged_fact_is_a_row() {
-    // A command does not hide the server, the tool and other arguments.
+    // A command must not hide the server, the tool and other arguments.
     let arguments = json!({"command": "ls -l", "repo": "prod"});
     let action = Action::mcp("github", "delete_repo", &arguments);
     check(
@@ -61,7 +61,7 @@ fn every_judged_fact_is_a_row() {
         "  input: {\"command\":\"ls -l\",\"repo\":\"prod\"}\n  MCP server: github\n  tool: delete_repo\n  \
          what: execute, other\n  command: ls -l⟨\\n⟩repo: \"prod\"\n",
     );
-    // Nor do files.
+    // Nor must paths of files.
     check(
         &question("execute", json!({"command": "ls"}), &["/w/Makefile"]),
         "  what: execute\n  file: /w/Makefile\n  command: ls\n",
@@ -120,7 +120,7 @@ fn file_changes_are_shown_and_truncation_is_marked() {
     assert!(rendered(vec![change(Some("a"), "a\n")]).contains("only line ends change"));
 }
 
-/// On a terminal of 24 rows the facts are visible, whatever the agent adds.
+/// The terminal has 24 rows.
 #[test]
 fn agent_text_neither_hides_nor_imitates_the_facts() {
     let fake = |width: usize| {
@@ -174,7 +174,7 @@ fn a_truncated_request_cannot_be_allowed() {
         let Rendered { keys, is_whole, question } =
             render(&question, ApprovalSource::Unproven, Color::off(), SIZE);
         assert!(!is_whole);
-        // The rendering takes little more than its bound.
+        // The rendering is a little longer than the limit for its content.
         assert!(question.len() < 3 * MAX_SHOWN_CHARS, "{question}");
         assert!(keys.ends_with("[n] no, or Enter\nReject it? ") && !keys.contains("yes"), "{keys}");
     }

@@ -1,19 +1,22 @@
 //! Makes text of an agent visible: every character is shown, and no row looks like another one.
 //!
-//! The author of a text must not decide where rows begin: text that the terminal wraps could start a row with `what:
-//! git status`. Rows are therefore broken here, and each begins with a label or a mark of the prompt.
+//! The author of a text must not decide where rows begin: otherwise text that the terminal wraps could start
+//! a row with `what: git status`. Rows are therefore broken here, and each begins with a label or a mark of
+//! the prompt.
 //!
-//! Escapes are written between `⟨` and `⟩`, and these two are always escaped themselves. So a line end, `⟨\n⟩`, and the
-//! two characters `\n` never look alike, and backslashes stay as they are in commands and JSON.
+//! Escapes are written between `⟨` and `⟩`, and these two characters are themselves always escaped. So a line
+//! end, shown as `⟨\n⟩`, never looks like the two characters `\n`, and backslashes in commands and JSON stay
+//! as they are.
 
 use narrows_base::text::is_hidden;
 
 use super::marks::is_combining;
 
-/// Longer runs of blanks are counted, so that the text after them stays in sight.
+/// Longest run of blanks that is shown as it is. A longer one is replaced by its length, so that the text
+/// after it stays visible.
 const MAX_BLANKS: usize = 8;
 
-/// More combining marks on one letter are escaped: they would cover the rows around it.
+/// Most combining marks that one letter may have. More would cover the rows around it, so they are escaped.
 const MAX_MARKS: usize = 2;
 
 const MIN_COLUMNS: usize = 20;
@@ -21,8 +24,9 @@ const MIN_COLUMNS: usize = 20;
 /// Begins a continued row.
 const CONTINUATION: &str = "  │ ";
 
-/// Returns `text` on one line with line ends, tabs, long runs of blanks and invisible characters escaped. Must not be
-/// applied twice: a command on a second line must not look like part of a comment on the first.
+/// Returns `text` on one line. Line ends, tabs, long runs of blanks and invisible characters are escaped, so
+/// that a command on a second line does not look like part of a comment on the first. Must not be applied
+/// twice.
 pub(super) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -56,7 +60,6 @@ pub(super) fn truncate(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// Returns `true` for the marks around escapes and for lookalikes.
 fn is_bracket(c: char) -> bool {
     matches!(
         c,
@@ -73,7 +76,7 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn new(columns: usize) -> Self {
-        // A full row can make a terminal begin another.
+        // One column less: a full row would make some terminals begin another.
         Self { columns: columns.max(MIN_COLUMNS) - 1, text: String::new() }
     }
 
@@ -82,7 +85,7 @@ impl Rows {
         self.text.push_str(label);
         let mut column = width;
         for letter in text.chars() {
-            // Some letters are narrower. An early line break does no harm.
+            // Some letters are narrower. A row that is broken too early does no harm.
             let cells = if letter.is_ascii() { 1 } else { 2 };
             if column + cells > self.columns {
                 self.text.push('\n');
@@ -114,7 +117,7 @@ mod tests {
     fn invisible_characters_are_written_out() {
         assert_eq!(visible("ls # all\nrm\tx\r"), "ls # all⟨\\n⟩rm⟨\\t⟩x⟨\\r⟩");
         assert_eq!(visible(&format!("ls{}; rm", " ".repeat(3000))), "ls⟨3000 blanks⟩; rm");
-        // Escapes do not look like anything that an agent can write.
+        // An escape never looks like text that an agent can write.
         assert_eq!(visible(r"echo Done\nrm \u{a0}"), r"echo Done\nrm \u{a0}");
         assert_eq!(visible("ls⟨3 blanks⟩"), "ls⟨U+27E8⟩3 blanks⟨U+27E9⟩");
         assert_eq!(visible("〈❬⧼"), "⟨U+3008⟩⟨U+276C⟩⟨U+29FC⟩");
@@ -136,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// With the widest cells that a terminal may show.
+        /// Assumes the widest cells that a terminal may use.
         #[test]
         fn every_row_has_a_label_and_fits(text in "\\PC{0,200}", columns in 1_usize..60) {
             let mut rows = Rows::new(columns);

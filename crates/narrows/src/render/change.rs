@@ -21,7 +21,8 @@ pub(super) fn change_lines(change: &Value) -> Vec<String> {
     lines
 }
 
-/// Returns the lines between the common beginning and end of both texts, those of `old` first, each with its sign.
+/// Returns the lines that differ: those between the common beginning and end of both texts. Those of `old`
+/// come first, and each has its sign.
 pub(crate) fn differing<'a>(old: &'a str, new: &'a str) -> impl Iterator<Item = (&'static str, &'a str)> {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();

@@ -12,7 +12,7 @@ const MAX_STEPS: usize = 200;
 
 const MAX_SHOWN_STEPS: usize = 12;
 
-/// Plans by id; version 1 has one without an id.
+/// The plans by their ids. Version 1 of the protocol has one plan, without an id.
 #[derive(Debug, Default)]
 pub(super) struct Plans(HashMap<String, Vec<PlanStep>>);
 
@@ -69,7 +69,7 @@ impl Plans {
     }
 }
 
-/// Returns new and changed steps, after the progress of the plan.
+/// Returns the new and changed steps, after a line with the progress of the plan.
 fn changed_steps(before: &[PlanStep], now: &[PlanStep]) -> Vec<String> {
     let done = now.iter().filter(|step| step.is_done()).count();
     let heading = match before.is_empty() {

@@ -8,28 +8,27 @@ use serde_json::Value;
 
 use crate::terminal::line;
 
-/// Bounds open requests and denials.
+/// Most unanswered requests and most denials that are kept.
 const MAX_TRACKED: usize = 64;
 
-/// Denied by the approvers of a gate.
+/// `by` of a request that the approvers of a gate denied.
 pub(crate) const BY_GATE: &str = "gate";
 
-/// Denied by the user or the program that answers requests.
+/// `by` of a request that the user, or the program that answers requests, denied.
 pub(crate) const BY_ANSWER: &str = "answer";
 
-/// A denied request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Refusal {
-    /// In the agent's words, escaped.
+    /// The request as the agent describes it, escaped.
     pub(crate) wanted: String,
-    /// Escaped.
     pub(crate) words: String,
     pub(crate) by: String,
-    /// The decision of the rules, in the form of events. Null if rules were not asked.
+    /// The decision of the rules, in the format of events. Null if the rules were not asked.
     pub(crate) because: Value,
-    /// Server and tool of an MCP call that narrows would run.
+    /// Server and tool of an MCP call that narrows would have run.
     pub(crate) mcp: Option<(String, String)>,
-    /// The agent asked for permission, so it is unknown who would run the action.
+    /// `true` if the agent asked for permission, so that it is unknown which program would have run the
+    /// action.
     pub(crate) is_asked_first: bool,
 }
 
@@ -43,24 +42,22 @@ struct OpenRequest {
 
 #[derive(Debug, Default)]
 pub(super) struct RefusalTracker {
-    /// Unanswered requests by id.
     open: HashMap<String, OpenRequest>,
     /// Denied requests, except for those cancelled with the turn.
     denied: Vec<Refusal>,
 }
 
 impl RefusalTracker {
-    /// Returns `true` if a request is unanswered.
     pub(super) fn is_open(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Returns denied requests: by rules, by an approver, or without one.
+    /// Returns the requests that were denied by a rule or by an approver, or because there was no approver.
     pub(super) fn denied(&self) -> &[Refusal] {
         &self.denied
     }
 
-    /// Records requests and answers. Returns a denial to show.
+    /// Records requests and their answers. Returns a denial to show, if there is one.
     pub(super) fn record(&mut self, payload: &Payload) -> Option<Refusal> {
         match payload {
             Payload::PermissionRequested(open) => {
@@ -82,7 +79,7 @@ impl RefusalTracker {
                 }
                 Some(refusal)
             }
-            // The notice itself names the source.
+            // The text of the notice names its source.
             Payload::Other { name, data } if name == "approval" => {
                 let told = data.value();
                 let text = |key: &str| line(told[key].as_str().unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use narrows_acp::capability::AgentCan;
 
-/// A name for programs, a description, and whether the agent has it.
+/// Name in JSON, description, and `true` if the agent has the capability.
 pub(super) type Row = (&'static str, &'static str, bool);
 
 pub(super) fn rows(can: &AgentCan) -> [Row; 15] {

@@ -1,4 +1,4 @@
-//! The configured agents, and whether they can be started.
+//! The configured agents, and if they can be started.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,10 +20,8 @@ struct Row {
     command: Vec<String>,
     built_in: bool,
     installed: bool,
-    /// The program that is started.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
-    /// The reason why it cannot be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     /// The directories that were searched.

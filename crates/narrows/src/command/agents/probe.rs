@@ -56,7 +56,7 @@ pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> 
     }
 }
 
-/// Returns the report, and the failure after initialization.
+/// Returns the report, and the failure if one occurred after initialization.
 async fn query(chosen: SelectedAgent) -> Result<(Report, Option<Failure>), Failure> {
     let SelectedAgent { agent, cwd, .. } = chosen;
     let mut report = Report::new(&agent);
@@ -65,7 +65,7 @@ async fn query(chosen: SelectedAgent) -> Result<(Report, Option<Failure>), Failu
     // The policy permits little, and no request is answered.
     let policy = Policy::new(Access::Low, Narrowing { network: false, web_search: false });
     let mut config = SessionConfig::new(cwd, Arc::new(policy));
-    // No prompt is sent.
+    // No prompt is sent, so the mode does not matter.
     config.restrict_mode = false;
     config.sandbox = false;
     config.log_in = false;

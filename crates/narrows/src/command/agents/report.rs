@@ -13,7 +13,7 @@ use crate::failure::{Failure, stray_lines_notice};
 use crate::output;
 use crate::terminal::line;
 
-/// Bounds models, modes and values of an option.
+/// Most models, modes and values of an option that are listed.
 const MAX_CHOICES: usize = 12;
 
 const MAX_COMMANDS: usize = 20;
@@ -24,7 +24,6 @@ const MAX_DESCRIPTION_CHARS: usize = 100;
 pub(super) enum SessionOpening {
     #[default]
     No,
-    /// A login is required.
     LoginNeeded,
     Session(Box<Snapshot>),
 }
@@ -38,9 +37,8 @@ pub(super) struct Report {
     can: AgentCan,
     logins: Vec<Login>,
     pub(super) opened: SessionOpening,
-    /// Lines of stdout that were not messages.
     pub(super) stray_lines: u64,
-    /// The beginnings of the first of them.
+    /// The beginnings of the first stray lines.
     pub(super) strays: Vec<String>,
 }
 
@@ -60,7 +58,6 @@ impl Report {
         }
     }
 
-    /// Adds the response to `initialize`.
     pub(super) fn introduce(&mut self, known: &AgentDescription) {
         self.info.clone_from(&known.info);
         self.protocol = Some(known.version.number());

@@ -16,7 +16,6 @@ use crate::terminal::line;
 
 const MAX_LINE_CHARS: usize = 1000;
 
-/// Prints the matching entries and follows the log if requested.
 pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
     let filter = Filter {
@@ -40,7 +39,7 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
             AuditFormat::Json => canonical(&json!(entry)),
             AuditFormat::Aip44 => aip44(&entry).and_then(|object| canonical(&object)),
         };
-        // Programs get an entry in its hashed form.
+        // When a program reads the output, entries keep the canonical form that was hashed.
         let text = if std::io::stdout().is_terminal() { text.map(escape_json) } else { text };
         if let Some(text) = text {
             output::print(format!("{text}\n").as_bytes())?;
@@ -48,12 +47,12 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Warns from which line on a log does not verify. Its entries are printed nevertheless.
+/// Prints a warning that names the first invalid line of a log. Entries are shown all the same.
 fn warn(path: &Path) {
     let options = Options { form: Form::Any, ..Options::default() };
     // Read errors are reported by the caller.
     let Ok(report) = verify::log(path, &options) else { return };
-    // A line that is being written is incomplete, too.
+    // A last line that another process is writing is incomplete, too.
     let Some(bad) = report.bad.filter(|bad| bad.why != Why::TornTail) else { return };
     let place = if bad.line == 0 { String::new() } else { format!(" from entry {} on", bad.seq) };
     let told = format!(
@@ -70,7 +69,6 @@ fn canonical(value: &Value) -> Option<String> {
     String::from_utf8(jcs::to_vec(value).ok()?).ok()
 }
 
-/// Renders an entry in one line.
 fn text(entry: &Entry) -> String {
     let subject = [Some(&entry.subject.kind), entry.subject.reference.as_ref(), entry.subject.path.as_ref()];
     let subject = subject.into_iter().flatten().cloned().collect::<Vec<_>>().join(" ");
@@ -115,7 +113,7 @@ fn text(entry: &Entry) -> String {
     if let Some(note) = entry.metadata.get("note") {
         parts.push(note.to_string());
     }
-    // Trimming would remove the alignment of the number.
+    // Trimming would remove the spaces that align the number.
     let width = parts[0].len();
     format!(
         "{}{}",
@@ -156,7 +154,7 @@ fn approval(entry: &Entry) -> Option<String> {
     })
 }
 
-/// Returns the object of seven facts, if the entry is about a tool call.
+/// Returns the `aip44` object of an entry about a tool call.
 fn aip44(entry: &Entry) -> Option<Value> {
     if entry.aip44("kind").and_then(Value::as_str) != Some("tool-call") {
         return None;

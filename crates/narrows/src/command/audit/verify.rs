@@ -14,7 +14,6 @@ use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Verifies the log and prints the first error.
 pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
     let head = args.against.as_deref().map(|file| read_head(file, args.signer.as_deref())).transpose()?;
@@ -60,7 +59,7 @@ fn read_head(file: &Path, signer: Option<&str>) -> Result<SignedHead, Failure> {
     Ok(head)
 }
 
-/// Returns a public key, given literally or as a file.
+/// Returns a public key. `signer` is the key itself or a file.
 fn read_public_key(signer: &str) -> Result<PublicKey, Failure> {
     let path = Path::new(signer);
     signer

@@ -29,7 +29,6 @@ pub(super) fn open(settings: &config::Admin, directory: Option<&Path>) -> Result
     })
 }
 
-/// Describes the admin sockets of the settings.
 pub(super) fn describe(settings: &config::Admin) -> String {
     let socket =
         settings.socket.as_ref().map_or("the default socket".to_owned(), |path| path.display().to_string());
@@ -57,7 +56,6 @@ fn is_live(path: &Path) -> bool {
     UnixStream::connect(path).is_ok()
 }
 
-/// Returns the admin sockets of running buses.
 pub(super) fn running(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -28,7 +28,7 @@ const MAX_QUEUED_HANDOFFS: usize = 256;
 /// The time for connections to close at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The bound listeners, whose server may not have started.
+/// The bound listeners. Their server starts on first use.
 pub(super) struct NetworkListeners {
     shared: Arc<HttpShared>,
     handoff_sender: mpsc::Sender<Handoff>,
@@ -36,19 +36,17 @@ pub(super) struct NetworkListeners {
     addresses: HashMap<usize, SocketAddr>,
 }
 
-/// Shared by the bus and the thread of the server.
 struct HttpShared {
     bus: Arc<OnceLock<Handle>>,
     listen: Vec<Listen>,
-    /// Taken when the thread starts.
+    /// The bound server, until the thread starts it.
     ready: Mutex<Option<BoundServer>>,
     http: server::Handle,
     stop: watch::Sender<bool>,
-    /// `true` once the server has ended.
+    /// Becomes `true` when the server has ended.
     done: watch::Sender<bool>,
 }
 
-/// A bound server that has not started.
 struct BoundServer {
     http: HttpServer,
     handoffs: mpsc::Receiver<Handoff>,
@@ -81,7 +79,7 @@ impl NetworkListeners {
         Ok(Self { shared, handoff_sender, addresses })
     }
 
-    /// Returns the handler through which the bus passes on resumable connections.
+    /// Returns the function with which the bus hands over resumable connections.
     pub(super) fn hand_over(&self) -> narrows_bus::HandOver {
         let (shared, handoff_sender) = (Arc::clone(&self.shared), self.handoff_sender.clone());
         Box::new(move |handoff| {
@@ -98,7 +96,6 @@ impl NetworkListeners {
         Box::new(move || Network { refused: http.refused(), connections: http.disconnects() })
     }
 
-    /// Starts accepting, if there are listeners.
     pub(super) fn open(&self, bus: Handle) {
         _ = self.shared.bus.set(bus);
         if !self.addresses.is_empty() {
@@ -135,7 +132,6 @@ impl NetworkListeners {
 }
 
 impl HttpShared {
-    /// Starts the thread, unless it runs.
     fn start_thread(self: &Arc<Self>) {
         let ready = lock(&self.ready).take();
         let Some(ready) = ready else { return };
@@ -183,7 +179,6 @@ impl HttpShared {
     }
 }
 
-/// Connects the HTTP server with the bus.
 struct BusBackend {
     bus: Arc<OnceLock<Handle>>,
 }
@@ -214,7 +209,6 @@ impl Backend for BusBackend {
     }
 }
 
-/// A WebSocket that the loop of the bus serves.
 struct HandedOffSocket {
     bus: Handle,
     served: narrows_bus::WebSocketHandle,
@@ -230,7 +224,7 @@ impl server::Served for HandedOffSocket {
     }
 }
 
-/// Returns who may connect without authentication.
+/// Returns the authentication for clients without credentials.
 fn fallback_auth(auth: config::Auth) -> Auth {
     match auth {
         config::Auth::None => Auth::None,

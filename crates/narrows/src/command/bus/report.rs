@@ -12,7 +12,7 @@ use crate::terminal::line;
 
 const MAX_REASON_CHARS: usize = 60;
 
-/// The exit of a worker whose manifest cannot be served.
+/// How the loss of a worker begins in the status if its manifest cannot be served.
 const MANIFEST_REFUSED_EXIT: &str = "exited with status 2";
 
 /// The status of a bus. Missing fields have defaults, as the bus may have another version.
@@ -38,7 +38,6 @@ pub(super) struct StatusReport {
     network_connections: BTreeMap<String, u64>,
 }
 
-/// Returns the nonzero counts with their names.
 fn nonzero_counts(counts: &BTreeMap<String, u64>) -> Option<String> {
     let told = counts.iter().filter(|(_, count)| **count > 0);
     let told: Vec<String> =
@@ -167,7 +166,6 @@ impl StatusReport {
         text
     }
 
-    /// Renders clients by identity and by listener, if clients authenticate.
     fn clients_text(&self) -> String {
         let is_asked = |name: &String| name.starts_with("token:") || name.starts_with("cert:");
         if !self.identities.keys().any(is_asked) {
@@ -188,7 +186,7 @@ impl StatusReport {
     }
 
     fn rates(&self, before: Option<&Self>) -> String {
-        // Another process with the same socket starts from zero.
+        // Another process at the same socket counts from zero.
         let before = before.filter(|before| before.pid == self.pid && before.uptime < self.uptime);
         let seconds = (self.uptime - before.map_or(0.0, |before| before.uptime)).max(0.001);
         let of = |state: &Self, name: &str| state.counters.get(name).copied().unwrap_or(0);
@@ -208,7 +206,7 @@ impl StatusReport {
     fn pools(&self) -> String {
         let row = |pool: &Pool| {
             let sum = |of: fn(&Worker) -> usize| pool.workers.iter().map(of).sum::<usize>().to_string();
-            // A pool with healthy workers may still be unable to start more for a time.
+            // A pool with running workers may be unable to start more for a while.
             let state = match pool.retry_after_ms.filter(|_| pool.state == "tripped") {
                 Some(millis) => format!("tripped, retry in {}", format_elapsed(millis as f64 / 1000.0)),
                 None => pool.state.clone(),
@@ -367,7 +365,6 @@ mod tests {
         let (first, second) = (state(10.0, 100), state(12.0, 150));
         assert!(second.rates(Some(&first)).starts_with("25.0 from clients"));
         assert!(second.rates(None).starts_with("12.5 from clients"));
-        // Another bus with the same socket.
         assert!(first.rates(Some(&second)).starts_with("10.0 from clients"));
     }
 

@@ -38,7 +38,6 @@ impl Notifier {
     }
 }
 
-/// Runs a bus until it stops.
 pub(super) fn run(args: &Bus) -> Result<ExitCode, Failure> {
     let (config, warnings) = settings::load(args).map_err(settings::SettingsError::into_failure)?;
     print_warnings(&warnings);
@@ -68,7 +67,8 @@ async fn serve(
     let http = NetworkListeners::bind(&config)?;
     let mut running =
         RunningBus { args, notifier, drain, admin: config.admin.clone(), config: config.clone() };
-    // This process ends what a killed guardian leaves; it starts no other children that could be mistaken for that.
+    // If a guardian is killed, its processes become children of this process, which ends them. This process
+    // has no other children that it could mistake for them.
     if let Err(error) = narrows_process::adopt_orphans() {
         tracing::warn!(%error, "cannot adopt orphaned processes");
     }
@@ -151,7 +151,6 @@ async fn serve(
     }
 }
 
-/// The settings of a running bus.
 struct RunningBus<'a> {
     args: &'a Bus,
     notifier: Notifier,
@@ -165,7 +164,7 @@ impl RunningBus<'_> {
     async fn drain(&self, bus: &Handle, signal: Signal) {
         let status = timeout(STATUS_TIMEOUT, bus.status()).await;
         bus.drain();
-        // For turns of version 2 only the sessions are known.
+        // The bus does not count turns of protocol version 2, only sessions.
         let v2 = self.config.pools.iter().any(|pool| pool.protocol == Protocol::V2);
         let idle = |status: &Status| status.pending == 0 && (status.sessions == 0 || !v2);
         if matches!(&status, Ok(Ok(status)) if idle(status)) {

@@ -20,7 +20,6 @@ pub(super) enum SettingsError {
 }
 
 impl SettingsError {
-    /// Returns one line for each error.
     pub(super) fn lines(&self) -> Vec<String> {
         match self {
             Self::Invalid(mistakes) => mistakes.iter().map(|it| terminal::line(&it.to_string())).collect(),
@@ -69,7 +68,7 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Finding>), SettingsError> 
     let flags = listen_flags(args);
     if !flags.is_empty() {
         config.listen = flags;
-        // The flags supply the missing listener.
+        // The flags supply the listener that these warnings miss.
         warnings.retain(|warning| {
             !["unless --listen", "unless --tcp"].iter().any(|it| warning.message.contains(it))
         });
@@ -136,8 +135,8 @@ fn use_own_program(pool: &mut Pool) {
     }
 }
 
-/// Returns the path of this program, or of its replacement: after an update the system still reports the deleted
-/// file.
+/// Returns the path of this program. After an update the system reports `PATH (deleted)`; then the file that
+/// replaced it at `PATH` is returned.
 fn current_program(path: &Path) -> Option<&str> {
     let path = path.to_str()?;
     [Some(path), path.strip_suffix(" (deleted)")].into_iter().flatten().find(|path| Path::new(path).is_file())

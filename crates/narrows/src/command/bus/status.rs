@@ -14,7 +14,6 @@ use crate::config::{Variables, runtime_dir};
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Prints the status once, or repeatedly.
 pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
     let socket = match &args.socket {
         Some(socket) => socket.clone(),

@@ -13,7 +13,6 @@ use crate::render::rejection;
 use crate::terminal::line;
 
 impl ChosenSettings {
-    /// Applies the settings to a new session.
     fn apply(&self, config: &mut SessionConfig) {
         config.model = self.model.clone().or(config.model.take());
         config.mode = self.mode.clone().or(config.mode.take());
@@ -26,7 +25,6 @@ fn mode(snapshot: &Snapshot) -> Option<String> {
 }
 
 impl Conversation {
-    /// Runs a chat command.
     pub(super) async fn run_command(&mut self, own: ChatCommand, behind: &str) -> Option<ChatEnd> {
         self.last = ExitStatus::Success;
         let done = match own {

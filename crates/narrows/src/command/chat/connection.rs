@@ -18,17 +18,14 @@ pub(super) struct Connection {
     pub(super) session: Session,
     /// Events outside of turns, until the session ends.
     pub(super) events: Option<Events>,
-    /// Events that were not shown yet.
     pub(super) past: VecDeque<RuntimeEvent>,
-    /// Sessions that were listed before this one continued.
+    /// Sessions that the agent listed before this one was continued, for its description.
     known: Vec<SessionSummary>,
 }
 
-/// The result of resuming a session with a new agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resumed {
     Yes,
-    /// Another session was opened.
     NewSession,
 }
 

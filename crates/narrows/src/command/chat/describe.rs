@@ -7,14 +7,13 @@ use narrows_client::{AgentDescription, Choice, Session, SessionSummary, Snapshot
 use super::parse::ChatCommand;
 use crate::terminal::line;
 
-/// A setting with its values and the current one.
 pub(super) struct ChoiceList {
     current: Option<String>,
     available: Vec<Choice>,
 }
 
 impl ChoiceList {
-    /// Returns the models or modes of a session, in whichever form the agent reports them.
+    /// Returns the models or modes of a session. Agents report them in one of several forms.
     pub(super) fn from_snapshot(snapshot: &Snapshot, category: &str) -> Option<Self> {
         if let Some(option) = snapshot.option(category) {
             let current = option.current.as_str().map(str::to_owned);

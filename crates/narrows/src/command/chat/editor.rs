@@ -30,16 +30,15 @@ const MAX_HISTORY: usize = 1000;
 
 const MAX_QUEUED_NOTES: usize = 256;
 
-/// Ends terminal modes that the editor enabled.
+/// Turns bracketed paste off, which the editor may have turned on.
 const RESET_SEQUENCE: &[u8] = b"\x1b[?2004l\n";
 
-/// The handle of the editor thread.
 pub(super) struct Editor {
     begin: SyncSender<()>,
     typed: mpsc::Receiver<Typed>,
     notes: Option<SyncSender<String>>,
     is_reading: bool,
-    /// The terminal settings before.
+    /// The terminal settings before the editor started.
     before: Option<Termios>,
 }
 
@@ -125,7 +124,6 @@ fn print_notes(mut printer: impl ExternalPrinter + Send + 'static) -> io::Result
     Ok(notes)
 }
 
-/// The state of the thread.
 struct Thread {
     editor: rustyline::Editor<Assistant, DefaultHistory>,
     history: Option<History>,
@@ -202,7 +200,6 @@ fn make(path: &Path) -> io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o600))
 }
 
-/// Completes commands and tracks whether the line is empty.
 struct Assistant {
     words: Words,
     is_empty: Arc<AtomicBool>,

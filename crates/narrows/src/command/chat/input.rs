@@ -20,7 +20,6 @@ pub(super) enum Typed {
 /// Completions, from the beginning of a line.
 pub(super) type Words = Arc<Mutex<Vec<String>>>;
 
-/// The source of input.
 pub(super) enum Input {
     Person(Editor),
     Program(mpsc::Receiver<Typed>),
@@ -68,7 +67,7 @@ impl Input {
     }
 }
 
-/// Reads the next line, or finds the end.
+/// Reads the next line.
 fn next(input: &mut impl BufRead) -> Typed {
     match text_input::read_line(input) {
         Ok(Some(line)) => Typed::Line(line),

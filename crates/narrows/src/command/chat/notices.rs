@@ -1,4 +1,4 @@
-//! Notices besides the answers: earlier messages, events between turns, and token usage.
+//! Notices besides the answers: earlier messages, events between turns, token usage.
 
 use narrows_client::{EventBody, Payload, RuntimeEvent, Usage};
 use serde_json::Value;

@@ -38,7 +38,6 @@ impl ChatCommand {
 pub(super) enum ParsedLine {
     Empty,
     Prompt(String),
-    /// With its argument.
     Command(ChatCommand, String),
     Unknown(String),
 }
@@ -91,7 +90,7 @@ mod tests {
             ("hello", say("hello")),
             (" hello \n", say("hello")),
             ("/review all", say("/review all")),
-            // The agent has a command with this name.
+            // The agent has a command of this name, so the line is a prompt.
             ("/status", say("/status")),
             ("/help", own(ChatCommand::Help, "")),
             ("/model  big one ", own(ChatCommand::Model, "big one")),

@@ -18,12 +18,11 @@ use crate::reconnect_notice::ReconnectNotice;
 use crate::render::{Refusal, Renderer};
 use crate::terminal::{Color, Echo, Style};
 
-/// Bounds output that waits for a prompt.
+/// Most pieces of output kept while a permission prompt is shown. More are not read from the agent.
 const MAX_KEPT_PIECES: usize = 4096;
 
 const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The reason why a turn was abandoned.
 pub(super) enum TurnAbort {
     /// A second signal asks for an immediate exit.
     Signal(Signal),
@@ -39,7 +38,6 @@ pub(super) struct TurnOutcome {
     pub(super) leave: Option<Signal>,
 }
 
-/// The state of a turn.
 pub(super) struct ChatTurn<'a> {
     pub(super) interrupts: &'a mut Interrupts,
     questions: PromptQueue<'a>,
@@ -51,9 +49,9 @@ pub(super) struct ChatTurn<'a> {
     grace: Duration,
     cancelled: Option<CancelReason>,
     leave: Option<Signal>,
-    /// Output that waits for space.
+    /// Output that the output thread has no room for yet.
     pieces: VecDeque<OutputPiece>,
-    /// Hides typed keys during the answer.
+    /// Hides typed keys during the answer; restores the terminal when dropped.
     _echo: Option<Echo>,
 }
 
@@ -65,7 +63,6 @@ enum TurnEvent {
     Question(PromptProgress),
     Shown,
     Event(Option<RuntimeEvent>),
-    /// Nothing happened for a while.
     Silence,
 }
 
@@ -212,7 +209,7 @@ impl<'a> ChatTurn<'a> {
                 }
                 TurnEvent::Event(Some(event)) => {
                     more.push(event);
-                    // Shows available events together.
+                    // Events that are available now are shown in one go.
                     events.take_all(&mut more);
                     for event in more.drain(..) {
                         self.questions.record_event(&event);
@@ -224,8 +221,8 @@ impl<'a> ChatTurn<'a> {
         }
     }
 
-    /// Waits for the next event. While a prompt is shown there is no other output; while output waits nothing is read
-    /// from the agent.
+    /// Waits for the next event. While a prompt is shown, no other output is written. While output waits to
+    /// be written, nothing is read from the agent.
     async fn next_event(&mut self, events: &mut Events) -> TurnEvent {
         let is_output_gone = matches!(self.cancelled, Some(CancelReason::Output));
         if is_output_gone {
@@ -253,7 +250,6 @@ impl<'a> ChatTurn<'a> {
         TurnEvent::Shown
     }
 
-    /// Writes the remaining output.
     async fn show_rest(&mut self) -> Result<(), TurnAbort> {
         for piece in std::mem::take(&mut self.pieces) {
             match self.interrupts.unless_signal(self.output_thread.reserve(&piece)).await {

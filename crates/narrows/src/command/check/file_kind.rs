@@ -1,4 +1,4 @@
-//! Which kind of file a path names.
+//! Detects the kind of a file.
 
 use std::path::Path;
 
@@ -11,13 +11,12 @@ pub(super) enum FileKind {
     /// `bus.toml`, or the JSON of stdio Bus.
     Bus,
     Identities,
-    /// `narrows.toml`.
     Settings,
     Rules,
     Tokens,
 }
 
-/// Top-level keys that only one kind of file has.
+/// The top-level keys that identify each kind of file.
 const KEYS: &[(FileKind, &[&str])] = &[
     (FileKind::Bus, &["pool", "listen", "admin"]),
     (
@@ -50,8 +49,8 @@ const NAMES: &[(&str, FileKind)] = &[
 ];
 
 impl FileKind {
-    /// Detects the kind of a file: by its keys, then by misspelled keys, then by the header of a file without tokens,
-    /// then by its name.
+    /// Detects the kind of a file by the first of these that decides: its keys, misspelled keys, the header
+    /// of a token file, its name.
     pub(super) fn detect(path: &Path, text: &str) -> Option<Self> {
         let is_json = text.trim_start_matches('\u{feff}').trim_start().starts_with('{');
         if is_json || path.extension().is_some_and(|extension| extension == "json") {
@@ -75,14 +74,14 @@ fn kind_of_misspelled_key(key: &str) -> Option<FileKind> {
     nearest(key, KEYS.iter().flat_map(|(_, keys)| keys.iter().copied())).and_then(kind_of_key)
 }
 
-/// Returns the kind that occurs most often, the first of several.
+/// Returns the kind that occurs most often, or the first of several such kinds.
 fn most_frequent(kinds: impl Iterator<Item = FileKind>) -> Option<FileKind> {
     let kinds: Vec<FileKind> = kinds.collect();
     let count = |kind: FileKind| kinds.iter().filter(|other| **other == kind).count();
     kinds.iter().rev().copied().max_by_key(|kind| count(*kind))
 }
 
-/// Returns the keys outside any table and the first parts of the names of tables, also of a file that is not valid TOML.
+/// Returns the top-level keys and the first parts of table names, even if the file is not valid TOML.
 fn top_level_keys(text: &str) -> Vec<String> {
     if let Ok(table) = text.parse::<toml::Table>() {
         return table.keys().map(|key| key.replace('-', "_")).collect();

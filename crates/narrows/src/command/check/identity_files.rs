@@ -39,7 +39,7 @@ pub(super) fn bus_findings(
         mistakes.extend(unusable_tls(web, asked));
     }
     mistakes.extend(doubled_tokens(config));
-    // Listeners may share a file.
+    // Two listeners may use the same file.
     mistakes.dedup();
     warnings.dedup();
     (mistakes, warnings)
@@ -100,7 +100,8 @@ pub(super) fn identity_warnings(config: &Config) -> Vec<Finding> {
     never.collect()
 }
 
-/// Returns the findings of a tokens file. A file without tokens is reported at `asked`, where the bus refers to it.
+/// Returns the findings of a tokens file. If the file has no tokens, that is reported at `asked`, where the
+/// bus refers to the file.
 pub(super) fn token_findings(
     path: &Path,
     asked: Option<(String, SourcePos)>,
@@ -133,7 +134,8 @@ fn unreadable(path: &Path, error: &TokenError) -> Finding {
     Finding::error(display_path(path), SourcePos::START, what).with_hint(token_hint(error))
 }
 
-/// An error of one file is reported there, a mismatch of several where the bus refers to them.
+/// Returns the error in the TLS files. An error of one file is reported in that file, a mismatch of several
+/// where the bus refers to them.
 fn unusable_tls(web: &Web, asked: impl Fn(&Path) -> (String, SourcePos)) -> Option<Finding> {
     let files = tls_files(web)?;
     let error = tls::server_config(&files).err()?;

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::terminal::{Color, line};
 
-/// Returns `true` if `path` is a manifest, or a directory that may have some.
+/// Returns `true` if `path` is a manifest, or a directory, which may contain some.
 pub(super) fn is_manifest_path(path: &Path) -> bool {
     Kind::from_path(path).is_some() || path.is_dir()
 }
@@ -50,7 +50,7 @@ pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failu
     Ok(usable)
 }
 
-/// Returns `true` for kinds that refer to other files, which are checked only as a directory.
+/// Returns `true` for kinds that refer to other files. Those are checked only together with their directory.
 fn names_other_files(kind: Kind) -> bool {
     matches!(kind, Kind::Acp | Kind::Operator | Kind::Governance | Kind::AgentCli)
 }
@@ -91,7 +91,7 @@ fn check_all(path: &Path) -> Result<Vec<Checked>, Failure> {
     Ok(vec![Checked { path: path.to_owned(), kind, findings }])
 }
 
-/// Returns the path with its directory, on which the expected name depends.
+/// Returns the path with its directory, because the expected name of a manifest depends on that.
 fn resolved_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -9,7 +9,6 @@ use crate::cli::Check;
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Validates the file and runs its examples.
 pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
     let file = args.file.display().to_string();
     match Rules::parse(&super::text(&args.file)?, &file) {

@@ -21,7 +21,7 @@ pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
     let is_followed = follow_links(&mut action, &here, &evaluator.files).is_ok();
     let mut explanation = evaluator.policy.explain(&action, &evaluator.request_context());
     if !is_followed {
-        // The target of the path is unknown, so no rule may allow it.
+        // The target of the path is unknown, so the request is not allowed whatever the rules say.
         explanation.decision.verdict = explanation.decision.verdict.max(Verdict::Ask);
     }
     let outside = outside(&args.wanted.path, &action, &evaluator);
@@ -38,8 +38,8 @@ pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
     Ok(ExitStatus::Success.exit_code())
 }
 
-/// Returns the paths of a request to read or write files that are outside the session's directories. The client's own file
-/// service refuses them before the policy is asked.
+/// Returns the paths of a file request that are outside the session's directories. The client refuses those
+/// before it asks the policy.
 fn outside(named: &[PathBuf], action: &Action, evaluator: &Evaluator) -> Vec<PathBuf> {
     if action.command.is_some() || !matches!(action.kind, Kind::Read | Kind::Edit) {
         return Vec::new();
@@ -63,7 +63,6 @@ fn resolve_links(path: &Path) -> PathBuf {
     }
 }
 
-/// Returns additional notes on the decision.
 fn notes(outside: &[PathBuf], action: &Action, explanation: &Explanation) -> Vec<String> {
     let mut notes = Vec::new();
     if explanation.decision.verdict == Verdict::Deny {

@@ -12,11 +12,11 @@ use super::Evaluator;
 /// The method of tools of MCP servers that narrows runs.
 const MCP_METHOD: &str = "mcp/message";
 
-/// Evaluates a request again. `None` if rules do not apply to it.
+/// Evaluates a recorded request. Returns `None` if rules do not apply to it.
 pub(super) fn decide(evaluator: &Evaluator, asked: &PermissionRequested) -> Option<Decision> {
     let mut decision = evaluator.policy.decide(&action(asked)?, &evaluator.request_context());
     if asked.truncated || asked.problem.is_some() {
-        // An unreadable path cannot be judged, so no rule may allow it.
+        // An unreadable path cannot be judged, so the request is not allowed whatever the rules say.
         decision.verdict = decision.verdict.max(Verdict::Ask);
     }
     Some(decision)
@@ -56,10 +56,10 @@ fn file_action(kind: Kind, asked: &PermissionRequested, input: &Value) -> Action
     Action { paths, ..Action::new(kind) }
 }
 
-/// Returns the action of a tool call that the agent asked about.
+/// Returns the action of a tool call for which the agent asked for permission.
 fn tool_call_action(asked: &PermissionRequested, input: &Value) -> Action {
     let locations: Vec<PathBuf> = asked.locations.iter().map(PathBuf::from).collect();
-    // For a tool without a name the title is recorded as its name; rules must not match it.
+    // A tool without a name is recorded with its title as the name, which rules must not match.
     let named = asked.tool_name.as_deref().filter(|name| Some(*name) != asked.title.as_deref());
     let read = |text: &Option<Json>| text.as_ref().map(Json::value).unwrap_or_default();
     let unknown = match read(&asked.unknown) {
@@ -90,7 +90,7 @@ fn tool_call_action(asked: &PermissionRequested, input: &Value) -> Action {
     action
 }
 
-/// Adds members to an input, in a form in which all of it is judged.
+/// Adds members to an input, in a form in which the rules judge all of them.
 fn with_members(input: Value, members: Vec<Value>) -> Value {
     if members.is_empty() { input } else { std::iter::once(input).chain(members).collect() }
 }

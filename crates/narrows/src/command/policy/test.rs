@@ -19,7 +19,6 @@ use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// A request with its recorded and its new decision.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReplayedRequest {
@@ -38,9 +37,8 @@ struct ReplayedRequest {
 #[serde(rename_all = "camelCase")]
 struct ReplayResult {
     requests: Vec<ReplayedRequest>,
-    /// Requests that rules did not decide, then or now.
+    /// Requests that rules did not decide in the recorded run or now.
     unjudged: usize,
-    /// Requests without an answer in the record.
     unanswered: usize,
     events: usize,
     /// Lines that are not events.
@@ -84,7 +82,6 @@ fn read(evaluator: &Evaluator, path: &Path) -> io::Result<ReplayResult> {
 struct RecordReader<'a> {
     evaluator: &'a Evaluator,
     outcome: ReplayResult,
-    /// Unanswered requests, by session and id.
     open: HashMap<(Option<Arc<str>>, String), Box<PermissionRequested>>,
 }
 
@@ -102,7 +99,7 @@ impl RecordReader<'_> {
         match payload {
             Payload::PermissionRequested(asked) => {
                 let key = (event.session_id, asked.request_id.clone());
-                // Asked again: the earlier request will never be answered.
+                // The same id was asked again, so the earlier request has no answer.
                 self.outcome.unanswered += usize::from(self.open.insert(key, asked).is_some());
             }
             Payload::PermissionResolved(told) => {
@@ -146,7 +143,7 @@ impl RecordReader<'_> {
 
 /// Returns the recorded decision, if rules made it.
 fn recorded_decision(decision: &Value) -> Option<String> {
-    // Cancelling a turn denies everything.
+    // A cancelled turn denies all its requests.
     if decision["because"]["by"] == "cancelling" {
         return None;
     }

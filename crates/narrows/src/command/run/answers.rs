@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::text_input;
 
-/// Bounds early answers: answers to requests that were not announced yet. The oldest one is dropped first.
+/// Most early answers that are kept. The oldest one is dropped first.
 const MAX_EARLY_ANSWERS: usize = 64;
 
 #[derive(Debug, Deserialize)]
@@ -29,7 +29,6 @@ enum Line {
         #[serde(default)]
         allow: Option<bool>,
     },
-    /// Cancel the turn.
     #[serde(rename = "run.cancel")]
     Cancel,
 }
@@ -37,11 +36,11 @@ enum Line {
 #[derive(Default)]
 struct State {
     waiting: HashMap<String, oneshot::Sender<PermissionReply>>,
-    /// Announced requests that are not settled, each with its answer if the answer came first.
+    /// Requests that were announced and are not settled, each with its answer if that arrived before the
+    /// prompt.
     told: HashMap<String, Option<PermissionReply>>,
-    /// Answers to requests that were not announced yet, or are settled.
+    /// Early answers: those to requests that were not announced yet, or are already settled.
     early: VecDeque<(String, PermissionReply)>,
-    /// Stdin has ended.
     ended: bool,
 }
 
@@ -89,8 +88,9 @@ impl StdinAnswers {
         std::thread::Builder::new().name("answers".to_owned()).spawn(read).map(drop)
     }
 
-    /// Records which requests are open. Call it before the program sees the event and can answer it: many requests
-    /// are settled without a prompt, and a prompt may come some time after its request was announced.
+    /// Records which requests are open. Must be called before the program sees the event and can answer it.
+    /// Many requests are settled without a prompt, and a prompt may come some time after its request was
+    /// announced.
     pub(super) fn record_event(&self, event: &RuntimeEvent) {
         let EventBody::Provider { payload, .. } = &event.body else { return };
         match payload {
@@ -103,7 +103,7 @@ impl StdinAnswers {
     fn open_request(&self, id: &str) {
         let mut state = self.state();
         let reply = state.take_early(id);
-        // A prompt before the announcement has already taken the answer.
+        // If the prompt came before the announcement, it has already taken the early answer.
         state.told.insert(id.to_owned(), reply);
     }
 
@@ -111,7 +111,7 @@ impl StdinAnswers {
         self.state().told.remove(id);
     }
 
-    /// Fails waiting and future requests, as no answer will come.
+    /// Fails waiting and future requests, because no more answers can arrive.
     fn end(&self) {
         let mut state = self.state();
         state.ended = true;
@@ -142,7 +142,7 @@ impl StdinAnswers {
     fn answer(&self, id: String, reply: PermissionReply) {
         let mut state = self.state();
         if let Some(waiting) = state.waiting.remove(&id) {
-            // A prompt that no longer waits has its answer.
+            // If the prompt no longer waits, its request is settled.
             drop(waiting.send(reply));
         } else if let Some(told) = state.told.get_mut(&id) {
             *told = Some(reply);
@@ -192,10 +192,10 @@ mod tests {
         }
         for number in 1..1000 {
             answers.settle_request(&name(number));
-            // A program may be slower than the policy.
+            // The program may answer after the policy has decided.
             answers.answer(name(number), PermissionReply::Allow);
         }
-        // Its prompt comes last.
+        // The first answer is still there for the last prompt.
         assert_eq!(answers.reply_to(&name(0)).await, PermissionReply::Allow);
         answers.settle_request(&name(0));
         // An answer before its request is announced.

@@ -9,7 +9,7 @@ use crate::cli::Run;
 use crate::failure::Failure;
 use crate::text_input;
 
-/// Seconds after which a silent pipe counts as left open by accident.
+/// Seconds without input after which a pipe counts as left open by accident.
 const PIPE_WAIT_SECS: i64 = 3;
 
 pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
@@ -19,7 +19,7 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
     for path in &args.image {
         // Paths are relative to the user's directory, not to that of the agent.
         let image = Input::Image(here.join(path));
-        // Checked before anything is started.
+        // Checked now, so that the error is reported before anything is started.
         image.check(&here).map_err(|error| Failure::file_unreadable("--image", path, &error))?;
         input.push(image);
     }
@@ -62,8 +62,8 @@ fn from_file(path: &Path) -> Result<String, Failure> {
     text_input::read_file(path).map_err(|error| Failure::file_unreadable("the prompt", path, &error))
 }
 
-/// Returns `true` if stdin is a file, or a pipe with data. An inherited pipe that never gets data must not be waited
-/// for.
+/// Returns `true` if stdin is a file, or a pipe with data. The run must not wait for an inherited pipe that
+/// never carries data.
 fn has_input() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::FileType;

@@ -14,10 +14,8 @@ pub(super) struct Summary {
     pub(super) text: String,
     pub(super) stop_reason: Option<String>,
     pub(super) session_id: Option<String>,
-    /// A run has begun.
     #[serde(skip)]
     pub(super) has_run: bool,
-    /// The id in the events of the run.
     #[serde(skip)]
     pub(super) run_id: Option<String>,
     /// The status of `run.completed`.
@@ -49,8 +47,8 @@ impl Summary {
         self.usage.clone_from(&result.usage);
     }
 
-    /// Writes `failure` to stdout as an event of the run if `run.completed` reports a success although the answer is
-    /// incomplete or does not match the schema. Returns `true` if no other event must report it.
+    /// Writes `failure` to stdout as an event, if `run.completed` reports a success but the answer is
+    /// incomplete or does not match the schema. Returns `true` if the failure needs no other event.
     pub(super) fn print_event(&self, failure: &Failure) -> Result<bool, Failure> {
         if self.status != Some(Status::Success) || failure.code() != ExitStatus::Limit {
             return Ok(self.has_run);

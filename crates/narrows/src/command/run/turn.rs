@@ -1,4 +1,4 @@
-//! Runs one turn, which the agent, the user and the reader of stdout may end.
+//! Runs one turn. The agent, the user or the reader of stdout may end it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::interrupt::Signal;
 use crate::output_thread::{OutputPiece, OutputThread, PieceSlot, StdoutFailed};
 use crate::permission_queue::{PromptProgress, PromptQueue, QueuedRequest};
 
-/// The silence after which a status is shown, and its interval.
+/// Time without output after which a status is shown, and the interval of its updates.
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Bounds output that waits for a prompt.
+/// Most pieces of output that wait while a permission prompt is shown.
 const MAX_KEPT_PIECES: usize = 4096;
 
 const CANCELLING_NOTICE: &str = "cancelling; press Ctrl-C again to exit immediately";
@@ -29,30 +29,24 @@ enum TurnEvent {
     Rested,
     /// Progress of the permission requests.
     Question(PromptProgress),
-    /// A piece of output was queued.
     Shown,
     Event(Option<RuntimeEvent>),
-    /// The turn has ended, with output left.
+    /// The turn has ended, and output is left to write.
     Over(Box<RunResult>),
-    /// The rest of the output was not read in time.
     Unread,
-    /// Nothing happened for a while.
     Silence,
 }
 
-/// The state of a turn.
 struct TurnState<'a> {
     events: Events,
     questions: PromptQueue<'a>,
     cancel: Canceller,
     result: oneshot::Receiver<RunResult>,
-    /// The result if the turn ended before all output was written, and the time limit for the rest: a cancelled turn
     /// does not wait for a slow reader.
     over: Option<(RunResult, Option<Instant>)>,
     last_activity: Instant,
-    /// The reason why the agent was asked to stop.
     cancelled: Option<CancelReason>,
-    /// Output that waits for space.
+    /// Output that the output thread has no room for yet.
     pieces: VecDeque<OutputPiece>,
 }
 
@@ -67,13 +61,13 @@ impl Conversation {
     ) -> Result<(), RunFailure> {
         self.summary.session_id = Some(session.id().to_owned());
         let outside = session.events();
-        // Losses before the prompt are not part of the answer.
+        // Message losses before the prompt do not affect the answer.
         let message_loss = runtime.message_loss();
         let has_form = request.output_schema.is_some();
         let format = self.renderer.format();
         let limit = request.timeout;
         let left = self.remaining();
-        // Whole milliseconds, as events report the value.
+        // Rounded to whole milliseconds, because events report the value so.
         request.timeout =
             limit.map(|_| Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
         let (started, signal) = self.start(timeout(left, session.run(request))).await?;
@@ -149,7 +143,7 @@ impl Conversation {
         }
     }
 
-    /// Shows events until the turn ends, `early` ones after its start.
+    /// Shows events until the turn ends. `early` events, from before its start, come after `run.started`.
     async fn follow(
         &mut self,
         state: &mut TurnState<'_>,
@@ -199,7 +193,7 @@ impl Conversation {
                 TurnEvent::Event(Some(event)) => {
                     state.last_activity = Instant::now();
                     more.push(event);
-                    // Shows available events together.
+                    // Events that are available now are shown in one go.
                     state.events.take_all(&mut more);
                     for event in more.drain(..) {
                         state.questions.record_event(&event);
@@ -225,8 +219,8 @@ impl Conversation {
         self.interrupts.unless_signal(withdrawing).await.map_err(RunFailure::Forced)
     }
 
-    /// Waits for the next event. While a prompt is shown there is no other output; while output waits nothing is read
-    /// from the agent.
+    /// Waits for the next event. While a prompt is shown, no other output is written. While output waits to
+    /// be written, nothing is read from the agent.
     async fn next_event(&mut self, state: &mut TurnState<'_>) -> TurnEvent {
         let is_output_gone = matches!(state.cancelled, Some(CancelReason::Output));
         if is_output_gone {
@@ -259,7 +253,6 @@ impl Conversation {
         TurnEvent::Shown
     }
 
-    /// Writes the remaining output.
     async fn show_rest(&mut self, pieces: VecDeque<OutputPiece>) -> Result<(), RunFailure> {
         for piece in pieces {
             match self.interrupts.unless_signal(self.output_thread.reserve(&piece)).await {
@@ -288,7 +281,6 @@ fn as_run_event(event: RuntimeEvent, started: &RuntimeEvent) -> RuntimeEvent {
     RuntimeEvent { run_id: started.run_id.clone(), at_ms: event.at_ms.max(started.at_ms), ..event }
 }
 
-/// Cancels the turn because of a signal.
 fn stop(state: &mut TurnState<'_>, signal: Signal) {
     if signal == Signal::Interrupt {
         // Shown before output that waits for a slow reader.

@@ -20,19 +20,16 @@ use super::version_check;
 use crate::failure::Failure;
 use crate::output;
 
-/// A running agent with its egress proxy and its lifetime.
 pub(super) struct AgentProcess {
     process: Process,
-    /// Kept until the agent ends.
     _egress: Option<EgressProxy>,
-    /// Resolves to `true` when the lifetime ended the agent.
+    /// Resolves to `true` if the agent was killed because its lifetime was over.
     overdue: Option<JoinHandle<bool>>,
     pub(super) spec: Spec,
 }
 
 pub(super) struct StoppedAgent {
     pub(super) exit: Exit,
-    /// `true` if the agent exceeded its lifetime.
     pub(super) overdue: bool,
 }
 
@@ -50,7 +47,6 @@ impl AgentProcess {
     }
 }
 
-/// The command of the agent and its sandbox.
 pub(super) struct PreparedAgent {
     id: String,
     sandbox: AgentSandbox,
@@ -96,7 +92,6 @@ pub(super) async fn prepare(manifest: &LoadedManifest, log: Option<&Log>) -> Res
 }
 
 impl PreparedAgent {
-    /// Starts the agent for a client. The enforced sandbox is recorded before the agent runs.
     pub(super) async fn start(
         &self,
         manifest: &LoadedManifest,
@@ -140,7 +135,7 @@ pub(super) fn with_search_path<'a>(root: &Path, specs: impl IntoIterator<Item = 
     located.collect()
 }
 
-/// Resolves a program given by name, or by a path relative to the directory of its manifest.
+/// Resolves a program. A relative path starts from the directory of its manifest.
 pub(super) fn resolve_program(named: &str, beside: &Path) -> Result<PathBuf, Failure> {
     match named {
         // This program, whether it is installed or not.

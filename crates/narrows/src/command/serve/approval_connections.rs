@@ -1,5 +1,5 @@
-//! Connections of the admin socket. The oldest ones without a request make room for new ones, and each user has a
-//! share.
+//! Connections of the admin socket. Each user has a limited number. A new connection may close the oldest one
+//! that has not sent a request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const MAX_CONNECTIONS: usize = 64;
 
 const MAX_PER_USER: usize = 8;
 
-/// Set once a complete request was read: the connection then no longer makes room.
+/// Set to `true` once a complete request was read. The connection is then not closed to make room.
 pub(super) type HasAsked = Arc<AtomicBool>;
 
 /// The open connections, oldest first.
@@ -74,7 +74,7 @@ mod tests {
         }
         tokio::task::yield_now().await;
         let ended: Vec<bool> = first.iter().map(AbortHandle::is_finished).collect();
-        // The first of them has sent a request.
+        // The oldest connection has sent a request, so it stays.
         assert_eq!(ended, [false, true, true, true, true, true, true, true]);
         assert!(!other.is_finished(), "another user keeps its place");
         assert_eq!(connections.0.len(), MAX_PER_USER + 1);

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 pub(super) const MAX_REQUEST_BYTES: u64 = 4 << 20;
 
-/// An input may be as long as a message, and longer once it is serialized again.
+/// An input may be as long as a message, and gets longer when it is serialized again.
 pub(super) const MAX_RESPONSE_BYTES: u64 = 128 << 20;
 
 /// The part of an input that a list includes.
@@ -18,25 +18,18 @@ const MAX_SUMMARY_BYTES: usize = 4 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SocketRequest {
-    /// List the pending actions.
     List,
-    /// Show one pending action.
     Show(String),
-    /// Submit a signed approval.
     Approval(Box<Approval>),
 }
 
-/// The response of a gate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SocketResponse {
-    /// The pending actions.
     Open(Vec<PendingActionSummary>),
     /// The requested action, if it is still pending.
     Whole(Option<Box<PendingAction>>),
-    /// The approval counts.
     Counted,
-    /// The approval does not count, with the reason.
     Refused(String),
 }
 
@@ -54,16 +47,15 @@ pub(super) struct PendingAction {
     #[serde(default)]
     pub(super) digest: String,
     pub(super) reason: String,
-    /// The approvals that are missing, in words.
+    /// A description of the missing approvals.
     #[serde(default)]
     pub(super) needs: String,
-    /// The approvers who have approved.
     #[serde(default)]
     pub(super) given: Vec<String>,
-    /// The client that caused the action.
+    /// The client whose session requests the action.
     #[serde(default)]
     pub(super) client: String,
-    /// What the agent shows besides the input.
+    /// Content of the tool call that the agent shows besides the input.
     #[serde(default)]
     pub(super) content: Value,
     /// The deadline, in seconds since 1970.
@@ -71,7 +63,6 @@ pub(super) struct PendingAction {
     pub(super) until: u64,
 }
 
-/// A pending action, as lists show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct PendingActionSummary {
     pub(super) id: String,
@@ -130,8 +121,8 @@ impl PendingAction {
         text
     }
 
-    /// Returns the signed text: the id, and a digest of the whole action, so that the signature holds for nothing
-    /// else.
+    /// Returns the text that an approver signs: the id and a digest of the whole action, so that the
+    /// signature is valid for nothing else.
     pub(super) fn signed_artifact(&self) -> Result<String, jcs::TooDeep> {
         let Self { id, session, tool, input, kinds, digest, .. } = self;
         let content = json!({

@@ -31,7 +31,7 @@ use crate::failure::Failure;
 /// The time for a request to arrive, and for its response to be read.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time for all gates together to list what waits in them.
+/// Total time for all gates to list their pending actions.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The delay after a failed accept, such as for a lack of descriptors.
@@ -57,7 +57,6 @@ impl Drop for AdminSocket {
     }
 }
 
-/// Verifies signatures and passes approvals to the gates.
 struct ApprovalService {
     gates: GateRegistry,
     keys: Arc<LiveKeys>,
@@ -122,7 +121,7 @@ fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
 async fn accept_connections(listener: UnixListener, service: Arc<ApprovalService>, is_shared: bool) {
     let mut connections = ApprovalConnections::default();
     loop {
-        // Accepts at once, so that idle connections do not block others.
+        // Each connection gets a task of its own, so that an idle one does not block others.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
@@ -182,21 +181,22 @@ impl ApprovalService {
         let mut asked = Vec::new();
         for gate in self.gates.senders() {
             let (answer, open) = oneshot::channel();
-            // A gate with a full queue is busy: it has not answered the requests before this one.
+            // A full queue means that the gate has not processed earlier requests, so it is skipped.
             if gate.try_send(GateRequest::ListApprovals(answer)).is_ok() {
                 asked.push((gate, open));
             }
         }
         let deadline = Instant::now() + GATE_TIMEOUT;
         for (gate, open) in asked {
-            // A gate that has just ended has no pending actions. A busy gate does not hide those of others.
+            // A gate that has just ended has no pending actions, and a busy one must not hide those of
+            // others.
             let open = timeout_at(deadline, open).await.ok().and_then(Result::ok).unwrap_or_default();
             waiting.extend(open.into_iter().map(|open| (gate.clone(), PendingAction::from(open))));
         }
         waiting
     }
 
-    /// Counts an approval, or returns why it does not count.
+    /// Counts an approval. The error is the reason why it does not count.
     async fn count_approval(&self, approval: &Approval) -> Result<(), String> {
         let keys = self.keys.current().map_err(|error| error.to_string())?;
         let signature = approval.signature.as_ref().ok_or("not signed")?;

@@ -15,7 +15,6 @@ use crate::failure::Failure;
 
 const GROUP_FILE: &str = "/etc/group";
 
-/// The path, and the group that may connect besides the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdminSocketConfig {
     path: PathBuf,
@@ -70,7 +69,6 @@ impl AdminSocketConfig {
     }
 }
 
-/// Returns the id of a group, given by name or number.
 fn group_id(group: &str, groups: &str) -> Option<u32> {
     if let Ok(number) = group.parse() {
         return Some(number);

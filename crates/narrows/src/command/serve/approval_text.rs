@@ -9,7 +9,6 @@ use super::approval_protocol::PendingAction;
 
 const INDENT: &str = "  ";
 
-/// Renders all details.
 pub(super) fn render(action: &PendingAction) -> String {
     let PendingAction {
         id,
@@ -49,7 +48,7 @@ pub(super) fn render(action: &PendingAction) -> String {
     out
 }
 
-/// Returns the remaining time, by the clock of this machine.
+/// Returns the time until `until`, by the clock of this machine.
 pub(super) fn time_left(until: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     match until.saturating_sub(now) {
@@ -59,7 +58,6 @@ pub(super) fn time_left(until: u64) -> String {
     }
 }
 
-/// Renders a value below its key.
 fn render_value(key: Option<&str>, value: &Value, depth: usize, out: &mut String) {
     let indent = INDENT.repeat(depth);
     let key = key.map(|key| format!("{}:", visible_line(key, usize::MAX)));

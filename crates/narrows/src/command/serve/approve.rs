@@ -19,7 +19,7 @@ use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Longer than the input that a gate includes in a list.
+/// Most characters of an input in a list; more than a gate sends.
 const MAX_LINE_CHARS: usize = 8 << 10;
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -32,7 +32,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
                 waiting.extend(actions.into_iter().map(|action| (socket.clone(), action)));
             }
             Ok(_) => silent.push((socket, io::ErrorKind::InvalidData.into())),
-            // That gate has exited, so nothing is pending there.
+            // The gate of this socket has exited, so it has no pending actions.
             Err(error) if args.socket.is_none() && is_disconnected(&error) => {}
             Err(error) => silent.push((socket, error)),
         }
@@ -86,7 +86,7 @@ fn is_disconnected(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// Returns the failure of the last silent socket and prints the others.
+/// Returns the failure for the last socket that did not answer, and prints those for the others.
 fn last_silent(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
     let (socket, error) = silent.pop()?;
     for (socket, error) in &silent {
@@ -96,7 +96,7 @@ fn last_silent(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
     Some(Failure::gate_unreachable(&socket, &error))
 }
 
-/// Prints the pending actions. Fails if a gate did not answer, as it may have more.
+/// Prints the pending actions. Fails if a gate did not answer, because it may have more of them.
 fn list(
     waiting: &[(PathBuf, PendingActionSummary)],
     silent: Vec<(PathBuf, io::Error)>,

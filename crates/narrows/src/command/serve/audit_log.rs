@@ -13,7 +13,7 @@ use narrows_manifest::types::governance::HashAlgorithm;
 use super::manifest::LoadedManifest;
 use crate::failure::Failure;
 
-/// Returns the path of the log. `None` if nothing is governed.
+/// Returns the path of the log, or `None` if the manifest has no governance.
 pub(super) fn path(manifest: &LoadedManifest) -> Result<Option<PathBuf>, Failure> {
     let LoadedManifest { bundle, root, .. } = manifest;
     let path = match &bundle.audit {
@@ -29,7 +29,7 @@ pub(super) fn path(manifest: &LoadedManifest) -> Result<Option<PathBuf>, Failure
     real.map(Some).map_err(|outside| Failure::audit_log_outside_workspace(&path, &outside))
 }
 
-/// Opens the log. `None` if nothing is governed.
+/// Opens the log. Returns `None` if the manifest has no governance.
 pub(super) fn open(manifest: &LoadedManifest) -> Result<Option<Log>, Failure> {
     let Some(path) = path(manifest)? else { return Ok(None) };
     let governance = manifest.bundle.governance.as_ref();
@@ -43,8 +43,8 @@ pub(super) fn open(manifest: &LoadedManifest) -> Result<Option<Log>, Failure> {
     Log::open(&path, options).map(Some).map_err(|error| Failure::audit_log_unopened(&path, &error))
 }
 
-/// Logs when writes start and stop failing, for the administrator. Clients only learn that an action was not
-/// recorded.
+/// Returns an observer that logs when log writes start and stop failing. The messages are for the
+/// administrator: clients only learn that an action was not recorded.
 fn commit_observer(path: &Path) -> CommitObserver {
     let (log, fails) = (path.display().to_string(), AtomicBool::new(false));
     Arc::new(move |error: Option<&AppendError>| {
@@ -61,8 +61,8 @@ fn commit_observer(path: &Path) -> CommitObserver {
     })
 }
 
-/// Announces this process to others with the same log, after closing what killed gates left open. Failures do not
-/// prevent writing to the log.
+/// Announces this process to other processes that share the log. Before that, closes calls that killed gates
+/// have left open in the log. The log can be written even if this fails.
 pub(super) fn announce(
     manifest: &LoadedManifest,
     log: Option<&Log>,

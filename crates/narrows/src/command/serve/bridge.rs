@@ -7,11 +7,10 @@ use narrows_process::Ladder;
 
 use super::manifest::LoadedManifest;
 
-/// Kills the agent at once.
 pub(super) const NO_GRACE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// Returns the steps in which an agent is ended: at once if it disobeyed, and without closing its input first if it
-/// did not answer.
+/// Returns the steps to stop an agent. One that broke the rules of its gate is killed at once. One that did
+/// not answer is not asked by closing its input first.
 pub(super) fn stop_ladder(ended: Option<&GateExit>, patience: &GateTimeouts) -> Ladder {
     let GateTimeouts { close, terminate, .. } = *patience;
     match ended {

@@ -24,10 +24,12 @@ use crate::failure::{ExitStatus, Failure, GATE_RULES};
 use crate::permission_prompt::{self, ApprovalSource};
 use crate::permission_queue::PermissionQueue;
 
-/// Asks for everything: the gate has already denied what is denied, and the rest is for the user.
+/// A policy that asks for every request: the gate has already denied what its rules deny, and the user
+/// decides about the rest.
 const ASK_POLICY: &str = "[[rule]]\nname = \"the gate asks\"\neffect = \"ask\"\nkind = \"*\"\n";
 
-/// Allows what the gate let pass, and forwards its permission requests to the user, if there is one.
+/// Allows requests that the gate has already decided, and forwards its permission requests to the user, if
+/// there is one.
 struct GatedDecider {
     user_prompt: Option<Arc<dyn PermissionHandler>>,
 }
@@ -85,7 +87,7 @@ async fn run_turn(run: ClientRun, request: RunRequest, policy: Policy) -> Result
     let standing =
         tokio::spawn(run_gate::on_thread(narrows_govern::run_gate(gate, outer, behind, log.clone(), asked))?);
     let outcome = run::run_over_link(inner, chosen, wanted, request, questions).await;
-    // The gate has already ended if its client is gone.
+    // If the client is gone, the gate has already ended.
     let _ = ask.send(GateRequest::Stop).await;
     let ended = standing.await.unwrap_or(GateExit::Stopped);
     drop(admin_socket);

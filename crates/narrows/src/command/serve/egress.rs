@@ -1,4 +1,4 @@
-//! The egress proxy of a sandbox, which logs denied connections.
+//! The egress proxy of a sandbox. Logs denied connections.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 const MAX_QUEUED_DENIALS: usize = 64;
-/// Bounds the log entries that an agent can cause.
+/// Most denials that are logged, because the agent can cause any number.
 const MAX_LOGGED_DENIALS: usize = 256;
 
 /// A running proxy. Dropping it closes the proxy and all its connections.
@@ -38,7 +38,7 @@ impl EgressProxy {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let (sender, denials) = mpsc::channel(MAX_QUEUED_DENIALS);
         let proxy = tokio::spawn(serve(listener, list, Options::default(), Arc::new(SystemResolver), sender));
-        // Ends with the proxy, which holds the only sender, after all denials are logged.
+        // The task ends with the proxy, which holds the only sender, after all denials are logged.
         tokio::spawn(log_denials(denials, log, event));
         Ok(Self { proxy })
     }
@@ -60,7 +60,7 @@ async fn log_denials(mut denials: mpsc::Receiver<Denial>, log: Option<Log>, even
             about["is_last"] = json!(known.len() == MAX_LOGGED_DENIALS);
         }
         event.input = Some(json!({"target": target}));
-        // Nothing was let through, so nothing depends on the entry.
+        // The connection was denied anyway, so a missing entry does not matter.
         if let Err(error) = log.append(event).await {
             tracing::warn!(%error, "egress denial not recorded in the audit log");
         }

@@ -17,7 +17,6 @@ struct Gates {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GateRegistry(Arc<Mutex<Gates>>);
 
-/// Removes its gate from the registry when dropped.
 #[derive(Debug)]
 pub(super) struct Registration {
     number: u64,

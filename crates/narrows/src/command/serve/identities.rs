@@ -21,27 +21,25 @@ use super::run_gate;
 use crate::command::check;
 use crate::failure::{Failure, IDENTITIES_HINT};
 
-/// A local client that cannot be identified.
 const ANY_LOOPBACK_CLIENT: &str = "tcp:loopback";
 
 /// The time for which an unauthenticated client may stay connected to learn how to authenticate.
 const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bounds the buffered input of a client that is not admitted, which may be any local process.
+/// Most bytes that are buffered for a client that is not admitted. Any local process may be such a client.
 const MAX_UNAUTHENTICATED_BYTES: usize = 64 << 10;
 
-/// For clients that are not admitted or have no slot.
+/// Link options for clients that are not admitted or have no slot.
 pub(super) const UNAUTHENTICATED_OPTIONS: Options = Options {
     max_line: MAX_UNAUTHENTICATED_BYTES,
     queue_bytes: MAX_UNAUTHENTICATED_BYTES,
     guard_first_line: false,
 };
 
-/// The interval of checks for an open connection. A change counts when it is seen twice, because the file may be half
-/// written.
+/// The interval of checks for an open connection. A change counts when two checks in a row see it, because
+/// the file may be half written at the first.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An entry of the file.
 #[derive(Clone, Debug)]
 struct Named {
     who: String,
@@ -52,11 +50,10 @@ struct Named {
 /// Decides which clients are admitted.
 #[derive(Debug)]
 pub(super) struct Identities {
-    /// The user of this process.
     own_uid: u32,
     users: String,
     file: Option<PathBuf>,
-    /// The entries at the start.
+    /// The entries of the file at the start.
     named: Vec<Named>,
     approvers: Vec<Approver>,
 }
@@ -80,7 +77,6 @@ impl Identities {
         Ok(Self { own_uid, users: read_passwd(), file: file.map(Path::to_owned), named, approvers })
     }
 
-    /// Returns the user who started this process, admitted or not.
     pub(super) fn launcher(&self) -> Principal {
         match self.admit(Some(parent_process::parent_user()), IdentityMethod::Process) {
             Ok(who) | Err(who) => who,
@@ -205,7 +201,8 @@ impl Identities {
         }
     }
 
-    /// Returns the gate for a client that is not admitted: it only explains how to authenticate.
+    /// Returns the gate for a client that is not admitted. All that this gate does is explain how to
+    /// authenticate.
     pub(super) fn unauthenticated_gate(who: &Principal) -> UnauthenticatedGate {
         UnauthenticatedGate {
             id: "os-user".to_owned(),
@@ -260,7 +257,7 @@ pub(in crate::command) fn first_error(path: &Path) -> Option<Finding> {
     }
 }
 
-/// Returns entries that never match behind a bus, which names tokens and certificates itself.
+/// Returns entries that never match behind a bus, because a bus names tokens and certificates differently.
 pub(in crate::command) fn unknown_to_bus(path: &Path) -> Vec<(String, SourcePos)> {
     // An unreadable file is reported separately.
     let named = read(path).unwrap_or_default();
@@ -429,7 +426,7 @@ mod tests {
         assert!(!admits(1001) && admits(1000));
         assert!(!stays(&bob).await && stays(&ada).await && stays(&token).await);
 
-        // Narrowed; a token and the own user as well.
+        // The scopes of a token and of the own user are narrowed, too.
         let all = ["user:bob", "user:ada", "token:a"];
         write(&all.map(|who| format!("[[identity]]\nwho = '{who}'\nscopes = []\n")).concat());
         assert!(!stays(&bob).await && !stays(&ada).await && !stays(&token).await);

@@ -15,7 +15,6 @@ use serde_json::value::RawValue;
 use super::os_users::approver_roles;
 use super::revoked_keys::{RevokedKeys, read_key};
 
-/// The default keys file.
 pub(super) const DEFAULT_KEYS_FILE: &str = ".well-known/governance-keys.json";
 
 /// The file of revoked keys, in the same directory.
@@ -29,9 +28,9 @@ const KEYS_HINT: &str = "write {\"keys\": [{\"id\": \"did:key:z6Mk…\", \"subje
 pub(super) struct KeyFiles {
     /// Paths relative to the workspace root, with contents.
     pub(super) files: Vec<(PathBuf, Vec<u8>)>,
-    /// `None` without a keys file.
     pub(super) keys: Option<Keys>,
-    /// The keys file relative to the root, existing or not. `None` if nothing is governed.
+    /// The path of the keys file, relative to the root. The file may not exist. `None` if the manifest has no
+    /// governance.
     path: Option<PathBuf>,
 }
 
@@ -77,11 +76,9 @@ impl Entry {
     }
 }
 
-/// The signing keys of a governance.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys(Vec<KeyHolder>);
 
-/// The reason why a key does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeyRejection {
     #[error("unknown key")]
@@ -112,7 +109,7 @@ impl KeyFiles {
             };
             match bytes {
                 Ok(bytes) => Some(bytes),
-                // A dangling link is a missing file, and not an absent one.
+                // A link without a target is an error, not an absent file.
                 Err(FilesError::NotFound) if !root.join(path).is_symlink() => None,
                 Err(error) => {
                     let message = format!("cannot read the signing keys: {error}");
@@ -151,7 +148,7 @@ impl KeyFiles {
         }
     }
 
-    /// Returns the paths of both files relative to the root, existing or not.
+    /// Returns the paths of both files relative to the root. The files may not exist.
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
         self.path.iter().flat_map(|path| [path.clone(), path.with_file_name(REVOKED_KEYS_FILE)])
     }
@@ -196,7 +193,7 @@ fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Fin
             }
         }
     }
-    // Another entry with the same key, in any form, does not make it valid again.
+    // A revocation applies to all entries with the same key, in whatever form they have it.
     let of_entries = entries.iter().filter(|(_, _, entry)| entry.is_revoked());
     of_entries.filter_map(|(_, _, entry)| read_key(&entry.id)).for_each(|key| revoked.insert(key));
     let mut keys = Keys::default();
@@ -219,8 +216,8 @@ fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Fin
     keys
 }
 
-/// Returns the holder of a key. `None` if it is revoked. `Err` with field, message and fix if a part is unreadable:
-/// no key may count for longer than written.
+/// Returns the holder of a key, or `None` if the key is revoked. An unreadable part is an error with field,
+/// message and fix, because otherwise the key could count for longer than its author meant.
 fn holder(
     entry: Entry,
     revoked: &RevokedKeys,
@@ -247,7 +244,7 @@ fn holder(
     Ok(Some(KeyHolder { key, subject, from, until }))
 }
 
-/// Returns the message without the position.
+/// Returns the message of a JSON error without its position.
 pub(super) fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
@@ -277,7 +274,7 @@ impl Keys {
         self.0.len()
     }
 
-    /// Returns `true` if every key is in `earlier`, too, for the same subject and at least as long.
+    /// Returns `true` if `earlier` has every key of these, for the same subject and at least as long.
     pub(super) fn is_narrowed_from(&self, earlier: &Self) -> bool {
         let is_known = |holder: &KeyHolder| earlier.0.iter().any(|known| holder.is_narrowed_from(known));
         self.0.iter().all(is_known)
@@ -305,7 +302,7 @@ impl KeyHolder {
     }
 
     fn is_narrowed_from(&self, earlier: &Self) -> bool {
-        // `None` is the earliest start and the latest end.
+        // As a start, `None` is the earliest time; as an end, the latest.
         let starts_later = self.from >= earlier.from;
         let ends_earlier = earlier.until.is_none_or(|end| self.until.is_some_and(|until| until <= end));
         self.key == earlier.key && self.subject == earlier.subject && starts_later && ends_earlier
@@ -316,7 +313,7 @@ impl KeyHolder {
         let name = id.strip_prefix("user:").unwrap_or(id);
         let mut roles = approver_roles(name, approvers);
         roles.extend(role.clone());
-        // The same id as on the client side of the gate, so that a person counts once.
+        // The id is the one that the client side of the gate uses, so that a person counts once.
         Principal {
             id: format!("user:{name}"),
             method: IdentityMethod::Signature,

@@ -33,14 +33,14 @@ use crate::terminal::line;
 /// The time for a client to send its first valid message.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The time for a refused client to send a request, and the number of such clients.
+/// Time for a refused client to send a request, and the most such clients at once.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_REFUSALS: usize = 64;
 
-/// The number of unauthenticated clients that are informed at once. They take no slots.
+/// Most unauthenticated clients that are told at once how to authenticate. They take no slots.
 const MAX_UNAUTHENTICATED: usize = 64;
 
-/// The number of clients that are identified at once, before they get slots.
+/// Most clients that are identified at once, before they get slots.
 const MAX_LOOKUPS: usize = 16;
 
 /// The delay after a failed accept, such as for a lack of descriptors.
@@ -54,13 +54,12 @@ enum ClientListener {
         /// Removes the file when dropped.
         _file: Listener,
     },
-    /// One client; `true` once it was accepted.
+    /// The client on stdio; `true` once it was accepted.
     Stdio(bool),
     /// All HTTP and WebSocket listeners.
     Web(Box<WebListeners>),
 }
 
-/// An accepted connection.
 enum ClientStream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -72,11 +71,10 @@ enum ClientStream {
 struct ClientAcceptor {
     server: ManifestServer,
     slots: Arc<Slots>,
-    /// Budget for unfinished messages of admitted clients on unix sockets, TCP and stdio.
+    /// The memory budget for incomplete messages of admitted clients on unix sockets, TCP and stdio.
     input: Arc<InputBudget>,
     lookups: Arc<Semaphore>,
     unauthenticated: Arc<Semaphore>,
-    /// Permits for clients that are refused with an answer.
     refusals: Arc<Semaphore>,
     shutdown: Shutdown,
 }
@@ -149,7 +147,7 @@ impl ClientListener {
         let place = match &at {
             ListenAddr::Unix(path) => {
                 if server.identities.has_others() {
-                    // The system identifies the client; the mode must let every listed user connect.
+                    // The socket's mode lets every user connect, because the system tells which user it is.
                     std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(ready)?;
                 }
                 Self::Unix { listener: UnixListener::from_std(fd.into()).map_err(ready)?, _file: listener }
@@ -185,14 +183,14 @@ impl ClientListener {
 }
 
 impl ClientStream {
-    /// Writes a refusal, if that is possible without waiting.
+    /// Writes a refusal, if that is possible without blocking.
     fn refuse(&self) {
         let mut line = message::error(b"null", &too_many_connections()).to_vec();
         line.push(b'\n');
         let _ = match self {
             Self::Tcp(stream) => stream.try_write(&line),
             Self::Unix(stream) => stream.try_write(&line),
-            // The HTTP server has refused those already.
+            // The HTTP server has already refused its clients.
             Self::Stdio | Self::Web(_) => Ok(0),
         };
     }
@@ -245,7 +243,8 @@ impl ClientAcceptor {
                 Some(_) = clients.join_next() => {}
                 stream = place.accept() => match stream {
                     Ok(stream) => {
-                        // Never closed, and soon free: an identification does not wait for the client.
+                        // The semaphore is never closed, and permits are soon free, because identifying a
+                        // client does not wait for it.
                         let lookup = Arc::clone(&self.lookups).acquire_owned().await.ok();
                         clients.spawn(Arc::clone(&self).handle_client(stream, lookup));
                     }
@@ -265,7 +264,7 @@ impl ClientAcceptor {
 
     async fn handle_client(self: Arc<Self>, mut stream: ClientStream, lookup: Option<OwnedSemaphorePermit>) {
         let is_stdio = matches!(stream, ClientStream::Stdio);
-        // Identified first: a client that has disconnected can no longer be identified.
+        // Must be first: a client that has disconnected can no longer be identified.
         let admitted = stream.admit(&self.server.identities).await;
         drop(lookup);
         let own_slot = stream.take_slot();
@@ -287,14 +286,14 @@ impl ClientAcceptor {
             tracing::error!("{}", failure.message());
         }
         if is_stdio {
-            // As with a bus: the process ends with the client that started it.
+            // Like a bus, the process ends with the client that started it.
             self.shutdown.request();
         }
     }
 
     /// Serves one client, from its first message to its end.
     async fn serve_client(&self, stream: ClientStream, who: Principal) -> Result<(), Failure> {
-        // Over HTTP and WebSocket the HTTP server counts it.
+        // Connections over HTTP and WebSocket are counted by the HTTP server.
         let share = (!matches!(stream, ClientStream::Web(_))).then(|| self.input.share(&who.id));
         match self.first_message(stream, &Options::default(), share).await? {
             Some(client) => {
@@ -316,7 +315,8 @@ impl ClientAcceptor {
         Ok(())
     }
 
-    /// Waits for the first message of a client and leaves it in the queue. `None` if there is none.
+    /// Waits for the first message of a client and leaves it in the queue. Returns `None` if none arrives in
+    /// time.
     async fn first_message(
         &self,
         stream: ClientStream,
@@ -333,7 +333,8 @@ impl ClientAcceptor {
         Ok(matches!(first, Some(Ok(true))).then_some(client))
     }
 
-    /// Refuses a client for lack of slots, as the response to its first request unless too many are refused at once.
+    /// Refuses a client for lack of slots. The refusal answers its first request, unless too many clients are
+    /// being refused.
     async fn refuse(&self, stream: ClientStream) {
         match self.refusals.try_acquire() {
             Ok(_place) => refuse(stream).await,

@@ -15,10 +15,10 @@ use crate::failure::Failure;
 /// The default listener of a manifest that requires WebSocket.
 const DEFAULT_URL: &str = "ws://127.0.0.1:8787/acp";
 
-/// Returns all listeners. An empty list stands for stdin and stdout.
+/// Returns all listeners. An empty list means stdio.
 pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Listen>, Failure> {
     let mut listeners = args.listen.clone();
-    // A bus brings its own transport, and `--approve` serves nothing.
+    // A bus has its own listeners, and `--approve` only pins the manifest.
     let serves = !args.approve && !args.for_bus && manifest.bundle.role != Kind::Client;
     let transports = manifest.bundle.acp.front.transport.as_slice();
     let is_web_only = transports.iter().all(|transport| *transport == Transport::Websocket);
@@ -97,7 +97,6 @@ fn check_credentials(listeners: &[Listen]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Applies the flags to every HTTP and WebSocket listener.
 fn apply_web_args(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
     let WebArgs { tokens, cert, key, client_ca, hosts, origins, .. } = args;
     if cert.is_some() && !webs.iter().any(|web| web.secure) && !webs.is_empty() {

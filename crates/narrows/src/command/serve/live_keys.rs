@@ -1,9 +1,9 @@
 //! The signing keys of a running gate.
 //!
-//! The files are read for each signature, and before a gate adds an approval to signatures that it has counted. Keys
-//! can only be removed: a revocation applies at once; a new key, or one that is valid again, needs a restart, at
-//! which the files are compared with the pins. Until then every signature is refused, because the gate cannot tell
-//! who changed the files.
+//! The files are read for each signature, and before a gate adds an approval to those that it has counted.
+//! While the gate runs, keys can only be removed. A revocation applies at once. A new key, or an old one that
+//! is valid again, needs a restart, which compares the files with the pins. Until then every signature is
+//! refused, because the gate cannot tell who changed the files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,6 @@ use narrows_govern::SignatureValidity;
 
 use super::keys::{KeyFiles, Keys};
 
-/// The valid keys, and their files.
 #[derive(Debug)]
 pub(super) struct LiveKeys {
     root: PathBuf,
@@ -26,11 +25,10 @@ pub(super) struct LiveKeys {
 struct State {
     /// The keys of the last accepted files. `None` if there was no file at the start.
     keys: Option<Keys>,
-    /// The last files were refused, and that was logged.
+    /// `true` if the last files were refused, which is logged once.
     is_refusing: bool,
 }
 
-/// The reason why no signature counts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeysError {
     #[error(
@@ -85,12 +83,13 @@ impl LiveKeys {
     }
 }
 
-/// The key of a counted approval. A gate cannot undo an approval, so it checks the key before it counts the next one.
+/// The key of an approval that was counted. A gate cannot undo an approval, so it checks this key again
+/// before it counts the next one.
 #[derive(Debug)]
 pub(super) struct CountedKey {
     pub(super) keys: Arc<LiveKeys>,
     pub(super) key: PublicKey,
-    /// A key that has expired since then still counts.
+    /// The time of the count. A key that expires later still counts.
     pub(super) counted_at: Timestamp,
 }
 
@@ -189,7 +188,6 @@ mod tests {
         }
         files.write(KEYS, &whole);
         assert_eq!(holders(&keys).expect("keys").len(), 2, "they are as they were");
-        // Undoing a revocation is such a change.
         files.write(REVOKED, &json!({"revoked": [files.ada]}));
         assert_eq!(holders(&keys).expect("keys"), ["user:bob"]);
         files.write(REVOKED, &json!([]));

@@ -23,12 +23,9 @@ pub(super) struct LoadedManifest {
     pub(super) bundle: Bundle,
     /// Absolute, without links.
     pub(super) root: PathBuf,
-    /// The signing keys of approvers.
     pub(super) keys: KeyFiles,
-    /// The executable files of the workspace.
     pub(super) scripts: Scripts,
     pub(super) patience: GateTimeouts,
-    /// The configured admin socket.
     pub(super) admin: Option<AdminSocketConfig>,
     /// A notice that clients get in the response to `initialize`.
     pub(super) notice: Option<String>,
@@ -62,13 +59,13 @@ impl LoadedManifest {
         Ok(Some(Self { bundle, root, keys, scripts, patience, admin, notice: None }))
     }
 
-    /// Returns the paths that the agent must not change, because they decide about it or are run for the next client:
-    /// manifests, keys, log, signatures, programs and scripts.
+    /// Returns the paths that the agent must not change, because they decide what it may do, or are run for
+    /// the next client: manifests, keys, log, signatures, programs and scripts.
     pub(super) fn protected_paths(&self) -> Vec<PathBuf> {
         let Self { bundle, root, keys, scripts, .. } = self;
         let pins = bundle.pins.iter().map(|pin| pin.path.as_path());
         let mut paths: Vec<PathBuf> = pins.map(|path| root.join(path)).collect();
-        // Also missing files: the gate would read one that an agent creates.
+        // Missing files are included: an agent could create them, and the gate would read them.
         paths.extend(keys.paths().map(|path| root.join(path)));
         paths.extend(scripts.paths().map(Path::to_owned));
         paths.extend(self.log_paths());
@@ -82,7 +79,8 @@ impl LoadedManifest {
         paths
     }
 
-    /// Returns the paths of the log. A process that can open its lock could block the writers.
+    /// Returns the paths of the log, which the agent must not see: a process that opens its lock file can
+    /// block the writers.
     pub(super) fn log_paths(&self) -> Vec<PathBuf> {
         match &self.bundle.audit {
             AuditTarget::Log(path) => log_paths(&self.root, &self.root.join(path)),
@@ -101,13 +99,13 @@ impl LoadedManifest {
         }
     }
 
-    /// Returns `true` if the manifest has the tier `sandboxed`, whose sandbox must be enforced completely.
+    /// Returns `true` if the manifest has the tier `sandboxed`. Every part of that sandbox must be enforced.
     pub(super) fn is_sandboxed(&self) -> bool {
         self.bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed
     }
 
-    /// Returns the working directories, and those of them that are read-only: the mounts of the tier's sandbox, else
-    /// the workspace.
+    /// Returns the working directories, and those of them that are read-only. With the tier `sandboxed` these
+    /// are the mounts, otherwise the workspace.
     pub(super) fn roots(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let mounts = match &self.bundle.sandbox {
             Some(sandbox) if self.is_sandboxed() => sandbox.mounts.as_slice(),

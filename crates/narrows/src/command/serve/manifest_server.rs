@@ -35,9 +35,7 @@ use crate::failure::{ExitStatus, Failure};
 /// The first line of a bus: the identity of the client.
 const IDENTITY_METHOD: &str = "narrows/identity";
 
-/// The program or agent that runs the operator.
 pub(super) enum AgentKind {
-    /// An external program, prepared once.
     Program(Box<OnceCell<PreparedAgent>>),
     Builtin(Box<Settings>),
 }
@@ -54,7 +52,7 @@ pub(super) struct ManifestServer {
     pub(super) agent_kind: AgentKind,
 }
 
-/// An agent started for one connection.
+/// The agent of one connection.
 pub(super) struct StartedAgent {
     link: Link,
     agent: RunningAgent,
@@ -66,8 +64,8 @@ enum RunningAgent {
     Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>, Option<Arc<MemoryWriter>>),
 }
 
-/// A client can only be a conductor, which supplies the agent itself, if it is the process that started this one, on
-/// stdio. Over a listener or a bus, a client could answer in place of everyone's agent.
+/// The support for proxy chains. A conductor supplies the agent itself. It must be the process that started
+/// this one, on stdio: over a listener or a bus, a client could pose as the agent of all other clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChainSupport {
     Possible,
@@ -101,7 +99,7 @@ impl ManifestServer {
         tokio::select! {
             biased;
             served = self.serve(client, who.clone(), chain, &connection_shutdown) => served,
-            // Neither of the two completes.
+            // Both futures run until the other branch completes.
             () = shutdown.forward_to(&connection_shutdown) => Ok(()),
             () = revoked => Ok(()),
         }
@@ -115,7 +113,8 @@ impl ManifestServer {
         chain: ChainSupport,
         shutdown: &Shutdown,
     ) -> Result<(), Failure> {
-        // Only here must a client send the first message, because it may be a conductor.
+        // Only with a possible conductor must the client send the first message, because that message
+        // identifies a conductor.
         if self.manifest.bundle.role == Kind::Bridge && chain == ChainSupport::Possible {
             let Some(in_chain) = shutdown.unless_requested(proxy_chain::is_conductor(&mut client)).await
             else {
@@ -170,7 +169,6 @@ impl ManifestServer {
         Err(failure)
     }
 
-    /// Runs the gate between a client and its agent. The log is complete when this returns.
     async fn serve_connection(
         &self,
         started: StartedAgent,
@@ -224,7 +222,8 @@ impl ManifestServer {
                 name
             }
             RunningAgent::Builtin(task, memory_writer) => {
-                // The gate has closed its link, so the agent ends; its memory must be stored.
+                // The agent ends because the gate has closed its link. Its memory must be stored before this
+                // returns.
                 let result = task.await;
                 let kept = match memory_writer {
                     Some(memory_writer) => memory_writer.finish().await,
@@ -283,7 +282,8 @@ async fn serve_one_client(
 ) -> Result<(), Failure> {
     let parent_identity = (!for_bus)
         .then(|| server.identities.admit(Some(parent_process::parent_user()), IdentityMethod::Process));
-    // A bus itself reads what its clients send, and writes whole messages.
+    // Behind a bus, the limits for unauthenticated clients are not needed: the bus reads what its clients
+    // send, and writes whole messages.
     let options = match &parent_identity {
         Some(Err(_)) => identities::UNAUTHENTICATED_OPTIONS,
         Some(Ok(_)) | None => narrows_link::Options::default(),
@@ -319,7 +319,7 @@ async fn serve_one_client(
 /// Answers pending requests of a client whose agent could not be started.
 async fn answer_not_started(mut client: Link) {
     let error = RpcError::new(Problem::Internal, "agent not started");
-    // Requests that have not arrived by now get no response.
+    // Requests that arrive later get no response.
     while let Ok(Some(frame)) = timeout(Duration::ZERO, client.receiver.recv()).await {
         if let Some(id) = frame.id().filter(|_| frame.kind() == wire::Kind::Request) {
             let _ = client.sender.push(message::error(id, &error));
@@ -329,7 +329,6 @@ async fn answer_not_started(mut client: Link) {
     run_gate::drain_output(&client.sender).await;
 }
 
-/// The client that a bus announces.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BusClient {
@@ -338,7 +337,6 @@ struct BusClient {
     scopes: Option<Vec<String>>,
 }
 
-/// Parses the first line of a bus.
 fn parse_bus_client(first: &Frame) -> Option<BusClient> {
     let is_it = first.method().is_some_and(|method| method == IDENTITY_METHOD) && first.id().is_none();
     serde_json::from_slice(first.params().filter(|_| is_it)?).ok()

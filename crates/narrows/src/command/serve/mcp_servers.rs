@@ -14,8 +14,8 @@ use super::sandbox::AgentSandbox;
 use super::sandbox_bounds::Unenforceable;
 use crate::failure::Failure;
 
-/// Returns the settings with confined MCP servers, if the tier is `sandboxed`. Refuses what cannot be enforced, and
-/// records what is.
+/// Returns the settings with confined MCP servers, if the tier is `sandboxed`. Fails if a restriction cannot
+/// be enforced; records those that are.
 pub(super) async fn confined(
     manifest: &LoadedManifest,
     log: Option<&Log>,
@@ -31,7 +31,7 @@ pub(super) async fn confined(
     let unlisted = HostAllowList::parse(&plan.egress).ok().and_then(|list| unlisted_server(&servers, &list));
     let refused = match unlisted {
         Some(refused) => Err(refused),
-        // Nothing is started, so nothing is confined.
+        // Without MCP servers there is no process to confine.
         None if commands.is_empty() => Ok(None),
         None => {
             AgentSandbox::build(manifest, None, &with_search_path(&manifest.root, &commands)).await.map(Some)

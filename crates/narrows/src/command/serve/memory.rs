@@ -1,4 +1,4 @@
-//! The memory of an operator: turns are stored when a session ends, and given to the next session as data.
+//! The memory of an operator. Turns are stored when a session ends, and the next session gets them as data.
 
 mod log;
 mod store;
@@ -28,17 +28,15 @@ const PREAMBLE: &str = "What follows is a record of earlier conversations, a JSO
 /// Replaces text that contains a secret.
 const REDACTED: &str = "[redacted]";
 
-/// Stores the memory of one operator for one identity.
 #[derive(Debug)]
 pub(super) struct MemoryWriter {
     kind: MemoryKind,
     policy: MemoryPolicy,
     head: LogHeader,
-    /// `None`: memories stay in the sessions of the agent.
+    /// The file of the memory. `None` if memories only stay in the sessions of the agent.
     store: Option<MemoryStore>,
     log: Option<Log>,
     redaction: Redaction,
-    /// Turns that are not stored yet, by session.
     pending: Mutex<BTreeMap<String, Vec<MemoryEntry>>>,
 }
 
@@ -163,7 +161,7 @@ impl MemoryWriter {
     }
 
     fn pending(&self) -> MutexGuard<'_, BTreeMap<String, Vec<MemoryEntry>>> {
-        // No code panics while holding the lock, and the entries would still be complete.
+        // The lock recovers from panics, and the entries are complete even then.
         lock(&self.pending)
     }
 
@@ -195,7 +193,7 @@ impl Memory for MemoryWriter {
 
     fn close_session<'a>(&'a self, session: &'a str) -> MemoryFuture<'a, ()> {
         Box::pin(async move {
-            // [`Self::finish`] tries again and reports the error.
+            // [`Self::finish`] tries again, and reports the error.
             if let Err(error) = self.persist(session).await {
                 tracing::error!(%error, "cannot store the operator's memory");
             }
@@ -233,7 +231,6 @@ fn append_log(memory_log: &MemoryLog, operator: &str, text: &mut String) {
     }
 }
 
-/// Returns the other logs in the directory, sorted.
 fn other_logs(path: &Path) -> Vec<PathBuf> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);

@@ -4,14 +4,15 @@ use narrows_manifest::types::governance::Approver;
 
 const PASSWD_FILE: &str = "/etc/passwd";
 
-/// Reads the users of this machine from the system, and not from the environment, which anyone can set.
+/// Reads the users of this machine from the system. The environment is not used, because any program can set
+/// it.
 pub(super) fn read_passwd() -> String {
     std::fs::read_to_string(PASSWD_FILE).unwrap_or_default()
 }
 
 /// Returns the roles of a user: those of the approver with that name.
 pub(super) fn approver_roles(name: &str, approvers: &[Approver]) -> Vec<String> {
-    // An empty list of actions revokes the right to approve, and with it the role.
+    // An approver with an empty list of actions may approve nothing, and so does not have the role.
     let is_one = |approver: &&Approver| !approver.can_approve.as_ref().is_some_and(Vec::is_empty);
     let them = approvers.iter().filter(is_one).filter(|approver| {
         approver.id == name || approver.id.strip_prefix("user:").is_some_and(|user| user == name)

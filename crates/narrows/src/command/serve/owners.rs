@@ -28,7 +28,7 @@ enum Owner {
 #[derive(Debug, Default)]
 struct OwnerIndex {
     owners: HashMap<String, Owner>,
-    /// The length of the file that was read.
+    /// The length of the part of the file that was read.
     read: u64,
     file: Option<File>,
 }
@@ -59,7 +59,6 @@ impl SessionOwners for SessionOwnerFile {
     fn is_owner(&self, owner: &str, session: &str) -> bool {
         let mut index = self.index();
         if let Err(error) = index.read_new_lines(&self.path) {
-            // An unknown owner owns nothing.
             tracing::warn!(%error, path = %self.path.display(), "cannot read session owners");
         }
         matches!(index.owners.get(session), Some(Owner::One(one)) if one == owner)
@@ -110,7 +109,7 @@ impl OwnerIndex {
         file.seek(SeekFrom::Start(self.read))?;
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
-        // A line without an end is being written, or was never completed.
+        // A last line without a line end is still being written, or was never completed.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in text[..whole].split(|byte| *byte == b'\n') {
             // An unreadable line names no owner.

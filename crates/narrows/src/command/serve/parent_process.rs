@@ -1,7 +1,7 @@
 //! The user who started this process.
 
-/// Returns the effective user of the parent process. Root starts processes for others: then it is the user of this
-/// process.
+/// Returns the effective user of the parent process. If that is root, which starts processes for other users,
+/// returns the user of this process.
 pub(super) fn parent_user() -> u32 {
     let ours = rustix::process::geteuid().as_raw();
     let parent = rustix::process::getppid().map(|pid| format!("/proc/{}/status", pid.as_raw_nonzero()));
@@ -9,7 +9,6 @@ pub(super) fn parent_user() -> u32 {
     effective_uid(&status).filter(|uid| *uid != 0).unwrap_or(ours)
 }
 
-/// Returns the effective user in a `/proc` status.
 fn effective_uid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().nth(1)?.parse().ok()

@@ -49,7 +49,7 @@ pub(super) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// Returns the signing keys, and the findings besides those of the files themselves.
+/// Returns the signing keys, and the findings about keys, signers, sandboxes and tools.
 fn inspect(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
     let mut findings = Findings::default();
     let keys = KeyFiles::read(root, bundle, &mut findings);
@@ -66,7 +66,8 @@ fn inspect(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
     (keys, findings)
 }
 
-/// Reports hosts of the tier's sandbox that the agent's own sandbox blocks by not mentioning them.
+/// Reports hosts that the tier's sandbox allows and the agent's own sandbox does not mention, which blocks
+/// them.
 fn emptied_by_agent(bundle: &Bundle) -> Vec<Finding> {
     let aip44 = &bundle.acp.front.metadata.aip44;
     let (Tier::Sandboxed, Some(outer), Some(agent)) = (aip44.tier, &bundle.sandbox, &bundle.agent) else {
@@ -93,7 +94,8 @@ fn emptied_by_agent(bundle: &Bundle) -> Vec<Finding> {
     .collect()
 }
 
-/// Returns the findings of `narrows check`: also missing programs, which may exist on another machine.
+/// Returns the findings of `narrows check`, including missing programs, which may exist on the machine that
+/// serves.
 pub(in crate::command) fn survey(root: &Path, bundle: &Bundle) -> Findings {
     let (_, mut findings) = inspect(root, bundle);
     missing_programs(root, bundle).into_iter().for_each(|finding| findings.push(finding));
@@ -101,7 +103,7 @@ pub(in crate::command) fn survey(root: &Path, bundle: &Bundle) -> Findings {
     findings
 }
 
-/// Reports policies about unknown tools: a denial would silently not apply.
+/// Reports policies about unknown tools: such a denial would never apply.
 fn policies_without_tools(bundle: &Bundle) -> Vec<Finding> {
     let reach = PolicyCoverage::new(bundle);
     let told = |bound: &BoundPolicy| {
@@ -133,7 +135,7 @@ fn short_list(names: &[&str]) -> String {
     told.join(", ")
 }
 
-/// Findings about a sandbox point to the key in the manifest.
+/// Converts the error to a finding at the key in the manifest.
 fn unenforceable(refused: &Unenforceable, bundle: &Bundle) -> Finding {
     let (file, place, key) = match (&bundle.agent, refused.file.as_str()) {
         (Some(agent), "AGENT-CLI.md") => {
@@ -159,7 +161,8 @@ fn sandbox_bounds(root: &Path, bundle: &Bundle) -> Result<SandboxBounds, Unenfor
     )
 }
 
-/// Reports an approval that needs more people than have a key or may be the client.
+/// Reports a policy that requires more approvals than can be given: one by each signer with a key, and one by
+/// a signer who is the client.
 fn unreachable_quorum(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Option<Finding> {
     let policy = &bound.policy.front;
     let asks = matches!(policy.decision, Decision::RequireApproval | Decision::Escalate);
@@ -245,7 +248,7 @@ fn missing_programs(root: &Path, bundle: &Bundle) -> Vec<Finding> {
             Err(error) => error,
         };
         let message = match error {
-            // The search path differs between machines.
+            // The message leaves out the search path, which differs between machines.
             SpawnError::NotFound { program, .. } => format!("program {program:?} not found"),
             error => error.to_string(),
         };
@@ -255,7 +258,7 @@ fn missing_programs(root: &Path, bundle: &Bundle) -> Vec<Finding> {
         Some(finding.about(key).advising("install it as described in `install`, or use its full path"))
     };
     let mut found: Vec<Finding> = both.into_iter().filter_map(missing).collect();
-    // One program may be named twice.
+    // The manifest may name one program twice.
     found.dedup_by(|next, first| next.message == first.message);
     found
 }

@@ -1,5 +1,6 @@
-//! Records clients that are not admitted, so that they cannot fill the log: one entry for each identity at once, and
-//! then at most one in a minute, with the number of further refusals.
+//! Records clients that are not admitted, at a limited rate, so that they cannot fill the log. The first
+//! refusal of an identity gets an entry at once. Further ones are counted, and get at most one entry per
+//! minute with their number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,7 +17,7 @@ use super::manifest::LoadedManifest;
 /// The minimum interval of entries about one identity.
 const RECORD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Member of `metadata`: the number of refusals that an entry stands for. Absent means one.
+/// The member of `metadata` with the number of refusals that an entry stands for. An absent member means one.
 const COUNT: &str = "count";
 
 /// Client id and authentication method.
@@ -54,8 +55,8 @@ impl Recent {
         Some(event)
     }
 
-    /// Returns the entry of an identity whose interval is over. `None`: nothing is to be recorded, and the next
-    /// refusal is recorded at once.
+    /// Returns the counted entry of an identity whose interval is over. `None` if there were no more
+    /// refusals; then the next one is recorded at once.
     fn take_counted(&mut self, key: &Key) -> Option<(Event, u64)> {
         let counted = self.0.get_mut(key).and_then(Unrecorded::take_counted);
         if counted.is_none() {
@@ -64,7 +65,7 @@ impl Recent {
         counted
     }
 
-    /// Adds refusals back that could not be written.
+    /// Adds back refusals that could not be written.
     fn restore(&mut self, key: &Key, count: u64) {
         if let Some(unrecorded) = self.0.get_mut(key) {
             unrecorded.count += count;
@@ -82,8 +83,8 @@ impl Unrecorded {
 }
 
 impl RefusalLog {
-    /// Records a refused client, now or later together with others of its identity. An entry that is written now is
-    /// on disk when this returns.
+    /// Records a refused client: now, or later together with others of its identity. An entry that is written
+    /// now is on disk when this returns.
     pub(super) async fn record(&self, manifest: &LoadedManifest, log: Option<&Log>, who: &Principal) {
         let key = (who.id.clone(), who.method.name());
         let event = || {

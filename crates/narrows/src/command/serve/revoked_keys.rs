@@ -1,8 +1,8 @@
 //! The keys that `governance-revoked.json` revokes.
 //!
-//! Keys are compared, not texts: a key has several forms (`did:key`, its multibase part, PEM, JSON escapes), and a
-//! revocation in one form revokes all of them. Every string of the file counts, at any depth, so that no member is
-//! missed. A string that looks like a key but cannot be parsed is an error: otherwise its key would stay valid.
+//! Keys are compared, not texts: a key has several forms (`did:key`, its multibase part, PEM, JSON escapes),
+//! and a revocation in one form revokes them all. Every string of the file is read, at any depth. A string
+//! that looks like a key but cannot be parsed is an error, because otherwise its key would stay valid.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::keys::{place_of, without_place};
 
 const EXAMPLE: &str = "write {\"revoked\": [\"did:key:z6Mk…\"]}; keys have the same form as in the keys file";
 
-/// Members whose entries are keys.
+/// Members that contain a list of keys.
 const LISTS: [&str; 2] = ["revoked", "keys"];
 
 /// Prefixes of strings that are meant as keys, in lower case. The last is an Ed25519 key in PEM without its first and
@@ -27,10 +27,8 @@ const BEGINNINGS: [&str; 4] = ["did:", "z6mk", "-----begin", "mcowbqydk2vwayea"]
 const NOT_A_KEY: &str =
     "cannot read this revoked key: it is not an Ed25519 public key, so what it revokes is unknown";
 
-/// Bounds the recursion of the reader.
 const MAX_DEPTH: usize = 32;
 
-/// Revoked public keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RevokedKeys(HashSet<PublicKey>);
 
@@ -79,7 +77,6 @@ enum Role {
     Entry,
     /// The `id` of an entry.
     Id,
-    /// Anything else.
     Other,
 }
 
@@ -170,7 +167,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a string or a member name. Returns the same as [`Self::read`].
+    /// Reads a string or a member name. Returns `true` if it is a key, or an error was added.
     fn read_text(&mut self, text: &str, raw: &RawValue, at: &str, is_id: bool) -> bool {
         if let Some(key) = read_key(text) {
             self.keys.insert(key);

@@ -1,7 +1,7 @@
 //! Runs a gate between two links, until one of them ends or a shutdown is requested.
 //!
-//! Each gate has its own thread. A peer that keeps its gate busy delays neither other connections nor signals, which
-//! share the thread of the runtime.
+//! Each gate has its own thread, so that a peer that keeps its gate busy delays neither other connections nor
+//! signals, which share the thread of the runtime.
 
 use std::convert::Infallible;
 use std::io::Read;
@@ -51,14 +51,13 @@ pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, F
     let nonce = nonce().map_err(|error| Failure::setup("obtain random numbers", &error))?;
     let setting = GateStart { started_at: now.as_secs(), nonce };
     let gate = Gate::new(mandate, who, bundle_policy(&manifest.bundle), Box::new(Disk), setting);
-    // Budgets include what other gates with this log have used, and this one before its start.
+    // The budgets include all usage in the log: by other gates, and before this gate started.
     Ok(match audit_log::path(manifest)? {
         Some(path) => gate.with_budget_source(Box::new(AuditLogBudget::new(path, now.as_secs()))),
         None => gate,
     })
 }
 
-/// A random text.
 fn nonce() -> std::io::Result<String> {
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -101,7 +100,7 @@ pub(super) fn on_thread(
     let work = async move {
         tokio::select! {
             biased;
-            // Polled first: the timers of the gate panic once the runtime is gone.
+            // Polled first: once the runtime is gone, the timers of the gate would panic.
             _ = dropped => None,
             ended = gate => Some(ended),
         }

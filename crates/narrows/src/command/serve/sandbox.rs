@@ -1,4 +1,4 @@
-//! The sandbox of an agent, built from the merged bounds, or refused.
+//! The sandbox of an agent, built from the merged bounds. Fails if a bound cannot be enforced.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,39 +21,34 @@ use crate::environment;
 use crate::output;
 use crate::terminal::line;
 
-/// Variables that most programs need and that reveal nothing.
 const BASE_ENV: [&str; 11] =
     ["PATH", "LANG", "LANGUAGE", "LC_*", "TERM", "COLORTERM", "NO_COLOR", "TZ", "USER", "LOGNAME", "SHELL"];
 
-/// Variables that lead programs to the egress proxy.
 const PROXY_ENV: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 /// The field of a program that cannot run in a sandbox.
 const PROGRAM_FIELD: &str = "bin";
 
-/// The environment, limits and sandbox of the processes of one agent.
 #[derive(Debug, Clone)]
 pub(super) struct AgentSandbox {
     sandbox: Option<Sandbox>,
-    /// Programs that are started by their real path, because they find their packages from there only.
+    /// Programs that must be started by their real path, because they find their packages relative to it.
     resolved_programs: Vec<(OsString, PathBuf)>,
     env: Environment,
     pub(super) cwd: PathBuf,
-    /// The hosts that may be reached.
     pub(super) egress: HostAllowList,
     limits: Limits,
     cpu_time: Option<Duration>,
-    /// The maximum lifetime.
     pub(super) lifetime: Option<Duration>,
     /// The enforced settings, in the form of the log.
     pub(super) enforced: Value,
 }
 
 impl AgentSandbox {
-    /// Builds the sandbox for the agent of a manifest, or for the MCP servers of the built-in agent. A sandbox that
-    /// the tier demands is refused if it is unavailable; one that only the agent's manifest requests causes a
-    /// warning.
+    /// Builds the sandbox for the agent of a manifest, or for the MCP servers of the built-in agent. If a
+    /// sandbox is unavailable, that is an error if the tier demands it, and a warning if only the agent's
+    /// manifest requests it.
     pub(super) async fn build(
         manifest: &LoadedManifest,
         agent: Option<&Agent>,
@@ -70,7 +65,8 @@ impl AgentSandbox {
         };
         let sandbox = match confined {
             Ok(sandbox) => sandbox,
-            // A version manager's shim would not work inside the sandbox, and must not run outside of it.
+            // The shim of a version manager would not work inside the sandbox, and must not run outside of
+            // it.
             Err(refused) if strict || refused.field == PROGRAM_FIELD => return Err(refused),
             Err(refused) => {
                 warn(&format!("the agent is not sandboxed: {refused}"));
@@ -165,7 +161,7 @@ async fn build_sandbox(
     let kept = unmountable_dirs(&manifest.root);
     let mut resolved_programs = Vec::new();
     for program in programs {
-        // A missing program is reported when it is started.
+        // A missing program is reported when the agent is started.
         if let Ok(path) = narrows_process::find(program) {
             if let Some(shim) = Shim::at_path(&path) {
                 return Err(Unenforceable {
@@ -186,8 +182,8 @@ async fn build_sandbox(
     Ok((sandbox, resolved_programs))
 }
 
-/// Returns the mounts that a program outside of the system directories needs: itself, and the directory of its
-/// packages if nothing else is in there. Everything else is up to `mounts`.
+/// Returns the mounts that a program outside of the system directories needs: the program, and the directory
+/// of its packages if it contains nothing else. The manifest mounts everything else.
 fn program_mounts(program: &Path, shown: &[Mount], kept: &[PathBuf]) -> Vec<Mount> {
     let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let mut mounts: Vec<Mount> = Vec::new();
@@ -201,7 +197,7 @@ fn program_mounts(program: &Path, shown: &[Mount], kept: &[PathBuf]) -> Vec<Moun
         if place.canonicalize().is_ok_and(|real| real == place) {
             mounts.push(Mount::here(place, false));
         } else if real.is_file() {
-            // A link cannot be mounted, but its target can, at the path of the link.
+            // A link cannot be mounted. Its target is mounted at the path of the link.
             mounts.push(Mount { source: real.clone(), at: path.to_owned(), writable: false });
         }
     }
@@ -220,7 +216,7 @@ fn package_root(program: &Path) -> Option<&Path> {
     };
     let version = above.iter().find(|place| is_version(place));
     let environment = above.iter().take(2).find(|place| place.join("pyvenv.cfg").is_file());
-    // The outermost, because packages need their neighbors.
+    // The outermost directory, because packages use their neighbors.
     let modules = above.iter().rfind(|place| named(place, "node_modules"));
     version.or(environment).or(modules).copied()
 }
@@ -259,8 +255,8 @@ fn sandbox_environment(bounds: &SandboxBounds, sandbox: &Sandbox) -> Environment
     env
 }
 
-/// Returns the limits that the kernel enforces. An unenforceable limit is refused in every tier, as it would mislead
-/// its author.
+/// Returns the limits that the kernel enforces. A limit that cannot be enforced is an error in every tier,
+/// because its author relies on it.
 fn kernel_limits(bounds: &SandboxBounds) -> Result<Limits, Unenforceable> {
     let Some(memory) = bounds.limits.memory_mb else { return Ok(Limits::default()) };
     let limits = Limits { memory: Some(memory.saturating_mul(1 << 20)), pids: None };

@@ -1,5 +1,5 @@
-//! The bounds of an agent's sandbox: merged from the sandboxes and the runner of its manifests, the stricter value
-//! wins.
+//! The bounds of an agent's sandbox, merged from the sandboxes and the runner of its manifests. The stricter
+//! value wins.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,6 @@ use narrows_manifest::types::runner::Limits;
 use narrows_manifest::{Agent, Bundle, PlannedMount, RunnerPlan, SandboxPlan};
 use narrows_process::Mount;
 
-/// A sandbox of a manifest, and its file.
 pub(super) struct RequestedSandbox {
     pub(super) file: &'static str,
     pub(super) plan: SandboxPlan,
@@ -42,18 +41,15 @@ pub(super) struct Unenforceable {
     pub(super) hint: String,
 }
 
-/// What an agent may see, reach and use.
+/// The files, hosts and resources that an agent may use.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SandboxBounds {
-    /// Visible parts of the workspace. Each is also mounted at its own path, because clients refer to it by that
-    /// path.
+    /// Visible parts of the workspace. Each is also mounted at its own path, because clients use that path.
     pub(super) mounts: Vec<Mount>,
     pub(super) cwd: PathBuf,
-    /// The hosts that may be reached.
     pub(super) egress: HostAllowList,
     /// The hosts as written in the manifests, one list for each.
     pub(super) hosts: Vec<Vec<String>>,
-    /// The visible variables.
     pub(super) env: Vec<String>,
     pub(super) limits: Limits,
 }
@@ -115,7 +111,7 @@ impl SandboxBounds {
         let mounts = visible_mounts(root, &kept);
         let cwd = match cwd {
             Some(cwd) => workspace_path(root, cwd),
-            // The workspace if it is mounted as a whole, else the first mount.
+            // The working directory: the workspace if it is mounted as a whole, otherwise the first mount.
             None if kept.is_empty() || kept.iter().any(|mount| mount.source == Path::new("")) => {
                 root.to_owned()
             }

@@ -1,4 +1,4 @@
-//! Executable files of the workspace: an agent could change them for the next client.
+//! Executable files of the workspace. An agent could change them, and they are run for the next client.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,12 +39,12 @@ impl Scripts {
         self.0.keys().map(PathBuf::as_path)
     }
 
-    /// SHA-256 of each.
+    /// Returns the SHA-256 of each file.
     pub(super) fn digests(&self) -> impl Iterator<Item = (PathBuf, String)> {
         self.0.iter().map(|(path, script)| (path.clone(), script.digest.clone()))
     }
 
-    /// Returns the first file that was changed, removed or added.
+    /// Returns the first file that was changed, removed or added since the start.
     pub(super) fn changed(&self, root: &Path, bundle: &Bundle) -> Option<PathBuf> {
         self.first_change(script_paths(root, bundle))
     }
@@ -67,7 +67,7 @@ fn script_paths(root: &Path, bundle: &Bundle) -> Vec<PathBuf> {
     if let Some(agent) = &bundle.agent {
         let beside = root.join(agent.cli.directory());
         let sandboxes = [&agent.sandbox, &bundle.sandbox].into_iter().flatten();
-        // The working directory depends on the sandboxes.
+        // The start directory depends on the sandboxes.
         let starts = sandboxes.flat_map(|plan| {
             plan.cwd.iter().chain(plan.mounts.iter().map(|mount| &mount.source)).map(|path| root.join(path))
         });
@@ -154,7 +154,7 @@ mod tests {
         check("./lib/../a.sh", &["a.sh"]);
         check("--require=lib/b.js", &["lib/b.js"]);
         check("inner", &["inner", "a.sh"]);
-        // The target belongs to the system, the link does not.
+        // The target is a system file, but the link is in the workspace.
         check("outer", &["outer"]);
         check("../outside", &[]);
         check("lib", &[]);

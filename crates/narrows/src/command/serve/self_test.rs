@@ -1,8 +1,8 @@
 //! `narrows serve --self-test`: tests a manifest against the thirty points of AIP-44.
 //!
-//! There are two conversations. In the first, the agent of the manifest only initializes and is ended. In the second,
-//! a scripted client talks through the gate of the manifest to a scripted agent that tries everything the manifest
-//! has a rule for. Its log is in a temporary directory.
+//! The test has two conversations. In the first, the agent of the manifest is only initialized and then
+//! ended. In the second, a scripted client talks through the gate of the manifest to a scripted agent, which
+//! tries everything that the manifest has a rule for. The log is in a temporary directory.
 
 mod broken_manifests;
 mod client;
@@ -82,7 +82,6 @@ async fn run(
     Ok(test.evaluate(&observed, &agent, gates, &foreign_user, &changed_files))
 }
 
-/// A manifest and its sample calls.
 struct SelfTest<'a> {
     manifest: &'a LoadedManifest,
     who: &'a Principal,
@@ -149,7 +148,6 @@ impl<'a> SelfTest<'a> {
     }
 }
 
-/// Returns the content of files that the test must not change: the log, and the data directory except for sessions.
 fn fingerprints(manifest: &LoadedManifest, data: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let digest = |path: &Path| std::fs::read(path).ok().map(|bytes| Sha256::digest(bytes).to_vec());
     let mut paths = Vec::new();

@@ -1,4 +1,4 @@
-//! Manifests of kind `server`: the operator is run by the built-in agent.
+//! Manifests of kind `server`: the built-in agent runs the operator.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl ToolGate for GateClient {
             let (answer, verdict) = oneshot::channel();
             let inquiry =
                 GateRequest::CheckTool(ToolCheck { session, call, server, tool, name, arguments }, answer);
-            // A gate that cannot be asked has not agreed.
+            // A gate that does not answer has not allowed anything.
             if self.0.send(inquiry).await.is_err() {
                 return ToolDecision::Deny("no decision: the gate has stopped".to_owned());
             }
@@ -49,7 +49,7 @@ pub(super) fn settings(manifest: &LoadedManifest, args: &Serve) -> Result<Settin
         model: args.model.clone(),
         errors: None,
         data_dir: args.data_dir.clone(),
-        // An operator without memory stores no sessions.
+        // The sessions of an operator without memory are not stored.
         no_store: memory::keeps_nothing(&operator.front),
         mcp: None,
         local: true,

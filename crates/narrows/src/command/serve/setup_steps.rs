@@ -1,4 +1,4 @@
-//! The setup steps of an agent, and whether they are done.
+//! The setup steps of an agent, checked before it starts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,11 +17,9 @@ use crate::output;
 /// The default timeout of a command that checks a step.
 const DEFAULT_CHECK_TIMEOUT_MS: u64 = 5_000;
 
-/// A step that is not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PendingStep {
     pub(super) step: String,
-    /// The instruction for the user.
     pub(super) what: String,
 }
 
@@ -62,7 +60,7 @@ pub(super) async fn check(
     Ok(Ok(()))
 }
 
-/// Returns what is known without running a command.
+/// Returns the status of a step as far as it is known without running a command.
 fn step_status<'a>(step: &'a SetupStep, is_set: &dyn Fn(&str) -> bool) -> StepStatus<'a> {
     let (skip, persist): (&Option<SkipIf>, Option<&Persist>) = match step {
         SetupStep::Cmd { skip_if, persist, .. }
@@ -92,7 +90,7 @@ fn pending_step(step: &SetupStep) -> PendingStep {
     PendingStep { step: step.clone(), what }
 }
 
-/// Returns `true` if a command reports that the step is not needed. A command that cannot be run reports nothing.
+/// Returns `true` if a command reports that the step is not needed. `false` if the command cannot be run.
 async fn is_unneeded(
     skip: &SkipIf,
     beside: &Path,

@@ -11,13 +11,11 @@ use crate::interrupt::{Interrupts, Signal};
 struct ShutdownRequest {
     /// The first signal.
     signal: Signal,
-    /// Stop without a signal: the work is done.
+    /// `true` if the shutdown was requested because the work is done.
     is_over: bool,
-    /// The number of signals.
     signals: u32,
 }
 
-/// A shutdown request. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Shutdown {
     requests: watch::Sender<ShutdownRequest>,
@@ -44,7 +42,8 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Returns a request that can also be made on its own. It follows this one while [`Self::forward_to`] runs.
+    /// Returns a branch of this request. The branch can be requested alone, and follows this request while
+    /// [`Self::forward_to`] runs.
     pub(super) fn branch(&self) -> Self {
         Self { requests: watch::Sender::new(*self.requests.borrow()) }
     }
@@ -80,12 +79,10 @@ impl Shutdown {
         let _ = self.requests.subscribe().wait_for(|request| request.signals > 1).await;
     }
 
-    /// Returns `true` after a second signal.
     pub(super) fn is_forced(&self) -> bool {
         self.requests.borrow().signals > 1
     }
 
-    /// Returns `true` after a signal.
     pub(super) fn is_requested(&self) -> bool {
         self.requests.borrow().signals > 0
     }

@@ -27,9 +27,7 @@ struct SlotUse {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoSlot {
-    /// All are taken.
     All,
-    /// The identity has its share.
     Identity,
 }
 
@@ -41,7 +39,7 @@ pub(super) struct Slot {
 }
 
 impl Slots {
-    /// Creates `max` slots. With other identities, none may take all of them.
+    /// Creates `max` slots. If there are other identities, none of them can take all slots.
     pub(super) fn new(max: usize, has_others: bool) -> Arc<Self> {
         let kept = if has_others && max > 1 { (max / 4).max(1) } else { 0 };
         Arc::new(Self { max, max_per_identity: max - kept, taken: Mutex::default(), freed: Notify::new() })
@@ -54,7 +52,7 @@ impl Slots {
     /// Takes a slot for a client of this identity.
     pub(super) fn acquire(self: &Arc<Self>, identity: &str) -> Result<Slot, NoSlot> {
         let mut taken = self.usage();
-        // Checked first, so that the answer does not depend on other identities.
+        // Checked first, so that an identity over its limit learns nothing about the other identities.
         if taken.by_identity.get(identity).is_some_and(|count| *count >= self.max_per_identity) {
             return Err(NoSlot::Identity);
         }

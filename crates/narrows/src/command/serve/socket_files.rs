@@ -1,7 +1,7 @@
 //! Admin sockets in the runtime directory, `serve-PID.sock`: listed, and removed once their process is gone.
 //!
-//! A killed gate leaves its file behind. A lock serializes removal and binding: otherwise a new process with the same
-//! pid could lose the socket that it has just opened.
+//! A killed gate leaves its socket behind. A lock serializes removal and binding: otherwise a new process
+//! with the same pid could lose the socket that it has just bound.
 
 use std::fs::File;
 use std::io;
@@ -40,8 +40,8 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Removes sockets of processes that are gone. A failure is harmless: the next sweep tries again. The caller holds
-/// the lock.
+/// Removes sockets of processes that are gone. A failure is harmless, because the next call tries again. The
+/// caller must hold the lock.
 pub(super) fn sweep(directory: &Path) {
     for path in list(directory).unwrap_or_default() {
         if is_stale(&path) {
@@ -50,8 +50,8 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// Returns `true` if the process of a socket is gone and nothing accepts on it. A process in another PID namespace
-/// looks gone.
+/// Returns `true` if the process of a socket is gone and no process accepts on it. The second check is needed
+/// because a process in another PID namespace looks gone.
 fn is_stale(path: &Path) -> bool {
     let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -69,7 +69,6 @@ mod tests {
 
     use super::*;
 
-    /// The pid of a process that has ended.
     fn ended_pid() -> u32 {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();

@@ -1,11 +1,11 @@
-//! The system prompt of an operator, in a fixed order.
+//! Builds the system prompt of an operator.
 
 use std::fmt::Write;
 
 use narrows_manifest::types::operator::{Autonomy, Operator};
 use narrows_manifest::{Bundle, Skill};
 
-/// Builds the prompt: role, voice, boundaries, skills, and a note about the governance.
+/// Builds the prompt in this order: role, voice, boundaries, skills, and a note about the governance.
 pub(super) fn build(operator: &Operator, bundle: &Bundle) -> String {
     render(operator, &bundle.skills, bundle.governance.is_some())
 }

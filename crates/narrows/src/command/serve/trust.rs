@@ -17,31 +17,26 @@ use crate::output;
 use crate::permission_prompt;
 use crate::terminal::line;
 
-/// The digests of a manifest's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PinnedFiles {
     manifest: PathBuf,
-    /// SHA-256 by file.
     files: BTreeMap<PathBuf, String>,
 }
 
-/// The result of comparing a manifest with its pins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PinStatus {
-    /// Never pinned.
     New,
     Unchanged,
     Changed(Vec<FileChange>),
 }
 
-/// A file that differs from its pin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct FileChange {
     path: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<String>,
-    /// `None` if the file is no longer part of the manifest.
+    /// The current digest. `None` if the file is no longer part of the manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     now: Option<String>,
 }
@@ -65,7 +60,6 @@ impl FileChange {
     }
 }
 
-/// The pins of one manifest.
 #[derive(Debug)]
 pub(super) struct TrustStore {
     path: PathBuf,
@@ -102,7 +96,7 @@ impl TrustStore {
         }
     }
 
-    /// Asks the user at the terminal whether to trust the changes. Anything but a clear yes is a no.
+    /// Asks the user at the terminal to trust the changes. Any answer but a clear yes means no.
     pub(super) fn ask_consent(&self) -> bool {
         let PinStatus::Changed(changes) = &self.status else { return false };
         let mut text = line(&format!("{} has untrusted changes:", self.now.manifest.display()));
@@ -114,7 +108,8 @@ impl TrustStore {
         permission_prompt::confirm(&text).unwrap_or(false)
     }
 
-    /// Pins a new manifest and returns a notice. The log entry comes first, so that trust is always recorded.
+    /// Pins a new manifest and returns a notice. The log entry is written before the pins, so that trust is
+    /// always recorded.
     pub(super) fn pin_new(&self, log: Option<&Log>, who: &str, id: &str) -> Result<Option<String>, Failure> {
         if self.status != PinStatus::New {
             return Ok(None);
@@ -130,7 +125,6 @@ impl TrustStore {
         Ok(Some(notice))
     }
 
-    /// Pins the current files on request of the user.
     pub(super) fn approve(&self, log: Option<&Log>, who: &str, id: &str) -> Result<(), Failure> {
         if let PinStatus::Changed(changes) = &self.status {
             for change in changes {
@@ -189,10 +183,10 @@ impl PinnedFiles {
     fn from_manifest(manifest: &LoadedManifest) -> Self {
         let LoadedManifest { bundle, root, keys, scripts, .. } = manifest;
         let files = bundle.pins.iter().map(|pin| (root.join(&pin.path), pin.sha256.clone()));
-        // Signing keys are as much a part of the manifest as what they sign.
+        // Signing keys are pinned, too, because they decide which approvals count.
         let keys = keys.files.iter().map(|(path, bytes)| (root.join(path), sha256_hex(bytes)));
-        // Programs outside of the workspace belong to the system, which updates them; the manifest states their
-        // versions.
+        // Programs outside of the workspace are left out: the system updates them, and the manifest states
+        // their versions.
         let files = files.chain(keys).chain(scripts.digests()).collect();
         Self { manifest: root.join(&bundle.acp.path), files }
     }

@@ -1,4 +1,4 @@
-//! Tools of an operator that the built-in agent will never have.
+//! Finds tools of an operator that the built-in agent does not have.
 
 use narrows_base::suggest::nearest;
 use narrows_govern::{BUILT_IN_TOOLS, PolicyCoverage};
@@ -78,7 +78,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the findings for these tools and capabilities.
     fn findings_of(tools: &str, capabilities: &str) -> Vec<String> {
         let files = Memory::default()
             .with("n/ACP.md", format!("---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n    capabilities: {{client: {{{capabilities}}}}}\n---\n"))

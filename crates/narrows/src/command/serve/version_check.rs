@@ -44,7 +44,7 @@ pub(super) async fn check(agent: &Agent, command: Spec) -> Result<(), Failure> {
         .map_err(|error| Failure::agent_version_mismatch(&agent.cli.front.id, &check.cmd, &error))
 }
 
-/// Returns what a program prints until it closes its output.
+/// Returns the output of a program up to its end or the limit.
 async fn read_output(spec: Spec) -> Result<String, narrows_process::SpawnError> {
     let mut child = narrows_process::spawn(spec).await?;
     drop(child.take_stdin());

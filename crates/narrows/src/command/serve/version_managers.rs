@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::Path;
 
-/// A shim, which finds the real program by files in a home directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shim {
     program: String,
@@ -24,7 +23,6 @@ const MANAGERS: [(&str, &str); 8] = [
 ];
 
 impl Shim {
-    /// Detects a shim by its path.
     pub(super) fn at_path(path: &Path) -> Option<Self> {
         let above = path.parent()?;
         let names = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);

@@ -18,13 +18,12 @@ use super::slots::{NoSlot, Slot, Slots};
 use crate::command::web;
 use crate::failure::Failure;
 
-/// The number of clients that wait to be accepted.
+/// Most authenticated clients that wait to be accepted.
 const MAX_QUEUED_CLIENTS: usize = 16;
 
 /// The minimum number of sockets for each client: over HTTP one client uses several.
 const MIN_SOCKETS_PER_CLIENT: usize = 16;
 
-/// A client that the HTTP server authenticated.
 pub(super) struct WebClient {
     pub(super) stream: UnixStream,
     identity: Identity,
@@ -50,7 +49,6 @@ impl WebClient {
     }
 }
 
-/// Connects the HTTP server with the gates.
 struct GateBackend {
     slots: Arc<Slots>,
     clients: mpsc::Sender<WebClient>,
@@ -89,13 +87,11 @@ impl GateBackend {
     }
 }
 
-/// All HTTP and WebSocket listeners.
 pub(super) struct WebListeners {
     clients: mpsc::Receiver<WebClient>,
     server: WebServer,
 }
 
-/// The running HTTP server.
 pub(super) struct WebServer {
     handle: Handle,
     task: JoinHandle<io::Result<()>>,

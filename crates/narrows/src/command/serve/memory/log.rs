@@ -9,16 +9,16 @@ use sha2::{Digest, Sha256};
 /// The maximum length of a prompt and of an answer.
 const MAX_TEXT_BYTES: usize = 4 << 10;
 
-/// The maximum length of each in a shortened entry.
+/// The maximum length of a prompt and of an answer in a shortened entry.
 const SHORTENED_TEXT_BYTES: usize = 200;
 
-/// The size of a log whose old entries may be removed.
+/// The size of a log from which old entries are removed, if its policy permits that.
 pub(super) const MAX_PRUNED_BYTES: usize = 256 << 10;
 
 /// The maximum size of any log.
 pub(super) const MAX_LOG_BYTES: usize = 16 << 20;
 
-/// The size of the entries that a session gets.
+/// The most bytes of entries that a session gets.
 const MAX_RECALLED_BYTES: usize = 16 << 10;
 
 /// The operator of a log, and the operators that may read it.
@@ -30,7 +30,6 @@ pub(super) struct LogHeader {
     pub(super) share_with: Vec<String>,
 }
 
-/// One turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MemoryEntry {
@@ -38,7 +37,7 @@ pub(super) struct MemoryEntry {
     pub(super) session: String,
     pub(super) said: String,
     pub(super) answered: String,
-    /// It was shortened.
+    /// `true` if the entry was shortened.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) short: bool,
 }
@@ -61,23 +60,18 @@ impl MemoryEntry {
     }
 }
 
-/// A parsed log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MemoryLog {
     pub(super) head: Option<LogHeader>,
     pub(super) notes: Vec<MemoryEntry>,
-    /// The hash of the last line.
     pub(super) tip: String,
     /// The length of all complete lines.
     pub(super) length: usize,
 }
 
-/// The change to write to disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LogChange {
-    /// Append to the file.
     Append(Vec<u8>),
-    /// Replace the file.
     Replace(Vec<u8>),
 }
 
@@ -187,7 +181,7 @@ impl MemoryLog {
     }
 }
 
-/// Shortens old entries where the policy permits, and removes the oldest until the rest fits.
+/// Shortens old entries if the policy permits, and removes the oldest ones until the rest fits.
 fn prune(notes: &mut Vec<MemoryEntry>, policy: MemoryPolicy) {
     let mut size: usize = notes.iter().map(MemoryEntry::size).sum();
     if policy == MemoryPolicy::Summarising {

@@ -11,7 +11,6 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::log::{LogChange, LogCorruption, LogHeader, MAX_LOG_BYTES, MemoryEntry, MemoryLog};
 
-/// The time to wait for another process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -22,7 +21,6 @@ pub(super) enum MemoryStoreError {
     Corrupt(#[from] LogCorruption),
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Another process holds the lock.
     #[error("locked by another process")]
     Busy,
     #[error("full, and no entry may be removed")]
@@ -88,7 +86,7 @@ impl MemoryStore {
     /// Appends after the complete lines.
     fn append(&self, whole: u64, bytes: &[u8]) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
-        // An incomplete line would become part of the next one.
+        // Otherwise the incomplete line would become part of the next one.
         if file.metadata()?.len() > whole {
             file.set_len(whole)?;
         }

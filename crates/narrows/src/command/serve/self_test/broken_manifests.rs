@@ -31,7 +31,6 @@ impl Files for MemoryFiles {
     }
 }
 
-/// A copy of all files of a manifest.
 pub(super) struct BrokenManifests {
     files: Memory,
     text: String,
@@ -45,7 +44,6 @@ pub(super) struct BrokenManifests {
 const TYPOS: [(&str, &str); 4] =
     [("governance", "govenance"), ("operator", "opertor"), ("sandbox", "sanbox"), ("audit", "audti")];
 
-/// The reason why the copy is unusable.
 type LoadError = String;
 
 impl BrokenManifests {

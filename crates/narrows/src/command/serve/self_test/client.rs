@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-/// The time after which something counts as not having happened.
+/// Time after which an expected message counts as missing.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The interval of checks for pending approvals.
@@ -22,21 +22,16 @@ pub(super) enum ApprovalReply {
     Reject,
 }
 
-/// A step of the test and its results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Step {
-    /// Null without a response.
     pub(super) answer: Value,
-    /// The updates before the response.
     pub(super) updates: Vec<Value>,
-    /// The requests to the client.
     pub(super) requests: Vec<Value>,
     /// Calls that were shown before their decision was logged.
     pub(super) early: Vec<String>,
     /// The number of approvals that counted, and of approvers that were rejected.
     pub(super) approvals: usize,
     pub(super) rejected_approvers: usize,
-    /// The range of log lines that belongs to the step.
     pub(super) lines: (usize, usize),
 }
 
@@ -62,7 +57,6 @@ pub(super) struct ScriptedClient {
     link: Link,
     ask: mpsc::Sender<GateRequest>,
     log: PathBuf,
-    /// Approvers that the policies name.
     signers: Vec<Principal>,
     last: u64,
     /// The number of received lines, and of those that were not messages.
@@ -86,7 +80,7 @@ impl ScriptedClient {
     }
 
     async fn send(&self, value: &Value) {
-        // A gate that does not receive the message does not answer it either.
+        // A gate that has ended answers nothing, which the test reports.
         let _ = self.link.sender.send(value.to_string().into()).await;
     }
 
@@ -135,7 +129,7 @@ impl ScriptedClient {
                 (Some(_), None) => {
                     let mut update = message["params"]["update"].clone();
                     self.check_logged_first(&update, &mut step);
-                    // In a member that no agent uses.
+                    // Sent in a member that no agent uses.
                     if let Some(members) = update.as_object_mut() {
                         members.insert("_mark".to_owned(), message["params"]["_meta"]["aip44"].clone());
                     }
@@ -177,7 +171,7 @@ impl ScriptedClient {
         let _ = self.ask.send(GateRequest::ListApprovals(answer)).await;
         let Some(waiting) = open.await.unwrap_or_default().into_iter().next() else { return };
         if waiting.asked {
-            // The client is asked first, and its request is on the way.
+            // The gate asks the client first, and that request is still on the way.
             return;
         }
         let unlisted = Principal { id: "user:narrows-self-test-stranger".to_owned(), ..Principal::default() };

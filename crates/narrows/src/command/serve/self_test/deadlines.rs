@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::point::{PointResult, fails, passes};
 use super::sample_calls::SampleCall;
 
-/// A longer wait counts as endless.
+/// Longest simulated wait. A deadline that has not passed by then counts as missing.
 const MAX_WAIT: GateTime = GateTime::from_secs(86_400);
 
 /// Collects the output of a gate, and commits its log entries at once.
@@ -44,7 +44,6 @@ impl GateOutput for OutputRecorder {
     }
 }
 
-/// A gate with a simulated clock.
 struct TimedGate {
     gate: Gate,
     now: GateTime,
@@ -86,7 +85,6 @@ impl TimedGate {
     }
 }
 
-/// The settings of a measurement.
 pub(super) struct DeadlineSetup<'a> {
     pub(super) root: &'a str,
     pub(super) patience: GateTimeouts,
@@ -99,11 +97,9 @@ pub(super) struct DeadlineSetup<'a> {
 pub(super) const GATE_COUNT: usize = 11;
 
 enum WaitResult {
-    /// The deadline passed after this time.
     After(GateTime),
-    /// It did not pass, or had the wrong effect.
+    /// The deadline did not pass, or had the wrong effect.
     Wrong(&'static str),
-    /// The reason why it could not be measured.
     NotTried(&'static str),
 }
 
@@ -191,7 +187,7 @@ fn with_open_session(gate: Gate, root: &str) -> TimedGate {
     gate
 }
 
-/// Measures a request that the agent does not answer, within a session if there is a root.
+/// Measures a request that the agent does not answer. With a `root`, the request is sent within a session.
 fn response_timeout(gate: Gate, root: Option<&str>, method: &str, params: &Value) -> WaitResult {
     let mut gate = match root {
         Some(root) => with_open_session(gate, root),
@@ -203,7 +199,7 @@ fn response_timeout(gate: Gate, root: Option<&str>, method: &str, params: &Value
     }
     let is_over = |output: &OutputRecorder| {
         let late = |line: &Value| line["id"] == 7 && line["error"]["code"] == -32011;
-        // A silent turn is cancelled first, and answered after that.
+        // After silence the gate first cancels the turn, and then answers the prompt.
         let stopped = output.to_agent.iter().any(|line| line["method"] == "session/cancel");
         output.ended || stopped || output.to_client.iter().any(late)
     };

@@ -32,14 +32,12 @@ const REQUESTS: &str = concat!(
     "\n"
 );
 
-/// The result, with its evidence.
 #[derive(Clone, Debug)]
 pub(super) enum ForeignUserResult {
     /// The user only learned how to authenticate.
     Refused(String),
     /// The user was admitted, or the attempt was not logged.
     Admitted(String),
-    /// The reason why it was not tried.
     NotTried(String),
 }
 

@@ -22,20 +22,16 @@ const MAX_SIGNERS: u32 = 16;
 
 const PIPE_BYTES: usize = 64 << 10;
 
-/// Everything that was observed.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
     pub(super) steps: BTreeMap<&'static str, Step>,
-    /// The lines of the log.
     pub(super) entries: Vec<Value>,
-    /// The report of the verifier.
     pub(super) chain: verify::Report,
-    /// The number of lines that the client received, and of those that were not messages.
+    /// The number of lines that the client received, and how many of them were not messages.
     pub(super) received_lines: usize,
     pub(super) invalid_lines: usize,
 }
 
-/// The parts of the conversation.
 pub(super) struct Harness<'a> {
     pub(super) gate: Gate,
     pub(super) log: Option<Log>,
@@ -172,7 +168,7 @@ async fn run_steps(
     steps
 }
 
-/// The turns. The script only has those that the manifest has rules for; all others are answered as "silence".
+/// All turns. The script has only those for which the manifest has rules; the others use "silence".
 const TURNS: [&str; 14] = [
     "silence",
     "meta",

@@ -1,4 +1,4 @@
-//! The agent of the manifest itself, which is only initialized.
+//! Initializes the agent of the manifest itself.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) enum LiveAgent {
     Introduced {
         answer: Value,
-        /// For a process: how it ended, and after how long.
+        /// How and after what time the process ended. `None` for the built-in agent.
         ended: Option<(String, Duration)>,
     },
     Failed(String),
@@ -39,7 +39,7 @@ pub(super) async fn probe(manifest: &LoadedManifest, args: &Serve, data: &Path) 
 
 async fn probe_process(manifest: &LoadedManifest) -> Result<LiveAgent, String> {
     let words = |failure: Failure| failure.message();
-    // Only `narrows serve` records the sandbox in the real log.
+    // No log: the sandbox of the self-test must not be recorded in the real one.
     let prepared = agent::prepare(manifest, None).await.map_err(words)?;
     let started =
         prepared.start(manifest, &narrows_link::Options::default(), None, &Principal::default()).await;
@@ -111,7 +111,7 @@ impl LiveAgent {
             mcp_http: is("/mcpCapabilities/http"),
             mcp_sse: is("/mcpCapabilities/sse"),
             mcp_acp: is("/mcpCapabilities/acp"),
-            // These belong to the client, or have no flag.
+            // The other capabilities belong to the client, or have no flag.
             ..*declared
         };
         if !can.is_object() {

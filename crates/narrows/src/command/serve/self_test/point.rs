@@ -20,7 +20,6 @@ impl PointStatus {
     }
 }
 
-/// A status and its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct PointResult {
     pub(super) verdict: PointStatus,
@@ -58,7 +57,6 @@ impl PointResult {
     }
 }
 
-/// One point of the report.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Point {
     pub(super) point: u8,

@@ -14,14 +14,13 @@ use super::sample_calls::SampleCalls;
 use super::script::{self, RAN_TEXT, STOPPED_TEXT};
 use crate::command::serve::manifest::LoadedManifest;
 
-/// The observations of a test.
 pub(super) struct Evidence<'a> {
     pub(super) manifest: &'a LoadedManifest,
     pub(super) mandate: &'a GateConfig,
     pub(super) samples: &'a SampleCalls,
     pub(super) observed: &'a Observations,
     pub(super) agent: &'a LiveAgent,
-    /// Changed files of the real log, pins and memory.
+    /// Files of the real log, pins and memory that the test has changed.
     pub(super) changed_files: &'a [String],
     pub(super) deadlines: PointResult,
     pub(super) foreign_user: &'a ForeignUserResult,
@@ -330,7 +329,7 @@ impl Evidence<'_> {
         passes_if(all, told.join("; "))
     }
 
-    /// A denied call is neither shown nor asked for nor run.
+    /// Passes if a denied call was neither shown, nor asked for, nor run.
     fn is_hidden(&self, id: &str) -> Result<String, String> {
         let Some(step) = self.observed.step(id) else { return Err(format!("{id} was not tested")) };
         let asked = step.requests.iter().any(|asked| asked["params"]["toolCall"]["toolCallId"] == id);
@@ -411,7 +410,7 @@ impl Evidence<'_> {
         )
     }
 
-    /// A tool output that claims that everything is allowed has no effect.
+    /// Passes if a tool output that claims that everything is allowed had no effect.
     fn is_hidden_after_poison(&self) -> Result<String, String> {
         let line = self.observed.line("policy.resolved", "poisoned");
         let is_denied = line.is_some_and(|line| line["policy"]["decision"] == "deny");
@@ -486,7 +485,7 @@ impl Evidence<'_> {
         named.with(&self.over_acp())
     }
 
-    /// MCP over ACP: an agent lists the tools of a server in the client, and calls an unknown one.
+    /// Judges MCP over ACP: the agent lists the tools of a server in the client, and calls an unknown one.
     fn over_acp(&self) -> PointResult {
         let Some(step) = self.observed.step("mcp") else { return fails("nothing could be tested") };
         let told = step.agent_text();

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 const UNKNOWN_TOOL: &str = "narrows-self-test-unknown";
 
-/// A tool call and its expected decision.
 #[derive(Clone, Debug)]
 pub(super) struct SampleCall {
     /// `None` if the manifest does not name the tool.
@@ -31,18 +30,17 @@ impl SampleCall {
     }
 }
 
-/// The sample calls; `None` where the manifest has no matching rule.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SampleCalls {
     pub(super) allowed: Option<SampleCall>,
-    /// By a policy if one denies.
+    /// A call that is denied, by a policy if there is one that denies.
     pub(super) denied: Option<SampleCall>,
     pub(super) approved: Option<SampleCall>,
     /// A call of a tool that the operator does not have.
     pub(super) unknown: Option<SampleCall>,
-    /// Policies about tools that do not exist.
+    /// Policies about tools that do not exist, so that they never match.
     pub(super) missed: Vec<String>,
-    /// Policies about actions that are never requested.
+    /// Policies about actions that no agent requests.
     pub(super) unasked: Vec<String>,
     /// Other policies that match none of the samples.
     pub(super) untried: Vec<String>,
@@ -94,7 +92,6 @@ impl SampleCalls {
     }
 }
 
-/// Returns `true` if a policy took part in a ruling.
 fn decides(slug: &str, ruling: &GovernanceDecision) -> bool {
     ruling.clauses.iter().any(|clause| clause == slug) || ruling.notes.iter().any(|note| note.clause == slug)
 }

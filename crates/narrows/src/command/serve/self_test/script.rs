@@ -22,14 +22,11 @@ pub(super) const CLIENT_SERVER_ID: &str = "narrows-self-test";
 /// A tool that the server does not have.
 pub(super) const UNKNOWN_TOOL: &str = "narrows-self-test-unknown";
 
-/// The end of a scripted call.
 #[derive(Clone, Copy)]
 enum CallEnd {
     Done,
     Failed,
-    /// Its output contains instructions.
     Injected,
-    /// It is never updated again.
     Unfinished,
 }
 
@@ -106,7 +103,7 @@ pub(super) fn build(
         "embedded_context": declared.embedded_context, "mcp_http": declared.mcp_http, "mcp_sse": declared.mcp_sse,
         "mcp_acp": declared.mcp_acp,
     });
-    // A history asks no questions.
+    // Replayed permission requests must not be asked again.
     let history = json!([{"ask": {"title": "From the history", "tool": "old"}}]);
     let script = json!({
         "name": "narrows-self-test", "capabilities": can, "on": {"session_load": history}, "turn": turns,
@@ -125,7 +122,7 @@ fn turn_step(when: &str, steps: &[Value]) -> Value {
     json!({"when": when, "steps": steps})
 }
 
-/// Announces a call. The title claims the opposite of everything, and must not matter.
+/// Announces a call. Its title claims the opposite of all facts, which must not matter.
 fn tool_step(id: &str, sample: &SampleCall, status: &str) -> Value {
     let mut told = json!({
         "id": id, "title": "Look at something harmless", "kind": sample.kind.name(), "status": status, "input": sample.input,

@@ -1,4 +1,5 @@
-//! The self-test fails with broken parts: gates with holes, logs that lose lines, agents without a capability.
+//! Tests that the self-test fails for broken parts: gates with holes, logs that lose lines, agents without a
+//! capability.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use narrows_policy::{Access, Narrowing, Policy};
 use super::live_agent::LiveAgent;
 use super::*;
 
-/// The example, for which no point fails.
+/// The example manifest, for which no point fails.
 fn manifest() -> LoadedManifest {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/governed");
     let root = root.canonicalize().expect("it is there");
@@ -30,7 +31,6 @@ fn who() -> Principal {
     Principal { id: "user:ada".to_owned(), ..Principal::default() }
 }
 
-/// The broken parts.
 #[derive(Default)]
 struct Broken {
     mandate: Option<fn(&mut GateConfig)>,
