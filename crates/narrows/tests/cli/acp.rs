@@ -222,7 +222,6 @@ fn the_six_variables_configure_the_request() {
     command.env("OPENAI_BASE_URL", format!("{}/", server.base_url())).env("OPENAI_API_KEY", KEY);
     command.env("OPENAI_MODEL", "second").env("OPENAI_SYSTEM_PROMPT", "Be brief.");
     command.env("OPENAI_MAX_TOKENS", "77").env("OPENAI_TEMPERATURE", "0.5");
-    // Loopback addresses are reached without the proxy.
     command.env("HTTP_PROXY", "http://127.0.0.1:9").env("ALL_PROXY", "http://127.0.0.1:9");
     let mut stdio = StdioClient::initialized(&dir, command);
     let session = stdio.session(&json!([]));
@@ -239,7 +238,6 @@ fn the_six_variables_configure_the_request() {
     assert_eq!(seen.messages()[1], json!({"role": "user", "content": "Hi"}));
 }
 
-/// Returns the first request for an answer.
 fn asked(server: &ModelServer) -> narrows_testkit::model::Seen {
     server.seen().into_iter().find(|seen| seen.method == "POST").expect("the model was asked")
 }
@@ -385,7 +383,7 @@ fn stored(dir: &TestDir, args: [&str; 5], session: &str) -> Vec<String> {
 fn turns_are_stored_once_the_disk_has_room() {
     let dir = TestDir::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
-    // Stored with the next turn, or at the latest when the agent ends.
+    // The failed turns are stored with the next turn, or at the latest when the agent ends.
     for more in [&["fourth"][..], &[]] {
         let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
         let session = stdio.session(&json!([]));
@@ -435,12 +433,11 @@ fn unstored_turns_are_stored_before_a_signal_ends_the_agent() {
 fn closed_sessions_are_stored_once_the_disk_has_room() {
     let dir = TestDir::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
-    // The session is opened with free space or without it; stored on its own, when it is loaded again, and at the
-    // end.
+    // With and without free space when the session is opened. Its turns are stored when it is closed, when it
+    // is loaded again, and at the end.
     for is_full in [false, true] {
         for loads in [false, true] {
             let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
-            // The files exist.
             stdio.session(&json!([]));
             limit_files(&stdio, is_full.then_some(0));
             let session = stdio.session(&json!([]));

@@ -31,7 +31,7 @@ fn with_path(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
     dir.output_of(command).replace(env!("CARGO_BIN_EXE_narrows"), "[NARROWS]")
 }
 
-/// Probes an agent. No process of it is left.
+/// Probes an agent, and checks that no process of it is left.
 fn probe(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     let told = dir.output_of(agents(dir, &[&["--probe", agent], args].concat()));
     let left: Vec<_> = std::fs::read_dir(dir.path().join("tmp")).expect("it is there").collect();
@@ -294,7 +294,7 @@ fn an_interrupted_probe_leaves_no_process() {
 }
 
 #[test]
-fn list_is_the_default() {
+fn list_is_the_default_subcommand_and_json_prints_json() {
     let dir = TestDir::new();
     dir.file("c.toml", "[agents.a]\ncommand = \"narrows acp\"\n");
     let run = |args: &[&str]| dir.output_of(dir.narrows(args));

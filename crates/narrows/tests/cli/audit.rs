@@ -80,7 +80,6 @@ fn audit(dir: &TestDir, args: &[&str]) -> String {
     dir.output_of(dir.narrows(["audit"].iter().chain(args)))
 }
 
-/// Replaces a text in the log.
 fn change(dir: &TestDir, from: &str, to: &str) {
     let text = std::fs::read_to_string(file(dir)).expect("readable");
     assert!(text.contains(from), "{text}");
@@ -227,7 +226,7 @@ fn a_file_that_is_not_a_log_is_reported_as_such() {
 }
 
 #[test]
-fn a_pipe_is_no_log_and_is_not_waited_for() {
+fn a_pipe_is_refused_as_a_log_without_waiting() {
     let dir = dir();
     let pipe = file(&dir).with_file_name("pipe.jsonl");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -294,7 +293,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     --- exit 1 ---
     "#);
 
-    // The head is found in a log with one more entry, but not in one with two entries less.
+    // The head is found in a log with one more entry, but not in one that lost two entries.
     let log = open(&dir, 1 << 20);
     log.append(begun("s3")).wait().expect("written");
     log.close();

@@ -19,7 +19,6 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// The names in Debian and other distributions.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Flags that disable everything except pages.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -154,7 +153,7 @@ fn only_listed_origins_may_connect() {
     for way in ["fetched", "simple"] {
         assert!(found[way]["error"].is_string(), "{way}: {found:#}");
     }
-    // Requests whose responses the page could not read had no effect.
+    // Requests whose responses the page could not read have not reached the agent.
     let state = bus.state();
     assert_eq!((&state["clients"], &state["sessions"]), (&0.into(), &0.into()), "{state:#}");
 
@@ -168,7 +167,7 @@ fn only_listed_origins_may_connect() {
     }
     assert_eq!(found["fetched"]["said"], "hello from a page", "{found:#}");
     assert_eq!(found["fetched"]["deleted"], 202, "{found:#}");
-    // This page may read that it sent no token.
+    // Without a token the page may still read the 401 of an allowed origin.
     assert_eq!(found["simple"]["status"], 401, "{found:#}");
     bus.wait_for(|state| state["clients"] == 0);
     let said = bus.stop();

@@ -10,7 +10,7 @@ use crate::bus_support::{Bus, NARROWS, Peer, command, write};
 use crate::stdio_client::StdioClient;
 use crate::test_dir::{MARK, TestDir};
 
-/// Uses two clients with the same ids at the same time.
+/// Two clients use the same request ids at the same time.
 fn collide(dir: &TestDir, mut one: Peer, mut other: Peer) {
     let sessions = [one.session(dir), other.session(dir)];
     for round in 2..5 {

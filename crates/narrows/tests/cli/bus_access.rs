@@ -97,7 +97,7 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     bus.stop();
 }
 
-/// The client writes the id of a server under two keys in version 1, and under one in version 2.
+/// Version 1 has the id of the server under two keys, version 2 under one.
 #[test]
 fn a_server_that_runs_in_the_client_is_used_through_a_bus() {
     for protocol in ["1", "2"] {

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use crate::bus_support::{Bus, Peer};
 use crate::test_dir::TestDir;
 
-/// Returns a configuration with one shared worker.
 fn file(command: &str, limits: &str) -> String {
     format!(
         "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = [{command}]\nshare = 'all'\n\
@@ -14,10 +13,9 @@ fn file(command: &str, limits: &str) -> String {
     )
 }
 
-/// The built-in agent, which stores its sessions.
+/// The built-in agent with stored sessions.
 const KEEPING: &str = "'narrows', 'acp', '--base-url', 'builtin:demo', '--data-dir', 'kept'";
 
-/// Kills the first worker.
 fn kill_worker(bus: &Bus<'_>) {
     let state = bus.state();
     let pid = state["pools"][0]["workers"][0]["pid"].as_i64().expect("a process");
@@ -45,7 +43,7 @@ fn a_worker_lost_during_a_turn_is_reported_and_replaced() {
     assert_eq!(answer["error"]["data"]["condition"], "worker_lost", "{answer}");
     assert_eq!(answer["error"]["data"]["effects"], "possible", "{answer}");
     bus.wait_for(|state| state["pools"][0]["state"] == "ready");
-    // The scripted agent does not store sessions, so this one is lost, but not the next.
+    // The scripted agent stores no sessions, so this session is lost. The next one must not be.
     peer.prompt(&json!("b"), &session, "Hi");
     let answer = peer.answer(&json!("b"));
     assert_eq!(answer["error"]["code"], -32002, "{answer}");
@@ -145,7 +143,7 @@ fn excess_and_non_json_clients_are_refused_with_a_reason() {
     assert!(codes.contains(&&json!(-32014)) && codes.contains(&&Value::Null), "{one} {two}");
     drop(first);
     bus.wait_for(|state| state["clients"] == 0);
-    // A web page that found the port.
+    // Like a web page that has found the port.
     let mut browser = bus.client();
     browser.send_line("POST / HTTP/1.1\r");
     let told = browser.next().expect("an error");

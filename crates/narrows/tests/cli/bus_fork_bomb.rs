@@ -1,4 +1,4 @@
-//! A worker with a fork bomb does not slow down other pools.
+//! Runs a fork bomb in a worker, which must not slow down other pools.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,13 @@ use serde_json::json;
 use crate::bus_support::{Bus, Peer};
 use crate::test_dir::TestDir;
 
-/// The maximum number of processes of the bomb.
+/// Most processes in the worker's control group.
 const PIDS: usize = 24;
 /// The number of measured turns.
 const TURNS: u32 = 200;
 
-/// It is harmless only in its own control group. A process that cannot fork exits; the others continue after a while.
+/// The bomb is harmless only in a control group of its own, so it checks that first. A process that cannot
+/// fork exits; the others continue after a while.
 const BOMB: &str = "grep -q narrows- /proc/self/cgroup || exit 9; bomb() { bomb & bomb & sleep 0.2; bomb; }; bomb & read word";
 
 /// Returns the time of the slowest of a hundred turns.
@@ -43,7 +44,8 @@ fn a_fork_bomb_does_not_slow_down_other_pools() {
          [[pool]]\nname = 'bomb'\ncommand = ['sh', '-c', '{BOMB}']\npids = {PIDS}\npass_env = ['[MARK]']\n"
     );
     let bombs = || dir.alive().iter().filter(|command| command.contains("bomb()")).count();
-    // The same bus without the bomb is the reference. A busy machine gets more than one chance.
+    // The same bus without the bomb is the reference. The measurement is repeated a few times, in case the
+    // machine is busy.
     let mut seen = Vec::new();
     let stood = (0..5).any(|_| {
         let calm = Bus::from_file(&dir, &file.replace("bomb & read", "read"));

@@ -215,7 +215,7 @@ fn a_killed_worker_loses_no_log_entry() {
     let mut peer = bus.client_at(0);
     let name = session(&mut peer, &governed);
     peer.prompt(&json!(2), &name, "go");
-    // The agent asks, so the decision is on disk.
+    // The gate has asked, so its decision is on disk.
     peer.expect_request("session/request_permission");
     let state = bus.state();
     let workers = state["pools"][0]["workers"].as_array().expect("workers").clone();

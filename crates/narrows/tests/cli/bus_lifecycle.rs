@@ -7,7 +7,6 @@ use serde_json::json;
 use crate::bus_support::{Bus, NARROWS, command, write};
 use crate::test_dir::{MARK, TestDir};
 
-/// Returns a configuration with this agent and these limits.
 fn file(agent: &str, limits: &str) -> String {
     format!(
         "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows', 'fake-agent', '{agent}']\n\
@@ -21,7 +20,7 @@ fn without_arguments_the_bus_prints_its_help() {
     let told = dir.output_of(dir.narrows(["bus"]));
     assert!(told.contains("narrows bus --config <FILE>") && told.contains("Examples:"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
-    // The command has its own exit codes and variables, not those of a run.
+    // The help of `bus` lists its own exit codes and variables, not those of `run`.
     for (args, codes) in
         [(&["bus", "--help"][..], "0, 2, 5, 70, 130"), (&["bus", "status", "--help"], "0, 1, 2, 130, 141")]
     {
@@ -107,7 +106,6 @@ fn errors_are_reported_before_anything_is_started() {
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    // The limits that this machine cannot enforce.
     for (setting, can) in narrows_bus::worker_limits() {
         let Err(error) = can else { continue };
         dir.file(
@@ -251,7 +249,7 @@ fn a_reload_fails_no_request() {
     old.prompt(&json!(2), &session, "Hi");
     old.expect_text("So");
 
-    // An invalid file changes nothing, and its error has a position.
+    // An invalid file changes nothing, and the position of the error is reported.
     write(&dir, "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows']\nshrae = 'all'\n");
     bus.signal(Signal::HUP);
     let said = bus.expect_text("bus.toml:5:1: ");
@@ -328,7 +326,7 @@ fn stderr_of_workers_can_be_followed() {
     let script = r"printf 'one\n\033[2Jtwo\n' >&2; cat; echo last >&2";
     let args = ["--log", "narrows_bus::worker=debug,warn", "--tcp", "127.0.0.1:0", "--", "sh", "-c", script];
     let mut bus = Bus::start(&dir, &args);
-    // Once while it runs, and once when it ends.
+    // One line while the worker runs, and the incomplete one when it ends.
     bus.expect_lines(&["DEBUG narrows_bus::worker: one pool=\"default\" worker=0", "\\u{1b}[2Jtwo"]);
     let said = bus.stop();
     assert!(said.contains("narrows_bus::worker: last pool="), "{said}");
@@ -350,7 +348,7 @@ fn sighup_reloads_the_file_under_nohup() {
 }
 
 #[test]
-fn without_a_file_a_closed_terminal_stops_it() {
+fn sighup_stops_a_bus_without_a_configuration_file() {
     let dir = TestDir::new();
     let bus = Bus::start(&dir, &["--tcp", "127.0.0.1:0", "--", "narrows", "fake-agent", "echo"]);
     bus.signal(Signal::HUP);

@@ -40,7 +40,7 @@ fn the_error_codes_are_those_of_the_code() {
     assert!(documented >= 15, "{documented}");
 }
 
-/// The table lists exactly the fields of the status.
+/// Compares the table with the fields of the status in both directions.
 #[test]
 fn the_fields_of_the_state_are_documented() {
     let dir = TestDir::new();
@@ -72,7 +72,7 @@ fn the_fields_of_the_state_are_documented() {
     }
 }
 
-/// The line for a local model works, with a test server in place of the model.
+/// Runs the line of the page, with a test server in place of the model.
 #[test]
 fn the_line_for_a_local_model_works() {
     let line = GUIDE.lines().find(|line| line.contains(":11434/v1")).expect("the line");
@@ -96,8 +96,8 @@ fn the_line_for_a_local_model_works() {
     assert_eq!(seen.header("authorization"), None, "no key is sent");
 }
 
-/// Shared workers learned the client capabilities before the client connected. Each prompt says whether the client
-/// decides itself.
+/// The shared worker learned the capabilities of its clients before this client connected. Each prompt
+/// therefore says if its client decides itself.
 #[tokio::test]
 async fn a_shared_agent_runs_a_command_of_a_client_that_decides_itself() {
     let file = guide_file();
@@ -109,7 +109,7 @@ async fn a_shared_agent_runs_a_command_of_a_client_that_decides_itself() {
     let told = dir.output_beside_others(dir.narrows(["run", "--agent", &bus.at[0], "run ls"]));
     let expected = if is_held { "--- exit 0 ---\n" } else { "--- exit 9 ---\n" };
     assert!(told.contains("here.txt") == is_held && told.ends_with(expected), "{told}");
-    // An editor without the mark in its prompt is asked.
+    // A client without that mark in its prompt is asked.
     let mut peer = bus.client();
     let session = peer.session(&dir);
     peer.prompt(&json!(2), &session, "run ls");

@@ -36,7 +36,6 @@ pub(crate) struct Bus<'a> {
     /// The addresses of its listeners, in order.
     pub(crate) at: Vec<String>,
     pub(crate) admin: PathBuf,
-    /// All output so far.
     said: String,
     /// Log lines that arrived during the start. Another thread writes them, so tests may still wait for them.
     early: VecDeque<String>,
@@ -147,7 +146,6 @@ impl<'a> Bus<'a> {
         serde_json::from_str(&self.status(&["--json"])).expect("JSON")
     }
 
-    /// Waits until `so` holds for its status.
     #[track_caller]
     pub(crate) fn wait_for(&self, so: impl Fn(&Value) -> bool) {
         self.dir.wait_for(|| so(&self.state()));
@@ -213,7 +211,7 @@ enum Socket {
     Web(Box<Web>),
 }
 
-/// A WebSocket that is read by lines.
+/// A WebSocket with the interface of a line-based connection.
 struct Web {
     socket: WebSocket<TcpStream>,
     rest: Vec<u8>,
@@ -305,7 +303,6 @@ impl Peer {
         }
     }
 
-    /// Reads to the end and returns the close code of a WebSocket.
     pub(crate) fn closed(&mut self) -> Option<u16> {
         while let Some(message) = self.next() {
             self.others.push(message);

@@ -82,7 +82,7 @@ fn a_token_is_created_once_in_its_own_file() {
     assert_eq!(out.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
     let secret = std::fs::read_to_string(&out).expect("a token");
     assert!(secret.starts_with("nrw_") && secret.ends_with('\n'), "{secret}");
-    // Existing files are not overwritten, and then no token is created.
+    // An existing file is not overwritten, and then no token is created.
     let (code, _, told) = token(&dir, &["new", "desk", "--out", path]);
     assert!(
         code == Some(2) && told.contains("existing files are never overwritten, and no token was created"),
@@ -102,7 +102,7 @@ fn a_token_is_created_once_in_its_own_file() {
     );
     assert!(told.contains("`narrows token revoke laptop --file "), "{told}");
     assert!(!other.exists());
-    // A token that cannot be written is not valid.
+    // A token that could not be written to its file is not accepted.
     let (code, _, told) = token(&dir, &["new", "full", "--out", "tokens.toml/full.token"]);
     assert!(code == Some(2) && told.contains("no token was created"), "{told}");
     assert!(!token(&dir, &["list"]).1.contains("full"));
@@ -259,7 +259,7 @@ fn a_bus_survives_a_file_size_limit() {
     prlimit(Some(bus.pid()), Resource::Fsize, limit).expect("it is ours");
     let proof = format!("Bearer {secret}");
     let mut peer = Peer::web(&bus.at[0], &[("authorization", &*proof)]).expect("let in");
-    // The owner cannot be stored; this affects at most the session.
+    // The owner cannot be stored. At most the session may fail then.
     peer.session(&dir);
     assert_eq!(bus.state()["sessions"], 1);
     bus.signal(Signal::TERM);
@@ -302,7 +302,7 @@ fn a_client_of_a_resumable_port_can_reconnect() {
     let answer = first.call(&json!(0), "initialize", &marked);
     let connection = &answer["result"]["_meta"]["narrows"]["resume"]["connection"];
     assert!(connection.is_string(), "{answer}");
-    // On the same connection, with the data from before.
+    // The resumed connection sends the data again.
     let mut second = Peer::connect(&bus.at[1]);
     let resumed =
         second.call(&json!(1), "_narrows/resume", &json!({"connection": connection, "received": 1}));
@@ -358,7 +358,7 @@ fn a_resumable_client_gets_the_request_again_and_its_turn_continues() {
     bus.wait_for_workers(1);
     let (peer, connection, heard) = asked(&bus, &dir, &json!({"narrows": {"resume": 1}}));
     drop(peer);
-    // As if the request had been lost in transit.
+    // As if the request of the agent had been lost on the way.
     let mut again = Peer::web(&bus.at[0], &[]).expect("let in");
     let resume = json!({"connection": connection, "received": heard - 1});
     assert_eq!(again.call(&json!("r"), "_narrows/resume", &resume)["result"]["received"], 3);

@@ -166,7 +166,6 @@ fn a_prompt_is_withdrawn_when_its_turn_ends() {
     user.type_text(CTRL_C);
     user.expect("cancelled");
     user.expect_prompt();
-    // No other process reads the keys now.
     user.type_text("clean again");
     user.expect_edit_line("> clean again");
     user.type_text("\r");

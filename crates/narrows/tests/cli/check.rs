@@ -87,7 +87,7 @@ fn the_effective_settings_are_a_valid_file() {
     let told = check(&dir, &["-v", "good.toml"]);
     let file = told.strip_suffix("--- exit 0 ---\n").expect(&told);
     assert!(file.contains("queue_bytes = \"8MiB\"") && !file.contains("hunter2"), "{file}");
-    // The value of an environment variable is hidden; users fill it in.
+    // The values of environment variables are hidden, so users have to fill them in.
     let hidden = "# KEY = \"(hidden)\"\n";
     assert!(file.contains(hidden), "{file}");
     dir.file("again.toml", file);

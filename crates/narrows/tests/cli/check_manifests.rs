@@ -120,7 +120,7 @@ fn warnings_are_errors_with_strict() {
     hint: write name: notes, or move the file
     --- exit 2 ---
     ");
-    // The same for a bus.
+    // A bus reports the same.
     dir.file(
         "bus.toml",
         "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\nmix_identities = true\n",

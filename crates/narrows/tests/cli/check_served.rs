@@ -62,7 +62,7 @@ fn impossible_sandboxes_are_reported() {
     error: ws/AGENT-CLI.md:12:1: sandbox.env: missing `env`, which disables that of ./SANDBOX.md: the stricter of two sandboxes applies
     hint: use sandbox: ./SANDBOX.md for both, or env: {} to deny everything
     ");
-    // The error names the actual cause.
+    // The error names the setting that causes it.
     agent_cli(&governed, "{provider: local, config: {}, network: {egress: []}, env: {}}");
     let told = check(&governed, &["ws"]);
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
@@ -95,7 +95,7 @@ fn an_operator_with_a_misspelled_key_is_reported() {
     // A single file is refused with the same message.
     let alone = check(&governed, &["ws/ACP.md"]);
     assert_eq!(alone, format!("--- stderr ---\n{told}\n--- exit 2 ---\n"));
-    // A file that only describes an agent is valid, but not served.
+    // A manifest that only describes an agent is valid, but cannot be served.
     governed.file("ACP.md", &acp("server", "governance-aware", ""));
     let told = check(&governed, &["ws", "ws/ACP.md"]);
     assert!(told.contains("warning: ws/ACP.md:6:7: kind: ") && told.ends_with("--- exit 0 ---\n"), "{told}");
@@ -135,7 +135,7 @@ fn policies_about_unknown_tools_are_reported() {
     governed.dir.file("bus.toml", "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n");
     let told = check(&governed, &["bus.toml"]);
     assert!(told.contains("`pay` matches no tool of the operator"), "{told}");
-    // A tool that another operator has, which shares the policy.
+    // Another operator, to which the policy also applies, has the tool.
     std::fs::create_dir(governed.root().join("other")).expect("a directory");
     let copied = |name: &str| std::fs::read_to_string(governed.root().join(name)).expect("it is there");
     let acp = copied("ACP.md").replace("name: ws", "name: other").replace("kind: bridge", "kind: server");
@@ -177,7 +177,6 @@ fn unreadable_keyrings_are_reported() {
     assert_snapshot!(both(&governed, "error:"), @"
     error: ws/.well-known/governance-keys.json:1:1: invalid signing keys: expected value
     ");
-    // A file that is named must exist.
     let governed = Governed::bridge("");
     let text = std::fs::read_to_string(governed.root().join("GOVERNANCE.md")).expect("it is there");
     governed

@@ -340,7 +340,7 @@ fn invalid_arguments_are_refused() {
     ");
 }
 
-/// A path to a server that can be cut and restored.
+/// A network path to a server, which can be cut and restored.
 struct Way {
     at: String,
     is_cut: Arc<AtomicBool>,
@@ -387,7 +387,8 @@ impl Way {
 
 const LOST: &str = "connection lost, reconnecting (";
 
-/// Cuts the path to an agent during a turn, restores it, cuts it again and cancels. `begin` gets the address.
+/// Cuts the path to an agent during a turn, restores it, cuts it again and cancels the turn. `begin` gets the
+/// address of the path.
 fn cuts<'a>(begin: impl FnOnce(&str) -> TerminalUser<'a>) -> TerminalUser<'a> {
     let home = TestDir::new();
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);

@@ -78,7 +78,7 @@ fn a_program_answers_permission_requests() {
         (answer(json!({"allow": false})), json!("reject_once"), "answer", 9),
         (answer(json!({"optionId": "allow_always"})), json!("allow_always"), "answer", 0),
         (answer(json!({"optionId": "invented"})), json!("reject_once"), "answer", 9),
-        // At end of input the program cannot be asked, and has not denied anything.
+        // At end of input the program cannot be asked, but it has denied nothing either.
         ("nonsense\n".to_owned(), json!("reject_once"), "nobody to ask", 9),
     ] {
         let args = ["--policy", "ask.toml", "--output", "events", "--input", "events", "--log", "off", "Go"];
@@ -131,7 +131,7 @@ fn an_answer_matches_the_schema_or_is_an_error() {
     assert!(formless.ends_with("--- exit 4 ---\n"), "{formless}");
 }
 
-/// The events of a run have the same ids, including an error after its end.
+/// All events of a run have the same ids, also an error after its end.
 #[test]
 fn an_answer_that_misses_the_schema_ends_with_an_error_event() {
     let dir = TestDir::new();

@@ -11,7 +11,6 @@ const HELLO_V1: &str =
     r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"sh","version":"1"}}}"#;
 const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
 
-/// Runs `narrows run` with an agent that gives these responses.
 fn output(answers: &[&str], args: &[&str]) -> String {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(answers);
@@ -85,7 +84,8 @@ fn usage() {
     ");
 }
 
-/// The standard library opens /dev/null in place of a closed stdout, and every write would succeed.
+/// The standard library opens /dev/null in place of a closed stdout, so every write would succeed without a
+/// check.
 #[test]
 fn a_closed_stdout_is_an_error() {
     let dir = TestDir::new();
@@ -205,7 +205,7 @@ fn a_silent_agent() {
 
 #[test]
 fn no_agent_at_all() {
-    // `cat` returns its input.
+    // `cat` sends the client's own messages back.
     assert_snapshot!(output_with_agent("cat", &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
@@ -224,7 +224,7 @@ fn no_agent_at_all() {
 
 #[test]
 fn an_agent_that_is_temporarily_unavailable() {
-    // The response of a bus while the circuit breaker of a pool is open.
+    // The response of a bus while the circuit breaker of the pool is open.
     let resting = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the pool rests","data":{"retryable":true,"retryAfterMs":900}}}"#;
     assert_snapshot!(output(&[resting], &["Hi"]), @"
     --- stderr ---

@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 
 use crate::test_dir::TestDir;
 
-/// Runs a turn with a built-in script, with the same result in both versions.
+/// Runs a turn with a built-in script, and checks that both protocol versions give the same output.
 #[track_caller]
 fn output(script: &str) -> String {
     let [one, two] = ["1", "2"].map(|protocol| {
@@ -71,7 +71,7 @@ fn noisy() {
 #[test]
 fn flood() {
     let dir = TestDir::new();
-    // The built-in one is ten times as long, which is slow without optimization.
+    // Shorter than the built-in script of this name, which is slow in a debug build.
     dir.file(
         "flood.toml",
         "name = \"flood\"\n[[turn]]\nsteps = [{ flood = { updates = 20_000, bytes = 100 } }]\n",
@@ -243,7 +243,7 @@ fn a_connection_lost_during_a_script() {
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     let mut child = command.spawn().unwrap();
-    // Stdin stays open: the end of the input is not the cause.
+    // Stdin stays open, so the agent does not end because its input does.
     let mut stdin = child.stdin.take().unwrap();
     writeln!(stdin, "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session/list\"}}").unwrap();
     let mut stderr = String::new();

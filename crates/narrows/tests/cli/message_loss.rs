@@ -21,7 +21,6 @@ fn chunk(text: &str) -> String {
     )
 }
 
-/// Runs a turn with these messages, without the log.
 fn output(turn: &[&str], args: &[&str]) -> String {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(&[HELLO_V1, SESSION, &turn.join("\n")]);
@@ -71,7 +70,7 @@ fn an_unreadable_update_beside_the_answer_does_not_change_the_exit_code() {
     }
 }
 
-/// The same for an update without a session.
+/// An unreadable update without a session counts only if it is a piece of the answer.
 #[test]
 fn an_update_without_a_session_changes_the_exit_code_only_if_it_is_a_piece_of_the_answer() {
     let plan = r#""update":{"sessionUpdate":"plan","entries":[]}"#;
@@ -156,7 +155,7 @@ fn early_updates() {
     dir.file("early", &format!("{}\n", chunk(&"x".repeat(100_000))).repeat(40));
     let early = format!("cat early\nprintf '%s\\n' '{SESSION}'\n");
     dir.file("agent.sh", &script.replace("printf '%s\\n' 'EARLY'\n", &early));
-    // They arrived before the prompt, so the answer is complete.
+    // The messages arrived before the prompt, so the answer is complete.
     assert_eq!(dir.output_of(dir.run(&agent, &["--log", "off", "Hi"])), "--- exit 0 ---\n");
 }
 
@@ -170,7 +169,7 @@ fn endless(dir: &TestDir) -> Command {
 }
 
 #[test]
-fn one_warning_is_enough() {
+fn only_the_first_unreadable_update_causes_a_warning() {
     let dir = TestDir::new();
     let told = dir.output_of(endless(&dir));
     assert_eq!(told.matches("invalid update of the agent").count(), 1, "{told}");

@@ -54,7 +54,6 @@ pages! {
     reference_wire_extensions: "docs/reference/wire-extensions.md",
 }
 
-/// One block of a page that the test uses.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Run { line: usize, commands: String, mode: RunMode },
@@ -64,12 +63,12 @@ enum Step {
 
 #[derive(Debug, PartialEq, Eq)]
 enum RunMode {
-    /// Each command succeeds.
     Success,
-    /// The last command ends with this status.
     Status(u8),
     /// The page goes on once this command succeeds.
-    Background { ready: String },
+    Background {
+        ready: String,
+    },
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -65,7 +65,7 @@ fn a_command_is_explained() {
       - ask rule 3 (rules.toml:14): its `server` does not match `make test`
     --- exit 0 ---
     ");
-    // The same words are a single argument of a program here.
+    // After `--`, the words are the arguments of one program and not a shell command.
     let words = ["explain", "rules.toml", "--no-sandbox", "--", "echo", "make test && git push"];
     let told = policy(&dir, &words);
     assert!(told.starts_with("ask `echo"), "{told}");
@@ -223,7 +223,8 @@ fn a_recorded_run_is_judged_again() {
         (&json!("allow"), &json!("ask"), &json!(true))
     );
     assert_eq!(request["decision"]["because"]["line"], 1);
-    // The same from stdin, and in another directory, which does not contain the agent's file.
+    // Reading from stdin gives the same result. So does another directory, which does not contain the agent's
+    // file.
     let elsewhere =
         dir.narrows(["policy", "test", "rules.toml", "--cwd", "/", "--add-dir", ".", "--events", "-"]);
     let told = dir.output_with_input(elsewhere, &recorded.stdout);
@@ -341,8 +342,8 @@ fn links_are_followed() {
     }
 }
 
-/// As described in docs/concepts/security-model.md: with the network a command reaches servers on this machine,
-/// without it none.
+/// docs/concepts/security-model.md promises this: with network access a command reaches servers on this
+/// machine, without it none.
 #[tokio::test]
 async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
     let can = narrows_process::Sandbox::support().await.confined();
@@ -393,7 +394,7 @@ fn files_outside_the_directories_of_the_session_are_noted() {
         let told = explain(&[&high[..], args].concat());
         assert!(told.starts_with("allow ") && !told.contains("note:"), "{args:?}: {told}");
     }
-    // A denied action needs no note, and a command does not use the file service.
+    // A denied action needs no note. A command needs none, because it does not use the file service.
     for args in
         [&["--kind", "edit", "--path", "/etc/x"][..], &["--access", "high", "--", "cat", "/etc/hosts"]]
     {

@@ -38,7 +38,6 @@ const NAMES: &[(&str, &str)] = &[
     ("143", "terminated"),
 ];
 
-/// The long help of one command.
 struct Help {
     /// The command as typed, such as `narrows bus status`.
     command: String,
@@ -126,7 +125,7 @@ fn assert_page(name: &str, wanted: &str) {
 fn the_page_of_commands_is_the_help() {
     let all = all_help();
     let common = ["Exit codes", "Environment"].map(|name| all[0].section(name));
-    // Options of every command.
+    // Options that every command has.
     let options = all[0].section("Options").unwrap_or_default();
     let shared: Vec<&str> = options.split("\n\n").map(without_heading).collect();
     let mut first: HashMap<String, String> = HashMap::new();

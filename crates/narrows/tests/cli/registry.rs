@@ -62,7 +62,7 @@ fn the_entry_is_started_as_the_agent() {
 }
 
 #[test]
-fn the_icon_is_small_and_of_one_colour() {
+fn the_icon_is_small_and_has_one_color() {
     assert!(ICON.starts_with("<svg ") && ICON.trim_end().ends_with("</svg>"));
     for attribute in [r#"width="16""#, r#"height="16""#, r#"viewBox="0 0 16 16""#] {
         assert!(ICON.contains(attribute), "{attribute}");
@@ -77,7 +77,7 @@ fn the_icon_is_small_and_of_one_colour() {
 }
 
 #[test]
-fn every_provider_is_in_the_documentation_and_recognised_by_its_url() {
+fn every_provider_is_documented_and_recognized_by_its_url() {
     let section = SETTINGS_PAGE.split("\n## Providers\n").nth(1).and_then(|rest| rest.split("\n## ").next());
     let section = section.expect("a section on providers");
     let rows = section.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `provider`"));

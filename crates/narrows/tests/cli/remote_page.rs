@@ -1,4 +1,4 @@
-//! Tries more with the commands and files of `docs/guides/remote-agents.md` than the page itself does.
+//! Runs variations of the commands and files in `docs/guides/remote-agents.md`.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -30,7 +30,7 @@ fn server_commands() -> String {
     local(&format!("{authority}{token}"))
 }
 
-/// Returns `text` with a server name that every machine has.
+/// Returns `text` with a server name that resolves on every machine.
 fn local(text: &str) -> String {
     text.replace("bus.example", "localhost")
 }
@@ -107,7 +107,7 @@ fn a_server_with_tls_and_tokens() {
     stdio();
     let said = done(sh(&away, &run));
     assert!(said.contains("I am the demo model"), "{said}");
-    // Without the token, and without the CA.
+    // Without the token, and then without the CA.
     for (option, expected) in [(" --token-file laptop.token", "401"), (" --ca ca.pem", "certificate")] {
         let output = sh(&away, &run.replace(option, "")).output().expect("a shell");
         let told = String::from_utf8_lossy(&output.stderr).to_lowercase();
@@ -152,7 +152,7 @@ fn a_server_with_tls_and_certificates() {
     talks(away.narrows(connect.split(' ').skip(1)));
     let said = done(sh(&away, &run));
     assert!(said.contains("I am the demo model"), "{said}");
-    // The same with narrows.toml, and with environment variables.
+    // The settings may also be in narrows.toml, or in environment variables.
     let url = connect.split(' ').nth(2).expect("a URL");
     let file = format!("[acp]\nconnect = \"{url}\"\nca = \"ca.pem\"\n");
     let whole = away.file("narrows.toml", &format!("{file}cert = \"laptop.pem\"\nkey = \"laptop.key\"\n"));
@@ -171,7 +171,7 @@ fn a_server_with_tls_and_certificates() {
     half.env("NARROWS_CONFIG", &rest).env("NARROWS_CERT_FILE", "laptop.pem");
     let told = away.output_of(half);
     assert!(told.contains("needs its private key") && told.contains("--- exit 2 ---"), "{told}");
-    // Without a certificate, and without its key.
+    // Without a client certificate, and then without its key.
     for (option, code, expected) in [
         (" --cert laptop.pem --key laptop.key", 5, "requires a client certificate"),
         (" --key laptop.key", 2, "--key <file>"),
@@ -198,7 +198,8 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
 }
 
-/// With and without TLS. With TLS over HTTP/2, nginx delays the head of a response until part of the body arrives.
+/// With and without TLS. With TLS nginx uses HTTP/2, and delays the head of a response until part of its body
+/// arrives.
 #[test]
 fn behind_nginx() {
     if !has_program("nginx", "-v") || !has_program("openssl", "version") {
@@ -239,7 +240,7 @@ fn behind_nginx() {
         let connect = dir.narrows(["connect", &url].into_iter().chain(options));
         let mut stdio = StdioClient::initialized(&dir, connect);
         let session = stdio.session(&json!([]));
-        // Over HTTP this arrives as an event, after its request was answered: nothing is delayed.
+        // Over HTTP this update is an event after the response to its request, so no event was delayed.
         let answer = stdio.prompt(&session, "Hello");
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{scheme}: {answer}");
         // More than the default limit of nginx.

@@ -235,7 +235,7 @@ fn output_does_not_control_the_terminal() {
     command.stdout(screen.try_clone().unwrap()).stderr(screen);
     let mut child = command.spawn().unwrap();
     drop(command);
-    // Reading fails when narrows closes its last end; only the output before that counts.
+    // Reading fails once narrows has closed the terminal. All output has arrived by then.
     let mut shown = Vec::new();
     let _ = terminal.read_to_end(&mut shown);
     assert_eq!(child.wait().unwrap().code(), Some(0));

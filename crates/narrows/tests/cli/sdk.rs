@@ -31,7 +31,7 @@ fn a_turn_with_its_agent() {
 }
 
 #[test]
-fn its_agent_is_refused_permission() {
+fn an_agent_of_the_sdk_is_refused_permission() {
     for protocol in ["1", "2"] {
         let dir = TestDir::new();
         let told = dir.output_of(dir.run(&agent(), &["--protocol", protocol, "with permission"]));
@@ -48,7 +48,7 @@ fn its_agent_is_refused_permission() {
 }
 
 #[test]
-fn its_agent_is_cancelled() {
+fn an_agent_of_the_sdk_is_cancelled() {
     for protocol in ["1", "2"] {
         let dir = TestDir::new();
         let mut running = dir.start(dir.run(&agent(), &["--protocol", protocol, "wait"]));
@@ -72,7 +72,7 @@ async fn its_client_drives_our_agent() {
 }
 
 #[tokio::test]
-async fn its_client_drives_the_universal_agent() {
+async fn the_client_of_the_sdk_drives_the_built_in_agent() {
     let command = || ["acp", "--base-url", "builtin:demo", "--no-store"].map(str::to_owned).into_iter();
     let command = || std::iter::once(NARROWS.to_owned()).chain(command()).collect::<Vec<_>>();
     let transcripts =

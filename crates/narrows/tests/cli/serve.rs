@@ -160,7 +160,7 @@ fn a_session_outside_the_workspace_is_refused() {
 
 #[test]
 fn undeclared_capabilities_are_not_offered() {
-    // The tier declares no client files, but the agent asks for one.
+    // The tier does not let the agent use client files, but the agent asks for one.
     let governed = Governed::bridge("[[turn]]\nsteps = [{ read = \"a.txt\" }, { say = \"got {last}\" }]\n");
     let mut stdio = crate::stdio_client::StdioClient::start(&governed.dir, governed.serve(&[]));
     let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});

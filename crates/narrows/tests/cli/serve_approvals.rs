@@ -1,4 +1,4 @@
-//! Approvals as the user of `narrows run` sees them: the notice, the result, and why a turn was stopped.
+//! Approvals as a user of `narrows run` sees them: the notice, the result, and the reason for a stopped turn.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -75,7 +75,7 @@ fn a_preset_of_the_client_approves_nothing() {
     assert!(told.starts_with("rejected") && told.ends_with("--- exit 9 ---\n"), "{told}");
     let shown = governed.dir.output_beside_others(governed.dir.narrows(["audit", "show", "ws/audit"]));
     assert!(shown.contains("no user to ask"), "{shown}");
-    // A rule that a user wrote does.
+    // A rule in a file of the user can allow the call.
     governed.file("rules.toml", "[[rule]]\nname = \"leave\"\neffect = \"allow\"\nkind = \"delete\"\n");
     let told = run(&governed, "", &["--policy", "rules.toml", "go"]).finish();
     assert!(told.starts_with("allowed") && told.ends_with("--- exit 0 ---\n"), "{told}");

@@ -130,7 +130,7 @@ fn a_gate_that_does_not_answer_is_named() {
     governed.keys(&["ada"]);
     let (stdio, id) = waiting(&governed);
     let directory = governed.dir.path().join("narrows");
-    // The process of this socket has ended.
+    // A socket whose process has ended.
     drop(std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("it is free"));
     let said = output(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("--- exit 0 ---"), "{said}");
@@ -157,7 +157,7 @@ fn keys_are_trusted_with_the_manifest() {
     assert!(said.contains("governance-keys.json changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
-/// The key of the first test vector of RFC 8032. Its public half is needed in PEM.
+/// The private key of the first test vector of RFC 8032.
 const PRIVATE: &str = "MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g";
 const PUBLIC: &str = "MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 
@@ -208,11 +208,11 @@ fn a_running_gate_counts_no_key_that_was_revoked_since() {
     let said = output(&governed, &[&id, "--key", "ada.key"]);
     assert!(said.contains("unknown key") && said.contains("--- exit 9 ---"), "{said}");
     assert!(output(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
-    // An approval by a key that was revoked afterwards cannot complete a quorum.
+    // An approval cannot complete a quorum if its key was revoked after it was counted.
     governed.file(".well-known/governance-revoked.json", &json!([ring["keys"][1]["id"]]).to_string());
     let said = output(&governed, &[&id, "--key", "cem.key"]);
     assert!(said.contains("was revoked") && said.contains("--- exit 9 ---"), "{said}");
-    // A change beyond a revocation refuses every signature.
+    // After any change other than a revocation, all signatures are refused.
     std::fs::write(&path, &trusted).expect("a file");
     for _ in 0..2 {
         let said = output(&governed, &[&id, "--reject", "no", "--key", "cem.key"]);
@@ -230,7 +230,7 @@ fn a_running_gate_counts_no_key_that_was_revoked_since() {
 }
 
 #[test]
-fn the_client_completes_no_quorum_with_a_key_that_was_revoked_since() {
+fn an_approval_with_a_key_revoked_later_completes_no_quorum() {
     for (revoked, expected) in [("nobody", "allowed"), ("ada", "rejected"), ("unreadable", "rejected")] {
         let governed = Governed::bridge(&asks("delete"));
         let id = std::process::Command::new("id").arg("-un").output().expect("there is a user");
@@ -257,7 +257,7 @@ fn the_client_completes_no_quorum_with_a_key_that_was_revoked_since() {
             json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})
         });
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-        // Notes about approvals by other processes do not change the agent's text.
+        // Notes about approvals by other processes are not part of the agent's text.
         assert!(stdio.agent_text().ends_with(expected), "{revoked}: {}", stdio.agent_text());
         assert_eq!((asked, stdio.end().status.code()), (1, Some(0)), "{revoked}");
         governed.actions();

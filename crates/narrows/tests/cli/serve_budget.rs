@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::serve_support::{Governed, READ, policy, session};
 
-/// Reads a file, and reports it. Creates a workspace with a budget for reading.
+/// Creates a workspace with a budget for reading, and an agent that reads a file.
 fn governed(budget: &str) -> Governed {
     let governed = Governed::bridge(READ);
     let more = format!("decision: allow\nbudget: {{{budget}}}");
@@ -44,7 +44,7 @@ fn a_restart_does_not_reset_a_budget() {
             assert_eq!(stdio.end().status.code(), Some(0));
         }
         assert_eq!(decisions(&governed), ["allow", "allow", "allow"]);
-        // The fourth exceeds the budget: the agent did not ask, so its turn was stopped.
+        // The fourth call exceeds the budget. The agent did not ask for it, so its turn was stopped.
         let mut stdio = governed.stdio();
         let id = session(&mut stdio, &governed);
         let answer = stdio.prompt(&id, "go");

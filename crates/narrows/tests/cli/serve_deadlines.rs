@@ -62,7 +62,7 @@ fn deadlines_come_from_the_file_and_the_flags() {
     let answer = open(&mut stdio, &governed.root().canonicalize().expect("it is there"));
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(answer["error"]["message"], "the agent did not answer session/new within 600 ms");
-    // It hangs, so its input is closed, and then it gets a signal.
+    // The agent does not react to the end of its input, so it gets a signal.
     assert_eq!(stdio.end().status.code(), Some(0));
     assert_eq!(governed.actions(), ["manifest.pinned", "sandbox.applied", "request.expired"]);
 }

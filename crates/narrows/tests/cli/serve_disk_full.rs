@@ -20,8 +20,8 @@ fn a_full_disk_stops_actions_until_there_is_room() {
     let before = std::fs::read(governed.log()).expect("a log");
     limit(&stdio, Some(before.len() as u64));
     let answer = stdio.prompt(&id, "go");
-    // The turn ends, with a refusal or with an error if the agent finished before the failed write was known. The
-    // call was neither shown nor recorded.
+    // The turn ends with a refusal, or with an error if the agent has finished before the gate knew of the
+    // failed write. The call was neither shown nor recorded.
     let is_error = answer["error"]["code"] == -32017;
     assert!(is_error || answer["result"]["stopReason"] == "refusal", "{answer}");
     assert!(answer.to_string().contains("audit log unavailable"), "{answer}");
@@ -38,7 +38,7 @@ fn a_full_disk_stops_actions_until_there_is_room() {
     assert!(stdio.agent_text().ends_with("done"));
     let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(0));
-    // The administrator learns which log is affected, what is wrong, and when it is over, each once.
+    // Three log messages for the administrator: the log, the error, and the end of the failure, each once.
     let told: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("::audit_log: ")).collect();
     assert_eq!(told.len(), 2, "{}", ended.stderr);
     assert!(told[0].contains("cannot write the audit log") && told[0].contains("File too large"), "{told:?}");

@@ -1,4 +1,4 @@
-//! Clients at end of input that still read: their requests are answered.
+//! Clients that have closed their output but still read: their requests are answered.
 
 use serde_json::{Value, json};
 

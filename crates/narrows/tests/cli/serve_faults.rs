@@ -15,7 +15,7 @@ const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 /// Returns the output of a failed start.
 fn output(governed: &Governed, args: &[&str]) -> String {
     let told = governed.dir.output_of(governed.serve(args));
-    // Without a sandbox on this machine there is a warning.
+    // The warning depends on the machine.
     let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not sandboxed"));
     let text: String = lines.map(|line| format!("{line}\n")).collect();
     text.strip_prefix("--- stderr ---\n--- exit").map_or(text.clone(), |rest| format!("--- exit{rest}"))
@@ -47,7 +47,7 @@ fn a_changed_manifest_is_refused_until_approved() {
     first use: trusting [DIR]/ws/ACP.md and all files it refers to, 8 files; approve later changes with `narrows serve --approve`
     --- exit 0 ---
     ");
-    // The unchanged manifest is trusted.
+    // The manifest is trusted as long as it is unchanged.
     assert_snapshot!(output(&governed, &[]), @"--- exit 0 ---");
     let path = governed.root().join("OPERATOR.md");
     let text = std::fs::read_to_string(&path).expect("it is there");
@@ -119,7 +119,7 @@ fn a_user_at_the_terminal_is_asked_about_changes() {
 }
 
 #[test]
-fn pins_that_cannot_be_read_are_not_pins() {
+fn unreadable_pins_prevent_the_start() {
     let governed = Governed::bridge(QUIET);
     output(&governed, &[]);
     let pins = governed.dir.path().join("data/pins");
@@ -132,7 +132,7 @@ fn pins_that_cannot_be_read_are_not_pins() {
 #[test]
 fn an_unwritable_log_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
-    // A directory in place of the log: even root cannot write it.
+    // The log is a directory, because root could write to any file.
     std::fs::create_dir_all(governed.log()).expect("a directory");
     let said = output(&governed, &[]);
     assert!(
@@ -208,7 +208,6 @@ fn an_exited_agent_is_reported() {
     let session = session(&mut stdio, &governed);
     let answer = stdio.prompt(&session, "go");
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
-    // The client gets the cause in one line.
     let message = answer["error"]["message"].as_str().expect("a text");
     assert_eq!(message, "agent lost: exited with status 3; stderr: first | no \\u{1b}[2J room");
     let ended = stdio.wait();

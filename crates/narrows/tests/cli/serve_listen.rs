@@ -11,7 +11,7 @@ use crate::bus_support::{Bus, Peer};
 use crate::serve::asks;
 use crate::serve_support::{DEMO, Governed, READ, acp, server};
 
-/// A user id that exists everywhere and is not in use.
+/// A user id that no process has. The system need not know it.
 const NOBODY_UID: u32 = 65_534;
 
 /// Starts a server with a unix socket and a port.
@@ -41,8 +41,8 @@ fn client(bus: &Bus<'_>, governed: &Governed, dir: usize) -> (Peer, String) {
     (peer, session)
 }
 
-/// Returns the responses to a client of another user. `SESSION` in a request is the last session that it got. `None`:
-/// only root can become another user.
+/// Returns the responses to a client of another user. `SESSION` in a request stands for the last session that
+/// the client got. `None` if this process is not root, and so cannot become another user.
 fn exchange_as_other_user(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -129,7 +129,8 @@ fn a_client_of_a_listener_cannot_be_its_own_agent() {
 fn a_silent_client_starts_no_agent() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
-    // Processes that tested the sandbox at the start may still be ending; then only the server is left.
+    // Processes that tested the sandbox at the start may still be ending. Once they have, only the server is
+    // left.
     let before = 1;
     governed.dir.wait_for(|| governed.dir.alive().len() == before);
     let (mut silent, mut odd) = (bus.client_at(0), bus.client_at(0));
@@ -296,10 +297,10 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
     };
     let codes: Vec<&Value> = answers.iter().map(|answer| &answer["error"]["code"]).collect();
     assert_eq!(codes, [&Value::Null, &json!(-32013), &json!(-32000)], "{answers:?}");
-    // Nor as the first message.
+    // The first message must not be long either.
     let answers = exchange_as_other_user(&bus, &[long.clone(), list]).expect("answers");
     assert_eq!(answers[0]["error"]["code"], -32013, "{answers:?}");
-    // A client that is admitted can.
+    // An admitted client can send long messages.
     let mut peer = bus.client_at(1);
     initialize(&mut peer);
     let answer = peer.call(&json!(1), "session/new", &long["params"]);
@@ -310,7 +311,7 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
 #[test]
 fn silent_connections_without_admission_take_no_slots() {
     let governed = Governed::bridge(READ);
-    // One slot for each client: the first may still be ending when the second connects.
+    // One slot more than clients, because the first client may still be ending when the second connects.
     let bus = listening(&governed, &["--max-connections", "2"]);
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can be another user");

@@ -45,7 +45,7 @@ fn turn(governed: &Governed, said: &str, answer: &str, by: By) -> (Ended, Vec<Va
     assert_eq!(told["result"]["stopReason"], "end_turn", "{told}");
     if by == By::Close {
         stdio.call("session/close", &json!({"sessionId": id}));
-        // It is already stored.
+        // The memory is stored although the server still runs.
         assert_eq!(kept(governed).len(), 1);
     }
     if by == By::Signal {
@@ -133,7 +133,7 @@ fn secrets_are_not_stored() {
         let governed = server(memory);
         turn(&governed, "My cat is Mia.", "Noted.", By::Eof);
         assert_eq!(kept(&governed).len(), 0, "{memory}");
-        // A conversation is stored with its session, if at all.
+        // Only the kind `thread` records its memory, which is stored with the session.
         assert_eq!(recorded(&governed).len(), usize::from(memory == "kind: thread"), "{memory}");
     }
 }
@@ -141,7 +141,7 @@ fn secrets_are_not_stored() {
 #[test]
 fn a_failed_memory_write_is_reported_and_the_turn_kept() {
     let governed = server("kind: operator-context");
-    // A file in place of the directory: even root cannot write there.
+    // The directory is a file, because root could write to any directory.
     std::fs::create_dir_all(governed.dir.path().join("data")).expect("a directory");
     let model = model("Noted.");
     let mut stdio = stdio(&governed, &model);

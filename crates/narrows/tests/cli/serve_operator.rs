@@ -20,7 +20,7 @@ fn turn(governed: &Governed, prompt: &str) -> (String, Vec<Value>, Vec<Value>) {
     turn_with(governed, "builtin:demo", prompt, &json!({"content": "what is in it"}))
 }
 
-/// The same with the model at `url`; requests are answered with `reply`.
+/// Runs one turn like [`turn`], with the model at `url`. `reply` answers the requests.
 fn turn_with(
     governed: &Governed,
     url: &str,
@@ -181,7 +181,7 @@ fn tools_of_a_manifest_server_pass_the_gate() {
     let model = model();
     let (said, asked, updates) = turn_with(&governed, &model.base_url(), "note milk", &allow);
     assert_eq!((said.as_str(), calls_made()), ("noted", 1), "{updates:?}");
-    // Once, by the gate: the agent's request is what was decided.
+    // Only the gate asked, and only once.
     assert_eq!((asked.len(), calls(&updates)), (1, 1), "{asked:?}");
     assert_eq!(asked[0]["params"]["toolCall"]["title"], "notes/add");
     governed.actions();

@@ -1,5 +1,5 @@
-//! The points of AIP-44 that need processes: stdin, stdout, sockets, and the end of an agent. The others are in
-//! `govern/tests/points`.
+//! The points of AIP-44 that need real processes: stdin, stdout, sockets, and the end of an agent. The other
+//! points are in `govern/tests/points`.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn point_10_stdout_has_only_messages() {
     let governed = Governed::bridge(NOISY);
     let mut stdio = governed.stdio();
     let session = session(&mut stdio, &governed);
-    // Every line is parsed as a message, or this fails.
+    // Fails if a line is not a message.
     let answer = stdio.prompt(&session, "go");
     assert_eq!(
         (answer["result"]["stopReason"].clone(), stdio.agent_text()),

@@ -1,4 +1,4 @@
-//! `narrows serve` of a bridge in a chain: the test is the conductor and both neighbors.
+//! `narrows serve` of a bridge in a proxy chain. The test is the conductor and both neighbors.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn conduct(governed: &Governed) -> (StdioClient<'_>, Value, Value) {
     (stdio, forwarded, answer)
 }
 
-/// Opens a session in the workspace, which the successor calls `s`.
+/// Opens a session in the workspace, to which the successor gives the id `s`.
 fn opened(stdio: &mut StdioClient<'_>, governed: &Governed) {
     let cwd = governed.root().canonicalize().expect("it is there");
     let params = json!({"cwd": cwd, "mcpServers": []});
@@ -81,7 +81,6 @@ fn the_gate_filters_between_its_neighbors() {
     };
     stdio.send_message(&call("one", "execute", "pending"));
     stdio.send_message(&call("two", "read", "completed"));
-    // The first is denied and not shown.
     let shown = stdio.read();
     assert_eq!(
         (&shown["method"], &shown["params"]["update"]["toolCallId"]),
@@ -164,7 +163,7 @@ fn only_the_first_message_makes_a_proxy_and_only_of_a_bridge() {
         let answer = stdio.call(method, &json!({"protocolVersion": 1, "method": "x"}));
         assert_eq!(answer["error"]["code"], -32600, "{answer}");
     }
-    // Its own agent is used.
+    // A client that is not a conductor gets the bridge's own agent.
     let session = session(&mut stdio, &governed);
     stdio.prompt(&session, "go");
     assert_eq!(stdio.agent_text(), "mine");

@@ -22,7 +22,7 @@ while read -r message; do
 done
 "#;
 
-/// Records which attempts succeeded.
+/// An agent script that records the attempts that succeeded.
 const NOTES: &str = r#"
 try() { if (eval "$2") >/dev/null 2>&1; then echo "$1 worked"; else echo "$1 failed"; fi >> /work/notes; }
 "#;
@@ -36,7 +36,8 @@ fn agent_cli(sandbox: &str, more: &str) -> String {
     )
 }
 
-/// Returns a bridge of tier `sandboxed` to an agent that first runs `script`; both manifests use the same sandbox.
+/// Returns a bridge of tier `sandboxed` to an agent that first runs `script`. Both manifests have the same
+/// sandbox.
 fn sandboxed(sandbox: &str, script: &str) -> Governed {
     let governed = Governed::with_kind("bridge");
     let bound = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n";
@@ -53,7 +54,7 @@ fn sandboxed(sandbox: &str, script: &str) -> Governed {
 const MOUNTS: &str =
     "mounts: [{source: workspace, at: /work}, {source: {ref: ./docs}, at: /work/docs, mode: read-only}]\n";
 
-/// Starts and initializes it, then ends it. Returns its records.
+/// Starts, initializes and ends the agent. Returns its records.
 fn notes(governed: &Governed) -> String {
     let mut stdio = governed.stdio();
     let answer = stdio.call("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
@@ -78,7 +79,7 @@ fn entry(governed: &Governed, action: &str) -> Value {
     governed.entries().into_iter().find(|entry| entry["action"] == action).unwrap_or_default()
 }
 
-/// Returns a command that connects to a port of this machine, and works without a sandbox.
+/// Returns a command that connects to a port of this machine. It succeeds outside of a sandbox.
 fn connect(port: u16) -> String {
     let ways = [
         format!(r#"python3 -c "import socket; socket.create_connection((None, {port}), 5)""#),
@@ -233,7 +234,7 @@ fn unenforceable_fields_are_refused_by_name() {
             log.lines().last().map_or(Value::Null, |line| serde_json::from_str(line).expect("JSON"));
         (told, last["action"].clone(), last["metadata"]["aip44"]["code"].clone())
     };
-    // No sandbox can enforce this, so it is found before anything is opened.
+    // No sandbox can enforce this field, so the error is reported before anything is opened.
     let (told, action, _) = refused("read_only: true\n", "");
     assert!(
         told.contains(
@@ -295,7 +296,7 @@ fn commands_of_the_client_are_no_part_of_a_sandbox() {
     governed.file("ACP.md", &acp("bridge", "sandboxed", more));
     let told = governed.dir.output_of(governed.serve(&[]));
     assert!(told.contains("capabilities.client.terminal") && told.contains("exit 2"), "{told}");
-    // Nor an agent that others start.
+    // An agent in a chain cannot be sandboxed either, because the conductor starts it.
     let governed = sandboxed("", "");
     let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
     stdio.send("proxy/initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
@@ -320,7 +321,7 @@ fn an_agent_is_stopped_after_the_lifetime_of_its_runner() {
     let governed = sandboxed(MOUNTS, "echo started > /work/notes");
     std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
     let runner = "runner: {engine: in-process, limits: {timeout_ms: 400, cpu_ms: 60000}}\n";
-    // Below the tier an unavailable sandbox is skipped, but the limits apply.
+    // Below the tier `sandboxed` an unavailable sandbox is skipped, but its limits apply.
     governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
     governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", runner));
     let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
@@ -386,7 +387,7 @@ fn a_program_in_a_home_directory_is_mounted_alone() {
 
 #[test]
 fn a_script_that_was_changed_is_not_run_for_the_next_client() {
-    // Below the tier nothing prevents an agent from changing it.
+    // Below the tier `sandboxed` the agent can change the script.
     let governed = Governed::bridge("");
     governed.stdio().end();
     governed.file("agent.toml", "# more\n");

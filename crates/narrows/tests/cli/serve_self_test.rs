@@ -1,4 +1,4 @@
-//! `narrows serve --self-test` of several manifests; nothing is left behind.
+//! `narrows serve --self-test` of several manifests. The tests also check that no file is left behind.
 
 use std::path::Path;
 

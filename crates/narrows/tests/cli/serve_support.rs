@@ -33,7 +33,7 @@ fn operator(tools: &str, more: &str) -> String {
 const TOOLS: &str = "{id: 'kind:read'}, {id: 'kind:edit'}, {id: 'kind:delete'}, {id: 'kind:execute'}, \
     {id: 'kind:search'}, {id: fs/read_text_file}, {id: read_file}, {id: run_command}";
 
-/// The user of the tests owns the workspace.
+/// The user who runs the tests owns the workspace.
 fn governance() -> String {
     let id = Command::new("id").arg("-un").output().expect("there is a user");
     let name = String::from_utf8(id.stdout).expect("a name");
@@ -54,7 +54,7 @@ pub(crate) fn policy(slug: &str, subject: &str, more: &str) -> String {
     )
 }
 
-/// The script is the only argument of the scripted agent.
+/// Returns an AGENT-CLI.md for the scripted agent, with the script as its argument.
 fn agent_cli(range: &str) -> String {
     format!(
         "---\nname: ws\nid: tidy-agent\ndescription: d\nversion: 1.0.0\nbin: narrows\nbin_args: [fake-agent, agent.toml]\n\

@@ -9,7 +9,6 @@ use crate::stdio_client::StdioClient;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 
 fn tool(kind: &str, status: &str) -> String {
-    // A denied action has no result.
     let text = if kind == "execute" { "" } else { ", text = \"seen\"" };
     format!(
         "[[turn]]\nsteps = [\n  {{ tool = {{ id = \"c\", title = \"x\", kind = \"{kind}\", path = \"a.txt\" }} }},\n  \
@@ -29,7 +28,6 @@ fn second<'a>(governed: &'a Governed, args: &[&str]) -> StdioClient<'a> {
     stdio
 }
 
-/// The result of a turn.
 struct Turn {
     asked: Vec<Value>,
     /// The state updates, and the stop reason.
@@ -151,7 +149,7 @@ fn reopen(stdio: &mut StdioClient<'_>, governed: &Governed, session: &str, metho
     std::mem::take(&mut stdio.updates)
 }
 
-/// Checks that the history was replayed and flagged, and added nothing to the log.
+/// Checks that the updates are marked as history, and that the log has no new entries.
 #[track_caller]
 fn is_history(updates: &[Value]) {
     let is_call = |update: &&Value| {

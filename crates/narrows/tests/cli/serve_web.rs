@@ -35,7 +35,7 @@ fn initialize(peer: &mut Peer, meta: &Value) -> Value {
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
     let answer = peer.call(&json!(0), "initialize", &params);
     assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
-    // The notice about trust is for the user who started the server.
+    // Only the user who started the server gets the notice about trust.
     assert_eq!(answer["result"]["_meta"]["aip44"]["notice"], Value::Null, "{answer}");
     answer
 }
@@ -161,7 +161,7 @@ fn a_client_over_the_limit_gets_a_retry_answer() {
     drop(first);
     governed.dir.wait_for(|| {
         let proof = format!("Bearer {carol}");
-        // The slot of its earlier connection may not be free yet.
+        // The slot of the client's earlier connection may not be free yet.
         let Ok(mut next) = Peer::web(&bus.at[0], &[("authorization", &proof)]) else { return false };
         next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
         next.next().is_some_and(|answer| answer.get("result").is_some())
@@ -353,7 +353,7 @@ fn a_websocket_manifest_prints_its_address() {
     let mut command = governed.serve(&[]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("narrows starts");
     let lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
-    // Another process may use the port; then there is an error.
+    // If another process uses the port, there is an error instead.
     let told = lines.into_iter().find(|line| line.contains("127.0.0.1:8787"));
     child.kill().expect("it is ours");
     child.wait().expect("it ends");

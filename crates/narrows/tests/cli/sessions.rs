@@ -76,7 +76,7 @@ fn sessions_of_other_agents_come_newest_first_from_all_pages() {
 }
 
 #[test]
-fn an_agent_that_lists_all_of_them_is_asked_for_those_of_a_directory() {
+fn the_sessions_of_an_agent_that_ignores_the_directory_are_filtered() {
     let dir = TestDir::new();
     let directory = dir.path().canonicalize().unwrap();
     let answer = json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [
@@ -112,7 +112,7 @@ fn sessions_without_messages_are_hidden() {
     assert_eq!(told.matches("[DIR]").count(), 1, "{told}");
     assert!(told.contains("2 sessions without a message not shown"), "{told}");
     assert_eq!(listed(&dir, &["--all"]).len(), 3);
-    // Sessions of an agent without titles cannot be distinguished from empty ones.
+    // If an agent gives no titles, its sessions cannot be distinguished from empty ones.
     let answer =
         json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [{"sessionId": "a"}, {"sessionId": "b"}]}});
     let agent = dir.scripted_agent(&[CAN_LIST, &answer.to_string()]);
@@ -284,7 +284,7 @@ fn warnings_of_the_agent_are_on_stderr_and_in_the_object() {
     warning: This session was held with [FIRST], which is not configured any more; [SECOND] gets it from now on.
     --- exit 0 ---
     ");
-    // A directory cannot be created in place of a file.
+    // No directory can be created at the path of a file.
     let blocked = dir.file("blocked", "");
     for (output, stdout) in [("text", "Yes.\n"), ("json", "\"warnings\":[\"This session will not be kept: ")]
     {

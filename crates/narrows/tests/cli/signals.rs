@@ -30,7 +30,7 @@ fn a_cancelled_turn_as_json() {
         "waits.toml",
         "name = \"waits\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"10m\" }]\n",
     );
-    // The answer comes only at the end; the agent's stderr shows that the turn has begun.
+    // The answer comes only at the end, so the agent's stderr shows that the turn has begun.
     let agent =
         format!("sh -c 'exec {} fake-agent {} 2> began'", env!("CARGO_BIN_EXE_narrows"), script.display());
     let running = dir.start(dir.run(&agent, &["--output", "json", "Hi"]));
@@ -70,7 +70,7 @@ fn a_run_under_nohup_outlives_the_terminal() {
     let dir = TestDir::new();
     let script = "name = \"short\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"300ms\" }, { say = \" it is\" }]\n";
     dir.file("short.toml", script);
-    // Like `nohup`; stdout is not a terminal, so no redirection is needed.
+    // Like `nohup`, which would also redirect stdout if that were a terminal.
     let run = format!(
         "trap '' HUP; exec {} run --agent 'narrows fake-agent short.toml' Hi",
         env!("CARGO_BIN_EXE_narrows")
@@ -88,7 +88,7 @@ fn a_run_under_nohup_outlives_the_terminal() {
 #[test]
 fn a_second_ctrl_c_exits_immediately() {
     let dir = TestDir::new();
-    // Waiting for this agent would take longer than the timeout of the test.
+    // Waiting for this agent to stop by itself would take longer than the timeout of the test.
     let mut running = dir.start(dir.run("narrows fake-agent stubborn", &["--cancel-grace", "1h", "Hi"]));
     running.expect_stdout("I will not stop. ");
     running.signal(Signal::INT);
@@ -170,7 +170,7 @@ fn a_turn_that_takes_too_long_and_cannot_be_cancelled() {
 
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 
-/// The message names the limit of `--timeout`: the other timeouts are 10 s and more.
+/// The message names the value of `--timeout`, because all other timeouts are at least 10 s.
 #[test]
 fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
     let dir = TestDir::new();

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::test_dir::TestDir;
 
-/// A client may rely on half a second; the rest is for loaded machines. The failures that this detects take five
+/// Narrows promises half a second; the rest is for slow machines. The failures that this detects take five
 /// seconds or more.
 const SOON: Duration = Duration::from_secs(3);
 
@@ -34,13 +34,13 @@ fn ask(input: &mut ChildStdin, count: usize) {
     input.write_all(QUESTION.repeat(count).as_bytes()).expect("it reads");
 }
 
-/// Sends requests until it stops reading. Returns their number.
+/// Sends requests until the agent stops reading. Returns their number.
 fn ask_until_full(input: &mut ChildStdin) -> usize {
     let flags = fcntl_getfl(&*input).expect("flags");
     fcntl_setfl(&*input, flags | OFlags::NONBLOCK).expect("it can be set");
     let (questions, mut sent) = (QUESTION.repeat(1000), 0);
     let mut since = Instant::now();
-    // If it was only slow, the test is easier to pass.
+    // If the agent was only slow to read, the test still passes.
     while since.elapsed() < Duration::from_millis(300) {
         match input.write(&questions.as_bytes()[sent % questions.len()..]) {
             Ok(length) => {
@@ -72,7 +72,7 @@ fn read_slowly(output: &mut ChildStdout, piece: usize) -> Vec<u8> {
     }
 }
 
-/// Waits for a successful exit, soon after `since`.
+/// Checks that the process exits successfully, soon after `since`.
 #[track_caller]
 fn ends_soon(dir: &TestDir, mut child: Child, since: Instant) {
     let status = loop {
@@ -151,7 +151,7 @@ fn a_busy_client_that_reads_later_gets_everything() {
     let (mut child, mut input, mut output) = start(&dir);
     let asked = ask_until_full(&mut input);
     drop(input);
-    // It has waited for a reader all the time: a reader is the only difference from the test above.
+    // Unlike in the test above, a client reads the output, so the agent waits for it.
     let got = read_slowly(&mut output, 256 << 10);
     assert_eq!(got.iter().filter(|byte| **byte == b'\n').count(), asked);
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
@@ -168,7 +168,7 @@ fn closing_stdout_ends_an_idle_agent() {
     drop(output);
     ends_soon(&dir, child, Instant::now());
     drop(input);
-    // Some clients connect with sockets, one for each direction.
+    // Some clients start the agent with a socket for each direction instead of pipes.
     let (ours, theirs) = UnixStream::pair().expect("a socket");
     let mut command = dir.narrows(["--log", "off", "acp", "--no-store"]);
     let command = command.stdin(Stdio::piped()).stdout(OwnedFd::from(theirs));

@@ -97,7 +97,6 @@ impl<'a> StdioClient<'a> {
         }
     }
 
-    /// Sends a request without waiting.
     pub(crate) fn send(&mut self, method: &str, params: &Value) {
         self.last += 1;
         let request = json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params});

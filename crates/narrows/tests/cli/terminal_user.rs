@@ -24,7 +24,6 @@ const COLUMNS: u16 = 120;
 pub(crate) const CTRL_C: &str = "\x03";
 pub(crate) const CTRL_D: &str = "\x04";
 
-/// The screen, and a signal for changes.
 type Screen = Arc<(Mutex<Parser>, Condvar)>;
 
 fn size(cells: u16) -> NonZero<u16> {

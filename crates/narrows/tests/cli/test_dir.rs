@@ -38,12 +38,10 @@ impl TestDir {
         self.directory.path()
     }
 
-    /// The value of [`MARK`] in this directory.
     pub(crate) fn mark(&self) -> &str {
         &self.mark
     }
 
-    /// Waits until `so` holds.
     #[track_caller]
     pub(crate) fn wait_for(&self, so: impl Fn() -> bool) {
         let deadline = Instant::now() + TEST_TIMEOUT;

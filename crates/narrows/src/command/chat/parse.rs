@@ -120,7 +120,7 @@ mod tests {
         }
 
         #[test]
-        fn a_line_with_one_slash_is_never_sent_unknown(text in "/[^/]{0,40}") {
+        fn a_line_that_begins_with_one_slash_is_never_a_prompt(text in "/[^/]{0,40}") {
             prop_assert!(!matches!(parse_line(&text, &[]), ParsedLine::Prompt(_)));
         }
     }

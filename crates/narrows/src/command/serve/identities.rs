@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn unclear_entries_are_errors() {
+    fn invalid_entries_are_errors() {
         for (text, words) in [
             ("[[identity]]\nwho = 'bob'\n", "is neither"),
             ("[[identity]]\nwho = 'user:'\n", "is neither"),

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_decides_and_not_applicable_is_neutral() {
+    fn a_failure_outweighs_a_pass_and_not_applicable_is_neutral() {
         let (pass, fail, none) = (passes("a"), fails("b"), not_applicable("c"));
         for (one, other, expected) in [
             (&pass, &pass, PointStatus::Pass),
