@@ -44,7 +44,6 @@ pub(crate) struct SelectedAgent {
     remote: Option<Remote>,
 }
 
-/// Session settings of narrows.toml, which flags override.
 #[derive(Clone, Debug, Default)]
 struct AgentDefaults {
     origin: Option<Origin>,
@@ -69,7 +68,6 @@ pub(crate) enum SessionStart {
     New,
     Resume(String),
     Fork(String),
-    /// The last session in the directory.
     Continue,
 }
 
@@ -114,7 +112,6 @@ impl SelectedAgent {
         }
     }
 
-    /// Returns the reconnect notices of the connection.
     pub(crate) fn reconnect_notice(&self) -> ReconnectNotice {
         ReconnectNotice::new(self.remote.as_ref().and_then(Remote::state))
     }
@@ -127,7 +124,6 @@ impl SelectedAgent {
     }
 }
 
-/// Selects the agent of the arguments.
 pub(crate) fn select(args: &AgentArgs, output: Output) -> Result<SelectedAgent, Failure> {
     if let Some(wanted) = args.agent.as_deref().filter(|wanted| Target::looks_like(wanted)) {
         let mut selected = select_remote(wanted, args)?;

@@ -5,7 +5,6 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-/// The log filter.
 pub(crate) const LOG: &str = "NARROWS_LOG";
 
 const NO_COLOR: &str = "NO_COLOR";
@@ -129,7 +128,6 @@ pub(crate) fn wants_color() -> bool {
     !refused && !unable
 }
 
-/// Returns all variables, for filtering or for settings.
 pub(crate) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os()
 }

@@ -116,7 +116,6 @@ impl ExitStatus {
     }
 }
 
-/// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: ExitStatus,

@@ -28,7 +28,6 @@ pub(crate) struct LocalServer {
 }
 
 impl LocalServer {
-    /// Returns the flags that select the server.
     pub(crate) fn flags(&self) -> String {
         let model = match &self.model {
             Some(model) if model.chars().all(is_plain) && value::model(model).is_ok() => model.as_str(),

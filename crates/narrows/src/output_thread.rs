@@ -13,7 +13,6 @@ use crate::output;
 const MAX_QUEUED_PIECES: usize = 16;
 const MAX_QUEUED_BYTES: u32 = 1 << 20;
 
-/// A piece of output.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OutputPiece {
     /// Answer text, for stdout.
@@ -49,7 +48,6 @@ type QueuedPiece = (OutputPiece, OwnedSemaphorePermit);
 #[derive(Debug)]
 pub(crate) struct StdoutFailed;
 
-/// The handle of the output thread.
 #[derive(Debug)]
 pub(crate) struct OutputThread {
     queue: mpsc::Sender<QueuedPiece>,

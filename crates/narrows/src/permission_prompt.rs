@@ -29,7 +29,6 @@ const READING_DELAY: Duration = Duration::from_millis(300);
 /// The assumed size of a terminal that does not report one.
 const DEFAULT_SIZE: Size = Size { rows: 24, columns: 80 };
 
-/// The source of the approval that a request mentions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApprovalSource {
     OwnGate,
@@ -52,7 +51,6 @@ pub(crate) struct PermissionPrompt {
 }
 
 enum PromptStage {
-    /// Being written to the terminal.
     Writing(oneshot::Receiver<()>),
     /// On the screen since this time; answers do not count yet.
     Reading(Instant),

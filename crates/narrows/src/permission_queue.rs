@@ -32,7 +32,6 @@ pub(crate) struct QueuedRequest {
     pub(crate) reply: oneshot::Sender<PermissionReply>,
 }
 
-/// The handler of a session's permission requests.
 pub(crate) struct PermissionQueue {
     questions: mpsc::Sender<QueuedRequest>,
     source: ApprovalSource,
@@ -55,7 +54,6 @@ impl PermissionHandler for PermissionQueue {
     }
 }
 
-/// The progress of the requests of a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PromptProgress {
     Advanced,
@@ -70,7 +68,6 @@ pub(crate) struct PromptQueue<'a> {
     color: Color,
     /// Waiting requests, each with the time of its arrival.
     waiting: VecDeque<(QueuedRequest, Instant)>,
-    /// Requests whose event was shown.
     announced: HashSet<String>,
     prompt: Option<(QueuedRequest, PermissionPrompt)>,
     /// Earliest time for the next prompt, after one was withdrawn.

@@ -46,7 +46,6 @@ pub(crate) fn warning(name: &str, data: &Json) -> Option<String> {
     Some(format!("{problem}{hint}"))
 }
 
-/// Turns events into pieces of output.
 #[derive(Debug)]
 pub(crate) struct Renderer {
     format: Output,
@@ -133,7 +132,6 @@ impl Renderer {
         self.unreadable
     }
 
-    /// Adds the output for an event to `pieces`.
     pub(crate) fn show(
         &mut self,
         event: &RuntimeEvent,
@@ -351,13 +349,11 @@ impl Renderer {
         pieces.push_back(self.side_note(&format!("thinking: {}", line(&words))));
     }
 
-    /// Returns a line for stderr.
     fn side_note(&self, text: &str) -> OutputPiece {
         OutputPiece::Note(self.color.paint(Style::Dim, text).into_owned())
     }
 }
 
-/// Describes a session option that could not be set.
 pub(crate) fn rejection(option: &str, value: &str, reason: &str) -> String {
     format!("{} {:?} not set: {}", line(option), line(value), line(reason))
 }
@@ -384,7 +380,6 @@ fn title(event: &RuntimeEvent) -> Option<String> {
     (!title.trim().is_empty()).then(|| title.to_owned())
 }
 
-/// Describes answer content that is not text.
 fn content_kind(update: &Value) -> Option<&'static str> {
     if !matches!(update["sessionUpdate"].as_str(), Some("agent_message_chunk")) {
         return None;

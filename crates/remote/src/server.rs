@@ -74,7 +74,6 @@ const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Sockets that may be queued for adoption.
 const MAX_PENDING_ADOPTIONS: usize = 256;
 
-/// Time for connections to close at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// An address to listen on, and the rules for its clients.
@@ -141,7 +140,6 @@ pub struct Limits {
     /// messages that were already sent are dropped, and agents wait until their clients have read the others.
     pub replay_memory: usize,
     pub replay_memory_per_identity: usize,
-    /// Grace period of a connection without a socket.
     pub grace: Duration,
 }
 

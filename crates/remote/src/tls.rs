@@ -44,7 +44,6 @@ impl TlsFiles {
 pub enum TlsError {
     #[error("{}: {fault}", path.display())]
     File { path: PathBuf, fault: FileFault },
-    /// The key belongs to another certificate.
     #[error("key {} does not match certificate {}", key.display(), cert.display())]
     Strangers { cert: PathBuf, key: PathBuf },
     /// Certificate and key cannot be used for another reason.
@@ -186,7 +185,6 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
     }
 }
 
-/// Reads the private key of a file.
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = read(path)?;
     let text = String::from_utf8_lossy(&pem);

@@ -67,7 +67,6 @@ pub enum TokenError {
     },
     #[error("invalid token name {0:?}")]
     Name(String),
-    /// Another token has this name.
     #[error("token {0:?} already exists")]
     Taken(String),
     /// The name has another token in another file of the same server.
@@ -83,10 +82,8 @@ pub enum TokenError {
     NoPools,
     #[error("invalid pool name {0:?}")]
     Pool(String),
-    /// A scope matches no tool.
     #[error(transparent)]
     Scope(#[from] ScopeError),
-    /// The system has no random numbers.
     #[error("no random numbers available")]
     Random,
 }
@@ -175,7 +172,6 @@ impl Tokens {
         found
     }
 
-    /// Returns the names and hashes of all tokens.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&str, &Digest)> {
         self.known.iter().map(|known| (&*known.identity.name, &known.digest))
     }

@@ -71,7 +71,6 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     Ok(SelectedAgent { demo, route: route.map(Box::new), ..SelectedAgent::from_agent(agent, cwd) })
 }
 
-/// Fails if the endpoint does not list the model.
 pub(super) async fn require_model(route: &ModelRoute) -> Result<(), Failure> {
     let ModelRoute { endpoint, model, .. } = route;
     let listed = match Client::new(endpoint.clone()) {

@@ -31,7 +31,6 @@ const DRAIN_STALL_TIMEOUT: Duration = Duration::from_millis(200);
 
 const TURN_END_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Runs until the client disconnects.
 pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     if !args.ignored.is_empty() {
         tracing::warn!(arguments = %ignored_arguments_text(&args.ignored), "unknown arguments ignored");

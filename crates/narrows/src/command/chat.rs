@@ -55,7 +55,6 @@ pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     super::block_on(converse_with(chosen, wanted, questions, history))?
 }
 
-/// Returns the path of the message history.
 fn history(config: Option<&std::path::Path>) -> Option<PathBuf> {
     let variables = Variables::of_process();
     let loaded = config::load(config, &variables).ok()?;
@@ -103,7 +102,6 @@ enum ChatEnd {
     Failed(Failure),
 }
 
-/// An event at the prompt.
 enum PromptInput {
     Typed(Typed),
     Signal(Signal),
@@ -117,19 +115,18 @@ struct Conversation {
     chosen: SelectedAgent,
     wanted: SessionRequest,
     questions: mpsc::Receiver<QueuedRequest>,
-    /// `None` without a running agent.
     connection: Option<Connection>,
     /// The session that was lost with the agent.
     lost: Option<String>,
     input: Input,
     words: Words,
     color: Color,
-    /// How often Ctrl-C was pressed in a row on an empty line.
+    /// The number of times that Ctrl-C was pressed in a row on an empty line.
     interrupt_count: u8,
     last: ExitStatus,
     /// The model and mode that the user has set, which also apply to new sessions.
     chosen_settings: ChosenSettings,
-    /// A mode that the user set and was told about. The agent may report it once more.
+    /// A mode that the user set and that was confirmed to the user. The agent may report it once more.
     announced_mode: Option<String>,
 }
 
@@ -168,7 +165,6 @@ impl Conversation {
         self.interrupts.unless_signal(started).await.map_err(Failure::forced_exit)?
     }
 
-    /// Runs the conversation until it ends.
     async fn converse(&mut self) -> ChatEnd {
         loop {
             self.update_words();

@@ -180,7 +180,6 @@ async fn run(settings: RunSettings) -> (Result<(), Failure>, Summary) {
 }
 
 impl Conversation {
-    /// Starts the agent, runs the turn and ends the agent.
     async fn run(&mut self, settings: RunSettings) -> Result<(), RunFailure> {
         let RunSettings { link, mut chosen, wanted, request, questions, .. } = settings;
         if chosen.demo {
@@ -274,7 +273,6 @@ impl Conversation {
     }
 }
 
-/// Opens the requested session.
 pub(super) async fn open(runtime: &Runtime, wanted: &SessionRequest) -> Result<Session, Failure> {
     let config = wanted.config.clone();
     let opened = match &wanted.start {

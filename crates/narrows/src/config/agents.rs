@@ -30,7 +30,6 @@ const AGENT_KEYS: &[&str] = &[
     "silence_timeout",
 ];
 
-/// The name of the built-in agent.
 pub(crate) const BUILT_IN: &str = "built-in";
 
 pub(crate) type InvalidAgents = Vec<(String, ConfigError)>;
@@ -57,7 +56,6 @@ pub(crate) struct AgentEntry {
     pub(crate) counted: Counted,
     /// Time for the agent to answer `initialize`.
     pub(crate) initialize_timeout: Option<Duration>,
-    /// Time for the agent to open a session.
     pub(crate) session_timeout: Option<Duration>,
     /// Time for the agent to end a canceled turn.
     pub(crate) cancel_grace: Option<Duration>,

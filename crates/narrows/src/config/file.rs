@@ -69,12 +69,11 @@ pub(crate) struct File {
     pub(crate) store: Option<bool>,
     /// The delay of the demo model before each word.
     pub(crate) pace: Option<Duration>,
-    /// In the order of the file.
+    /// In the order of the file, because the first one may be the default.
     pub(crate) endpoints: Vec<EndpointEntry>,
     pub(crate) limits: Limits,
     /// The timeouts of a gate that `[deadlines]` sets, by name.
     pub(crate) deadlines: Vec<(&'static str, Duration)>,
-    /// In the order of the file.
     pub(crate) agents: Vec<AgentEntry>,
     /// Agents that cannot be used. Their errors concern only commands that name one of them.
     pub(crate) invalid_agents: InvalidAgents,
@@ -102,7 +101,6 @@ pub(crate) struct EndpointEntry {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The most requests to the model.
     pub(crate) requests_per_turn: Option<u32>,
     pub(crate) tool_timeout: Option<Duration>,
     pub(crate) server_start_timeout: Option<Duration>,

@@ -309,7 +309,6 @@ fn written(time: Duration) -> Value {
     Value::String(format!("{}ms", time.as_millis()))
 }
 
-/// Returns the layer as TOML.
 fn toml_of(layer: &Layer) -> Toml {
     let mut table = Toml::new();
     let mut put = |name: &str, value: Option<Value>| {

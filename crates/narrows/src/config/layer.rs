@@ -47,7 +47,6 @@ pub(crate) enum Key {
 pub(crate) enum Proxy {
     /// Connect directly, even if environment variables name a proxy.
     None,
-    /// The URL of the proxy.
     Through(String),
 }
 

@@ -15,7 +15,6 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// Returns the variables of this process.
     pub(crate) fn of_process() -> Self {
         env::variables().collect()
     }
@@ -46,7 +45,6 @@ impl Variables {
         })
     }
 
-    /// Returns the settings of the endpoint of the variables.
     pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
         Ok(Layer {
             base_url: self.text(env::BASE_URL)?.map(str::to_owned),

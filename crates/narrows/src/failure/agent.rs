@@ -90,7 +90,6 @@ impl Failure {
     }
 }
 
-/// Describes the request that was sent to the agent at `stage`.
 fn stage_request(stage: Stage) -> &'static str {
     match stage {
         Stage::Start | Stage::Initialize => "`initialize`",

@@ -13,7 +13,6 @@ use crate::interrupt::Signal;
 use crate::reconnect_notice::UnstoppedAgent;
 use crate::terminal::line;
 
-/// The reason why this client ended a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelReason {
     Signal(Signal),

@@ -311,7 +311,7 @@ fn key_help(
     rows.into_text() + prompt
 }
 
-/// Returns the effect of an option, and the agent's name for it.
+/// Returns the effect of an option, followed by the agent's name for it.
 fn option_meaning(option: &PermissionOption) -> String {
     let name = quoted(&option.name, MAX_OPTION_NAME_CHARS);
     match option.kind.as_str() {

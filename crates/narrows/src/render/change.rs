@@ -6,7 +6,6 @@ use crate::terminal::line;
 
 const MAX_LINES: usize = 12;
 
-/// Returns the path and the changed lines.
 pub(super) fn change_lines(change: &Value) -> Vec<String> {
     let text = |key: &str| change[key].as_str().unwrap_or_default();
     let all: Vec<String> = differing(text("oldText"), text("newText"))

@@ -44,7 +44,6 @@ impl PlanStep {
 }
 
 impl Plans {
-    /// Returns the lines to show for an update about a plan.
     pub(super) fn update(&mut self, update: &Value) -> Vec<String> {
         let (id, entries) = match update["sessionUpdate"].as_str() {
             Some("plan") => ("", &update["entries"]),

@@ -32,7 +32,6 @@ pub(crate) struct Refusal {
     pub(crate) is_asked_first: bool,
 }
 
-/// A request without an answer.
 #[derive(Debug, Default)]
 struct OpenRequest {
     title: String,
@@ -95,7 +94,6 @@ impl RefusalTracker {
     }
 }
 
-/// Returns the denial, if the request was denied.
 fn denied_request(resolved: &PermissionResolved, wanted: OpenRequest) -> Option<Refusal> {
     let is_allowed = resolved.outcome == "allowed"
         || resolved.option_kind.as_deref().is_some_and(|kind| kind.starts_with("allow"));

@@ -36,7 +36,6 @@ const KEEPALIVE_IDLE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Opens sockets to one server.
 pub(super) struct Connector {
     target: Target,
     pub(super) options: Options,
@@ -134,7 +133,6 @@ pub(super) fn check_client_certificate(target: &Target, options: &Options) -> Re
     if options.own.is_some() && !target.speaks_tls() { Err(DialError::Certless) } else { Ok(()) }
 }
 
-/// Connects to `place`, a host and a port.
 async fn tcp(place: &str) -> Result<TcpStream, DialError> {
     let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
     let unknown = |why: String| DialError::Name(host.to_owned(), why);
@@ -167,7 +165,6 @@ async fn connect_tcp(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Converts a handshake error.
 fn handshake_error(error: WsError, place: &str) -> DialError {
     match error {
         WsError::Http(response) => {

@@ -25,7 +25,6 @@ pub enum DialError {
     CertificateRefused(String),
     #[error("refusing to send the token over an unencrypted connection")]
     Exposed,
-    /// The token contains characters that a header cannot carry.
     #[error("the token contains invalid characters")]
     Token,
     /// A token was given for a line-based target, which cannot carry one.
@@ -43,10 +42,8 @@ pub enum DialError {
     Unanswered(Duration),
     #[error("the server certificate is not trusted: {0}")]
     Certificate(String),
-    /// The server certificate is for other names.
     #[error("the server certificate is for another name: {0}")]
     OtherName(String),
-    /// The server rejected the token.
     #[error("the server rejected the token (401)")]
     Unauthorized,
     #[error("the server requires a token (401)")]
@@ -59,7 +56,6 @@ pub enum DialError {
         /// The response text, safe to display.
         words: Option<String>,
     },
-    /// The server has locked out the address of this client.
     #[error("too many wrong tokens from this address (429)")]
     LockedOut { after: Option<Duration> },
     /// The server refused the connection in a message, with this text.
@@ -72,21 +68,17 @@ pub enum DialError {
         words: Option<String>,
         after: Option<Duration>,
     },
-    /// A proxy responded in place of a server that was reached before.
+    /// A proxy responded, in place of a server that had responded before.
     #[error("a proxy responded with status {0} instead of the server")]
     Between(u16),
     #[error("the server does not speak the protocol: {0}")]
     Protocol(String),
-    /// The server does not speak TLS, which the URL requires.
     #[error("the server does not speak TLS")]
     NotTls,
-    /// The server does not speak HTTP.
     #[error("the server does not speak HTTP")]
     NotHttp,
-    /// The server speaks TLS, and the URL does not say so.
     #[error("the server speaks TLS")]
     Tls,
-    /// The server speaks HTTP, and the URL is for lines.
     #[error("the server speaks HTTP")]
     Http,
     /// The server repeatedly accepts connections and closes them without a response.
@@ -174,7 +166,6 @@ impl DialError {
         }
     }
 
-    /// Converts an unexpected status.
     pub(super) fn from_status(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
         match status {
             401 => Self::Unauthorized,
@@ -252,7 +243,6 @@ fn bare_name(name: &str) -> &str {
         .map_or(name, |bare| bare.trim_matches('"'))
 }
 
-/// Describes why a certificate is not trusted.
 fn describe_untrusted(why: &CertificateError) -> String {
     let words = match why {
         CertificateError::UnknownIssuer => "its issuer is unknown",
@@ -290,12 +280,10 @@ fn retry_after_header(headers: &HeaderMap) -> Option<Duration> {
 
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// Formats an optional text to append to a message.
 fn suffix(words: Option<&str>) -> String {
     words.map(|words| format!(": {words}")).unwrap_or_default()
 }
 
-/// Returns the body of an error response in one line.
 fn body_text(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_CHARS * 4).unwrap_or(body));
     let words = one_line(&text, MAX_SHOWN_CHARS);
@@ -315,36 +303,31 @@ pub enum ConnectionLost {
         #[source]
         last: DialError,
     },
-    /// The server has restarted, or its grace period is over.
     #[error("the server no longer knows the connection")]
     Forgotten,
     /// Messages were lost that are no longer kept by one end.
     #[error("undelivered messages are no longer kept")]
     Gap,
-    /// Another client has taken over the connection.
     #[error("another client has taken over")]
     Fenced,
-    /// A message is longer than one end allows.
     #[error("a message is too long: {0}")]
     TooLong(String),
-    /// The connection was never established.
     #[error("cannot connect")]
     Dial(#[from] DialError),
-    /// Reconnecting is useless.
     #[error("cannot reconnect")]
     Shut(#[source] DialError),
-    /// The server refused to continue, with this text.
+    /// The server refused to continue, with this reason.
     #[error("the server refused to continue: {0}")]
     Refused(String),
 }
 
 impl ConnectionLost {
-    /// Returns `true` if another attempt would fail in the same way.
+    /// Returns `true` if another attempt would fail the same way.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Dial(error) | Self::Shut(error) if error.is_final())
     }
 
-    /// Converts an error of connecting for a connection that had been established.
+    /// Converts a connect error into the reason for the loss of an established connection.
     pub(super) fn into_reconnect_error(self) -> Self {
         match self {
             Self::Dial(error) => Self::Shut(error),

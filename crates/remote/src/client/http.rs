@@ -32,10 +32,9 @@ const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-/// Bytes read of an error response.
+/// Most bytes of an error response that are read.
 const MAX_ERROR_BODY_BYTES: usize = 4096;
 
-/// A connection that has not begun.
 pub(super) struct Client {
     wire: Arc<Wire>,
 }
@@ -120,13 +119,11 @@ struct Wire {
 }
 
 impl Wire {
-    /// Returns a number for a POST, by which the server recognizes a repetition.
     fn next_post_number(&self) -> Option<u64> {
         let counted = |next: u64| (next > 0).then_some(next + 1);
         self.posts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).ok()
     }
 
-    /// Returns `true` if the server deduplicates POSTs.
     fn deduplicates(&self) -> bool {
         self.posts.load(Ordering::Relaxed) > 0
     }
@@ -255,7 +252,6 @@ impl Wire {
         let _ = timeout(reconnect::CLOSE_TIMEOUT, request.send()).await;
     }
 
-    /// Opens an event stream after the event with the id `last`.
     async fn open_stream(
         &self,
         connection: &str,
@@ -283,7 +279,6 @@ impl Wire {
         }
     }
 
-    /// Converts an error of a request without a response.
     fn request_error(&self, error: &reqwest::Error) -> DialError {
         let place = self.url.host_str().unwrap_or_default();
         if error.is_timeout() && error.is_connect() {

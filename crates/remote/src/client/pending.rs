@@ -22,7 +22,6 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
-    /// Records the requests in `line`, the message with this number.
     pub(super) fn record(&mut self, line: &Bytes, number: u64) {
         let (kind, envelope) = scan(line, Check::Envelope);
         match kind {
@@ -56,7 +55,6 @@ impl PendingRequests {
         added.requests.into_keys().map(answer).collect()
     }
 
-    /// Removes the requests that `frame` answers.
     pub(super) fn record_answers(&mut self, frame: &Frame) {
         match frame.kind() {
             Kind::Response => self.remove(frame.id()),
@@ -100,14 +98,12 @@ impl PendingRequests {
     }
 }
 
-/// Returns the error for a request that will not be answered.
 fn lost_error(id: &[u8], why: &str, effects: Effects, is_final: bool) -> Frame {
     let error = RpcError::new(Code::WorkerLost, why.to_owned()).effects(effects);
     let error = if is_final { error.with("retryable", json!(false)) } else { error };
     Frame::parse(message::error(id, &error))
 }
 
-/// Calls `show` for each entry of a batch.
 fn for_each_entry(frame: &Frame, mut show: impl FnMut(&Frame)) {
     if frame.kind() != Kind::Batch {
         return;

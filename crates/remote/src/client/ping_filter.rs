@@ -25,10 +25,8 @@ const LENGTH_BITS: u8 = 0x7f;
 const MASK_BIT: u8 = 0x80;
 const MASK_BYTES: u64 = 4;
 
-/// The longest payload of a ping.
 const MAX_PING_BYTES: u8 = 125;
 
-/// The latest unanswered ping of a server.
 #[derive(Debug, Default)]
 pub(super) struct Pings {
     state: Mutex<PingState>,
@@ -48,7 +46,6 @@ impl Pings {
         self.arrived.notify_one();
     }
 
-    /// Takes the payload of the latest unanswered ping.
     pub(super) fn take(&self) -> Option<Bytes> {
         lock(&self.state).unanswered.take()
     }
@@ -92,7 +89,6 @@ enum FramePart {
 #[derive(Debug)]
 struct Filter {
     place: FramePart,
-    /// The payload of the current ping so far.
     payload: Vec<u8>,
 }
 
@@ -196,7 +192,6 @@ impl PingFilter {
         Self { stream, filter: Filter::new(), pings: Arc::default() }
     }
 
-    /// Returns the record of the latest ping.
     pub(super) fn pings(&self) -> Arc<Pings> {
         Arc::clone(&self.pings)
     }
@@ -258,7 +253,6 @@ mod tests {
         Ok((kept, pings))
     }
 
-    /// Returns a frame as a server writes it.
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
         let length = payload.len();
         let mut frame = vec![first];

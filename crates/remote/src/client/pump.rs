@@ -22,7 +22,6 @@ const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 /// Progress of the resume capability in `initialize`.
 #[derive(Debug)]
 pub(super) enum Mode {
-    /// Nothing was sent yet.
     Fresh,
     /// The capability was requested in `initialize`, whose request id this is. Nothing else is sent before
     /// the response, so that `initialize` can be repeated on another socket.
@@ -43,7 +42,6 @@ pub(super) struct State {
     pub(super) closing_error: Option<String>,
 }
 
-/// The state and a notification of its changes.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -101,7 +99,6 @@ impl State {
         answers
     }
 
-    /// Returns the next message to write, if one may be sent now.
     fn next(&mut self) -> Option<Bytes> {
         if matches!(self.mode, Mode::Requested(_)) && self.endpoint.ring().position() > 0 {
             return None;
@@ -109,7 +106,7 @@ impl State {
         self.endpoint.next(Instant::now()).cloned()
     }
 
-    /// Returns `true` before the response to `initialize`.
+    /// Returns `true` until the response to `initialize` has arrived.
     pub(super) fn is_uninitialized(&self) -> bool {
         matches!(self.mode, Mode::Fresh | Mode::Requested(_))
     }
@@ -173,7 +170,6 @@ pub(super) async fn pump(
     End::Broken(end)
 }
 
-/// Delivers input until the socket is lost.
 async fn read(
     shared: &Shared,
     incoming: &IncomingFrames,

@@ -45,7 +45,6 @@ pub(super) const MAX_SILENT_CLOSES: u32 = 8;
 /// Sockets tried after the grace period, if those within it were accepted but carried nothing.
 const MAX_LATE_ATTEMPTS: u32 = 3;
 
-/// Keeps one connection alive.
 pub(super) struct ReconnectingClient {
     connector: Connector,
     outgoing: OutgoingLines,
@@ -53,7 +52,6 @@ pub(super) struct ReconnectingClient {
     shared: Shared,
     backoff: Backoff,
     outages: OutageTracker,
-    /// Message counts when a socket was last lost.
     last_counts: Option<Counts>,
     since: Instant,
     /// Consecutive sockets lost after the grace period.
@@ -233,7 +231,6 @@ impl ReconnectingClient {
         Ok(socket)
     }
 
-    /// Counts takeovers by another client.
     fn count_takeover(&mut self) -> Result<(), ConnectionLost> {
         if self.fenced.elapsed() > FENCE_WINDOW {
             self.fences = 0;
@@ -270,7 +267,6 @@ async fn until_user_gone(shared: &Shared, outgoing: &mut OutgoingLines) {
     }
 }
 
-/// Opens a socket and resumes the connection on it.
 async fn attempt(
     connector: &Connector,
     shared: &Shared,
@@ -328,7 +324,6 @@ async fn attempt(
     }
 }
 
-/// Answers all pending requests with errors, and closes the link.
 pub(super) async fn fail_link(
     lost: &ConnectionLost,
     mut answers: Vec<Frame>,
@@ -351,7 +346,6 @@ pub(super) async fn fail_link(
     incoming.close(CloseReason::Io { kind: std::io::ErrorKind::ConnectionAborted, message: why });
 }
 
-/// Formats a loss with its cause.
 pub(super) fn describe_loss(lost: &ConnectionLost) -> String {
     use std::error::Error;
     match lost.source() {

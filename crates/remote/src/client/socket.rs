@@ -22,7 +22,6 @@ const WRITE_BATCH_BYTES: usize = 64 << 10;
 /// Bytes needed to recognize another protocol.
 const PROBED_BYTES: usize = 5;
 
-/// A stream of bytes in both directions.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -53,7 +52,7 @@ impl Socket {
 pub(super) enum Broken {
     #[error("the server closed the connection")]
     Closed,
-    /// It was cut before it was used.
+    /// The connection was cut before the socket was used.
     #[error("{0}")]
     Cut(String),
     #[error("the server closed the connection: {0}")]
@@ -67,7 +66,6 @@ pub(super) enum Broken {
     Failed(String),
     #[error("the server stopped responding")]
     Silent,
-    /// A newer socket of this connection has taken over.
     #[error("a newer connection has taken over")]
     Fenced,
     #[error("{0}")]
@@ -76,7 +74,6 @@ pub(super) enum Broken {
     Nonsense,
 }
 
-/// An item that was read.
 pub(super) enum Read {
     Message(Bytes),
     /// The first bytes of a message that is too long.
@@ -143,7 +140,6 @@ impl Reader {
 
 enum Incoming {
     Message(Option<Result<Message, WsError>>),
-    /// A ping was removed from the stream.
     Ping,
 }
 
@@ -233,7 +229,6 @@ impl Writer {
         }
     }
 
-    /// Returns `true` if the peer answers pings.
     pub(super) fn has_pings(&self) -> bool {
         matches!(self, Self::Web { .. })
     }
@@ -246,7 +241,7 @@ impl Writer {
         }
     }
 
-    /// Announces the end of output.
+    /// Sends a close frame, or closes the writing direction of a line-based socket.
     pub(super) async fn close(&mut self) {
         match self {
             Self::Web { sink, .. } => {

@@ -7,9 +7,8 @@ use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// When the connection was lost.
     pub since: Instant,
-    /// When reconnecting is given up.
+    /// The deadline for reconnecting.
     pub until: Instant,
 }
 
@@ -57,7 +56,7 @@ impl OutageTracker {
     }
 }
 
-/// A lost part of a connection.
+/// One lost part of a connection. Dropping it ends the loss.
 #[derive(Debug)]
 pub(super) struct LossGuard(OutageTracker);
 

@@ -23,7 +23,6 @@ pub enum Target {
 /// An error in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// Not a URL: text and reason.
     #[error("invalid URL: {1}")]
     Syntax(String, String),
     #[error("unknown scheme: expected ws://, wss://, http://, https://, tcp:// or unix:")]
@@ -31,10 +30,8 @@ pub enum TargetError {
     /// The URL contains a name or password, which would appear in process lists and logs.
     #[error("the URL contains a user name or a password")]
     Secrets,
-    /// A line-based URL has more after its port, such as a pool.
     #[error("the URL must end with its port: the listener selects the pool")]
     Lines(String),
-    /// The address of `tcp://` or `unix:` is invalid.
     #[error(transparent)]
     Address(#[from] AddressError),
 }
@@ -71,7 +68,6 @@ impl Target {
     }
 }
 
-/// Parses a line-based URL.
 fn parse_lines(text: &str) -> Result<Target, TargetError> {
     let behind = text.strip_prefix("tcp://").and_then(|rest| rest.split_once(['/', '?', '#']));
     if behind.is_some_and(|(_, rest)| !rest.is_empty()) {

@@ -17,7 +17,6 @@ use crate::tls::{self, FileFault, TlsError};
 pub struct OwnFiles {
     /// The certificate chain, leaf first.
     pub cert: PathBuf,
-    /// The private key of the certificate.
     pub key: PathBuf,
 }
 
@@ -57,7 +56,6 @@ pub(super) fn config_without_roots() -> Result<ClientConfig, DialError> {
     Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// Reads the client certificate and its key.
 fn client_certificate(
     files: &OwnFiles,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {

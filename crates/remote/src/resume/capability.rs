@@ -58,9 +58,7 @@ impl fmt::Debug for Connection {
 /// The capability that a server grants in the result of `initialize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The name to resume by.
     pub connection: Connection,
-    /// The grace period of the connection without a socket.
     pub grace: Duration,
 }
 

@@ -11,7 +11,6 @@ use super::ring::{Keep, ReplayGap, Ring};
 pub struct Counts {
     /// Messages sent, or waiting for a socket.
     pub sent: u64,
-    /// Messages received.
     pub taken: u64,
 }
 

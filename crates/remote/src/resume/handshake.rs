@@ -91,7 +91,6 @@ impl Ask {
 /// The result of an [`Ask`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// The connection continues.
     Resumed {
         /// Messages that the responding end has received.
         received: u64,

@@ -27,7 +27,6 @@ impl Default for Keep {
 #[error("missing messages are no longer kept")]
 pub struct ReplayGap;
 
-/// A message, and the time when it was written to the socket.
 #[derive(Debug)]
 struct Item {
     line: Bytes,

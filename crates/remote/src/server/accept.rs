@@ -29,14 +29,13 @@ use crate::identity::{Identity, Proof};
 /// Pause after the system failed to accept a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The longest head of an HTTP/1.1 request.
+/// The longest head of an HTTP/1.1 request, in bytes.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
 /// The longest head of a request that has to prove the identity of its client. Its memory counts towards no
 /// limit until then.
 const MAX_UNPROVEN_HEAD_BYTES: usize = 8 << 10;
 
-/// Concurrent HTTP/2 streams of one socket.
 const MAX_STREAMS: u32 = 100;
 
 /// The longest list of headers of one HTTP/2 stream. The headers of requests that are being answered count
@@ -53,10 +52,8 @@ const TLS_FAILURE_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the responses on a socket that is closed to make room.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Time for a connection to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Accepts clients until the server stops.
 pub(super) async fn accept(shared: Arc<Shared>, http_listener: Arc<HttpListener>, listener: TcpListener) {
     let mut stopping = pin!(shared.stopping());
     loop {
@@ -199,7 +196,6 @@ async fn serve(
 struct Secured {
     io: Io,
     certificate: Option<ClientCertificate>,
-    /// The identity in the certificate.
     identity: Option<Identity>,
 }
 

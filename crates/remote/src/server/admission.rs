@@ -20,7 +20,6 @@ pub(super) struct Credential {
     pub(super) certificate: Option<ClientCertificate>,
 }
 
-/// A client that has a connection.
 #[derive(Debug)]
 pub(super) struct AdmittedClient {
     slot: QuotaSlot,
@@ -88,7 +87,6 @@ impl AdmittedClient {
     }
 }
 
-/// Counts connections and requests per identity.
 #[derive(Debug)]
 pub(super) struct ConnectionQuota {
     max_connections: usize,
@@ -156,7 +154,6 @@ impl ConnectionQuota {
 pub(super) struct QuotaSlot {
     quota: Arc<ConnectionQuota>,
     identity: Identity,
-    /// `true` once the slot counts as a connection.
     claimed: bool,
 }
 
@@ -185,7 +182,7 @@ impl Drop for QuotaSlot {
     }
 }
 
-/// Marks a connection as detached until it is dropped.
+/// A detached connection of an identity. Dropping it ends the detached state.
 #[derive(Debug)]
 pub(super) struct DetachedSlot {
     quota: Arc<ConnectionQuota>,
@@ -211,7 +208,6 @@ mod tests {
         Identity::new(Proof::Token, name)
     }
 
-    /// Returns a client with a connection.
     fn claimed_client(quota: &Arc<ConnectionQuota>, identity: Identity) -> Option<AdmittedClient> {
         let mut client = AdmittedClient::new(quota.enter(identity)?, Credential::default(), 0);
         client.claim().then_some(client)

@@ -36,7 +36,6 @@ pub(super) enum FailureLog {
 }
 
 impl AuthRateLimit {
-    /// Locks an address out after `max_failures` recent failures.
     pub(super) fn new(max_failures: u32) -> Self {
         Self { max_failures, failures: HashMap::new(), swept: None }
     }

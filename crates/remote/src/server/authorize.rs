@@ -22,7 +22,6 @@ pub(super) const PROTOCOL: &str = "acp";
 /// Prefix of a token in the WebSocket subprotocols, the only place where a browser can send one.
 const BEARER_PROTOCOL: &str = "narrows.bearer.";
 
-/// A reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Host,
@@ -143,7 +142,6 @@ pub(super) fn authenticate(
     }
 }
 
-/// Logs an authentication failure, without the token.
 fn log_failure(failure: FailureLog, peer: IpAddr) {
     match failure {
         FailureLog::First => tracing::info!(%peer, "unknown token"),
@@ -152,7 +150,6 @@ fn log_failure(failure: FailureLog, peer: IpAddr) {
     }
 }
 
-/// Returns the token of a request.
 fn token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).into_iter();
     if let Some(value) = values.next() {
@@ -166,7 +163,6 @@ fn token(headers: &HeaderMap) -> Option<&str> {
     protocols(headers).find_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL))
 }
 
-/// Returns the subprotocols that a WebSocket client offers.
 pub(super) fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::unfinished::Part;
 
-/// Messages in the queue. Requests with more messages wait.
+/// Limit of messages in the queue. Requests with further messages wait.
 const MAX_WAITING_MESSAGES: usize = 4;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct BackendWriter {
 struct State {
     /// `None` after [`BackendWriter::close`].
     to: Option<Arc<OwnedWriteHalf>>,
-    /// Messages that are queued or being written from the queue.
+    /// Messages in the queue, and the one that is being written from it.
     waiting: usize,
 }
 
@@ -44,7 +44,6 @@ impl BackendWriter {
         (Self { state: Mutex::new(State { to: Some(Arc::new(to)), waiting: 0 }), queue }, messages)
     }
 
-    /// Waits for a slot in the queue.
     pub(super) async fn reserve(&self) -> Result<QueueSlot<'_>, Closed> {
         let permit = self.queue.reserve().await.map_err(|_| Closed)?;
         Ok(QueueSlot { writer: self, permit })

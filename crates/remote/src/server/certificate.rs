@@ -39,7 +39,6 @@ impl ClientCertificate {
         Self { chain: chain.into(), tls, judged_by: verified_by, is_accepted: true, next_expiry }
     }
 
-    /// Returns `true` if the listener accepts the certificate now.
     pub(super) fn is_accepted(&mut self) -> bool {
         // The channel closes with the listener, which is no reason to refuse.
         if self.has_expired() || self.tls.has_changed().unwrap_or(false) {

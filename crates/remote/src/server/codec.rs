@@ -22,12 +22,10 @@ pub(super) enum Received<'a> {
 }
 
 impl Codec {
-    /// Creates a WebSocket codec for messages of up to `limit` bytes.
     pub(super) fn frames(limit: usize) -> Self {
         Self::Frames(Decoder::new(limit))
     }
 
-    /// Creates a line codec for messages of up to `limit` bytes.
     pub(super) fn lines(limit: usize) -> Self {
         Self::Lines(Splitter::new(limit))
     }
@@ -73,21 +71,20 @@ impl Codec {
         }
     }
 
-    /// Appends a ping, if the protocol has one.
+    /// Appends a ping. Does nothing for lines, which have none.
     pub(super) fn put_ping(&self, out: &mut Vec<u8>) {
         if let Self::Frames(_) = self {
             websocket::put_ping(out);
         }
     }
 
-    /// Appends a close frame, if the protocol has one.
+    /// Appends a close frame. Does nothing for lines, which have none.
     pub(super) fn put_close(&self, out: &mut Vec<u8>, code: u16, reason: &str) {
         if let Self::Frames(_) = self {
             websocket::put_close(out, code, reason);
         }
     }
 
-    /// Returns `true` if the protocol has pings.
     pub(super) fn has_pings(&self) -> bool {
         matches!(self, Self::Frames(_))
     }
@@ -107,7 +104,7 @@ pub(super) fn oversized_response_error(view: &View<'_>) -> Option<Bytes> {
     Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "response too long")))
 }
 
-/// Returns `true` if a message is blank, so that it would be no line.
+/// Returns `true` if a message is blank. As a line it would be skipped.
 pub(super) fn is_blank(message: &[u8]) -> bool {
     message.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
 }

@@ -44,7 +44,6 @@ struct Attach {
     rest: Vec<Bytes>,
 }
 
-/// The resumable connections.
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
     by_name: Mutex<HashMap<Connection, Owned>>,
@@ -126,7 +125,6 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut client: A
     }
 }
 
-/// Returns the error for an identity that has too many connections.
 pub(super) fn too_many(id: &[u8]) -> Bytes {
     message::error(id, &RpcError::new(Code::Backpressure, "too many connections"))
 }
@@ -160,7 +158,6 @@ async fn read_first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>
     Ok(messages)
 }
 
-/// Opens a backend connection for the client that sent `messages`.
 async fn open_backend(
     shared: &Shared,
     socket: &mut Socket,
@@ -386,7 +383,6 @@ async fn serve_sockets(
     }
 }
 
-/// Waits until a detached connection must make room.
 async fn make_room(detachment: Option<&Detachment>) {
     match detachment {
         Some(detachment) => detachment.ended().await,

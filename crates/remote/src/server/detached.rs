@@ -26,7 +26,6 @@ pub(super) struct Detachment {
 }
 
 impl Detached {
-    /// Registers a connection of this identity.
     pub(super) fn add(self: &Arc<Self>, identity: String) -> Detachment {
         let end = Arc::new(Notify::new());
         let kept = Kept { identity, since: Instant::now(), end: Arc::clone(&end) };
@@ -66,7 +65,6 @@ fn choose<'a>(kept: impl Iterator<Item = &'a Kept> + Clone, only: Option<&str>) 
 }
 
 impl Detachment {
-    /// Waits until the connection must make room.
     pub(super) async fn ended(&self) {
         self.end.notified().await;
     }

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) enum DisconnectOutcome {
     /// A socket was lost, or an event stream was cut.
     Broken,
-    /// The connection or stream was resumed.
     Resumed,
-    /// It could not be resumed without loss: some messages are no longer kept.
+    /// The connection or stream could not be resumed without loss, because some messages are no longer kept.
     Gap,
     /// The grace period ended before the client returned.
     Expired,
@@ -30,7 +29,6 @@ impl DisconnectStats {
         self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns all counts in a fixed order.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
         OUTCOMES
             .iter()

@@ -36,7 +36,6 @@ use super::unfinished::FreeAllowance;
 use super::{post, websocket};
 use crate::identity::Identity;
 
-/// Interval of keep-alive comments on an event stream.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Bytes read of the body of a refused request, and the time for it.
@@ -47,7 +46,6 @@ pub(super) const MAX_CONCURRENT_READ_OUTS: usize = 4;
 
 pub(super) const TOO_MANY_CONNECTIONS: Refusal = Refusal::Later(10, "too many connections\n");
 
-/// A socket that carries HTTP requests.
 pub(super) struct HttpConnection {
     pub(super) shared: Arc<Shared>,
     pub(super) http_listener: Arc<HttpListener>,
@@ -60,7 +58,6 @@ pub(super) struct HttpConnection {
     pub(super) refused: Notify,
     /// Permits for reading out the bodies of refused requests.
     pub(super) read_out: Semaphore,
-    /// The permit of the socket.
     pub(super) permit: SocketPermit,
     /// The memory that one message of the socket may use uncounted.
     pub(super) allowance: FreeAllowance,
@@ -197,7 +194,6 @@ impl HttpConnection {
         if certificate.is_accepted() { Ok(Some(certificate.clone())) } else { Err(Denied::Certificate) }
     }
 
-    /// Opens an event stream.
     fn events(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
         let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
         let is_event_stream = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
@@ -267,7 +263,6 @@ fn names_pool(query: &str) -> Option<RpcError> {
     query.split('&').any(is_pool).then(|| RpcError::new(Code::PolicyDenied, words))
 }
 
-/// Finds the connection that a request names.
 pub(super) fn find_http_session(
     shared: &Shared,
     headers: &HeaderMap,

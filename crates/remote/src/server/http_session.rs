@@ -28,13 +28,11 @@ use crate::identity::Identity;
 /// Time in which a client that closes its streams may end the connection, so that they do not count as broken.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One connection over HTTP.
 #[derive(Debug)]
 pub(super) struct HttpSession {
     /// The value of `Acp-Connection-Id`.
     pub(super) name: String,
     owner: Identity,
-    /// The listener on which the connection began.
     listener: usize,
     streams: Mutex<Streams>,
     /// When the client last sent or read something.
@@ -133,7 +131,7 @@ impl HttpSession {
         Ok(())
     }
 
-    /// See [`Streams::open`].
+    /// Adds a reader to a stream; see [`Streams::open`].
     pub(super) fn subscribe(
         &self,
         session: Option<&str>,
@@ -165,7 +163,7 @@ impl HttpSession {
         next
     }
 
-    /// See [`Streams::close`]. `cut`: before the end of the stream.
+    /// Removes a reader; see [`Streams::close`]. `cut` is `true` if the stream had not ended.
     pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64, cut: bool) {
         self.touch();
         let was_reading = self.with(|streams| streams.close(session, reader));
@@ -182,7 +180,6 @@ impl HttpSession {
         self.room.notify_one();
     }
 
-    /// Counts cut streams as broken.
     fn count_cuts(&self) {
         (0..self.cuts.swap(0, Ordering::Relaxed))
             .for_each(|_| self.disconnects.add(DisconnectOutcome::Broken));

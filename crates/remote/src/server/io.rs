@@ -118,7 +118,6 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Returns an empty buffer.
     pub(super) fn take_buffer(&self) -> Vec<u8> {
         let spare = lock(&self.spare).pop();
         spare.unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
@@ -170,7 +169,6 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// Returns the buffer to append to.
     pub(super) fn open(&mut self, scratch: &Scratch) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = scratch.take_buffer();

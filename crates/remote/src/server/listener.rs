@@ -26,7 +26,6 @@ pub enum ReloadError {
     Tls(#[from] TlsError),
 }
 
-/// A bound listener.
 #[derive(Debug)]
 pub(super) struct HttpListener {
     pub(super) number: usize,
@@ -120,7 +119,7 @@ impl HttpListener {
         tokens.into_iter().chain(tls).collect()
     }
 
-    /// Returns `true` if a file has changed since the last call.
+    /// Returns `true` if a file has changed since the last call for it.
     fn has_changed(&self, path: &Path) -> bool {
         let now = stamp(path);
         let mut stamps = lock(&self.stamps);

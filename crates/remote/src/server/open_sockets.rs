@@ -32,7 +32,6 @@ const IDLE_CLOSE_DIVISOR: usize = 16;
 /// An identity with busy sockets beyond this share of all sockets has to give up half of the excess.
 const LARGE_SHARE_DIVISOR: usize = 8;
 
-/// All open sockets and their limits.
 #[derive(Debug)]
 pub(super) struct OpenSockets {
     max: usize,
@@ -42,7 +41,7 @@ pub(super) struct OpenSockets {
     table: Mutex<Table>,
     /// Held while waiting for a permit: two waiters must not rely on the same closed socket.
     turn: tokio::sync::Mutex<()>,
-    /// Notified when another socket can be closed.
+    /// Notified when a socket may have become closable.
     changed: Notify,
 }
 
@@ -55,7 +54,7 @@ struct Table {
     idle: BTreeMap<u64, u64>,
     busy: BTreeMap<u64, u64>,
     counts: HashMap<Arc<str>, usize>,
-    /// Sockets closed since the last log message, and the time of that.
+    /// The number of sockets closed since the last log message, and the time of that message.
     closed: u64,
     logged: Option<Instant>,
 }
@@ -111,13 +110,12 @@ impl OpenSockets {
         }
     }
 
-    /// Waits until all sockets are closed.
     pub(super) async fn closed(&self) {
         // The semaphore is never closed.
         _ = self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
     }
 
-    /// Adds a socket, which is the youngest.
+    /// Adds a socket.
     pub(super) fn add(self: &Arc<Self>) -> OpenSocket {
         let close = Arc::new(Notify::new());
         let id = self.with(|table| {
@@ -133,7 +131,6 @@ impl OpenSockets {
         OpenSocket { all: Arc::clone(self), id, close }
     }
 
-    /// Closes sockets, and returns how many.
     fn close_sockets(&self, close: impl FnOnce(&mut Table) -> usize) -> usize {
         let (closed, total) = self.with(|table| {
             let closed = close(table);
@@ -333,7 +330,6 @@ impl Drop for RequestGuard {
     }
 }
 
-/// A response body with the request that it belongs to.
 #[derive(Debug)]
 pub(super) struct Guarded<B> {
     pub(super) body: B,

@@ -115,7 +115,7 @@ where
     }
 }
 
-/// Ends the connection if the attempt to open it is dropped.
+/// A connection that is being opened. Ended if this is dropped first.
 struct Attempt(Option<Arc<HttpSession>>);
 
 impl Drop for Attempt {
@@ -246,7 +246,6 @@ fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<Stri
     }
 }
 
-/// Inserts the session into the params of a message.
 fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
     let bytes = view.bytes();
     let session = serde_json::to_string(session).ok()?;
@@ -320,7 +319,6 @@ mod tests {
         assert_eq!(read_slowly(200, 32 << 10, Duration::from_secs(1)).await, Err(408));
     }
 
-    /// Checks the session and the params of a forwarded message.
     #[track_caller]
     fn check(message: &str, named: Option<&str>, expected: Result<(Option<&str>, Value), &str>) {
         let view = View::parse(message.as_bytes());

@@ -33,7 +33,7 @@ pub(super) enum PumpEnd {
 struct ResumeState {
     endpoint: ResumableEnd,
     share: ReplayShare,
-    /// The memory limit is exceeded, and nothing more can be dropped here.
+    /// `true` if the memory limit is exceeded, and nothing more can be dropped here.
     is_over: bool,
     /// The id of `initialize`, and the capability to grant in its response. `None` after that response.
     granting: Option<(Bytes, Granted)>,

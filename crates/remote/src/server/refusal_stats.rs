@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::StatusCode;
 
-/// A reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Host,
@@ -74,7 +73,6 @@ impl RefusalStats {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns all counts in a fixed order.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
         REASONS
             .iter()

@@ -15,11 +15,9 @@ use super::events::Body;
 use super::refusal_stats::Reason;
 use super::route;
 
-/// Names a connection.
 pub(super) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
-/// Names a session.
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
-/// The last event of a stream that a client received.
+/// The id of the last event of a stream that the client has received.
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// The number of a post, for deduplication.
@@ -59,14 +57,12 @@ pub(super) enum Refusal {
     Later(u64, &'static str),
     /// The agent is unavailable; retry after this many seconds.
     Unavailable(u64, String),
-    /// The token cannot be verified at present.
     Unverified,
     /// Another version of WebSocket was requested.
     Version,
 }
 
 impl Refusal {
-    /// Converts the refusal to a response.
     pub(super) fn reply(self) -> Reply {
         match self {
             Self::Words(status, words) => text_response(status, words),
@@ -95,7 +91,6 @@ impl Refusal {
     }
 }
 
-/// Creates a refusal with a text for people.
 pub(super) fn refusal(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::Words(status, words.into())
 }
@@ -111,7 +106,6 @@ fn text_response(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Rep
     reply
 }
 
-/// Returns the response to an unauthorized request.
 pub(super) fn denied(denied: Denied) -> Reply {
     match denied {
         Denied::Host => text_response(StatusCode::FORBIDDEN, "host not allowed\n"),
@@ -137,14 +131,12 @@ fn retry_later(seconds: u64, words: &'static str) -> Reply {
     reply
 }
 
-/// Returns the response to an unknown method.
 pub(super) fn method_not_allowed() -> Reply {
     let mut reply = text_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
     reply.headers_mut().insert(ALLOW, route::METHODS);
     reply
 }
 
-/// Returns the response to a CORS preflight.
 pub(super) fn preflight() -> Reply {
     let mut reply = empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();

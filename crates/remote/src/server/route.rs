@@ -34,7 +34,6 @@ impl Verb {
     }
 }
 
-/// The authentication that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Known,
@@ -64,14 +63,12 @@ pub(super) const ROUTES: &[Route] = &[
 /// The methods of the table, as a header value.
 pub(super) const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, DELETE, OPTIONS");
 
-/// Finds the row for a request on the path.
 pub(super) fn find(method: &Method, headers: &HeaderMap) -> Option<&'static Route> {
     let method = Verb::from_method(method)?;
     let upgrade = method == Verb::Get && is_upgrade(headers);
     ROUTES.iter().find(|route| route.method == method && route.upgrade == upgrade)
 }
 
-/// Returns `true` if a request asks for an upgrade to WebSocket.
 fn is_upgrade(headers: &HeaderMap) -> bool {
     let has = |name, word: &str| {
         let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());

@@ -106,7 +106,6 @@ impl Shared {
         self.backend.serve(client.identity().clone(), client.listener(), socket)
     }
 
-    /// Waits until the server stops.
     pub(super) async fn stopping(&self) {
         let mut stop = self.stop.subscribe();
         // Fails only if the sender is dropped, but `self` owns it.

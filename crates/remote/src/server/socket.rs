@@ -30,7 +30,6 @@ pub(super) enum SocketEnd {
     Lost,
     /// The client closed the connection, with this code.
     Left(Option<u16>),
-    /// The client violated the protocol.
     Fault(Violation),
     /// There is no memory for the rest of a message at present.
     Crowded,
@@ -49,11 +48,10 @@ pub(super) struct Socket {
     unflushed: bool,
     idle: Duration,
     last_input: Instant,
-    /// Pings sent since `last_input`.
     pings: u32,
     /// When the last write made progress, if output is stuck.
     stuck: Option<Instant>,
-    /// The end was read, but messages before it are delivered first.
+    /// The end was read. Set until the messages before it are delivered.
     ended: Option<SocketEnd>,
     tick: Pin<Box<Sleep>>,
     permit: Option<SocketPermit>,
@@ -138,7 +136,6 @@ impl Socket {
         }
     }
 
-    /// Limits the kernel buffers of the socket.
     pub(super) fn limit_kernel_buffers(&self) {
         if let Err(error) = self.io.limit_kernel_buffers() {
             tracing::debug!(%error, "socket buffer size not set");

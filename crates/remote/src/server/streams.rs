@@ -22,13 +22,13 @@ use super::replay_memory::ReplayShare;
 use crate::announced::child_id;
 use crate::resume::{Keep, Ring};
 
-/// Streams of sessions that no agent has confirmed.
+/// Limit of streams of sessions that no agent has confirmed.
 pub(super) const MAX_UNCONFIRMED: usize = 16;
 
-/// Streams of sessions; messages of others go to the stream of the connection.
+/// Limit of streams of sessions. Messages of other sessions go to the stream of the connection.
 const MAX_STREAMS: usize = 1024;
 
-/// Pending requests of a client.
+/// Limit of pending requests of a client.
 const MAX_PENDING: usize = 4096;
 
 /// Bytes of the ids and sessions of pending requests that are accepted without free replay memory.
@@ -40,7 +40,6 @@ const MAX_SESSION_BYTES: usize = 4096;
 /// Bytes returned to a reader at a time.
 const MAX_BATCH_BYTES: usize = 64 << 10;
 
-/// The destination of a response.
 #[derive(Debug)]
 pub(super) enum ResponseTarget {
     Body(oneshot::Sender<Bytes>),
@@ -73,14 +72,12 @@ pub(super) enum OpenFault {
     /// The session does not exist, and there is no room for one that may be created.
     #[error("session not found")]
     Unknown,
-    /// Events after the cursor are no longer kept.
     #[error("later events are no longer kept")]
     Gap,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// One or more events.
     Events(Bytes),
     /// No event at present; the waker is kept.
     Wait,
@@ -96,9 +93,9 @@ struct Stream {
     delivered: u64,
     reader: Option<u64>,
     waker: Option<Waker>,
-    /// A reader has opened it at some time.
+    /// `true` if the stream ever had a reader.
     opened: bool,
-    /// An agent has mentioned its session.
+    /// `true` if an agent has mentioned the session.
     confirmed: bool,
 }
 
@@ -158,12 +155,11 @@ impl Stream {
     }
 }
 
-/// The streams of one connection.
 #[derive(Debug)]
 pub(super) struct Streams {
     keep: Keep,
     share: ReplayShare,
-    /// The memory limit is exceeded, and nothing more can be dropped here.
+    /// `true` if the memory limit is exceeded, and nothing more can be dropped here.
     is_over_memory: bool,
     connection: Stream,
     sessions: HashMap<String, Stream>,
@@ -175,7 +171,6 @@ pub(super) struct Streams {
     scan_cache: ScanCache,
     readers: u64,
     ended: bool,
-    /// The last error without a request id.
     backend_error: Option<RpcError>,
 }
 
@@ -270,7 +265,6 @@ impl Streams {
         self.stream(session.as_deref()).push(one_line(line), now);
     }
 
-    /// Returns the stream for a message of an agent with this session.
     fn target_stream(&mut self, session: Option<&str>) -> &mut Stream {
         let Some(name) = session else { return &mut self.connection };
         let is_open = |name: &str| self.sessions.get(name).is_some_and(|stream| stream.opened);
@@ -361,7 +355,6 @@ impl Streams {
         Ok((reader, (missing > 0).then(|| gap_event(session, missing))))
     }
 
-    /// Returns the next item for a reader.
     pub(super) fn next(&mut self, session: Option<&str>, reader: u64, now: Instant, waker: &Waker) -> Next {
         let ended = self.ended;
         let stream = self.stream(session);
@@ -460,7 +453,6 @@ fn pending_bytes(id: &[u8], target: &ResponseTarget) -> usize {
     id.len() + target.session().map_or(0, str::len)
 }
 
-/// Returns the event that reports missing events.
 fn gap_event(session: Option<&str>, missing: u64) -> Bytes {
     let params = json!({"sessionId": session, "missing": missing, "condition": "cursor_gap"});
     let mut events = Vec::new();

@@ -13,11 +13,9 @@ use crate::tokens::{TokenError, Tokens};
 /// been changed to revoke a token.
 pub(super) const MAX_READ_FAILURES: u32 = 5;
 
-/// The tokens of a listener.
 #[derive(Debug)]
 pub(super) struct TokenStore {
     path: PathBuf,
-    /// The names in all files of the server.
     names: Arc<TokenNames>,
     known: watch::Sender<Arc<Tokens>>,
     /// Failed reads since the last success.

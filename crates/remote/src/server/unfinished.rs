@@ -134,7 +134,6 @@ impl Part {
 
 #[cfg(test)]
 impl Part {
-    /// Returns the memory of all messages of this identity.
     pub(super) fn held(&self) -> usize {
         self.of.with(|held| held.by_identity.get(&self.identity).copied().unwrap_or_default())
     }

@@ -24,7 +24,6 @@ use super::response::{self, CONNECTION_ID, Refusal, Reply};
 use super::shared::Shared;
 use super::socket::{Socket, SocketPermit};
 
-/// Responds to an upgrade request, and serves the WebSocket.
 pub(super) fn upgrade(
     shared: &Arc<Shared>,
     parts: &Parts,

@@ -9,7 +9,6 @@ pub(super) const VERSION: u8 = 0xa0;
 pub(super) struct Der<'a>(pub(super) &'a [u8]);
 
 impl<'a> Der<'a> {
-    /// Returns the next value and its tag.
     pub(super) fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&length, rest) = rest.split_first()?;
@@ -26,7 +25,6 @@ impl<'a> Der<'a> {
         Some((tag, value))
     }
 
-    /// Returns the next value, if it has this tag.
     pub(super) fn tagged(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, value)| value)
     }

@@ -16,10 +16,8 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// A reason why a certificate has no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nameless {
-    /// The subject cannot be parsed.
     #[error("the subject cannot be read")]
     Broken,
-    /// The subject has no common name.
     #[error("the subject has no common name")]
     Missing,
     /// The subject has several common names, and another program may choose another one.

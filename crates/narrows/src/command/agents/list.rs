@@ -24,7 +24,6 @@ struct Row {
     path: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-    /// The directories that were searched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     searched: Vec<PathBuf>,
 }
@@ -47,7 +46,6 @@ pub(super) fn execute(args: &AgentsList) -> Result<ExitCode, Failure> {
     Ok(ExitStatus::Success.exit_code())
 }
 
-/// Fails if the program of an agent is missing.
 pub(super) fn require(name: &str, spec: &Spec) -> Result<(), Failure> {
     match find(spec) {
         Ok(_) => Ok(()),

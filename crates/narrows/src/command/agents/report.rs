@@ -172,7 +172,6 @@ fn login_words(login: &Login) -> String {
     format!("{}, {}{more}", line(&login.name), line(&how))
 }
 
-/// Returns the settings of a session and its commands.
 fn session_words(snapshot: &Snapshot) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     for (category, label, older) in

@@ -48,7 +48,6 @@ fn looks_like_log(path: &Path) -> bool {
         && first == *b"{"
 }
 
-/// Reads a stored head and checks its signature.
 fn read_head(file: &Path, signer: Option<&str>) -> Result<SignedHead, Failure> {
     let text = check::read(file).map_err(|error| Failure::file_unreadable("--against", file, &error))?;
     let head: SignedHead =

@@ -25,7 +25,6 @@ use crate::command::web;
 use crate::failure::Failure;
 
 const MAX_QUEUED_HANDOFFS: usize = 256;
-/// The time for connections to close at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The bound listeners. Their server starts on first use.
@@ -90,7 +89,6 @@ impl NetworkListeners {
         })
     }
 
-    /// Returns the counters for the admin API.
     pub(super) fn network(&self) -> narrows_bus::admin::AskNetwork {
         let http = self.shared.http.clone();
         Box::new(move || Network { refused: http.refused(), connections: http.disconnects() })
@@ -119,7 +117,6 @@ impl NetworkListeners {
         }
     }
 
-    /// Shuts down the server, waiting for connections to close.
     pub(super) async fn finish(&self) {
         let begun = lock(&self.shared.ready).is_none();
         self.shared.stop.send_replace(true);
@@ -165,7 +162,6 @@ impl HttpShared {
         serving.await
     }
 
-    /// Takes over a resumable connection from the loop of the bus.
     fn adopt(&self, connection: Handoff) {
         let Handoff { socket, read, listener, identity } = connection;
         let socket = match self.listen.get(listener).map(|listen| &listen.at) {
@@ -246,7 +242,6 @@ fn incoming_client(identity: Identity, listener: usize) -> IncomingClient {
     }
 }
 
-/// Returns the name of an identity in the bus.
 fn identity_name(identity: &Identity) -> String {
     match identity.proof {
         Proof::Place => ANYONE.to_owned(),

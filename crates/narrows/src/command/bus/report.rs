@@ -12,7 +12,7 @@ use crate::terminal::line;
 
 const MAX_REASON_CHARS: usize = 60;
 
-/// How the loss of a worker begins in the status if its manifest cannot be served.
+/// The beginning of the exit description of a worker whose manifest cannot be served.
 const MANIFEST_REFUSED_EXIT: &str = "exited with status 2";
 
 /// The status of a bus. Missing fields have defaults, as the bus may have another version.

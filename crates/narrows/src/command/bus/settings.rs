@@ -27,7 +27,6 @@ impl SettingsError {
         }
     }
 
-    /// Prints all errors but the last, which is returned.
     pub(super) fn into_failure(self) -> Failure {
         let mut mistakes = match self {
             Self::Invalid(mistakes) => mistakes,

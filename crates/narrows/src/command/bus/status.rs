@@ -49,7 +49,6 @@ pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns the admin socket of the only running bus.
 fn find() -> Result<PathBuf, Failure> {
     let directory = runtime_dir(&Variables::of_process()).ok_or_else(|| Failure::no_bus(None))?;
     let mut found =

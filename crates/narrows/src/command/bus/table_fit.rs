@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Returns the rows and columns of the terminal on stdout, if it reports them.
+/// Returns the rows and columns of the terminal on stdout. `None` if stdout reports none.
 pub(super) fn terminal_size() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     let (rows, columns) = (usize::from(size.ws_row), usize::from(size.ws_col));

@@ -56,7 +56,6 @@ impl Conversation {
         }
     }
 
-    /// Returns the connection, or prints that there is none.
     fn connected(&mut self) -> Option<&mut Connection> {
         if self.connection.is_none() {
             self.last = ExitStatus::Agent;
@@ -79,7 +78,6 @@ impl Conversation {
         Ok(())
     }
 
-    /// Lists models or modes, or sets one.
     async fn choose(&mut self, category: &str, wanted: &str) -> Result<(), Failure> {
         let Some(connection) = self.connected() else { return Ok(()) };
         if wanted.is_empty() {

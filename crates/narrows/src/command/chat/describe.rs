@@ -51,7 +51,6 @@ impl ChoiceList {
     }
 }
 
-/// Lists the commands of the chat and of the agent.
 pub(super) fn help(snapshot: &Snapshot) -> String {
     let ours = ChatCommand::ALL
         .iter()

@@ -35,7 +35,6 @@ pub(super) fn past_messages<'a>(events: impl IntoIterator<Item = &'a RuntimeEven
     lines
 }
 
-/// Returns author and text of a message update.
 fn message(update: &Value) -> Option<(&'static str, String)> {
     let who = match update["sessionUpdate"].as_str()? {
         "user_message_chunk" | "user_message" => "you",
@@ -81,7 +80,6 @@ pub(super) fn notice_line(event: &RuntimeEvent) -> Option<String> {
     }
 }
 
-/// Returns the new mode of a mode update.
 pub(super) fn new_mode(event: &RuntimeEvent) -> Option<String> {
     let EventBody::Provider { payload: Payload::Update { update, .. }, .. } = &event.body else {
         return None;

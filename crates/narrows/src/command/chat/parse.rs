@@ -62,7 +62,6 @@ pub(super) fn parse_line(line: &str, commands: &[Command]) -> ParsedLine {
     }
 }
 
-/// Returns the completions of all commands.
 pub(super) fn completions<'a>(commands: &'a [Command]) -> impl Iterator<Item = String> + 'a {
     let ours = ChatCommand::ALL.iter().map(|(_, name, ..)| *name);
     let ours = ours.filter(|name| commands.iter().all(|command| command.name != *name));

@@ -26,7 +26,6 @@ const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) enum TurnAbort {
     /// A second signal asks for an immediate exit.
     Signal(Signal),
-    /// Stdout can no longer be written.
     Output(Failure),
 }
 
@@ -45,7 +44,6 @@ pub(super) struct ChatTurn<'a> {
     renderer: Renderer,
     color: Color,
     reconnect_notice: ReconnectNotice,
-    /// The time for a cancelled turn to end.
     grace: Duration,
     cancelled: Option<CancelReason>,
     leave: Option<Signal>,
@@ -88,7 +86,6 @@ impl<'a> ChatTurn<'a> {
         })
     }
 
-    /// Sends `text` and shows events until the turn ends.
     pub(super) async fn run(
         mut self,
         runtime: &Runtime,
@@ -160,7 +157,6 @@ impl<'a> ChatTurn<'a> {
         Ok(TurnOutcome { outcome, denied, is_agent_lost, leave })
     }
 
-    /// Shows events and prompts until the turn ends.
     async fn follow(&mut self, events: &mut Events, cancel: &Canceller) -> Result<(), TurnAbort> {
         let mut more = Vec::new();
         loop {

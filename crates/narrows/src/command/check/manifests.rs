@@ -71,7 +71,6 @@ pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<
     Ok(!findings.has_errors())
 }
 
-/// Checks every file at `path`.
 fn check_all(path: &Path) -> Result<Vec<Checked>, Failure> {
     let unreadable = |error: io::Error| Failure::check_target_unreadable(path, &error);
     if path.is_dir() {

@@ -100,7 +100,6 @@ fn as_json(evaluator: &Evaluator, explanation: &Explanation) -> serde_json::Valu
     })
 }
 
-/// Builds the request that the arguments describe.
 fn action(wanted: &Wanted, request: &[String]) -> Action {
     let command = match request {
         [] => None,

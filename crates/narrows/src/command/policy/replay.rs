@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Evaluator;
 
-/// The method of tools of MCP servers that narrows runs.
+/// The method under which calls of tools of local MCP servers are recorded.
 const MCP_METHOD: &str = "mcp/message";
 
 /// Evaluates a recorded request. Returns `None` if rules do not apply to it.

@@ -78,7 +78,6 @@ fn read(evaluator: &Evaluator, path: &Path) -> io::Result<ReplayResult> {
     Ok(record.outcome)
 }
 
-/// Reads recorded events.
 struct RecordReader<'a> {
     evaluator: &'a Evaluator,
     outcome: ReplayResult,

@@ -51,11 +51,9 @@ impl State {
     }
 }
 
-/// Early answers and waiting requests.
 #[derive(Default)]
 pub(super) struct StdinAnswers {
     state: Mutex<State>,
-    /// The program cancelled the turn.
     cancelled: AtomicBool,
 }
 
@@ -68,7 +66,6 @@ impl StdinAnswers {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Reads stdin in a thread until it ends.
     pub(super) fn listen(self: &Arc<Self>, cancel: Canceller) -> std::io::Result<()> {
         let answers = Arc::clone(self);
         let read = move || {

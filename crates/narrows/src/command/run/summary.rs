@@ -18,7 +18,6 @@ pub(super) struct Summary {
     pub(super) has_run: bool,
     #[serde(skip)]
     pub(super) run_id: Option<String>,
-    /// The status of `run.completed`.
     #[serde(skip)]
     status: Option<Status>,
     agent: Option<Info>,

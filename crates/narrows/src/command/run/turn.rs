@@ -23,11 +23,9 @@ const CANCELLING_NOTICE: &str = "cancelling; press Ctrl-C again to exit immediat
 
 enum TurnEvent {
     Signal(Signal),
-    /// Stdout can no longer be written.
     OutputFailed,
     /// All output before the next prompt is on the screen.
     Rested,
-    /// Progress of the permission requests.
     Question(PromptProgress),
     Shown,
     Event(Option<RuntimeEvent>),
@@ -42,7 +40,8 @@ struct TurnState<'a> {
     questions: PromptQueue<'a>,
     cancel: Canceller,
     result: oneshot::Receiver<RunResult>,
-    /// does not wait for a slow reader.
+    /// Set if the turn ended before all output was written: its result, and the time limit for writing the
+    /// rest. A cancelled turn does not wait for a slow reader.
     over: Option<(RunResult, Option<Instant>)>,
     last_activity: Instant,
     cancelled: Option<CancelReason>,
@@ -51,7 +50,6 @@ struct TurnState<'a> {
 }
 
 impl Conversation {
-    /// Sends the prompt and shows events until the turn ends.
     pub(super) async fn run_turn(
         &mut self,
         runtime: &Runtime,

@@ -145,7 +145,7 @@ pub(super) fn resolve_program(named: &str, beside: &Path) -> Result<PathBuf, Fai
     }
 }
 
-/// Returns the reason for a refusal in the form of the log.
+/// Returns the reason for a refusal as it is logged.
 pub(super) fn refusal_details(refused: &Unenforceable) -> Value {
     let Unenforceable { code, file, field, why, .. } = refused;
     json!({"kind": "refusal", "code": code, "file": file, "field": field, "reason": why})
@@ -168,7 +168,7 @@ pub(super) fn agent_event(manifest: &LoadedManifest, action: &str, id: &str, mut
     }
 }
 
-/// Records an event, before its effect.
+/// Records an event and waits until it is on disk, so that it precedes its effect.
 pub(super) async fn record(
     manifest: &LoadedManifest,
     log: Option<&Log>,

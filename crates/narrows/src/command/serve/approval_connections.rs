@@ -14,7 +14,6 @@ const MAX_PER_USER: usize = 8;
 /// Set to `true` once a complete request was read. The connection is then not closed to make room.
 pub(super) type HasAsked = Arc<AtomicBool>;
 
-/// The open connections, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct ApprovalConnections(VecDeque<Connection>);
 
@@ -37,7 +36,6 @@ impl ApprovalConnections {
         self.0.len() < MAX_CONNECTIONS || self.close_oldest(|_| true)
     }
 
-    /// Adds a connection after [`Self::make_room`].
     pub(super) fn add(&mut self, user: u32, has_asked: HasAsked, task: AbortHandle) {
         self.0.push_back(Connection { user, has_asked, task });
     }

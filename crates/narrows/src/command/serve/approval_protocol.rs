@@ -11,10 +11,9 @@ pub(super) const MAX_REQUEST_BYTES: u64 = 4 << 20;
 /// An input may be as long as a message, and gets longer when it is serialized again.
 pub(super) const MAX_RESPONSE_BYTES: u64 = 128 << 20;
 
-/// The part of an input that a list includes.
+/// Most bytes of an input that a list includes.
 const MAX_SUMMARY_BYTES: usize = 4 << 10;
 
-/// A request to a gate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SocketRequest {
@@ -47,7 +46,6 @@ pub(super) struct PendingAction {
     #[serde(default)]
     pub(super) digest: String,
     pub(super) reason: String,
-    /// A description of the missing approvals.
     #[serde(default)]
     pub(super) needs: String,
     #[serde(default)]
@@ -67,7 +65,7 @@ pub(super) struct PendingAction {
 pub(super) struct PendingActionSummary {
     pub(super) id: String,
     pub(super) tool: String,
-    /// The input, or its beginning with its length and digest.
+    /// The input, or its beginning together with its length and digest.
     pub(super) input: String,
     pub(super) reason: String,
     #[serde(default)]

@@ -175,7 +175,6 @@ impl ApprovalService {
         }
     }
 
-    /// Returns the pending actions of all gates.
     async fn pending_actions(&self) -> Vec<(mpsc::Sender<GateRequest>, PendingAction)> {
         let mut waiting = Vec::new();
         let mut asked = Vec::new();

@@ -124,7 +124,6 @@ fn render(listed: &PendingActionSummary) -> String {
     visible_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), MAX_LINE_CHARS)
 }
 
-/// Returns the admin sockets of gates that may be running.
 fn gate_sockets(named: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(named) = named {
         return Ok(vec![named.to_owned()]);

@@ -20,7 +20,6 @@ pub(super) fn stop_ladder(ended: Option<&GateExit>, patience: &GateTimeouts) -> 
     }
 }
 
-/// Returns the id of the agent in its manifest.
 pub(super) fn agent_name(manifest: &LoadedManifest) -> String {
     manifest.bundle.agent.as_ref().map(|agent| agent.cli.front.id.clone()).unwrap_or_default()
 }

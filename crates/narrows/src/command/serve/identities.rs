@@ -47,7 +47,6 @@ struct Named {
     scopes: Option<Vec<String>>,
 }
 
-/// Decides which clients are admitted.
 #[derive(Debug)]
 pub(super) struct Identities {
     own_uid: u32,
@@ -240,12 +239,10 @@ pub(super) async fn serve_unauthenticated(
     run_gate::drain_output(&client.sender).await;
 }
 
-/// Checks an identities file.
 pub(in crate::command) fn check_file(path: &Path) -> Result<(), Failure> {
     read(path).map(drop)
 }
 
-/// Returns the first error of an identities file.
 pub(in crate::command) fn first_error(path: &Path) -> Option<Finding> {
     let file = path.display().to_string();
     match check::read(path) {

@@ -34,7 +34,6 @@ pub(super) struct KeyFiles {
     path: Option<PathBuf>,
 }
 
-/// A signing key with its approver and validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct KeyHolder {
     key: PublicKey,

@@ -46,7 +46,7 @@ const MAX_LOOKUPS: usize = 16;
 /// The delay after a failed accept, such as for a lack of descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// A listener. Another transport is another variant here and in [`ClientStream`].
+/// A listener. A new transport needs a variant here and in [`ClientStream`].
 enum ClientListener {
     Tcp(TcpListener),
     Unix {
@@ -67,7 +67,6 @@ enum ClientStream {
     Web(WebClient),
 }
 
-/// State shared by all listeners.
 struct ClientAcceptor {
     server: ManifestServer,
     slots: Arc<Slots>,
@@ -195,7 +194,6 @@ impl ClientStream {
         };
     }
 
-    /// Returns the slot that the HTTP server has already taken.
     fn take_slot(&mut self) -> Option<Slot> {
         match self {
             Self::Web(client) => client.slot.take(),

@@ -154,7 +154,6 @@ fn manifest_at(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(Kind::Acp.file_name()) } else { path.to_owned() }
 }
 
-/// Prints findings with paths below `base`.
 fn print_findings(base: &Path, findings: &Findings) {
     for finding in findings {
         let Finding { line: row, column, key, message, .. } = finding;

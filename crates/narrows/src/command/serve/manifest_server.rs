@@ -32,7 +32,7 @@ use super::shutdown::Shutdown;
 use super::{agent, server};
 use crate::failure::{ExitStatus, Failure};
 
-/// The first line of a bus: the identity of the client.
+/// The method of the first line from a bus, which names the client.
 const IDENTITY_METHOD: &str = "narrows/identity";
 
 pub(super) enum AgentKind {
@@ -43,7 +43,6 @@ pub(super) enum AgentKind {
 pub(super) struct ManifestServer {
     pub(super) manifest: LoadedManifest,
     pub(super) log: Option<Log>,
-    /// The data directory, for memories.
     pub(super) data: PathBuf,
     pub(super) identities: Identities,
     pub(super) owners: Arc<dyn SessionOwners>,
@@ -52,7 +51,6 @@ pub(super) struct ManifestServer {
     pub(super) agent_kind: AgentKind,
 }
 
-/// The agent of one connection.
 pub(super) struct StartedAgent {
     link: Link,
     agent: RunningAgent,
@@ -253,7 +251,6 @@ impl ManifestServer {
         identities::serve_unauthenticated(who, client, shutdown.requested()).await;
     }
 
-    /// Writes all pending log entries.
     pub(super) async fn close(&self) {
         self.refusals.finish(self.log.as_ref()).await;
         if let Some(log) = self.log.clone() {

@@ -33,7 +33,6 @@ struct OwnerIndex {
     file: Option<File>,
 }
 
-/// The session owners of one manifest.
 #[derive(Debug)]
 pub(super) struct SessionOwnerFile {
     path: PathBuf,
@@ -41,7 +40,6 @@ pub(super) struct SessionOwnerFile {
 }
 
 impl SessionOwnerFile {
-    /// Opens the file for `manifest` in the data directory.
     pub(super) fn open(data: &Path, manifest: &Path) -> io::Result<Self> {
         let digest = Sha256::digest(manifest.as_os_str().as_encoded_bytes());
         let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -93,7 +91,6 @@ impl SessionOwners for SessionOwnerFile {
 }
 
 impl OwnerIndex {
-    /// Reads entries that were added since the last call.
     fn read_new_lines(&mut self, path: &Path) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,

@@ -228,7 +228,6 @@ fn signer_name(signer: &narrows_manifest::types::policy::Signer) -> String {
     }
 }
 
-/// Reports missing programs of the agent.
 fn missing_programs(root: &Path, bundle: &Bundle) -> Vec<Finding> {
     let Some(agent) = &bundle.agent else { return Vec::new() };
     let beside = root.join(agent.cli.directory());

@@ -14,7 +14,6 @@ pub(super) async fn is_conductor(client: &mut Link) -> bool {
     client.receiver.peek().await.is_some_and(is_for_proxy)
 }
 
-/// Runs the gate in the chain until the conductor disconnects.
 pub(super) async fn run_in_chain(
     server: &ManifestServer,
     conductor: Link,

@@ -20,7 +20,6 @@ const RECORD_INTERVAL: Duration = Duration::from_secs(60);
 /// The member of `metadata` with the number of refusals that an entry stands for. An absent member means one.
 const COUNT: &str = "count";
 
-/// Client id and authentication method.
 type Key = (String, &'static str);
 
 #[derive(Clone, Debug, Default)]

@@ -68,7 +68,6 @@ fn error(path: &Path, place: (usize, usize), message: impl Into<String>) -> Find
     Finding::new(Severity::Error, Code::Keyring, path, place, message.into()).advising(EXAMPLE)
 }
 
-/// The role of a value in the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// A list of keys, or an object whose member names are keys.

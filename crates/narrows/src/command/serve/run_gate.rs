@@ -35,7 +35,6 @@ pub(super) enum GateOutcome {
     Shutdown,
 }
 
-/// Builds the gate of a manifest.
 pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, Failure> {
     let (roots, read_only) = manifest.roots();
     let sealed = manifest.protected_paths();

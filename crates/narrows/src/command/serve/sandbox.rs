@@ -239,7 +239,6 @@ fn is_system_path(path: &Path) -> bool {
         .any(|place| path.starts_with(place))
 }
 
-/// Returns the environment inside of a sandbox.
 fn sandbox_environment(bounds: &SandboxBounds, sandbox: &Sandbox) -> Environment {
     let allowed = AllowList::new(BASE_ENV).and(&bounds.env);
     let mut env = Environment::filtered(environment::variables(), &allowed);

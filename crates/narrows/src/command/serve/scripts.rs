@@ -9,13 +9,12 @@ use narrows_govern::mcp_server_config;
 use narrows_manifest::Bundle;
 use sha2::{Digest, Sha256};
 
-/// The executable files and their state at the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Scripts(BTreeMap<PathBuf, Script>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Script {
-    /// Detects an unchanged file without reading it.
+    /// Shows without reading the file that it is unchanged.
     stamp: FileStamp,
     digest: String,
 }

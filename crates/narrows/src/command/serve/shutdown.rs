@@ -9,7 +9,6 @@ use crate::interrupt::{Interrupts, Signal};
 
 #[derive(Clone, Copy, Debug)]
 struct ShutdownRequest {
-    /// The first signal.
     signal: Signal,
     /// `true` if the shutdown was requested because the work is done.
     is_over: bool,
@@ -62,12 +61,10 @@ impl Shutdown {
         }
     }
 
-    /// Requests the shutdown because the work is done.
     pub(super) fn request(&self) {
         self.requests.send_modify(|request| request.is_over = true);
     }
 
-    /// Waits until the shutdown is requested.
     pub(super) async fn requested(&self) {
         let wanted = |request: &ShutdownRequest| request.is_over || request.signals > 0;
         // The channel cannot close while `self` exists.
@@ -87,7 +84,6 @@ impl Shutdown {
         self.requests.borrow().signals > 0
     }
 
-    /// Returns the failure of a command that a signal stopped.
     pub(super) fn failure(&self) -> Failure {
         Failure::forced_exit(self.requests.borrow().signal)
     }

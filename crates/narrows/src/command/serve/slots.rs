@@ -49,7 +49,6 @@ impl Slots {
         self.max
     }
 
-    /// Takes a slot for a client of this identity.
     pub(super) fn acquire(self: &Arc<Self>, identity: &str) -> Result<Slot, NoSlot> {
         let mut taken = self.usage();
         // Checked first, so that an identity over its limit learns nothing about the other identities.

@@ -68,7 +68,6 @@ pub(super) struct TrustStore {
 }
 
 impl TrustStore {
-    /// Reads the pins of a manifest from the data directory.
     pub(super) fn open(data: &Path, manifest: &LoadedManifest) -> Result<Self, Failure> {
         let now = PinnedFiles::from_manifest(manifest);
         let path = data

@@ -6,7 +6,6 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shim {
     program: String,
-    /// The version manager, if it is known.
     manager: Option<&'static str>,
 }
 

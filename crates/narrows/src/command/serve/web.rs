@@ -129,7 +129,6 @@ impl WebListeners {
         Ok(Some((Self { clients, server }, addresses)))
     }
 
-    /// Accepts the next client. Cancel-safe.
     pub(super) async fn accept(&mut self) -> io::Result<WebClient> {
         match self.clients.recv().await {
             Some(client) => Ok(client),

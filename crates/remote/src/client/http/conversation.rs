@@ -41,7 +41,7 @@ const MAX_SESSION_BYTES: usize = 4096;
 /// Event streams of child sessions, at servers that have separate ones.
 const MAX_CHILD_STREAMS: usize = 64;
 
-/// The jobs of one session, or of the connection itself, in order.
+/// The jobs of one session, or of the connection itself. They run in order.
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<Job>,
@@ -65,14 +65,12 @@ struct Done {
 
 type RunningJob = Pin<Box<dyn Future<Output = Done> + Send>>;
 
-/// A conversation with one server.
 pub(super) struct Conversation {
     wire: Arc<Wire>,
     connection: Option<String>,
     lanes: HashMap<Option<String>, Lane>,
     running: FuturesUnordered<RunningJob>,
     waiting: usize,
-    /// Sessions with an open event stream.
     streams: HashSet<String>,
     /// Those of `streams` that are child sessions.
     child_streams: usize,
@@ -83,7 +81,7 @@ pub(super) struct Conversation {
     /// requests open a stream, so that a server cannot cause any number of them.
     awaited: HashMap<RawId, Option<String>>,
     pending: PendingRequests,
-    /// For each request that is being posted: `true` if the server may have received it.
+    /// The requests that are being posted. The flag is set if the server may have received the request.
     reached: HashMap<RawId, Arc<AtomicBool>>,
     unposted: usize,
     readers: JoinSet<()>,
@@ -266,7 +264,6 @@ impl Conversation {
         self.advance(lane);
     }
 
-    /// Starts the next job of a lane, unless one is running.
     fn advance(&mut self, lane: Option<String>) {
         let Some(now) = self.lanes.get_mut(&lane).filter(|lane| !lane.busy) else { return };
         let (Some(job), Some(connection)) = (now.waiting.pop_front(), self.connection.clone()) else {
@@ -394,13 +391,12 @@ impl Conversation {
         send_to_user(incoming, frame).await;
     }
 
-    /// Returns `true` if the stream of a session must be opened now.
+    /// Records a stream. Returns `true` if it must be opened now.
     fn add_stream(&mut self, session: &str) -> bool {
         let has_room = self.streams.len() < MAX_STREAMS && session.len() <= MAX_SESSION_BYTES;
         has_room && self.streams.insert(session.to_owned())
     }
 
-    /// Starts to read an event stream.
     fn start_reader(&mut self, session: Option<String>, first: Option<Response>) {
         while self.readers.try_join_next().is_some() {}
         let Some(connection) = self.connection.clone() else { return };

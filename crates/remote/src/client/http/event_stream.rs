@@ -14,7 +14,6 @@ use super::super::{ConnectionLost, DialError};
 use super::sse::Parser;
 use super::{Wire, causes};
 
-/// An item of an event stream.
 pub(super) enum StreamEvent {
     Frame(Frame),
     /// The stream of this session has ended: the server does not know the session.
@@ -22,7 +21,7 @@ pub(super) enum StreamEvent {
     Lost(ConnectionLost),
 }
 
-/// An event stream and the destination of its items.
+/// The event stream of one session or of the connection, and the destination of its items.
 pub(super) struct EventStream {
     pub(super) wire: Arc<Wire>,
     pub(super) connection: String,
@@ -41,7 +40,6 @@ const START_CURSOR: &str = "0";
 /// The text of this project's server for an unknown connection, as opposed to an unknown session.
 const NO_CONNECTION_TEXT: &str = "there is no such connection";
 
-/// The receiver of the items is gone.
 struct ReceiverGone;
 
 impl EventStream {
@@ -120,7 +118,6 @@ impl EventStream {
         }
     }
 
-    /// Opens the stream for the first time, with retries.
     pub(super) async fn open(&self) -> Result<Response, StreamEvent> {
         let error = match self.wire.open_stream(&self.connection, self.session.as_deref(), None).await {
             Ok(response) => return Ok(response),

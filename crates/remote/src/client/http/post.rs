@@ -26,9 +26,7 @@ enum Tried {
     Posted(Posted),
     /// Not processed: can be repeated safely.
     Undone(DialError),
-    /// May have been processed.
     Doubtful(DialError),
-    /// The server does not accept the message.
     Refused(RpcError, Option<Frame>),
 }
 

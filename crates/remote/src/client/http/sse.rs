@@ -6,11 +6,9 @@ use narrows_wire::{Line, Splitter};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) id: Option<String>,
-    /// The data, as one line.
     pub(super) data: Bytes,
 }
 
-/// An event exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event is too long")]
 pub(super) struct TooLong;
@@ -38,12 +36,10 @@ enum Data {
 const MAX_ID_BYTES: usize = 256;
 
 impl Parser {
-    /// Creates a parser for events of up to `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self { splitter: Splitter::new(limit), limit, id: None, data: Data::None }
     }
 
-    /// Parses input, and appends every event that it completes.
     pub(super) fn feed(&mut self, read: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
         // The splitter skips empty lines, so a character is appended to each line.
         for piece in read.split_inclusive(|&byte| byte == b'\n') {
@@ -114,7 +110,6 @@ impl Data {
         }
     }
 
-    /// Returns the data, if there was a line.
     fn whole(self) -> Option<Bytes> {
         match self {
             Self::None => None,

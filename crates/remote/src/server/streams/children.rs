@@ -11,17 +11,15 @@ const MAX_CHILDREN: usize = 4096;
 
 #[derive(Debug)]
 struct Child {
-    /// The topmost session.
     root: String,
-    /// `None` before the first message of the child.
+    /// `true` if the messages go to the child's own stream. `None` before its first message.
     on_own_stream: Option<bool>,
 }
 
-/// The child sessions of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     known: HashMap<String, Child>,
-    /// In the order of their announcements.
+    /// The child sessions in the order of their announcements.
     order: VecDeque<String>,
 }
 

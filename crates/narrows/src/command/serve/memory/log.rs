@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-/// The maximum length of a prompt and of an answer.
+/// The maximum length of a prompt and of an answer in an entry.
 const MAX_TEXT_BYTES: usize = 4 << 10;
 
 /// The maximum length of a prompt and of an answer in a shortened entry.
@@ -43,7 +43,6 @@ pub(super) struct MemoryEntry {
 }
 
 impl MemoryEntry {
-    /// Creates an entry with truncated texts.
     pub(super) fn new(at: String, session: &str, said: &str, answered: &str) -> Self {
         let (said, answered) = (truncated(said, MAX_TEXT_BYTES), truncated(answered, MAX_TEXT_BYTES));
         Self { at, session: session.to_owned(), said, answered, short: false }
@@ -119,7 +118,7 @@ impl MemoryLog {
         Ok(memory_log)
     }
 
-    /// Adds entries and returns what to write.
+    /// Adds entries, and returns the change to write to disk.
     pub(super) fn add(
         &mut self,
         head: &LogHeader,

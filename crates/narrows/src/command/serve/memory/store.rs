@@ -102,7 +102,6 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Replaces the file atomically.
     fn replace(&self, directory: &Path, bytes: &[u8]) -> io::Result<()> {
         // Created with mode 0600.
         let mut file = tempfile::NamedTempFile::new_in(directory)?;

@@ -15,7 +15,6 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval of checks for pending approvals.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The decision of the scripted approvers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApprovalReply {
     Approve,
@@ -29,14 +28,13 @@ pub(super) struct Step {
     pub(super) requests: Vec<Value>,
     /// Calls that were shown before their decision was logged.
     pub(super) early: Vec<String>,
-    /// The number of approvals that counted, and of approvers that were rejected.
+    /// The number of votes that counted, and of votes by people who are not signers.
     pub(super) approvals: usize,
     pub(super) rejected_approvers: usize,
     pub(super) lines: (usize, usize),
 }
 
 impl Step {
-    /// Returns the text of the agent.
     pub(super) fn agent_text(&self) -> String {
         let said = self.updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
         said.filter_map(|update| update["content"]["text"].as_str()).collect()
@@ -47,7 +45,6 @@ impl Step {
         self.updates.iter().any(|update| update["toolCallId"] == id)
     }
 
-    /// Returns the stop reason of the turn.
     pub(super) fn stop_reason(&self) -> &str {
         self.answer["result"]["stopReason"].as_str().unwrap_or("no answer")
     }
@@ -74,7 +71,6 @@ impl ScriptedClient {
         Self { link, ask, log, signers, last: 0, received_lines: 0, invalid_lines: 0 }
     }
 
-    /// Returns the number of lines in the log.
     pub(super) fn lines(&self) -> usize {
         std::fs::read_to_string(&self.log).map_or(0, |text| text.lines().count())
     }
@@ -88,7 +84,6 @@ impl ScriptedClient {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
     }
 
-    /// Sends a request and waits for its response.
     pub(super) async fn request(&mut self, method: &str, params: &Value, decision: ApprovalReply) -> Step {
         self.request_then(method, params, decision, None).await
     }
@@ -198,7 +193,6 @@ impl ScriptedClient {
     }
 }
 
-/// Returns the result for a request to the client.
 fn reply(method: &str, decision: ApprovalReply) -> Value {
     match (method, decision) {
         ("session/request_permission", ApprovalReply::Approve) => {

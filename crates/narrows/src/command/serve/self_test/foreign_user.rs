@@ -24,7 +24,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// User ids that are rarely in use.
 const UID_RANGE: std::ops::Range<u32> = 61_000..65_000;
 
-/// The requests of the foreign user.
 const REQUESTS: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{}}}"#,
     "\n",
@@ -41,7 +40,6 @@ pub(super) enum ForeignUserResult {
     NotTried(String),
 }
 
-/// Connects as a foreign user.
 pub(super) async fn try_connect(identities: &Identities, manifest: &LoadedManifest) -> ForeignUserResult {
     if !geteuid().is_root() {
         return ForeignUserResult::NotTried("only root can connect as another user".to_owned());

@@ -103,7 +103,6 @@ impl Observations {
         self.steps.get(name)
     }
 
-    /// Returns the log lines of a step.
     pub(super) fn lines(&self, step: &Step) -> &[Value] {
         let end = step.lines.1.min(self.entries.len());
         &self.entries[step.lines.0.min(end)..end]

@@ -22,13 +22,12 @@ const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) enum LiveAgent {
     Introduced {
         answer: Value,
-        /// How and after what time the process ended. `None` for the built-in agent.
+        /// The end of the process, and the time until then. `None` for the built-in agent.
         ended: Option<(String, Duration)>,
     },
     Failed(String),
 }
 
-/// Starts the agent, initializes it and ends it.
 pub(super) async fn probe(manifest: &LoadedManifest, args: &Serve, data: &Path) -> LiveAgent {
     match manifest.bundle.agent {
         Some(_) => probe_process(manifest).await,

@@ -65,7 +65,6 @@ pub(super) struct Point {
     pub(super) outcome: PointResult,
 }
 
-/// The titles of the points, in order.
 pub(super) const POINT_TITLES: [&str; 30] = [
     "declared capabilities",
     "plain peers",

@@ -19,7 +19,6 @@ pub(super) struct SampleCall {
 }
 
 impl SampleCall {
-    /// Returns the name of the tool in the log.
     pub(super) fn tool(&self) -> String {
         self.name.clone().unwrap_or_else(|| format!("kind:{}", self.kind))
     }

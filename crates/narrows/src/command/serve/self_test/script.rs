@@ -111,7 +111,6 @@ pub(super) fn build(
     Script::parse(&toml::to_string(&script).unwrap_or_default())
 }
 
-/// Sends a request to the MCP server in the client.
 fn mcp_step(method: &str) -> Value {
     let params = json!({"name": UNKNOWN_TOOL, "arguments": {"note": "self-test"}});
     let params = json!({"serverId": CLIENT_SERVER_ID, "requestId": "1", "method": method, "params": params});

@@ -61,7 +61,6 @@ fn gate(test: &SelfTest<'_>, broken: &Broken) -> Gate {
     Gate::new(mandate, who(), policy, Box::new(Disk), setting)
 }
 
-/// Returns the failing points.
 async fn failing(broken: Broken) -> Vec<u8> {
     let (manifest, who) = (manifest(), who());
     let test = SelfTest::new(&manifest, &who);
