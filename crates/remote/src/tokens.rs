@@ -70,7 +70,7 @@ pub enum TokenError {
     #[error("token {0:?} already exists")]
     Taken(String),
     /// The name has another token in another file of the same server.
-    #[error("{}: token {name:?} is another one in {}: a name has one token", path.display(), other.display())]
+    #[error("{}: the name {name:?} has another token in {}", path.display(), other.display())]
     Elsewhere { path: PathBuf, name: String, other: PathBuf },
     #[error("token {0:?} does not exist")]
     Absent(String),

@@ -137,7 +137,11 @@ impl Failure {
         let MessageLoss { too_long, unclaimed, unreadable: lines, nameless: _, nameless_answers } =
             message_loss;
         let unreadable = unreadable + lines + nameless_answers;
-        let all = [(too_long, "too long"), (unclaimed, "too early to be stored"), (unreadable, "unreadable")];
+        let all = [
+            (too_long, "too long"),
+            (unclaimed, "dropped before the session was opened"),
+            (unreadable, "unreadable"),
+        ];
         let lost: Vec<String> = all
             .into_iter()
             .filter(|(count, _)| *count > 0)

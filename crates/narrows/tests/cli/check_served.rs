@@ -408,12 +408,12 @@ fn a_name_has_one_token_in_all_files_of_a_bus() {
     }
     assert_snapshot!(dir.output_of(dir.narrows(["check", "bus.toml"])), @r#"
     --- stderr ---
-    error: b.toml:3:8: token "alice" is another one in a.toml: a name has one token
+    error: b.toml:3:8: the name "alice" has another token in a.toml
     hint: rename one of them, or use the same file for both listeners
     --- exit 2 ---
     "#);
     let told = dir.output_of(dir.narrows(["bus", "--config", "bus.toml"]));
-    assert!(told.contains("token \"alice\" is another one in"), "{told}");
+    assert!(told.contains("the name \"alice\" has another token in"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     std::fs::copy(dir.path().join("a.toml"), dir.path().join("b.toml")).unwrap();
     assert!(dir.output_of(dir.narrows(["check", "bus.toml"])).ends_with("--- exit 0 ---\n"));

@@ -134,7 +134,7 @@ mod tests {
         // Another token of the same name is refused, and the file with the first one still holds.
         make(&two, "alice");
         let error = second.read().unwrap_err().to_string();
-        assert!(error.contains("token \"alice\" is another one in"), "{error}");
+        assert!(error.contains("the name \"alice\" has another token in"), "{error}");
         assert_eq!(second.known().borrow().identities().count(), 1);
         make(&one, "carol");
         first.read().unwrap();

@@ -63,7 +63,7 @@ fn doubled_tokens(config: &Config) -> Vec<Finding> {
             let (other, first) = known.entry(name.clone()).or_insert((path, digest));
             if *first != digest {
                 let other = other.display();
-                let what = format!("token {name:?} is another one in {other}: a name has one token");
+                let what = format!("the name {name:?} has another token in {other}");
                 mistakes.push(Finding::error(display_path(path), pos, what).with_hint(ONE_TOKEN_PER_NAME));
             }
         }
