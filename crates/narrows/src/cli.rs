@@ -271,7 +271,7 @@ mod tests {
             ("run --watch", false),
         ] {
             let words = std::iter::once("narrows").chain(words.split(' ')).map(OsString::from).collect();
-            let error = Cli::parse_args(words).expect_err("it is wrong").to_string();
+            let error = Cli::parse_args(words).expect_err("invalid arguments").to_string();
             assert_eq!(error.contains("`narrows bus status`"), is_told, "{error}");
         }
     }

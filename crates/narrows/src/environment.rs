@@ -145,7 +145,7 @@ mod tests {
     fn the_documentation_lists_every_variable() {
         let page = include_str!("../../../docs/reference/environment.md");
         let section = page.split("\n## Variables\n").nth(1).expect("a section on variables");
-        let section = section.split("\n## ").next().expect("it ends");
+        let section = section.split("\n## ").next().expect("a part before the end mark");
         let documented: Vec<&str> = section
             .lines()
             .filter_map(|line| line.strip_prefix("| `"))

@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn clap_errors_become_one_line_with_hints() {
         let words = ["narrows", "run", "--schem", "x"].map(OsString::from);
-        let failure = from_clap(&crate::cli::Cli::parse_args(words.to_vec()).expect_err("it is wrong"));
+        let failure = from_clap(&crate::cli::Cli::parse_args(words.to_vec()).expect_err("invalid arguments"));
         assert_eq!(failure.message(), "unexpected argument '--schem' found");
         assert_eq!(failure.hints(), ["a similar argument exists: '--schema'"]);
         assert_eq!(failure.code(), ExitStatus::Usage);

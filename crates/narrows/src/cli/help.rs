@@ -394,17 +394,17 @@ pub(super) fn short_reference(of: &[Example], codes: &[(ExitStatus, &str)], name
     examples(of) + &exit_codes(codes) + &variables(|name| names.contains(&name))
 }
 
-/// The sections of a long help without environment variables.
+/// Returns the sections of a long help without environment variables.
 pub(super) fn with_codes(of: &[Example], codes: &[(ExitStatus, &str)]) -> String {
     examples(of) + &exit_codes(codes)
 }
 
-/// The sections for an agent command with its own exit codes.
+/// Returns the sections for an agent command with its own exit codes.
 pub(super) fn settings_with_codes(of: &[Example], codes: &[(ExitStatus, &str)]) -> String {
     examples(of) + &exit_codes(codes) + &variables(|_| true)
 }
 
-/// The sections for an agent command, whose exit code rarely matters.
+/// Returns the sections for an agent command without exit codes, which rarely matter there.
 pub(super) fn settings(of: &[Example]) -> String {
     examples(of) + &variables(|_| true)
 }

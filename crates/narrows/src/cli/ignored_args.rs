@@ -85,7 +85,7 @@ fn subcommand(command: &Command, words: &[OsString]) -> Option<usize> {
         } else if !after_unknown || command.find_subcommand(word).is_some() {
             return None;
         } else {
-            // The value of an unknown option.
+            // The word is the value of an unknown option.
             after_unknown = false;
         }
         at += 1;
@@ -93,7 +93,8 @@ fn subcommand(command: &Command, words: &[OsString]) -> Option<usize> {
     None
 }
 
-/// Returns whether an argument of `command` takes the next word as its value; `None` if it is unknown.
+/// Returns `true` if an argument of `command` takes the next word as its value. `None` if the argument is
+/// unknown.
 fn takes_value(command: &Command, word: &OsString) -> Option<bool> {
     let word = word.to_str()?;
     let (flag, value) = word.split_once('=').map_or((word, None), |(flag, value)| (flag, Some(value)));

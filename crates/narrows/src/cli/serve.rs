@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn the_help_lists_the_default_deadlines() {
         let help = Serve::augment_args(clap::Command::new("serve")).render_long_help().to_string();
-        let (_, rest) = help.split_once("[defaults:").expect("they are told");
-        let (told, _) = rest.split_once(']').expect("they end");
+        let (_, rest) = help.split_once("[defaults:").expect("the help lists the defaults");
+        let (told, _) = rest.split_once(']').expect("the processes end");
         let mut patience = GateTimeouts::default();
         let told: Vec<Deadline> = told.split_whitespace().map(|word| deadline(word).expect(word)).collect();
         assert_eq!(told.iter().map(|it| it.name).collect::<Vec<_>>(), GateTimeouts::NAMES);

@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn the_help_lists_the_default_limits() {
         let help = WebArgs::augment_args(clap::Command::new("x")).render_long_help().to_string();
-        let (_, rest) = help.split_once("[defaults:").expect("they are told");
-        let (told, _) = rest.split_once(']').expect("they end");
+        let (_, rest) = help.split_once("[defaults:").expect("the help lists the defaults");
+        let (told, _) = rest.split_once(']').expect("the processes end");
         let told: Vec<&str> = told.split_whitespace().collect();
         let names: Vec<&str> = told.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
         assert_eq!(names, LIMIT_NAMES);

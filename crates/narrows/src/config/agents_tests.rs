@@ -200,7 +200,7 @@ fn invalid_agents_are_refused_with_a_suggestion() {
 #[test]
 fn an_invalid_agent_leaves_the_others_usable() {
     let text = "[agents.a]\ncommand = 'a'\n[agents.b]\ncomand = 'b'\n[agents.c]\ncommand = 'c'\n";
-    let file = File::parse(Path::new("/c/narrows.toml"), text, None).expect("the rest is right");
+    let file = File::parse(Path::new("/c/narrows.toml"), text, None).expect("the rest of the file is valid");
     let names: Vec<&str> = file.agents.iter().map(|agent| agent.name.as_str()).collect();
     assert_eq!(names, ["a", "c"]);
     let wrong: Vec<String> =
@@ -217,7 +217,7 @@ fn the_documentation_has_every_setting_and_valid_examples() {
     let mut examples = page.split("```toml\n").skip(1).peekable();
     assert!(examples.peek().is_some(), "there is an example");
     for example in examples {
-        let example = example.split("```").next().expect("it ends");
+        let example = example.split("```").next().expect("a part before the end mark");
         assert!(!parse(example).unwrap_or_else(|error| panic!("{error}\n{example}")).is_empty());
     }
 }

@@ -248,7 +248,7 @@ fn the_example_in_the_documentation_is_valid() {
     let mut examples = page.split("```toml\n").skip(1).peekable();
     assert!(examples.peek().is_some(), "there is an example");
     for example in examples {
-        let example = example.split("```").next().expect("it ends");
+        let example = example.split("```").next().expect("a part before the end mark");
         parse(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
     }
 }

@@ -362,7 +362,7 @@ fn an_unknown_host_is_replaced_with_a_notice() {
 
 fn limit_files(stdio: &StdioClient<'_>, current: Option<u64>) {
     let pid = Pid::from_raw(i32::try_from(stdio.pid()).expect("a pid"));
-    prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).expect("it is ours");
+    prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).expect("an own process");
 }
 
 /// Returns the prompts of a stored session.

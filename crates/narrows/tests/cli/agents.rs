@@ -34,7 +34,7 @@ fn with_path(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
 /// Probes an agent, and checks that no process of it is left.
 fn probe(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     let told = dir.output_of(agents(dir, &[&["--probe", agent], args].concat()));
-    let left: Vec<_> = std::fs::read_dir(dir.path().join("tmp")).expect("it is there").collect();
+    let left: Vec<_> = std::fs::read_dir(dir.path().join("tmp")).expect("the file exists").collect();
     assert!(left.is_empty(), "{left:?}");
     told
 }

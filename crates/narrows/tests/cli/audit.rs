@@ -243,15 +243,15 @@ fn a_log_is_followed() {
     let log = open(&dir, 700);
     log.append(begun("s0")).wait().expect("written");
     let mut command = dir.narrows(["audit", "show", "audit", "--follow"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     for number in 0..6 {
         let line = lines.next().expect("a line").expect("readable");
         assert!(line.contains(&format!("session s{number}")), "{line}");
         log.append(begun(&format!("s{}", number + 1))).wait().expect("written");
     }
-    child.kill().expect("ours");
-    child.wait().expect("ours");
+    child.kill().expect("a child process");
+    child.wait().expect("a child process");
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn key_files_are_private() {
     hint: use the file without .pub: --key me.key
     --- exit 2 ---
     "#);
-    std::fs::copy(dir.path().join("me.key.pub"), dir.path().join("odd.key")).expect("ours");
+    std::fs::copy(dir.path().join("me.key.pub"), dir.path().join("odd.key")).expect("the file can be copied");
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
     error: --key: cannot use "odd.key"
@@ -374,7 +374,7 @@ fn key_files_are_private() {
     --- exit 2 ---
     "#);
     std::fs::set_permissions(dir.path().join("odd.key"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
-        .expect("ours");
+        .expect("the file is writable");
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
     error: --key: cannot use "odd.key"

@@ -125,7 +125,7 @@ fn findings(program: &str, dir: &TestDir, name: &str, site: &Site, bus: &Bus<'_>
     // The part after `#` is visible to the page only.
     let url = format!("{}/#{} {token}", site.origin, bus.at[0]).replace(' ', "%20");
     let _browser = Browser::open(program, dir, name, &url);
-    site.told.recv_timeout(TEST_TIMEOUT).expect("the page says what it found")
+    site.told.recv_timeout(TEST_TIMEOUT).expect("the page reports its findings")
 }
 
 #[test]
@@ -139,7 +139,8 @@ fn only_listed_origins_may_connect() {
     let dir = TestDir::new();
     let (allowed, foreign) = (Site::start(), Site::start());
     let tokens = dir.path().join("tokens.toml");
-    let made = dir.narrows(["token", "new", "page", "--file"]).arg(tokens).output().expect("it starts");
+    let made =
+        dir.narrows(["token", "new", "page", "--file"]).arg(tokens).output().expect("the program starts");
     let token = String::from_utf8(made.stdout).expect("a token").trim().to_owned();
     let file = write(&dir, &FILE.replace("[ORIGIN]", &allowed.origin));
     let mut started = command(&dir, &["--config", &file]);

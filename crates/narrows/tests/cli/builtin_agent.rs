@@ -245,7 +245,7 @@ async fn the_built_in_agent_runs_sandboxed_commands() {
     assert!(!is_held || told.contains("here.txt") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
-/// It changes files and runs commands only through its client, however it is started.
+/// The built-in agent changes files and runs commands only through its client, however it is started.
 #[test]
 fn the_built_in_agent_needs_no_mode_for_low_access() {
     let dir = TestDir::new();

@@ -70,7 +70,7 @@ fn a_socket_is_for_its_user_and_a_stale_one_is_replaced() {
     let url = format!("unix:{}", path.display());
     let args = ["--listen", &url, "--", "narrows", "fake-agent", "echo"];
     let bus = Bus::start(&dir, &args);
-    let mode = |path: &Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    let mode = |path: &Path| std::fs::metadata(path).expect("the file exists").permissions().mode() & 0o777;
     for socket in [&path, &bus.admin] {
         assert_eq!((mode(socket), mode(socket.parent().expect("a directory"))), (0o600, 0o700));
     }
@@ -95,7 +95,7 @@ fn a_socket_is_for_its_user_and_a_stale_one_is_replaced() {
     std::fs::write(&path, "precious").expect("a file");
     let told = dir.output_of(command(&dir, &args));
     assert!(told.contains("exists and is not a socket"), "{told}");
-    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "precious");
+    assert_eq!(std::fs::read_to_string(&path).expect("the file exists"), "precious");
 }
 
 #[test]

@@ -79,19 +79,19 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     };
     assert!(heard.contains("only the user of this bus may connect"), "{heard}");
     let upgrade = r"GET /acp HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
-    let heard = as_other(&web, upgrade).expect("it was there before");
+    let heard = as_other(&web, upgrade).expect("this process could become the user before");
     assert!(heard.starts_with("HTTP/1.1 403 ") && heard.contains("only the user of this bus"), "{heard}");
     let status = r"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    let heard = as_other(&admin, status).expect("it was there before");
+    let heard = as_other(&admin, status).expect("this process could become the user before");
     assert!(heard.starts_with("HTTP/1.1 403 ") && heard.contains("only the user of this bus"), "{heard}");
     // The user of the bus is served on all of them.
     bus.client_at(0).session(&dir);
     Peer::web(&bus.at[1], &[]).expect("it is admitted").session(&dir);
-    let mut stream = TcpStream::connect(&admin).expect("it listens");
+    let mut stream = TcpStream::connect(&admin).expect("the server listens");
     let answer = http(&mut stream, "localhost", "/status");
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"refused_users\":2"), "{answer}");
     assert!(bus.page("/metrics").contains("narrows_bus_users_refused_total 2\n"));
-    let mut stream = TcpStream::connect(&admin).expect("it listens");
+    let mut stream = TcpStream::connect(&admin).expect("the server listens");
     let foreign = http(&mut stream, "localhost\r\nOrigin: https://evil.example", "/status");
     assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
     bus.stop();

@@ -113,7 +113,7 @@ fn one_of_several_buses_must_be_named() {
 fn client_listeners_do_not_serve_the_admin_api() {
     let dir = TestDir::new();
     let bus = Bus::start(&dir, &["--unix", "in.sock", "--", "narrows", "fake-agent", "echo"]);
-    let path = dir.path().join("in.sock").canonicalize().expect("it is there");
+    let path = dir.path().join("in.sock").canonicalize().expect("the file exists");
     assert_eq!(bus.at[0], format!("unix:{}", path.display()), "it can be used from elsewhere");
     let told = dir.output_beside_others(command(&dir, &["status", "--socket", &bus.at[0]]));
     assert!(told.contains("in.sock: this socket is for clients, not the admin API\nhint: "), "{told}");
@@ -156,8 +156,8 @@ fn health_readiness_and_metrics() {
         let answer = bus.page(page);
         assert!(answer.starts_with(first) && answer.ends_with(last), "{page}: {answer}");
     }
-    let mut stream = std::os::unix::net::UnixStream::connect(&bus.admin).expect("it is there");
-    stream.write_all(b"POST /status HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("it reads");
+    let mut stream = std::os::unix::net::UnixStream::connect(&bus.admin).expect("the file exists");
+    stream.write_all(b"POST /status HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("the peer reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("UTF-8");
     assert!(answer.starts_with("HTTP/1.0 405 Method Not Allowed"), "{answer}");
@@ -195,7 +195,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
     assert!(bus.status(&[]).contains("bad   tripped, retry in "), "{}", bus.status(&[]));
     // The port accepts only loopback host names.
     for (host, allowed) in [(port.as_str(), true), ("localhost", true), ("evil.example", false)] {
-        let mut stream = TcpStream::connect(&port).expect("it listens");
+        let mut stream = TcpStream::connect(&port).expect("the server listens");
         let answer = http(&mut stream, host, "/health");
         let expected = if allowed { "HTTP/1.1 200 OK" } else { "HTTP/1.1 403 Forbidden" };
         assert!(answer.starts_with(expected), "{host}: {answer}");
@@ -204,7 +204,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
     for (host, page) in
         [("localhost", "http://evil.example/health"), ("localhost\r\nHost: evil.example", "/health")]
     {
-        let mut stream = TcpStream::connect(&port).expect("it listens");
+        let mut stream = TcpStream::connect(&port).expect("the server listens");
         let answer = http(&mut stream, host, page);
         assert!(answer.starts_with("HTTP/1.1 400 Bad Request"), "{page}: {answer}");
     }

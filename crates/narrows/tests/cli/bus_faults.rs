@@ -20,7 +20,7 @@ fn kill_worker(bus: &Bus<'_>) {
     let state = bus.state();
     let pid = state["pools"][0]["workers"][0]["pid"].as_i64().expect("a process");
     let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not zero");
-    kill_process(pid, Signal::KILL).expect("it runs");
+    kill_process(pid, Signal::KILL).expect("the process runs");
 }
 
 fn load(peer: &mut Peer, dir: &TestDir, session: &str) -> Value {

@@ -32,7 +32,7 @@ fn initialize(peer: &mut Peer) -> Value {
 }
 
 fn new(peer: &mut Peer, governed: &Governed) -> Value {
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
 }
 
@@ -142,14 +142,14 @@ impl Far {
     /// Sends a request, and reads until a line contains `until`.
     fn exchange(&self, head: &str, body: &str, until: &str) -> (TcpStream, String) {
         let Self { address, token, connection } = self;
-        let mut stream = TcpStream::connect(address).expect("it listens");
+        let mut stream = TcpStream::connect(address).expect("the server listens");
         let length = body.len();
         let request = format!(
             "{head} /acp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{connection}\
              Accept: {accept}\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n{body}",
             accept = if head == "GET" { "text/event-stream" } else { "application/json, text/event-stream" },
         );
-        stream.write_all(request.as_bytes()).expect("it reads");
+        stream.write_all(request.as_bytes()).expect("the peer reads");
         let read = read_until(&mut stream, until);
         (stream, read)
     }
@@ -172,7 +172,8 @@ fn the_gate_enforces_the_scopes_of_a_token() {
         let file = governed.dir.path().join("tokens.toml");
         let made =
             governed.dir.narrows(["token", "new", "laptop", "--scope", scope, "--file"]).arg(file).output();
-        let token = String::from_utf8(made.expect("it starts").stdout).expect("UTF-8").trim().to_owned();
+        let token =
+            String::from_utf8(made.expect("the program starts").stdout).expect("UTF-8").trim().to_owned();
         let web =
             "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"tokens.toml\"\n";
         let bus = bus(&governed, &format!("identities = \"who.toml\"\n{web}"));
@@ -188,7 +189,7 @@ fn the_gate_enforces_the_scopes_of_a_token() {
         let name = head.lines().find(|line| line.to_lowercase().starts_with("acp-connection-id"));
         far.connection = format!("{}\r\n", name.expect(&head));
         let (mut events, _) = far.exchange("GET", "", "\r\n\r\n");
-        let cwd = governed.root().canonicalize().expect("it is there");
+        let cwd = governed.root().canonicalize().expect("the file exists");
         far.exchange("POST", &message(1, "session/new", &json!({"cwd": cwd, "mcpServers": []})), " 202");
         let seen = read_until(&mut events, "\"sessionId\"");
         let session =
@@ -219,10 +220,10 @@ fn a_killed_worker_loses_no_log_entry() {
     peer.expect_request("session/request_permission");
     let state = bus.state();
     let workers = state["pools"][0]["workers"].as_array().expect("workers").clone();
-    let busy = workers.iter().find(|worker| worker["pending"] == 1).expect("one at work");
+    let busy = workers.iter().find(|worker| worker["pending"] == 1).expect("a busy worker");
     let pid =
         Pid::from_raw(i32::try_from(busy["pid"].as_u64().expect("a pid")).expect("a pid")).expect("not 0");
-    kill_process(pid, Signal::KILL).expect("it runs");
+    kill_process(pid, Signal::KILL).expect("the process runs");
     assert!(peer.answer(&json!(2)).get("error").is_some());
     let actions = governed.actions();
     let last = ["operator.invoked", "operator.running", "policy.resolved", "operator.suspended"];

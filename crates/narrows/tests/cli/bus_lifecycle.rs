@@ -311,7 +311,7 @@ fn a_replaced_program_still_starts_workers() {
     command.args(["bus", "--config", &write(&dir, &file("echo", ""))]).env_clear();
     command.envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(dir.path());
     let mut bus = Bus::started(&dir, command);
-    std::fs::remove_file(&program).expect("it is there");
+    std::fs::remove_file(&program).expect("the file exists");
     install();
     write(&dir, &file("echo", "").replace("'echo'", "'hello'"));
     bus.signal(Signal::HUP);
@@ -372,7 +372,7 @@ fn a_log_for_programs_is_json_and_holds_no_messages() {
     let said = |entry: &serde_json::Value| entry["message"].as_str().unwrap_or_default().to_owned();
     let mut all = String::new();
     let address = loop {
-        let entry = lines.next().expect("it says where it listens");
+        let entry = lines.next().expect("the output names the address");
         if let Some(rest) = said(&entry).strip_prefix("listening on ") {
             break rest.split(',').next().expect("an address").to_owned();
         }
@@ -382,11 +382,11 @@ fn a_log_for_programs_is_json_and_holds_no_messages() {
     peer.prompt(&json!(2), &session, "a prompt nobody logs");
     peer.answer(&json!(2));
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+    rustix::process::kill_process(pid, Signal::TERM).expect("the process runs");
     for entry in lines {
         all.push_str(&entry.to_string());
     }
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(child.wait().expect("the process ends").code(), Some(0));
     assert!(!all.contains("nobody logs"), "{all}");
     dir.assert_no_process_left();
 }

@@ -14,7 +14,7 @@ const STATUS: &str = include_str!("../../../../docs/reference/status-json.md");
 #[track_caller]
 fn section(page: &'static str, heading: &str) -> &'static str {
     let rest = page.split(&format!("\n## {heading}\n")).nth(1).expect("the section");
-    rest.split("\n## ").next().expect("it ends")
+    rest.split("\n## ").next().expect("a part before the end mark")
 }
 
 /// Returns a file with the first pool of the guide and a listener on a free port.

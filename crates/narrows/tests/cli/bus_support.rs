@@ -132,7 +132,7 @@ impl<'a> Bus<'a> {
 
     /// Requests a page of the admin API.
     pub(crate) fn page(&self, page: &str) -> String {
-        let mut stream = UnixStream::connect(&self.admin).expect("it is there");
+        let mut stream = UnixStream::connect(&self.admin).expect("the file exists");
         http(&mut stream, "localhost", page)
     }
 
@@ -162,13 +162,13 @@ impl<'a> Bus<'a> {
 
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
-        kill_process(pid, signal).expect("it runs");
+        kill_process(pid, signal).expect("the process runs");
     }
 
     /// Waits until the bus and all its processes have ended.
     pub(crate) fn wait(mut self) -> Ended {
         self.stderr.read_to_string(&mut self.said).expect("UTF-8");
-        let status = self.child.wait().expect("it ends");
+        let status = self.child.wait().expect("the process ends");
         self.dir.assert_no_process_left();
         Ended { code: status.code(), stderr: std::mem::take(&mut self.said) }
     }
@@ -199,7 +199,7 @@ pub(crate) fn write(dir: &TestDir, text: &str) -> String {
 
 pub(crate) fn http<S: Read + Write>(stream: &mut S, host: &str, page: &str) -> String {
     let request = format!("GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it reads");
+    stream.write_all(request.as_bytes()).expect("the peer reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("UTF-8");
     answer
@@ -260,13 +260,13 @@ impl Peer {
     pub(crate) fn connect(url: &str) -> Self {
         let socket = match url.strip_prefix("tcp://") {
             Some(address) => {
-                let stream = TcpStream::connect(address).expect("it listens");
+                let stream = TcpStream::connect(address).expect("the server listens");
                 stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
                 Socket::Tcp(stream)
             }
             None => {
-                let stream =
-                    UnixStream::connect(url.strip_prefix("unix:").expect("a path")).expect("it listens");
+                let stream = UnixStream::connect(url.strip_prefix("unix:").expect("a path"))
+                    .expect("the server listens");
                 stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
                 Socket::Unix(stream)
             }
@@ -277,7 +277,7 @@ impl Peer {
     /// Connects over WebSocket with these headers. `Err` is the HTTP status of a refusal.
     pub(crate) fn web(url: &str, headers: &[(&'static str, &str)]) -> Result<Self, u16> {
         let address = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).expect("a place");
-        let stream = TcpStream::connect(address).expect("it listens");
+        let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
         let mut request = url.replacen("http", "ws", 1).into_client_request().expect("a request");
         for (name, value) in headers {
@@ -298,8 +298,8 @@ impl Peer {
     /// Sends a binary frame.
     pub(crate) fn send_binary(&mut self, bytes: &[u8]) {
         match self.socket.get_mut() {
-            Socket::Web(web) => web.socket.send(Message::binary(bytes.to_vec())).expect("it reads"),
-            Socket::Tcp(_) | Socket::Unix(_) => unreachable!("only a WebSocket can tell"),
+            Socket::Web(web) => web.socket.send(Message::binary(bytes.to_vec())).expect("the peer reads"),
+            Socket::Tcp(_) | Socket::Unix(_) => unreachable!("only a WebSocket has binary frames"),
         }
     }
 
@@ -326,7 +326,7 @@ impl Peer {
                 web.socket.send(Message::text(line.trim_end())).map_err(std::io::Error::other)
             }
         };
-        written.expect("it reads");
+        written.expect("the peer reads");
     }
 
     /// Closes the sending direction.
@@ -346,7 +346,7 @@ impl Peer {
     /// Returns the next message. `None` after a disconnect.
     pub(crate) fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
-        match self.socket.read_line(&mut line).expect("it says something in time") {
+        match self.socket.read_line(&mut line).expect("output in time") {
             0 => None,
             _ => Some(serde_json::from_str(&line).expect("JSON")),
         }
@@ -372,7 +372,7 @@ impl Peer {
     /// Waits for a message that contains `text`.
     pub(crate) fn expect_text(&mut self, text: &str) {
         while !self.agent_text().contains(text) {
-            let message = self.next().expect("it goes on");
+            let message = self.next().expect("another message");
             self.others.push(message);
         }
     }
@@ -380,7 +380,7 @@ impl Peer {
     /// Waits for a request of the agent.
     pub(crate) fn expect_request(&mut self, method: &str) {
         while !self.others.iter().any(|message| message["method"] == method) {
-            let message = self.next().expect("it goes on");
+            let message = self.next().expect("another message");
             self.others.push(message);
         }
     }

@@ -32,8 +32,12 @@ mix_identities = true
 /// Runs `narrows token` with a file in this directory.
 fn token(dir: &TestDir, args: &[&str]) -> (Option<i32>, String, String) {
     let file = dir.path().join("tokens.toml");
-    let output =
-        dir.narrows(["token"].iter().chain(args)).arg("--file").arg(file).output().expect("it starts");
+    let output = dir
+        .narrows(["token"].iter().chain(args))
+        .arg("--file")
+        .arg(file)
+        .output()
+        .expect("the program starts");
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -52,14 +56,14 @@ fn start_with<'a>(dir: &'a TestDir, text: &str) -> Bus<'a> {
 /// Sends a POST and returns head and body of the response.
 fn post(url: &str, token: Option<&str>, body: &Value) -> (String, String) {
     let address = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).expect("an address");
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = TcpStream::connect(address).expect("the server listens");
     let proof = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let body = body.to_string();
     let head = format!(
         "POST /acp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{proof}Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all(format!("{head}{body}").as_bytes()).expect("it reads");
+    stream.write_all(format!("{head}{body}").as_bytes()).expect("the peer reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("UTF-8");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
@@ -77,9 +81,9 @@ fn a_token_is_created_once_in_its_own_file() {
     let path = out.to_str().expect("UTF-8");
     let (code, said, told) = token(&dir, &["new", "laptop", "--out", path]);
     assert_eq!((code, said.as_str(), told), (Some(0), "", format!("token of laptop written to {path}\n")));
-    let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    let mode = |path: &Path| path.metadata().expect("the file exists").permissions().mode() & 0o777;
     assert_eq!((mode(&dir.path().join("new")), mode(&dir.path().join("new/dir"))), (0o700, 0o700));
-    assert_eq!(out.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(out.metadata().expect("the file exists").permissions().mode() & 0o777, 0o600);
     let secret = std::fs::read_to_string(&out).expect("a token");
     assert!(secret.starts_with("nrw_") && secret.ends_with('\n'), "{secret}");
     // An existing file is not overwritten, and then no token is created.
@@ -256,9 +260,9 @@ fn a_bus_survives_a_file_size_limit() {
     let secret = token(&dir, &["new", "laptop"]).1.trim().to_owned();
     let bus = start(&dir);
     let limit = Rlimit { current: Some(0), maximum: None };
-    prlimit(Some(bus.pid()), Resource::Fsize, limit).expect("it is ours");
+    prlimit(Some(bus.pid()), Resource::Fsize, limit).expect("an own process");
     let proof = format!("Bearer {secret}");
-    let mut peer = Peer::web(&bus.at[0], &[("authorization", &*proof)]).expect("let in");
+    let mut peer = Peer::web(&bus.at[0], &[("authorization", &*proof)]).expect("the connection is accepted");
     // The owner cannot be stored. At most the session may fail then.
     peer.session(&dir);
     assert_eq!(bus.state()["sessions"], 1);
@@ -275,7 +279,7 @@ fn identity_limits_apply_across_listeners() {
     let bus = start_with(&dir, &text);
     let known = format!("Bearer {secret}");
     let proof = [("authorization", &*known)];
-    let mut first = Peer::web(&bus.at[0], &proof).expect("let in");
+    let mut first = Peer::web(&bus.at[0], &proof).expect("the connection is accepted");
     first.session(&dir);
     assert_eq!(Peer::web(&bus.at[2], &proof).err(), Some(429));
     drop(first);
@@ -284,7 +288,7 @@ fn identity_limits_apply_across_listeners() {
         *again.borrow_mut() = Peer::web(&bus.at[2], &proof).ok();
         again.borrow().is_some()
     });
-    let mut again = again.into_inner().expect("let in");
+    let mut again = again.into_inner().expect("the connection is accepted");
     again.session(&dir);
     let state = bus.state();
     assert_eq!(state["listeners"], json!([0, 0, 1]), "{state}");
@@ -326,7 +330,7 @@ fn asking<'a>(dir: &'a TestDir, limits: &str) -> Bus<'a> {
 /// Returns a client that waits for the end of a turn with a permission request, the id of its resumable connection,
 /// and the number of messages it received.
 fn asked(bus: &Bus<'_>, dir: &TestDir, meta: &Value) -> (Peer, Value, usize) {
-    let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
+    let mut peer = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
     let answer = peer.call(&json!(0), "initialize", &params);
     let connection = answer["result"]["_meta"]["narrows"]["resume"]["connection"].clone();
@@ -359,7 +363,7 @@ fn a_resumable_client_gets_the_request_again_and_its_turn_continues() {
     let (peer, connection, heard) = asked(&bus, &dir, &json!({"narrows": {"resume": 1}}));
     drop(peer);
     // As if the request of the agent had been lost on the way.
-    let mut again = Peer::web(&bus.at[0], &[]).expect("let in");
+    let mut again = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
     let resume = json!({"connection": connection, "received": heard - 1});
     assert_eq!(again.call(&json!("r"), "_narrows/resume", &resume)["result"]["received"], 3);
     again.expect_request("session/request_permission");
@@ -383,7 +387,7 @@ fn a_resumable_client_is_closed_after_its_grace_period() {
     let (peer, connection, heard) = asked(&bus, &dir, &json!({"narrows": {"resume": 1}}));
     drop(peer);
     bus.wait_for(|state| state["clients"] == 0 && state["pending"] == 0);
-    let mut late = Peer::web(&bus.at[0], &[]).expect("let in");
+    let mut late = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
     let resume = json!({"connection": connection, "received": heard});
     assert_eq!(late.call(&json!("r"), "_narrows/resume", &resume)["error"]["code"], -32002);
     let fates = json!({"broken": 1, "cursor_gap": 0, "expired": 1, "resumed": 0});
@@ -410,7 +414,7 @@ fn two_clients_share_one_session() {
     first.prompt(&json!(2), &session, "one two");
     first.answer(&json!(2));
     second.expect_text("two");
-    // The same with the roles reversed.
+    // Then with the roles reversed.
     second.prompt(&json!(2), &session, "three four");
     second.answer(&json!(2));
     first.expect_text("four");
@@ -426,9 +430,10 @@ fn tokens_are_created_listed_and_revoked() {
         token(&dir, &["new", "ci", "--scope", "read", "--scope", "write", "--pool", "echo"]).0,
         Some(0)
     );
-    let text = std::fs::read_to_string(dir.path().join("tokens.toml")).expect("it is there");
+    let text = std::fs::read_to_string(dir.path().join("tokens.toml")).expect("the file exists");
     assert!(!text.contains(made.trim()), "{text}");
-    let mode = std::fs::metadata(dir.path().join("tokens.toml")).expect("it is there").permissions().mode();
+    let mode =
+        std::fs::metadata(dir.path().join("tokens.toml")).expect("the file exists").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (_, table, _) = token(&dir, &["list"]);
     let names: Vec<&str> =
@@ -472,7 +477,7 @@ fn a_network_listener_needs_authentication() {
         );
         let file = write(&dir, &text);
         for args in [&["bus", "--config", &file][..], &["check", &file]] {
-            let output = dir.narrows(args).output().expect("it starts");
+            let output = dir.narrows(args).output().expect("the program starts");
             let said = [output.stdout, output.stderr].concat();
             let said = String::from_utf8_lossy(&said);
             assert!(output.status.code() == Some(2) && said.contains(words), "{args:?}: {said}");

@@ -273,7 +273,7 @@ fn a_session_outlives_its_agent() {
     let session = session.split_whitespace().next().expect("an id");
     let agents = processes(&dir, "acp");
     assert_eq!(agents.len(), 1);
-    kill_process(agents[0], Signal::KILL).expect("it runs");
+    kill_process(agents[0], Signal::KILL).expect("the process runs");
     user.expect("the agent exited while it was idle");
     user.expect_prompt();
     user.chat("/restart", "and the session continues");
@@ -424,7 +424,7 @@ fn ctrl_c_ends_a_pipe() {
     let mut command = dir.narrows(["chat", "--pass-env", MARK, "--agent", "narrows fake-agent slow"]);
     command.stdin(input);
     let mut running = dir.start(command);
-    program.write_all(b"go\nand on\n").expect("it reads");
+    program.write_all(b"go\nand on\n").expect("the peer reads");
     running.expect_stdout("One moment. ");
     running.signal(Signal::INT);
     let told = running.finish();

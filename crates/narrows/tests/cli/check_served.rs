@@ -29,7 +29,7 @@ fn both(governed: &Governed, word: &str) -> String {
 }
 
 fn agent_cli(governed: &Governed, sandbox: &str) {
-    let text = std::fs::read_to_string(governed.root().join("AGENT-CLI.md")).expect("it is there");
+    let text = std::fs::read_to_string(governed.root().join("AGENT-CLI.md")).expect("the file exists");
     let rest: Vec<&str> = text.lines().filter(|line| !line.starts_with("sandbox:")).collect();
     let mut text = rest.join("\n") + "\n";
     text.insert_str(text.len() - 4, &format!("sandbox: {sandbox}\n"));
@@ -137,7 +137,7 @@ fn policies_about_unknown_tools_are_reported() {
     assert!(told.contains("`pay` matches no tool of the operator"), "{told}");
     // Another operator, to which the policy also applies, has the tool.
     std::fs::create_dir(governed.root().join("other")).expect("a directory");
-    let copied = |name: &str| std::fs::read_to_string(governed.root().join(name)).expect("it is there");
+    let copied = |name: &str| std::fs::read_to_string(governed.root().join(name)).expect("the file exists");
     let acp = copied("ACP.md").replace("name: ws", "name: other").replace("kind: bridge", "kind: server");
     governed.file(
         "other/ACP.md",
@@ -156,7 +156,7 @@ fn policies_about_unknown_tools_are_reported() {
 #[test]
 fn a_dangling_reference_names_target_and_policy() {
     let governed = Governed::bridge("");
-    std::fs::remove_file(governed.root().join("policies/shell/POLICY.md")).expect("it is there");
+    std::fs::remove_file(governed.root().join("policies/shell/POLICY.md")).expect("the file exists");
     assert_snapshot!(both(&governed, ""), @"
     error: ws/GOVERNANCE.md:11:20: policies.shell.ref: the file `./policies/shell/POLICY.md` cannot be read: no such file
     hint: write a path relative to this file, such as ./FILE.md
@@ -178,7 +178,7 @@ fn unreadable_keyrings_are_reported() {
     error: ws/.well-known/governance-keys.json:1:1: invalid signing keys: expected value
     ");
     let governed = Governed::bridge("");
-    let text = std::fs::read_to_string(governed.root().join("GOVERNANCE.md")).expect("it is there");
+    let text = std::fs::read_to_string(governed.root().join("GOVERNANCE.md")).expect("the file exists");
     governed
         .file("GOVERNANCE.md", &text.replace("policies:\n", "signing: {keyring: ./keys.json}\npolicies:\n"));
     assert_snapshot!(both(&governed, ""), @r#"
@@ -205,7 +205,7 @@ fn unreadable_revocations_are_reported() {
     assert_snapshot!(both(&governed, "error:"), @"
     error: ws/.well-known/governance-revoked.json:2:10: revoked[0].id: cannot read this revoked key: it is not an Ed25519 public key, so what it revokes is unknown
     ");
-    std::fs::remove_file(governed.root().join(path)).expect("it is there");
+    std::fs::remove_file(governed.root().join(path)).expect("the file exists");
     std::os::unix::fs::symlink("gone.json", governed.root().join(path)).expect("a link");
     assert_snapshot!(both(&governed, "error:"), @"
     error: ws/.well-known/governance-revoked.json:1:1: cannot read the signing keys: no such file
@@ -264,7 +264,7 @@ fn impossible_approvals_are_reported() {
 #[test]
 fn a_missing_program_is_a_warning() {
     let governed = Governed::bridge("");
-    let text = std::fs::read_to_string(governed.root().join("AGENT-CLI.md")).expect("it is there");
+    let text = std::fs::read_to_string(governed.root().join("AGENT-CLI.md")).expect("the file exists");
     governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: no-such-agent\n"));
     assert_snapshot!(check(&governed, &["ws"]), @r#"
     ws/ACP.md: valid
@@ -330,7 +330,7 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
     let told = check(&governed, &["bus.toml"]);
     let warning = "who.toml:2:7: who = \"token:a\" never comes over a bus: write \"bus:token:a\" for who shows it to the bus\n";
     assert!(told.contains(warning) && told.ends_with("--- exit 0 ---\n"), "{told}");
-    let tokens = std::fs::read_to_string(governed.dir.path().join("tokens.toml")).expect("it is there");
+    let tokens = std::fs::read_to_string(governed.dir.path().join("tokens.toml")).expect("the file exists");
     governed.dir.file("tokens.toml", &tokens.replace("kind:read", "kind:exec"));
     governed.dir.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:serach\"]\n");
     assert_snapshot!(check(&governed, &["bus.toml"]), @r#"

@@ -213,7 +213,7 @@ fn invalid_settings_are_reported_to_the_editor() {
         ("[acp]\nconect = \"ws://127.0.0.1:1/acp\"\n", "conect"),
     ] {
         let told = output(text);
-        let (answer, rest) = told.split_once("--- stderr ---").expect("both");
+        let (answer, rest) = told.split_once("--- stderr ---").expect("stdout and stderr");
         assert!(answer.starts_with("{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32010,"), "{told}");
         assert!(answer.contains(why) && answer.contains("\"retryable\":false"), "{told}");
         assert!(rest.contains(why) && rest.ends_with("--- exit 2 ---\n"), "{told}");

@@ -103,12 +103,12 @@ fn a_closed_stdout_is_an_error() {
         let mut closed = std::process::Command::new("sh");
         closed.args(["-c", "exec \"$@\" >&-", "sh"]).arg(command.get_program()).args(command.get_args());
         closed.current_dir(dir.path()).stdin(std::process::Stdio::null());
-        let output = closed.output().expect("it starts");
+        let output = closed.output().expect("the program starts");
         assert_eq!(output.status.code(), Some(141), "{args:?}: {output:?}");
     }
     let mut open = dir.narrows(run);
     let output = open.stdout(File::options().read(true).write(true).open("/dev/null").unwrap()).output();
-    assert_eq!(output.expect("it starts").status.code(), Some(0));
+    assert_eq!(output.expect("the program starts").status.code(), Some(0));
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn flood() {
         "name = \"flood\"\n[[turn]]\nsteps = [{ flood = { updates = 20_000, bytes = 100 } }]\n",
     );
     let told = dir.output_of(dir.run("narrows fake-agent flood.toml", &["Hi"]));
-    let (text, rest) = told.split_once("\n---").expect("an end");
+    let (text, rest) = told.split_once("\n---").expect("an exit code after the output");
     assert_eq!((text.len(), rest), (2_000_000, " exit 0 ---\n"));
 }
 

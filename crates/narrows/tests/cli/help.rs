@@ -395,7 +395,7 @@ fn completions_offer_fixed_values_and_files() {
     }
     assert!(!script.contains("--provider)\n                    COMPREPLY=($(compgen -f"));
     let check = script.split("\n        narrows__subcmd__check)").nth(1).expect("the command");
-    let check = check.split("\n            ;;\n        ").next().expect("it ends");
+    let check = check.split("\n            ;;\n        ").next().expect("a part before the end mark");
     assert!(
         check.contains("if [[ ${cur} == -* ]]") && check.contains("COMPREPLY=()\n            return 0"),
         "{check}"

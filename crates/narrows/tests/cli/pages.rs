@@ -245,7 +245,7 @@ fn run_page(path: &str) -> Result<(), String> {
     // A failed page leaves processes behind, which would keep its directory busy.
     let _ = kill_process_group(Pid::from_child(&bash), Signal::KILL);
     if status.is_none() {
-        bash.wait().expect("an end");
+        bash.wait().expect("the process ends");
     }
     let printed = |line: usize| fs::read_to_string(output.join(line.to_string())).unwrap_or_default();
     let mut last = 0;

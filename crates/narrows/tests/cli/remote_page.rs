@@ -17,9 +17,13 @@ const PAGE: &str = include_str!("../../../../docs/guides/remote-agents.md");
 #[track_caller]
 fn blocks(heading: &str, language: &str) -> Vec<&'static str> {
     let rest = PAGE.split(&format!("\n## {heading}\n")).nth(1).expect("the section");
-    let section = rest.split("\n## ").next().expect("it ends");
+    let section = rest.split("\n## ").next().expect("a part before the end mark");
     let fence = format!("```{language}\n");
-    section.split(&fence).skip(1).map(|block| block.split("```").next().expect("it ends")).collect()
+    section
+        .split(&fence)
+        .skip(1)
+        .map(|block| block.split("```").next().expect("a part before the end mark"))
+        .collect()
 }
 
 /// Returns the commands that create a CA, a server certificate for `localhost`, and a token.

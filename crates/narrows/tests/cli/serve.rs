@@ -78,7 +78,7 @@ fn an_allowed_tool_runs_and_is_recorded() {
     let call = call(&governed);
     assert_eq!(call["policy"], json!({"ref": "looking", "decision": "allow"}));
     assert_eq!(call["metadata"]["aip44"]["approval"], "auto");
-    let who = call["metadata"]["aip44"]["identity"].as_str().expect("somebody");
+    let who = call["metadata"]["aip44"]["identity"].as_str().expect("an identity");
     assert!(who.starts_with("user:"), "{who}");
 }
 
@@ -96,7 +96,7 @@ fn a_denied_tool_is_neither_asked_for_nor_shown() {
     let actions = governed.actions();
     assert!(actions.contains(&"policy.resolved".to_owned()), "{actions:?}");
     let resolved = governed.entries().into_iter().find(|entry| entry["action"] == "policy.resolved");
-    assert_eq!(resolved.expect("one")["policy"], json!({"ref": "shell", "decision": "deny"}));
+    assert_eq!(resolved.expect("a resolved entry")["policy"], json!({"ref": "shell", "decision": "deny"}));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_session_outside_the_workspace_is_refused() {
         assert_eq!(answer["error"]["code"], -32602);
     }
     std::os::unix::fs::symlink("/", governed.root().join("out")).expect("a link");
-    let answer = open(&mut stdio, &governed.root().canonicalize().expect("it is there").join("out"));
+    let answer = open(&mut stdio, &governed.root().canonicalize().expect("the file exists").join("out"));
     assert_eq!(answer["error"]["data"]["code"], "cwd_outside_root", "{answer}");
     stdio.end();
     let refused = governed.actions().into_iter().filter(|action| action == "session.refused").count();

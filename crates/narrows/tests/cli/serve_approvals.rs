@@ -216,7 +216,7 @@ fn signers_of_a_group_use_the_admin_socket() {
     let group = rustix::process::getegid().as_raw().to_string();
     let running = run(&governed, &format!("--admin-socket {path} --admin-group {group}"), &["go"]);
     let id = waiting(&governed, &["--socket", path]);
-    assert_eq!(socket.metadata().expect("it is there").permissions().mode() & 0o777, 0o660);
+    assert_eq!(socket.metadata().expect("the file exists").permissions().mode() & 0o777, 0o660);
     let said =
         governed.dir.output_beside_others(governed.approve(&[&id, "--socket", path, "--key", "ada.key"]));
     assert!(said.starts_with("approved: "), "{said}");

@@ -47,7 +47,8 @@ fn a_valid_signature_approves_a_call() {
     governed.keys(&["ada"]);
     let (stdio, id) = waiting(&governed);
     let socket = socket(&governed);
-    let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    let mode =
+        |path: &std::path::Path| path.metadata().expect("the file exists").permissions().mode() & 0o777;
     assert_eq!((mode(&socket), mode(socket.parent().expect("a directory"))), (0o600, 0o700));
     let said = output(&governed, &[&id, "--key", "ada.key"]);
     assert!(said.starts_with("approved: kind:delete") && said.contains("--- exit 0 ---"), "{said}");
@@ -56,7 +57,7 @@ fn a_valid_signature_approves_a_call() {
     governed.actions();
     let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
     let file = call["signatures"][0].as_str().expect("a signature");
-    let text = std::fs::read_to_string(governed.root().join(file)).expect("it is kept");
+    let text = std::fs::read_to_string(governed.root().join(file)).expect("the file exists");
     assert!(text.contains("Ed25519") && text.contains(&id), "{text}");
     assert!(call["metadata"]["aip44"]["approval"].to_string().contains("user:ada"), "{call}");
 }
@@ -97,7 +98,8 @@ fn an_unlisted_key_does_not_count() {
     let governed = Governed::bridge(&asks("delete"));
     governed.with_lead_quorum(1);
     governed.keys(&["eve"]);
-    std::fs::rename(governed.dir.path().join("eve.key"), governed.dir.path().join("old.key")).expect("ours");
+    std::fs::rename(governed.dir.path().join("eve.key"), governed.dir.path().join("old.key"))
+        .expect("the file can be renamed");
     std::fs::remove_file(governed.dir.path().join("eve.key.pub")).ok();
     governed.keys(&["ada"]);
     let (stdio, id) = waiting(&governed);
@@ -131,12 +133,15 @@ fn a_gate_that_does_not_answer_is_named() {
     let (stdio, id) = waiting(&governed);
     let directory = governed.dir.path().join("narrows");
     // A socket whose process has ended.
-    drop(std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("it is free"));
+    drop(
+        std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("the path is free"),
+    );
     let said = output(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("--- exit 0 ---"), "{said}");
     let said = output(&governed, &[&id, "--show"]);
     assert!(said.contains("kind:delete") && said.contains("--- exit 0 ---"), "{said}");
-    let mute = std::os::unix::net::UnixListener::bind(directory.join("serve-mute.sock")).expect("it is free");
+    let mute =
+        std::os::unix::net::UnixListener::bind(directory.join("serve-mute.sock")).expect("the path is free");
     std::thread::spawn(move || mute.incoming().for_each(drop));
     let said = output(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("serve-mute.sock"), "{said}");

@@ -24,7 +24,10 @@ fn decisions(governed: &Governed) -> Vec<Value> {
 
 /// Runs a test that uses an hourly or daily budget, and repeats it if another hour began meanwhile.
 pub(crate) fn within_an_hour(test: impl Fn() + RefUnwindSafe) {
-    let hour = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() / 3600;
+    let hour = || {
+        SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock shows a time after 1970").as_secs()
+            / 3600
+    };
     let began = hour();
     match catch_unwind(&test) {
         Ok(()) => {}

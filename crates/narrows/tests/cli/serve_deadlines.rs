@@ -59,7 +59,7 @@ fn deadlines_come_from_the_file_and_the_flags() {
     let config = governed.dir.path().join("narrows.toml");
     let args = ["--config", config.to_str().expect("UTF-8"), "--deadline", "close=200ms"];
     let mut stdio = stdio(&governed, &args);
-    let answer = open(&mut stdio, &governed.root().canonicalize().expect("it is there"));
+    let answer = open(&mut stdio, &governed.root().canonicalize().expect("the file exists"));
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(answer["error"]["message"], "the agent did not answer session/new within 600 ms");
     // The agent does not react to the end of its input, so it gets a signal.

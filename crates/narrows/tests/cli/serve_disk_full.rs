@@ -9,7 +9,7 @@ use crate::stdio_client::StdioClient;
 /// Limits the size of files that the process writes.
 fn limit(stdio: &StdioClient<'_>, bytes: Option<u64>) {
     let pid = Pid::from_raw(i32::try_from(stdio.pid()).expect("a pid"));
-    prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).expect("it is ours");
+    prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).expect("an own process");
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn request(id: u32, method: &str, params: &Value) -> String {
 
 /// Returns the output of `narrows serve` for a file with three requests as stdin.
 fn file(governed: &Governed) -> Vec<Value> {
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let input = [
         request(1, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}})),
         request(2, "session/new", &json!({"cwd": cwd, "mcpServers": []})),
@@ -53,7 +53,7 @@ fn a_turn_ends_before_its_half_closed_client_is_disconnected() {
     let socket = format!("unix:{}/s", governed.dir.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
     let bus = Bus::started(&governed.dir, governed.serve(&[&places[..], &PATIENT].concat()));
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     for dir in [0, 1] {
         let mut peer: Peer = bus.client_at(dir);
         peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
@@ -116,7 +116,7 @@ fn a_disconnected_client_is_not_waited_for() {
     let bus = Bus::started(&governed.dir, governed.serve(&args));
     let mut peer: Peer = bus.client_at(0);
     peer.call(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let answer = peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
     peer.prompt(&json!(2), answer["result"]["sessionId"].as_str().expect("an id"), "go");
     drop(peer);

@@ -16,7 +16,7 @@ fn named(name: &str) -> PathBuf {
 /// Copies the example, so that no log ends up in the repository.
 pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a directory");
-    for entry in std::fs::read_dir(from).expect("it is there").map(|entry| entry.expect("an entry")) {
+    for entry in std::fs::read_dir(from).expect("the file exists").map(|entry| entry.expect("an entry")) {
         let target = to.join(entry.file_name());
         match entry.path().is_dir() {
             true if ["audit", "signatures"].iter().any(|left| entry.file_name() == *left) => {}

@@ -50,7 +50,7 @@ fn a_changed_manifest_is_refused_until_approved() {
     // The manifest is trusted as long as it is unchanged.
     assert_snapshot!(output(&governed, &[]), @"--- exit 0 ---");
     let path = governed.root().join("OPERATOR.md");
-    let text = std::fs::read_to_string(&path).expect("it is there");
+    let text = std::fs::read_to_string(&path).expect("the file exists");
     governed.file("OPERATOR.md", &text.replace("Short.", "Shorx."));
     assert_snapshot!(output(&governed, &[]), @r"
     --- stderr ---
@@ -86,7 +86,7 @@ fn without_digests(told: &str) -> String {
 fn a_program_in_the_workspace_is_pinned() {
     let governed = Governed::bridge(QUIET);
     let path = governed.root().join("AGENT-CLI.md");
-    let text = std::fs::read_to_string(&path).expect("it is there");
+    let text = std::fs::read_to_string(&path).expect("the file exists");
     governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: ./agent.sh\n"));
     governed.file("agent.sh", "#!/bin/sh\nexit 0\n");
     assert!(output(&governed, &[]).contains("it refers to, 9 files; "));
@@ -102,7 +102,7 @@ fn a_user_at_the_terminal_is_asked_about_changes() {
     governed.file(
         "OPERATOR.md",
         &std::fs::read_to_string(governed.root().join("OPERATOR.md"))
-            .expect("it is there")
+            .expect("the file exists")
             .replace("Short.", "Shorx."),
     );
     for (answer, code) in [("no\r", 2), ("\r", 2), ("y\r", 0)] {
@@ -123,8 +123,8 @@ fn unreadable_pins_prevent_the_start() {
     let governed = Governed::bridge(QUIET);
     output(&governed, &[]);
     let pins = governed.dir.path().join("data/pins");
-    let file = std::fs::read_dir(pins).expect("pins").next().expect("one").expect("one").path();
-    std::fs::write(file, "{}").expect("it is ours");
+    let file = std::fs::read_dir(pins).expect("pins").next().expect("a pin file").expect("a pin file").path();
+    std::fs::write(file, "{}").expect("the file is writable");
     let told = output(&governed, &[]);
     assert!(told.contains("the pins of this manifest") && told.contains("--- exit 2 ---"), "{told}");
 }
@@ -162,7 +162,8 @@ fn a_damaged_log_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
     output(&governed, &[]);
     let text = std::fs::read_to_string(governed.log()).expect("a log");
-    std::fs::write(governed.log(), text.replace("manifest.pinned", "manifest.pinnex")).expect("it is ours");
+    std::fs::write(governed.log(), text.replace("manifest.pinned", "manifest.pinnex"))
+        .expect("the file is writable");
     let said = output(&governed, &[]);
     assert!(said.contains("the audit log is damaged") && said.contains("narrows audit verify"), "{said}");
 }
@@ -250,7 +251,9 @@ fn pin_files_are_private() {
     let governed = Governed::bridge(QUIET);
     output(&governed, &[]);
     let pins = governed.dir.path().join("data/pins");
-    let file = std::fs::read_dir(&pins).expect("pins").next().expect("one").expect("one").path();
-    let mode = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    let file =
+        std::fs::read_dir(&pins).expect("pins").next().expect("a pin file").expect("a pin file").path();
+    let mode =
+        |path: &std::path::Path| path.metadata().expect("the file exists").permissions().mode() & 0o777;
     assert_eq!((mode(&pins), mode(&file)), (0o700, 0o600));
 }

@@ -26,7 +26,7 @@ fn initialize(peer: &mut Peer) -> Value {
 }
 
 fn open(peer: &mut Peer, governed: &Governed) -> Value {
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
 }
 
@@ -402,7 +402,7 @@ fn scopes_narrow_what_the_operator_may_do() {
         let file = format!("[[identity]]\nwho = \"uid:{NOBODY_UID}\"\nscopes = {scopes}\n");
         let named = governed.dir.file("who.toml", &file);
         let bus = listening(&governed, &["--identities", named.to_str().expect("UTF-8")]);
-        let cwd = governed.root().canonicalize().expect("it is there");
+        let cwd = governed.root().canonicalize().expect("the file exists");
         let new = json!({"method": "session/new", "params": {"cwd": cwd, "mcpServers": []}});
         if exchange_as_other_user(&bus, &[unauthenticated_error(), new, prompt.clone()]).is_none() {
             return;

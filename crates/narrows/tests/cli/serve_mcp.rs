@@ -50,7 +50,7 @@ fn notes(request: &Value) -> Option<Value> {
 
 /// Runs one turn with the MCP server `n-1` in the client. Returns the requests to the client by method, and the text.
 fn turn(stdio: &mut StdioClient<'_>, governed: &Governed, option: &str) -> (Vec<String>, String) {
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let mut asked = Vec::new();
     let mut answer = |request: &Value| {
         if request["method"] == "session/request_permission" {
@@ -89,7 +89,7 @@ fn a_server_in_the_client_behaves_like_a_direct_one_behind_the_gate() {
     governed.actions();
     let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
     assert_eq!(call["subject"]["ref"], "notes/add");
-    // The same server as a process.
+    // The agent behaves the same with the server as a process.
     let (bare, calls_made) = with_notes(TOOLS);
     let directly = model();
     let mut stdio = start(&bare, &directly);
@@ -123,7 +123,7 @@ fn unlisted_servers_of_any_kind_are_refused() {
     let governed = operator(TOOLS, "http: true");
     let model = model();
     let mut stdio = start(&governed, &model);
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     for (server, code) in [
         (json!({"type": "acp", "name": "other", "serverId": "x"}), -32015),
         // Only the manifest names servers to start or reach.
@@ -149,7 +149,7 @@ fn undeclared_tools_are_not_offered() {
     let mut stdio = StdioClient::start(&governed.dir, command);
     let answer = stdio.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
     assert_eq!(answer["result"]["agentCapabilities"]["mcpCapabilities"]["acp"], false, "{answer}");
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let server = json!({"type": "acp", "name": "notes", "serverId": "x"});
     let answer = stdio.call("session/new", &json!({"cwd": cwd, "mcpServers": [server]}));
     assert_eq!(answer["error"]["data"]["code"], "undeclared_capability", "{answer}");

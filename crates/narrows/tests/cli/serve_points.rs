@@ -42,7 +42,7 @@ fn point_10_over_websocket_a_frame_is_a_message() {
     let text = acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: websocket"));
     let bus = listening(&governed, &[]);
-    let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
+    let mut peer = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
     let session = opened(&mut peer, &governed);
     peer.prompt(&json!(2), &session, "go");
     let answer = peer.answer(&json!(2));
@@ -65,8 +65,8 @@ fn point_26_the_identity_of_the_upgrade_is_that_of_the_gate() {
     }
     assert!(governed.dir.alive().len() <= before, "nothing is started for nobody");
     for (token, name, allowed) in [(&tokens[0], "reader", true), (&tokens[1], "writer", false)] {
-        let mut peer =
-            Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))]).expect("let in");
+        let mut peer = Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))])
+            .expect("the connection is accepted");
         let session = opened(&mut peer, &governed);
         peer.prompt(&json!(2), &session, "go");
         let answer = peer.answer(&json!(2));

@@ -26,7 +26,7 @@ fn conduct(governed: &Governed) -> (StdioClient<'_>, Value, Value) {
 
 /// Opens a session in the workspace, to which the successor gives the id `s`.
 fn opened(stdio: &mut StdioClient<'_>, governed: &Governed) {
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let params = json!({"cwd": cwd, "mcpServers": []});
     let answer = stdio.call_answering("session/new", &params, |request| {
         assert_eq!(

@@ -275,7 +275,7 @@ fn mcp_servers_of_an_operator_are_sandboxed() {
     let mut command = governed.serve(&DEMO);
     command.env("OPENAI_API_KEY", "sk-test");
     let mut stdio = StdioClient::initialized(&governed.dir, command);
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     stdio.call("session/new", &json!({"cwd": cwd, "mcpServers": []}));
     let notes = || std::fs::read_to_string(governed.root().join("notes")).unwrap_or_default();
     governed.dir.wait_for(|| notes().ends_with("over\n"));
@@ -381,7 +381,7 @@ fn a_program_in_a_home_directory_is_mounted_alone() {
         format!("keyring failed\nneighbour failed\nitself {itself}\nmounted worked\nnot-mounted failed\n")
     };
     assert_eq!(check("agent", &home.join(".local/bin/agent"), &home), expected("worked"));
-    std::fs::remove_file(home.join(".local/bin/agent")).expect("it was there");
+    std::fs::remove_file(home.join(".local/bin/agent")).expect("the file exists");
     assert_eq!(check("./agent", &governed.root().join("agent"), &home), expected("failed"));
 }
 

@@ -41,7 +41,7 @@ fn tree(directory: &Path) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut waiting = vec![directory.to_owned()];
     while let Some(next) = waiting.pop() {
-        for entry in std::fs::read_dir(next).expect("it is there").map(|entry| entry.expect("an entry")) {
+        for entry in std::fs::read_dir(next).expect("the file exists").map(|entry| entry.expect("an entry")) {
             found.push(entry.path().display().to_string());
             if entry.path().is_dir() {
                 waiting.push(entry.path());
@@ -155,7 +155,7 @@ fn a_missing_capability_fails() {
     failing(&points, &[1]);
     assert!(points[0].2.contains("agent.loadSession") && told.contains("--- exit 1 ---"), "{told}");
     let missing = Governed::bridge(QUIET);
-    let cli = std::fs::read_to_string(missing.root().join("AGENT-CLI.md")).expect("it is there");
+    let cli = std::fs::read_to_string(missing.root().join("AGENT-CLI.md")).expect("the file exists");
     missing.file("AGENT-CLI.md", &cli.replace("bin: narrows", "bin: ./nowhere"));
     let (told, points) = self_test(&missing);
     failing(&points, &[1]);

@@ -178,7 +178,7 @@ pub(crate) fn open(stdio: &mut StdioClient<'_>, cwd: &Path) -> Value {
 }
 
 pub(crate) fn session(stdio: &mut StdioClient<'_>, governed: &Governed) -> String {
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let answer = open(stdio, &cwd);
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()

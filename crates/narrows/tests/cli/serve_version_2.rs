@@ -139,7 +139,7 @@ fn a_tool_that_runs_although_it_is_denied_ends_the_turn_with_a_refusal() {
 /// Loads the session with its history. Returns the updates.
 fn reopen(stdio: &mut StdioClient<'_>, governed: &Governed, session: &str, method: &str) -> Vec<Value> {
     stdio.updates.clear();
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let mut params = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
     if method == "session/resume" {
         params["replayFrom"] = json!({"type": "start"});
@@ -208,7 +208,11 @@ fn an_operator_history_replays_in_both_versions() {
         } else {
             let turn = turn(&mut stdio, &session, chooses("allow_once"));
             assert_eq!((turn.asked.len(), &turn.stop), (1, &json!("end_turn")), "{:?}", turn.asked);
-            let asks = turn.states.iter().position(|state| state == "requires_action").expect("it waits");
+            let asks = turn
+                .states
+                .iter()
+                .position(|state| state == "requires_action")
+                .expect("a state that requires action");
             assert_eq!(turn.states[asks + 1], "running", "{:?}", turn.states);
         }
         assert_eq!((stdio.agent_text().as_str(), calls_made()), ("noted", 1), "{:?}", stdio.updates);

@@ -19,7 +19,7 @@ pub(crate) fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
 pub(crate) fn token(governed: &Governed, name: &str, scopes: &[&str]) -> String {
     let mut command = governed.dir.narrows(["token", "new", name, "--file", "tokens.toml"]);
     command.args(scopes.iter().flat_map(|scope| ["--scope", scope]));
-    let made = command.output().expect("it starts");
+    let made = command.output().expect("the program starts");
     String::from_utf8(made.stdout).expect("UTF-8").trim().to_owned()
 }
 
@@ -28,7 +28,8 @@ pub(crate) const TOKENS: [&str; 2] = ["--tokens", "tokens.toml"];
 
 /// Connects a client with this token.
 fn client(bus: &Bus<'_>, token: &str) -> Peer {
-    Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))]).expect("let in")
+    Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))])
+        .expect("the connection is accepted")
 }
 
 fn initialize(peer: &mut Peer, meta: &Value) -> Value {
@@ -47,7 +48,7 @@ pub(crate) fn opened(peer: &mut Peer, governed: &Governed) -> String {
 }
 
 fn new(peer: &mut Peer, governed: &Governed) -> String {
-    let cwd = governed.root().canonicalize().expect("it is there");
+    let cwd = governed.root().canonicalize().expect("the file exists");
     let answer = peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}));
     assert!(answer["result"]["sessionId"].is_string(), "{answer}");
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()
@@ -105,7 +106,7 @@ fn clients_with_different_tokens_are_isolated() {
 fn local_clients_are_identified_by_the_system() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
-    let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
+    let mut peer = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
     opened(&mut peer, &governed);
     bus.stop();
     governed.actions();
@@ -189,7 +190,7 @@ fn a_revoked_token_ends_its_connections() {
 fn connected_clients_are_notified_of_the_shutdown() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ wait_cancel = true }]\n");
     let bus = listening(&governed, &[]);
-    let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
+    let mut peer = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
     let session = opened(&mut peer, &governed);
     peer.prompt(&json!(2), &session, "go");
     bus.stop();
@@ -291,7 +292,7 @@ fn a_certificate_identifies_its_client() {
         ]);
         curl.args(["-H", "content-type: application/json", "--data-binary", &body.to_string()]);
         curl.arg(bus.at[0].replacen("wss://", "https://", 1));
-        let done = curl.args(more).output().expect("it starts");
+        let done = curl.args(more).output().expect("the program starts");
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
     let refused = post(&[]);
@@ -325,13 +326,13 @@ fn http_is_spoken_on_the_same_port() {
         let message =
             json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
         let body = message.to_string();
-        let mut stream = TcpStream::connect(&address).expect("it listens");
+        let mut stream = TcpStream::connect(&address).expect("the server listens");
         let head = format!(
             "POST /acp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{proof}Content-Length: {}\r\n\
              Connection: close\r\n\r\n{body}",
             body.len()
         );
-        stream.write_all(head.as_bytes()).expect("it reads");
+        stream.write_all(head.as_bytes()).expect("the peer reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("UTF-8");
         answer
@@ -355,9 +356,9 @@ fn a_websocket_manifest_prints_its_address() {
     let lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
     // If another process uses the port, there is an error instead.
     let told = lines.into_iter().find(|line| line.contains("127.0.0.1:8787"));
-    child.kill().expect("it is ours");
-    child.wait().expect("it ends");
-    let told = told.expect("where it is");
+    child.kill().expect("a child process");
+    child.wait().expect("the process ends");
+    let told = told.expect("the line with the address");
     assert!(
         told.starts_with("listening on ws://127.0.0.1:8787/acp") || told.contains("cannot listen"),
         "{told}"

@@ -191,7 +191,7 @@ fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
 #[test]
 fn the_time_limit_of_a_run_includes_the_check_of_its_model() {
     let dir = TestDir::new();
-    // It accepts connections, but never responds.
+    // A server that accepts connections, but never responds.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
     let args = ["run", "--base-url", &url, "--model", "m", "--require-model", "--timeout", "500ms", "Hi"];

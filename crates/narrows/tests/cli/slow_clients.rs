@@ -31,13 +31,13 @@ fn start(dir: &TestDir) -> (Child, ChildStdin, ChildStdout) {
 
 /// Sends requests that are answered at once.
 fn ask(input: &mut ChildStdin, count: usize) {
-    input.write_all(QUESTION.repeat(count).as_bytes()).expect("it reads");
+    input.write_all(QUESTION.repeat(count).as_bytes()).expect("the peer reads");
 }
 
 /// Sends requests until the agent stops reading. Returns their number.
 fn ask_until_full(input: &mut ChildStdin) -> usize {
     let flags = fcntl_getfl(&*input).expect("flags");
-    fcntl_setfl(&*input, flags | OFlags::NONBLOCK).expect("it can be set");
+    fcntl_setfl(&*input, flags | OFlags::NONBLOCK).expect("the flag can be set");
     let (questions, mut sent) = (QUESTION.repeat(1000), 0);
     let mut since = Instant::now();
     // If the agent was only slow to read, the test still passes.
@@ -76,13 +76,13 @@ fn read_slowly(output: &mut ChildStdout, piece: usize) -> Vec<u8> {
 #[track_caller]
 fn ends_soon(dir: &TestDir, mut child: Child, since: Instant) {
     let status = loop {
-        if let Some(status) = child.try_wait().expect("it is ours") {
+        if let Some(status) = child.try_wait().expect("a child process") {
             break status;
         }
         let late = since.elapsed() > SOON;
         if late {
-            child.kill().expect("it is ours");
-            child.wait().expect("it ends");
+            child.kill().expect("a child process");
+            child.wait().expect("the process ends");
         }
         assert!(!late, "it is still there");
         // sleep: other processes can only be polled
@@ -112,7 +112,7 @@ fn a_client_that_reads_slowly_gets_everything() {
     let got = read_slowly(&mut output, 16 << 10);
     assert!(began.elapsed() > Duration::from_millis(400), "it was not slow");
     assert_eq!(got.iter().filter(|byte| **byte == b'\n').count(), MANY);
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(child.wait().expect("the process ends").code(), Some(0));
     dir.assert_no_process_left();
 }
 
@@ -124,14 +124,14 @@ fn a_client_that_reads_one_long_line_slowly_gets_all_of_it() {
     let question =
         |n| json!({"jsonrpc": "2.0", "id": format!("{n}{}", "x".repeat(4000)), "method": "no/such"});
     let batch = json!((0..100).map(question).collect::<Vec<_>>());
-    writeln!(input, "{batch}").expect("it reads");
+    writeln!(input, "{batch}").expect("the peer reads");
     drop(input);
     let began = Instant::now();
     let got = read_slowly(&mut output, 8 << 10);
     let answers: Vec<serde_json::Value> = serde_json::from_slice(&got).expect("the whole line");
     assert_eq!(answers.len(), 100);
     assert!(began.elapsed() > Duration::from_millis(800), "it was not slow");
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(child.wait().expect("the process ends").code(), Some(0));
     dir.assert_no_process_left();
 }
 
@@ -154,7 +154,7 @@ fn a_busy_client_that_reads_later_gets_everything() {
     // Unlike in the test above, a client reads the output, so the agent waits for it.
     let got = read_slowly(&mut output, 256 << 10);
     assert_eq!(got.iter().filter(|byte| **byte == b'\n').count(), asked);
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(child.wait().expect("the process ends").code(), Some(0));
     dir.assert_no_process_left();
 }
 

@@ -90,7 +90,7 @@ impl<'a> StdioClient<'a> {
             if let Some(id) = message.get("id") {
                 let response = json!({"jsonrpc": "2.0", "id": id, "result": answer(&message)});
                 let input = self.input.as_mut().expect("its input is open");
-                input.write_all(format!("{response}\n").as_bytes()).expect("it reads");
+                input.write_all(format!("{response}\n").as_bytes()).expect("the peer reads");
             } else {
                 self.updates.push(message);
             }
@@ -101,7 +101,7 @@ impl<'a> StdioClient<'a> {
         self.last += 1;
         let request = json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params});
         let input = self.input.as_mut().expect("its input is open");
-        input.write_all(format!("{request}\n").as_bytes()).expect("it reads");
+        input.write_all(format!("{request}\n").as_bytes()).expect("the peer reads");
     }
 
     /// Returns the next message and keeps notifications.
@@ -126,7 +126,7 @@ impl<'a> StdioClient<'a> {
 
     pub(crate) fn send_message(&mut self, message: &Value) {
         let input = self.input.as_mut().expect("its input is open");
-        input.write_all(format!("{message}\n").as_bytes()).expect("it reads");
+        input.write_all(format!("{message}\n").as_bytes()).expect("the peer reads");
     }
 
     /// Reads a line, which must be a message.
@@ -138,7 +138,7 @@ impl<'a> StdioClient<'a> {
 
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
-        kill_process(pid, signal).expect("it runs");
+        kill_process(pid, signal).expect("the process runs");
     }
 
     /// Closes its input without waiting.
@@ -155,7 +155,7 @@ impl<'a> StdioClient<'a> {
     /// Closes its input and waits for it, while other processes are running.
     pub(crate) fn end_with_others_running(mut self) -> ExitStatus {
         drop(self.input.take());
-        self.child.wait().expect("it ends")
+        self.child.wait().expect("the process ends")
     }
 
     /// Waits until all processes have ended.
@@ -167,7 +167,7 @@ impl<'a> StdioClient<'a> {
         }
         let mut stderr = String::new();
         self.child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("UTF-8");
-        let status = self.child.wait().expect("it ends");
+        let status = self.child.wait().expect("the process ends");
         self.dir.assert_no_process_left();
         Ended { status, stderr }
     }

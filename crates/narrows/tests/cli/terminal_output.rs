@@ -20,17 +20,17 @@ fn closed(dir: &TestDir, args: &[&str], typed: &str, said: &str) -> Option<i32> 
     let mut bytes = [0; 4096];
     let mut waits_for = |pty: &mut pty_process::blocking::Pty, words: &str| {
         while !String::from_utf8_lossy(&seen).contains(words) {
-            let count = pty.read(&mut bytes).expect("it says something");
+            let count = pty.read(&mut bytes).expect("more output");
             seen.extend_from_slice(&bytes[..count]);
         }
     };
     if !typed.is_empty() {
         waits_for(&mut pty, "> ");
-        pty.write_all(typed.as_bytes()).expect("it takes keys");
+        pty.write_all(typed.as_bytes()).expect("the terminal accepts keys");
     }
     waits_for(&mut pty, said);
     drop(pty);
-    let status = child.wait().expect("it ends");
+    let status = child.wait().expect("the process ends");
     dir.assert_no_process_left();
     status.code()
 }

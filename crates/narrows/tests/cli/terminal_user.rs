@@ -105,7 +105,7 @@ impl<'a> TerminalUser<'a> {
 
     /// Sends the bytes of keys.
     pub(crate) fn press_keys(&self, keys: &[u8]) {
-        (&*self.pty).write_all(keys).expect("it takes keys");
+        (&*self.pty).write_all(keys).expect("the terminal accepts keys");
     }
 
     pub(crate) fn resize(&self, rows: u16, columns: u16) {
@@ -181,7 +181,7 @@ impl<'a> TerminalUser<'a> {
 
     pub(crate) fn send_signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
-        kill_process(pid, signal).expect("it runs");
+        kill_process(pid, signal).expect("the process runs");
     }
 
     /// Waits until the terminal is in its original line mode.
@@ -197,7 +197,7 @@ impl<'a> TerminalUser<'a> {
     /// Waits until all processes have ended. Returns the exit code.
     #[track_caller]
     pub(crate) fn wait_exit(mut self) -> Option<i32> {
-        let status = self.child.wait().expect("it ends");
+        let status = self.child.wait().expect("the process ends");
         self.dir.assert_no_process_left();
         status.code()
     }

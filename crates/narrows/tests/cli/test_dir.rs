@@ -110,7 +110,7 @@ impl TestDir {
 
     /// Returns the messages that a scripted agent received, one per line.
     pub(crate) fn received(&self) -> String {
-        self.normalized(&std::fs::read(self.path().join("got")).expect("it got something"))
+        self.normalized(&std::fs::read(self.path().join("got")).expect("the agent received messages"))
     }
 
     /// Runs `command` and renders its output and exit code.
@@ -129,8 +129,8 @@ impl TestDir {
     pub(crate) fn output_with_input(&self, mut command: Command, input: &[u8]) -> String {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("narrows starts");
-        child.stdin.take().expect("piped").write_all(input).expect("it reads");
-        let output = child.wait_with_output().expect("it ends");
+        child.stdin.take().expect("piped").write_all(input).expect("the peer reads");
+        let output = child.wait_with_output().expect("the process ends");
         self.assert_no_process_left();
         self.render(&output)
     }
@@ -202,8 +202,8 @@ impl TestDir {
 /// Returns both ends of a terminal: the user's and the program's.
 pub(crate) fn terminal() -> (File, OwnedFd) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&terminal).expect("it is ours");
-    unlockpt(&terminal).expect("it is ours");
+    grantpt(&terminal).expect("an own terminal");
+    unlockpt(&terminal).expect("an own terminal");
     let name = ptsname(&terminal, Vec::new()).expect("it has a name");
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let screen = rustix::fs::open(name, flags, Mode::empty()).expect("it can be opened");
@@ -230,7 +230,7 @@ impl Running<'_> {
         let stdout = self.stdout.as_mut().expect("it is open");
         let mut byte = [0];
         while byte != *b"\n" {
-            stdout.read_exact(&mut byte).expect("it says something");
+            stdout.read_exact(&mut byte).expect("more output");
         }
     }
 
@@ -251,13 +251,13 @@ impl Running<'_> {
 
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero");
-        kill_process(pid, signal).expect("it runs");
+        kill_process(pid, signal).expect("the process runs");
     }
 
     /// Renders the rest of its output and its exit code.
     pub(crate) fn finish(mut self) -> String {
         let (stdout, stderr) = (read_rest(self.stdout.take()), read_rest(self.stderr.take()));
-        let status = self.child.wait().expect("it ends");
+        let status = self.child.wait().expect("the process ends");
         self.dir.assert_no_process_left();
         self.dir.render(&Output { status, stdout, stderr })
     }
@@ -266,7 +266,7 @@ impl Running<'_> {
 #[track_caller]
 fn expect_bytes(stream: &mut impl Read, expected: &str) {
     let mut said = vec![0; expected.len()];
-    stream.read_exact(&mut said).expect("it says something");
+    stream.read_exact(&mut said).expect("more output");
     assert_eq!(String::from_utf8_lossy(&said), expected);
 }
 

@@ -94,7 +94,7 @@ impl Ring {
             self.drop_first();
         }
         self.expire(now);
-        // It was written just now, so it has not been dropped.
+        // The message was written just now, so it has not been dropped.
         Some((number, &self.items.get(self.given.checked_sub(1)?)?.line))
     }
 

@@ -47,7 +47,7 @@ impl AuthRateLimit {
     }
 
     pub(super) fn record_failure(&mut self, address: IpAddr, now: Instant) -> FailureLog {
-        // Not at every failure: a client with many addresses would keep the server busy with sweeping.
+        // Sweeping at every failure would keep the server busy if a client has many addresses.
         let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FAILURE_DECAY_INTERVAL);
         if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && is_due {
             self.swept = Some(now);

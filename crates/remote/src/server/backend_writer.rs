@@ -166,7 +166,7 @@ mod tests {
         let mut write_queued = std::pin::pin!(writer.write_queued(messages));
         for _ in 0..3 * MAX_WAITING_MESSAGES {
             let slot = tokio::select! {
-                () = &mut write_queued => unreachable!("it never ends"),
+                () = &mut write_queued => unreachable!("write_queued never ends"),
                 slot = timeout(TEST_TIMEOUT, writer.reserve()) => slot.unwrap(),
             };
             slot.unwrap().send(Bytes::from_static(b"[1]\n"), None);

@@ -31,7 +31,7 @@ pub fn add(
 /// Creates a token that is restricted to `pools`; see [`add`].
 ///
 /// # Errors
-/// Those of [`add`], and if the name of a pool is invalid.
+/// Those of [`add`], and an error if the name of a pool is invalid.
 pub fn add_for_pools(
     path: &Path,
     name: &str,

@@ -27,7 +27,10 @@ pub(crate) async fn open(url: &str) -> Connected {
 }
 
 pub(crate) async fn recv(link: &mut Link) -> Frame {
-    timeout(STEP_TIMEOUT, link.receiver.recv()).await.expect("in time").expect("not the end")
+    timeout(STEP_TIMEOUT, link.receiver.recv())
+        .await
+        .expect("in time")
+        .expect("a message, and not the end of the input")
 }
 
 pub(crate) async fn initialize(link: &mut Link) {

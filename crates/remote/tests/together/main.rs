@@ -185,7 +185,10 @@ async fn lines(handle: Handle) -> SocketAddr {
 }
 
 async fn recv(link: &mut Link) -> Frame {
-    timeout(STEP_TIMEOUT, link.receiver.recv()).await.expect("in time").expect("not the end")
+    timeout(STEP_TIMEOUT, link.receiver.recv())
+        .await
+        .expect("in time")
+        .expect("a message, and not the end of the input")
 }
 
 async fn send(link: &Link, id: &str, method: &str, params: &Value) {

@@ -82,7 +82,7 @@ impl Connection {
         };
         let old = std::mem::replace(&mut self.session, session);
         self.listen();
-        // It can only be continued after it is closed.
+        // The session can be continued only after it is closed.
         old.close().await;
         Ok(())
     }

@@ -98,7 +98,7 @@ impl RecordReader<'_> {
         match payload {
             Payload::PermissionRequested(asked) => {
                 let key = (event.session_id, asked.request_id.clone());
-                // The same id was asked again, so the earlier request has no answer.
+                // Another request has the same id, so the earlier one has no answer.
                 self.outcome.unanswered += usize::from(self.open.insert(key, asked).is_some());
             }
             Payload::PermissionResolved(told) => {

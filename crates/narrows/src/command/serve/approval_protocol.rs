@@ -160,7 +160,10 @@ mod tests {
             );
             assert!(listed.input.contains(&format!("… ({} bytes, sha256:", long.len() + 2)));
             assert_ne!(one.input_summary(), other.input_summary());
-            assert_ne!(one.signed_artifact().expect("shallow"), other.signed_artifact().expect("shallow"));
+            assert_ne!(
+                one.signed_artifact().expect("the action is not nested too deeply"),
+                other.signed_artifact().expect("the action is not nested too deeply")
+            );
         }
     }
 
@@ -174,7 +177,8 @@ mod tests {
             reason: "r".into(),
             ..PendingAction::default()
         };
-        let artifact = |action: &PendingAction| action.signed_artifact().expect("shallow");
+        let artifact =
+            |action: &PendingAction| action.signed_artifact().expect("the action is not nested too deeply");
         assert!(artifact(&action).starts_with("n-1#sha256:"));
         assert_eq!(artifact(&action), artifact(&PendingAction { reason: "other".into(), ..action.clone() }));
         assert_ne!(artifact(&action), artifact(&PendingAction { tool: "u".into(), ..action.clone() }));

@@ -281,9 +281,9 @@ mod tests {
         let task = tokio::spawn(accept_connections(listener, Arc::new(service), false));
         let mut silent = Vec::new();
         for _ in 0..100 {
-            silent.push(UnixStream::connect(&path).await.expect("let in"));
+            silent.push(UnixStream::connect(&path).await.expect("the connection is accepted"));
         }
-        let mut asking = UnixStream::connect(&path).await.expect("let in");
+        let mut asking = UnixStream::connect(&path).await.expect("the connection is accepted");
         asking.write_all(b"\"list\"\n").await.expect("asked");
         let mut answer = String::new();
         asking.read_to_string(&mut answer).await.expect("answered");

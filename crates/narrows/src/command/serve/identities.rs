@@ -378,10 +378,11 @@ mod tests {
     #[test]
     fn scopes_of_a_token_and_of_the_file_both_apply() {
         let file = identities("[[identity]]\nwho = 'bus:token:a'\nscopes = ['kind:read']\n");
-        let who = file.admit_by_bus("token:a", Some(vec!["kind:edit".to_owned()])).expect("it is named");
+        let who =
+            file.admit_by_bus("token:a", Some(vec!["kind:edit".to_owned()])).expect("the client is listed");
         assert_eq!(who.scopes, Some(vec!["kind:read".to_owned()]));
         assert_eq!(who.narrowed, Some(vec!["kind:edit".to_owned()]));
-        assert_eq!(file.admit_by_bus("token:a", None).expect("it is named").narrowed, None);
+        assert_eq!(file.admit_by_bus("token:a", None).expect("the client is listed").narrowed, None);
     }
 
     #[test]
@@ -411,9 +412,10 @@ mod tests {
         let admits = |user| identities.admit(Some(user), IdentityMethod::UnixPeer).is_ok();
         write(BOB);
         let bob = identities.admit(Some(1001), IdentityMethod::UnixPeer).expect("named");
-        let ada = identities.admit(Some(1000), IdentityMethod::UnixPeer).expect("ourselves");
-        let token =
-            identities.admit_proven("token:a".to_owned(), IdentityMethod::Token, None).expect("shown");
+        let ada = identities.admit(Some(1000), IdentityMethod::UnixPeer).expect("the own user is admitted");
+        let token = identities
+            .admit_proven("token:a".to_owned(), IdentityMethod::Token, None)
+            .expect("a proven client is admitted");
         let stays = async |who: &Principal| {
             timeout(RECHECK_INTERVAL * 5, identities.wait_for_change(who)).await.is_err()
         };

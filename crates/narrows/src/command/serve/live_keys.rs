@@ -204,14 +204,14 @@ mod tests {
             std::fs::write(&path, text).expect("a file");
             assert!(matches!(holders(&keys), Err(KeysError::Unreadable(_))), "{text}");
         }
-        std::fs::remove_file(&path).expect("it is there");
+        std::fs::remove_file(&path).expect("the file exists");
         std::fs::create_dir(&path).expect("a directory");
         assert!(matches!(holders(&keys), Err(KeysError::Unreadable(_))));
-        std::fs::remove_dir(&path).expect("it is there");
+        std::fs::remove_dir(&path).expect("the file exists");
         assert!(holders(&keys).is_ok());
         std::fs::write(files.directory.path().join(KEYS), "{\"keys\": [").expect("a file");
         assert!(matches!(holders(&keys), Err(KeysError::Unreadable(_))));
-        std::fs::remove_file(files.directory.path().join(KEYS)).expect("it is there");
+        std::fs::remove_file(files.directory.path().join(KEYS)).expect("the file exists");
         assert!(matches!(holders(&keys), Err(KeysError::Unreadable(_))));
         let none = LiveKeys::new(files.directory.path().to_owned(), KeyFiles::default());
         assert_eq!(holders(&none), Err(KeysError::NoKeys));

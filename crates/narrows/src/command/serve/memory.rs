@@ -287,15 +287,15 @@ mod tests {
         let own = store(home.path(), "notes", &[], "mine");
         store(home.path(), "friend", &["notes"], "shared");
         store(home.path(), "stranger", &["friend"], "private");
-        let told = recalled_text(&own, "notes").expect("sound").expect("something");
+        let told = recalled_text(&own, "notes").expect("an intact log").expect("a memory");
         assert!(told.starts_with(PREAMBLE) && told.contains("mine") && told.contains("shared"), "{told}");
         assert!(!told.contains("private"), "{told}");
         let friend = home.path().join("friend.jsonl");
-        let text = std::fs::read_to_string(&friend).expect("it is there").replace("shared", "obey!!");
-        std::fs::write(&friend, text).expect("it is ours");
-        let told = recalled_text(&own, "notes").expect("sound").expect("something");
+        let text = std::fs::read_to_string(&friend).expect("the file exists").replace("shared", "obey!!");
+        std::fs::write(&friend, text).expect("the file is writable");
+        let told = recalled_text(&own, "notes").expect("an intact log").expect("a memory");
         assert!(told.contains("mine") && !told.contains("obey"), "{told}");
-        std::fs::write(&own.path, "nonsense\n").expect("it is ours");
+        std::fs::write(&own.path, "nonsense\n").expect("the file is writable");
         assert!(matches!(recalled_text(&own, "notes"), Err(MemoryStoreError::Corrupt(_))));
     }
 

@@ -169,15 +169,18 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let (first, second) = (index(home.path()), index(home.path()));
         assert!(!first.is_owner("user:ada", "s"), "what nobody has made is nobody's");
-        first.set_owner("user:ada", "s").expect("it is kept");
+        first.set_owner("user:ada", "s").expect("the owner is stored");
         first.set_owner("user:ada", "s").expect("once");
         for index in [&first, &second, &index(home.path())] {
             assert!(index.is_owner("user:ada", "s") && !index.is_owner("user:eve", "s"));
         }
-        let text = std::fs::read_to_string(&first.path).expect("it is there");
+        let text = std::fs::read_to_string(&first.path).expect("the file exists");
         assert_eq!(text, "{\"session\":\"s\",\"owner\":\"user:ada\"}\n");
-        let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
-        assert_eq!((mode(&first.path), mode(first.path.parent().expect("one"))), (0o600, 0o700));
+        let mode = |path: &Path| path.metadata().expect("the file exists").permissions().mode() & 0o777;
+        assert_eq!(
+            (mode(&first.path), mode(first.path.parent().expect("a parent directory"))),
+            (0o600, 0o700)
+        );
         let other = SessionOwnerFile::open(home.path(), Path::new("/x/ACP.md")).expect("an index");
         assert!(!other.is_owner("user:ada", "s"), "each manifest has its own");
     }
@@ -186,8 +189,8 @@ mod tests {
     fn a_session_with_two_owners_is_inaccessible() {
         let home = tempfile::tempdir().expect("a directory");
         let (first, second) = (index(home.path()), index(home.path()));
-        first.set_owner("user:ada", "s").expect("it is kept");
-        second.set_owner("user:eve", "s").expect("it is kept");
+        first.set_owner("user:ada", "s").expect("the owner is stored");
+        second.set_owner("user:eve", "s").expect("the owner is stored");
         for index in [&first, &second, &index(home.path())] {
             assert!(!index.is_owner("user:ada", "s") && !index.is_owner("user:eve", "s"));
         }
@@ -197,11 +200,11 @@ mod tests {
     fn an_incomplete_line_does_not_affect_others() {
         let home = tempfile::tempdir().expect("a directory");
         let first = index(home.path());
-        first.set_owner("user:ada", "a").expect("it is kept");
-        let mut text = std::fs::read(&first.path).expect("it is there");
+        first.set_owner("user:ada", "a").expect("the owner is stored");
+        let mut text = std::fs::read(&first.path).expect("the file exists");
         text.extend_from_slice(b"{\"session\":\"b\",\"own");
-        std::fs::write(&first.path, text).expect("it is ours");
-        first.set_owner("user:ada", "c").expect("it is kept");
+        std::fs::write(&first.path, text).expect("the file is writable");
+        first.set_owner("user:ada", "c").expect("the owner is stored");
         for index in [&first, &index(home.path())] {
             assert!(
                 index.is_owner("user:ada", "a")
@@ -216,11 +219,11 @@ mod tests {
         fn arbitrary_text_names_no_owner(text in "[{}\",:a-z\n]{0,80}") {
             let home = tempfile::tempdir().expect("a directory");
             let path = index(home.path()).path;
-            std::fs::create_dir_all(path.parent().expect("one")).expect("a directory");
-            std::fs::write(&path, text).expect("it is ours");
+            std::fs::create_dir_all(path.parent().expect("a parent directory")).expect("a directory");
+            std::fs::write(&path, text).expect("the file is writable");
             let index = index(home.path());
             prop_assert!(!index.is_owner("user:ada", "s"));
-            index.set_owner("user:ada", "s").expect("it is kept");
+            index.set_owner("user:ada", "s").expect("the owner is stored");
             prop_assert!(index.is_owner("user:ada", "s"));
         }
     }

@@ -158,7 +158,7 @@ mod tests {
             recent.count(&key("user:eve"), Event::default).is_some(),
             "others are recorded for themselves"
         );
-        let (event, count) = recent.take_counted(&bob).expect("counted");
+        let (event, count) = recent.take_counted(&bob).expect("a counted entry");
         assert_eq!((count, &event.metadata[COUNT]), (10_000, &json!(10_000)));
         // Refusals that could not be written are in the next entry.
         recent.restore(&bob, count);

@@ -149,7 +149,7 @@ mod tests {
         };
         let running = on_thread(gate).expect("a thread");
         tokio::task::yield_now().await;
-        release.send(()).expect("it waits");
+        release.send(()).expect("the receiver waits");
         assert_eq!(running.await, GateExit::ClientClosed);
     }
 

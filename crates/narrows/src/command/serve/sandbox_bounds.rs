@@ -208,7 +208,7 @@ mod tests {
             &outer,
             &json!({"egress": ["x.a.test", "c.test"], "env": ["B", "C"], "limits": {"memory_mb": 50}}),
         )
-        .expect("they fit");
+        .expect("the bounds can be merged");
         let shown: Vec<String> = same
             .mounts
             .iter()
@@ -231,7 +231,8 @@ mod tests {
                 && !permits("c.test:443")
         );
 
-        let fewer = bounds(&outer, &json!({"mounts": [["docs", "/work/docs", "rw"]]})).expect("they fit");
+        let fewer = bounds(&outer, &json!({"mounts": [["docs", "/work/docs", "rw"]]}))
+            .expect("the bounds can be merged");
         assert!(fewer.mounts.iter().all(|mount| !mount.writable) && fewer.mounts.len() == 2, "{fewer:?}");
         assert_eq!(fewer.cwd, Path::new("/w/docs"));
         assert!(fewer.egress.is_empty(), "an empty list is none");
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn without_mounts_the_workspace_is_readable() {
-        let nothing = bounds(&json!({}), &json!({"cwd": "sub"})).expect("they fit");
+        let nothing = bounds(&json!({}), &json!({"cwd": "sub"})).expect("the bounds can be merged");
         assert_eq!((nothing.mounts, nothing.cwd), (vec![Mount::here("/w", false)], PathBuf::from("/w/sub")));
         assert!(nothing.egress.is_empty() && nothing.env.is_empty());
     }

@@ -166,7 +166,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.sh");
         std::fs::write(&path, "one").expect("a file");
-        let script = Script { stamp: stamp(&path).expect("it is there"), digest: sha256_hex(b"one") };
+        let script = Script { stamp: stamp(&path).expect("the file exists"), digest: sha256_hex(b"one") };
         let scripts = Scripts(BTreeMap::from([(path.clone(), script)]));
         let changed = || scripts.first_change(vec![path.clone()]);
         assert_eq!(changed(), None);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(changed(), None);
         std::fs::write(&path, "two").expect("a file");
         assert_eq!(changed(), Some(path.clone()));
-        std::fs::remove_file(&path).expect("it was there");
+        std::fs::remove_file(&path).expect("the file exists");
         assert_eq!(changed(), Some(path.clone()));
         assert_eq!(Scripts::default().first_change(vec![path.clone()]), Some(path.clone()));
     }

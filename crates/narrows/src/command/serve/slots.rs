@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn one_identity_leaves_slots_for_others() {
         let slots = Slots::new(8, true);
-        let of_one: Vec<Slot> = (0..6).map(|_| slots.acquire("token:mal").expect("free")).collect();
+        let of_one: Vec<Slot> = (0..6).map(|_| slots.acquire("token:mal").expect("a free slot")).collect();
         assert_eq!(slots.acquire("token:mal").err(), Some(NoSlot::Identity));
-        let alice = slots.acquire("token:alice").expect("free");
-        let _bob = slots.acquire("token:bob").expect("free");
+        let alice = slots.acquire("token:alice").expect("a free slot");
+        let _bob = slots.acquire("token:bob").expect("a free slot");
         assert_eq!(slots.acquire("token:carol").err(), Some(NoSlot::All));
         drop(alice);
         assert!(slots.acquire("token:carol").is_ok());
@@ -128,7 +128,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_ends_when_a_slot_is_free() {
         let slots = Slots::new(1, false);
-        let first = slots.acquire("a").expect("free");
+        let first = slots.acquire("a").expect("a free slot");
         let waiting = tokio::spawn({
             let slots = Arc::clone(&slots);
             async move { slots.wait_for_slot("b").await.is_ok() }
@@ -136,7 +136,7 @@ mod tests {
         tokio::task::yield_now().await;
         drop(first);
         assert!(waiting.await.expect("no panic"));
-        let _held = slots.acquire("c").expect("free again");
+        let _held = slots.acquire("c").expect("the slot is free again");
         assert!(slots.wait_for_slot("d").await.is_err(), "not for ever");
     }
 }

@@ -245,9 +245,9 @@ mod tests {
         let store = TrustStore { path: path.clone(), now: now.clone(), status: PinStatus::New };
         store.write().expect("it is written");
         store.write().expect("and written over");
-        let bytes = std::fs::read(&path).expect("it is there");
+        let bytes = std::fs::read(&path).expect("the file exists");
         assert_eq!(serde_json::from_slice::<PinnedFiles>(&bytes).expect("pins"), now);
-        let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+        let mode = |path: &Path| path.metadata().expect("the file exists").permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&home.path().join("pins"))), (0o600, 0o700));
         assert_eq!(std::fs::read_dir(home.path().join("pins")).expect("a directory").count(), 1);
     }

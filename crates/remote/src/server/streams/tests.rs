@@ -127,7 +127,7 @@ fn each_message_goes_to_its_stream() {
     check(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#, "connection");
     check(&answer(1, Some("b")), "connection");
     check(&answer(2, None), "a");
-    // That stream was never opened, so the client would not look for a response there.
+    // The stream of the session was never opened, so the client would not look for a response there.
     check(&answer(3, None), "connection");
     check(r#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, "a");
     check(&answer(77, Some("a")), "connection");

@@ -170,7 +170,7 @@ async fn only_pages_of_allowed_origins_may_read_responses() {
     )
     .await;
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
-    // The same for WebSocket, which has no preflight.
+    // A WebSocket has no preflight, so its origin is checked directly.
     assert_eq!(web(running.address, &[("origin", "https://evil.example")]).await.err(), Some(403));
     assert!(web(running.address, &[page]).await.is_ok());
 }

@@ -101,7 +101,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LONG, counted).await.expect("they are counted");
+    tokio::time::timeout(LONG, counted).await.expect("the unfinished messages are counted");
     drop((posting, client));
     let gone = async {
         while part.held() > 0 {

@@ -245,7 +245,7 @@ mod tests {
                 LogChange::Append(more) => file.extend(more),
                 LogChange::Replace(all) => file = all,
             }
-            let read = MemoryLog::parse(&file).expect("sound");
+            let read = MemoryLog::parse(&file).expect("an intact log");
             assert_eq!((read.notes.len(), &read), (3, &memory_log), "{policy:?}");
             assert_eq!(read.length, file.len());
         }
@@ -257,7 +257,7 @@ mod tests {
         let first = bytes(memory_log.add(&head(), vec![entry("a")], MemoryPolicy::AppendOnly));
         let LogChange::Append(more) = memory_log.add(&head(), vec![entry("b")], MemoryPolicy::AppendOnly)
         else {
-            panic!("it only grows")
+            panic!("the log is appended to, not replaced")
         };
         // The header is written once, unless it changes.
         assert_eq!(
@@ -273,7 +273,7 @@ mod tests {
     fn an_incomplete_line_is_ignored_and_a_changed_one_is_found() {
         let mut memory_log = MemoryLog::default();
         let file = bytes(memory_log.add(&head(), vec![entry("a"), entry("b")], MemoryPolicy::AppendOnly));
-        let torn = MemoryLog::parse(&file[..file.len() - 1]).expect("sound");
+        let torn = MemoryLog::parse(&file[..file.len() - 1]).expect("an intact log");
         assert_eq!(torn.notes.len(), 1);
         let text = String::from_utf8(file).expect("UTF-8");
         let check = |from: &str, to: &str, expected: LogCorruption| {

@@ -130,16 +130,16 @@ mod tests {
         for policy in ALL {
             let home = tempfile::tempdir().expect("a directory");
             let store = MemoryStore { path: home.path().join("memory/x/notes.jsonl") };
-            assert_eq!(store.read().expect("nothing").notes.len(), 0);
+            assert_eq!(store.read().expect("a missing file is an empty log").notes.len(), 0);
             for number in 1..4 {
                 let memory_log = store.add(&LogHeader::default(), vec![entry("a")], policy).expect("written");
                 assert_eq!(
-                    (memory_log.notes.len(), &store.read().expect("sound")),
+                    (memory_log.notes.len(), &store.read().expect("an intact log")),
                     (number, &memory_log),
                     "{policy:?}"
                 );
             }
-            let mode = store.path.metadata().expect("it is there").permissions().mode();
+            let mode = store.path.metadata().expect("the file exists").permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{policy:?}");
         }
     }
@@ -150,12 +150,13 @@ mod tests {
             let home = tempfile::tempdir().expect("a directory");
             let store = MemoryStore { path: home.path().join("notes.jsonl") };
             store.add(&LogHeader::default(), vec![entry("a")], policy).expect("written");
-            let text = std::fs::read_to_string(&store.path).expect("it is there").replace("\"a\"", "\"b\"");
-            std::fs::write(&store.path, &text).expect("it is ours");
+            let text =
+                std::fs::read_to_string(&store.path).expect("the file exists").replace("\"a\"", "\"b\"");
+            std::fs::write(&store.path, &text).expect("the file is writable");
             assert!(matches!(store.read(), Err(MemoryStoreError::Corrupt(_))));
             let added = store.add(&LogHeader::default(), vec![entry("c")], policy);
             assert!(matches!(added, Err(MemoryStoreError::Corrupt(_))), "{policy:?}");
-            assert_eq!(std::fs::read_to_string(&store.path).expect("it is there"), text);
+            assert_eq!(std::fs::read_to_string(&store.path).expect("the file exists"), text);
         }
     }
 
@@ -164,11 +165,11 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let store = MemoryStore { path: home.path().join("notes.jsonl") };
         store.add(&LogHeader::default(), vec![entry("a")], MemoryPolicy::AppendOnly).expect("written");
-        let mut file = OpenOptions::new().append(true).open(&store.path).expect("it is there");
-        file.write_all(b"{\"note\":{\"sai").expect("it is ours");
+        let mut file = OpenOptions::new().append(true).open(&store.path).expect("the file exists");
+        file.write_all(b"{\"note\":{\"sai").expect("the file is writable");
         let memory_log =
             store.add(&LogHeader::default(), vec![entry("b")], MemoryPolicy::AppendOnly).expect("written");
-        assert_eq!((memory_log.notes.len(), store.read().expect("sound").notes.len()), (2, 2));
+        assert_eq!((memory_log.notes.len(), store.read().expect("an intact log").notes.len()), (2, 2));
     }
 
     #[test]
@@ -176,7 +177,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let store = MemoryStore { path: home.path().join("notes.jsonl") };
         for policy in ALL {
-            let before = store.read().expect("sound").notes.len();
+            let before = store.read().expect("an intact log").notes.len();
             let others: Vec<_> = (0..4)
                 .map(|_| {
                     let store = store.clone();
@@ -186,7 +187,7 @@ mod tests {
                 })
                 .collect();
             others.into_iter().for_each(|other| drop(other.join().expect("alive")));
-            assert_eq!(store.read().expect("sound").notes.len(), before + 4, "{policy:?}");
+            assert_eq!(store.read().expect("an intact log").notes.len(), before + 4, "{policy:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use super::*;
 /// The example manifest, for which no point fails.
 fn manifest() -> LoadedManifest {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/governed");
-    let root = root.canonicalize().expect("it is there");
+    let root = root.canonicalize().expect("the file exists");
     let bundle =
         narrows_manifest::load(&root.join("ACP.md"), None).unwrap_or_else(|findings| panic!("{findings}"));
     LoadedManifest {
@@ -74,7 +74,7 @@ async fn failing(broken: Broken) -> Vec<u8> {
     if let Some(change) = broken.log {
         let text = std::fs::read_to_string(&path).expect("a log");
         let lines = change(text.lines().map(str::to_owned).collect());
-        std::fs::write(&path, lines.join("\n") + "\n").expect("it is ours");
+        std::fs::write(&path, lines.join("\n") + "\n").expect("the file is writable");
         observed = observed.with_log(&path).expect("it can be read");
     }
     let agent = broken.agent.as_ref().map_or_else(|| introduced(true), clone);
