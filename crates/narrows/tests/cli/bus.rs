@@ -90,7 +90,7 @@ fn a_socket_is_for_its_user_and_a_stale_one_is_replaced() {
     collide(&dir, bus.client(), bus.client());
     let admin = bus.admin.clone();
     bus.stop();
-    assert!(!path.exists() && !admin.exists(), "it takes its sockets along");
+    assert!(!path.exists() && !admin.exists(), "the bus removes its sockets");
     // A file that is not a socket belongs to another program.
     std::fs::write(&path, "precious").expect("a file");
     let told = dir.output_of(command(&dir, &args));
@@ -237,7 +237,7 @@ fn a_half_closed_client_gets_its_pending_responses() {
     peer.half_close();
     assert_eq!(peer.answer(&json!("last"))["result"]["stopReason"], "end_turn");
     assert_eq!(peer.agent_text(), "one two three");
-    assert_eq!(peer.next(), None, "then the bus closes too");
+    assert_eq!(peer.next(), None, "then the bus closes the connection");
     bus.stop();
 }
 

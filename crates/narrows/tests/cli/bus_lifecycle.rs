@@ -223,7 +223,7 @@ fn a_second_ctrl_c_exits_immediately() {
     bus.expect_text("(Ctrl-C again to exit now)");
     bus.signal(Signal::INT);
     assert_eq!(bus.wait().code, Some(130));
-    assert!(sockets.iter().all(|socket| !socket.exists()), "it takes its sockets along");
+    assert!(sockets.iter().all(|socket| !socket.exists()), "the bus removes its sockets");
 }
 
 #[test]

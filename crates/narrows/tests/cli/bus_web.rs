@@ -368,7 +368,7 @@ fn a_resumable_client_gets_the_request_again_and_its_turn_continues() {
     assert_eq!(again.call(&json!("r"), "_narrows/resume", &resume)["result"]["received"], 3);
     again.expect_request("session/request_permission");
     let question = again.others.last().expect("a question").clone();
-    assert_eq!(bus.state()["pending"], 1, "the turn has not noticed");
+    assert_eq!(bus.state()["pending"], 1, "the turn continues");
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
     again.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": outcome}));
     let answer = again.answer(&json!(2));

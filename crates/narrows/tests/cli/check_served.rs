@@ -226,7 +226,7 @@ fn impossible_approvals_are_reported() {
             .collect::<Vec<_>>()
             .join("\n")
     };
-    assert_eq!(warned(&governed), "", "whoever runs this owns the workspace, and may be the client");
+    assert_eq!(warned(&governed), "", "the owner of the workspace is an approver, and may be the client");
     governed.with_lead_quorum(1);
     assert_snapshot!(warned(&governed), @r#"
     warning: ws/policies/removing/POLICY.md:9:1: signers: this approval is impossible, so every action that needs it is denied: no approver or key is role "lead"
@@ -247,7 +247,7 @@ fn impossible_approvals_are_reported() {
             "decision: require-approval\nquorum: 2\nsigners: [{role: lead}, {userId: zoe}]",
         ),
     );
-    assert_eq!(warned(&governed), "", "zoe may be the client");
+    assert_eq!(warned(&governed), "", "zoe, an approver without a key, may be the client");
     // An invalid key does not count.
     governed.file(
         ".well-known/governance-keys.json",
@@ -369,8 +369,8 @@ fn all_errors_of_a_token_file_are_reported() {
     bus.toml: 1 pool, 1 listener
     who.toml: valid
     --- stderr ---
-    warning: bus.toml:4:10: there is no token, so nobody can come in: `narrows token new NAME --file who.toml` makes one
-    warning: who.toml:1:1: there is no token, so nobody can come in: `narrows token new NAME --file who.toml` makes one
+    warning: bus.toml:4:10: no client can connect without a token: `narrows token new NAME --file who.toml` creates one
+    warning: who.toml:1:1: no client can connect without a token: `narrows token new NAME --file who.toml` creates one
     --- exit 0 ---
     ");
     assert!(check(&["--strict", "who.toml"]).ends_with("--- exit 2 ---\n"));

@@ -24,7 +24,7 @@ const SERVE_WEB: &str = "crates/narrows/tests/cli/serve_web.rs";
 const ROWS: &[Row] = &[
     (
         "CB1",
-        "who comes in without a proof, and where others could",
+        "clients without a proven identity, and listeners that would admit them",
         &[
             (MATRIX, "every_route_is_refused_without_a_valid_token"),
             (MATRIX, "unsafe_listeners_are_not_bound"),
@@ -34,12 +34,12 @@ const ROWS: &[Row] = &[
     ),
     (
         "CB2",
-        "names that are made to lead here, and forms of other pages",
+        "DNS names that are made to resolve to this machine, and requests of other web pages",
         &[(MATRIX, "hosts"), (MATRIX, "only_pages_of_allowed_origins_may_read_responses")],
     ),
     (
         "CB3",
-        "a WebSocket of a browser; its token is a protocol and no ticket, and never in the address",
+        "a WebSocket of a browser: its token is in a subprotocol, and never in the URL",
         &[
             (MATRIX, "a_browser_sends_its_token_as_a_subprotocol"),
             (MATRIX, "other_paths_and_methods"),
@@ -48,7 +48,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "CB4",
-        "names of sessions, connections and cursors of others",
+        "ids of sessions and connections, and cursors, of other clients",
         &[
             (HOSTILE, "a_foreign_connection_is_indistinguishable_from_a_missing_one"),
             (RESUMED, "a_foreign_connection_cannot_be_resumed"),
@@ -63,12 +63,12 @@ const ROWS: &[Row] = &[
     ),
     (
         "CB6",
-        "answers to what somebody else was asked",
+        "answers to requests that another client got",
         &[(IDENTITIES, "no_client_answers_for_another_identity"), (SIM, "several_clients_on_one_session")],
     ),
     (
         "CB7",
-        "messages that are long, or grow",
+        "messages that are long, or expand when they are decompressed",
         &[
             (SOCKETS, "close_codes"),
             (HOSTILE, "nothing_is_compressed"),
@@ -80,7 +80,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "CB8",
-        "sockets that say nothing",
+        "sockets that send nothing",
         &[
             (MATRIX, "a_slow_request_head_times_out"),
             (MATRIX, "a_missing_body_times_out"),
@@ -91,12 +91,12 @@ const ROWS: &[Row] = &[
     ("CB9", "arrays of many messages", &[(SIM, "shared_by_all")]),
     (
         "CB10",
-        "sockets of this machine and other users",
+        "local sockets and other users of this machine",
         &[("crates/narrows/tests/cli/serve_listen.rs", "another_user_only_learns_how_to_authenticate")],
     ),
     (
         "F26",
-        "somebody who reads slowly, or not at all",
+        "a client that reads slowly, or not at all",
         &[
             (DRIVER, "a_reader_that_takes_nothing_is_disconnected"),
             (SOCKETS, "a_client_that_does_not_read_delays_no_other_and_is_closed"),
@@ -105,7 +105,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "F27",
-        "somebody who vanishes while asked for a permission",
+        "a client that is lost while it is asked for a permission",
         &[
             (BUS_WEB, "a_client_lost_during_a_request_has_its_turn_cancelled_and_its_session_kept"),
             (BUS_WEB, "a_resumable_client_gets_the_request_again_and_its_turn_continues"),
@@ -115,7 +115,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "F28",
-        "a peer that is gone without a word",
+        "a peer that vanishes without closing its socket",
         &[
             (SLOW, "a_dead_client_is_detected_in_time"),
             (SLOW, "the_kernel_gives_a_dead_socket_up_in_time"),
@@ -124,7 +124,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "F29",
-        "somebody who comes back with a cursor",
+        "a client that reconnects with a cursor",
         &[
             (REPLAY, "a_stream_that_is_cut_at_any_event_resumes_after_it"),
             (REPLAY, "messages_that_are_no_longer_kept_are_reported_as_a_gap"),
@@ -134,7 +134,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "F30",
-        "two who come back at once",
+        "two clients that resume one connection at the same time",
         &[
             (RESUMED, "of_two_concurrent_resumes_one_gets_everything_and_the_other_a_fence"),
             (RESUMED, "the_newest_socket_wins"),

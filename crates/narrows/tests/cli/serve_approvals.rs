@@ -221,7 +221,7 @@ fn signers_of_a_group_use_the_admin_socket() {
         governed.dir.output_beside_others(governed.approve(&[&id, "--socket", path, "--key", "ada.key"]));
     assert!(said.starts_with("approved: "), "{said}");
     assert!(running.finish().starts_with("allowed"));
-    assert!(!socket.exists(), "it goes with its process");
+    assert!(!socket.exists(), "the socket is removed with its process");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn a_valid_signature_approves_a_call() {
     let said = output(&governed, &[&id, "--key", "ada.key"]);
     assert!(said.starts_with("approved: kind:delete") && said.contains("--- exit 0 ---"), "{said}");
     assert_eq!(outcome(stdio), "allowed");
-    assert!(!socket.exists(), "it goes with its process");
+    assert!(!socket.exists(), "the socket is removed with its process");
     governed.actions();
     let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
     let file = call["signatures"][0].as_str().expect("a signature");

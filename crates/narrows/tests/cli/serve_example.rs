@@ -74,7 +74,7 @@ fn the_example_runs_and_its_log_verifies() {
     );
     assert!(
         told[0].contains("I have left the old notes where they are."),
-        "nobody could be asked: {}",
+        "without a user the request is denied: {}",
         told[0]
     );
     assert!(told[1].contains(": OK, ") && told[1].contains("--- exit 0 ---"), "{}", told[1]);

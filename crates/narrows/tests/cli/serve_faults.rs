@@ -139,7 +139,10 @@ fn an_unwritable_log_prevents_the_start() {
         said.contains("not serving: cannot write the audit log") && said.contains("--- exit 70 ---"),
         "{said}"
     );
-    assert!(!governed.dir.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
+    assert!(
+        !governed.dir.path().join("data/pins").exists(),
+        "the manifest is not trusted unless that is recorded"
+    );
 }
 
 #[test]
@@ -154,7 +157,10 @@ fn a_full_disk_prevents_the_start() {
     command.stdin(std::process::Stdio::null());
     let said = governed.dir.output_of(command);
     assert!(said.contains("the disk is full") && said.contains("--- exit 70 ---"), "{said}");
-    assert!(!governed.dir.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
+    assert!(
+        !governed.dir.path().join("data/pins").exists(),
+        "the manifest is not trusted unless that is recorded"
+    );
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn each_client_has_an_agent_and_all_are_in_one_log() {
     // Some clients disconnect themselves, and some are connected at the end.
     clients.truncate(2);
     bus.stop();
-    assert!(!socket.exists(), "it goes with its process");
+    assert!(!socket.exists(), "the socket is removed with its process");
     let actions = governed.actions();
     let count = |wanted: &str| actions.iter().filter(|action| *action == wanted).count();
     assert_eq!(

@@ -63,7 +63,7 @@ fn point_26_the_identity_of_the_upgrade_is_that_of_the_gate() {
     {
         assert_eq!(Peer::web(&bus.at[0], &wrong).err(), Some(401), "{wrong:?}");
     }
-    assert!(governed.dir.alive().len() <= before, "nothing is started for nobody");
+    assert!(governed.dir.alive().len() <= before, "no agent is started for unauthenticated clients");
     for (token, name, allowed) in [(&tokens[0], "reader", true), (&tokens[1], "writer", false)] {
         let mut peer = Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))])
             .expect("the connection is accepted");
@@ -87,7 +87,7 @@ fn point_26_the_identity_of_the_upgrade_is_that_of_the_gate() {
     }
     let strangers = entries.iter().filter(|entry| !about(entry, "identity").starts_with("token:"));
     let actions: Vec<_> = strangers.map(|entry| entry["action"].clone()).collect();
-    assert_eq!(actions, ["manifest.pinned"], "everything else is somebody's");
+    assert_eq!(actions, ["manifest.pinned"], "all other entries belong to an identity");
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn a_client_over_the_limit_gets_a_retry_answer() {
     let mut third = client(&bus, &carol);
     third.request(&json!(0), "initialize", &json!({"protocolVersion": 1}));
     assert_eq!(third.answer(&json!(0))["error"]["data"]["condition"], "backpressure");
-    assert_eq!(third.closed(), Some(1013), "there is no room for anybody");
+    assert_eq!(third.closed(), Some(1013), "all slots are taken");
     drop(first);
     governed.dir.wait_for(|| {
         let proof = format!("Bearer {carol}");
@@ -297,7 +297,7 @@ fn a_certificate_identifies_its_client() {
     };
     let refused = post(&[]);
     assert!(!refused.contains("200 OK"), "{refused}");
-    assert!(governed.dir.alive().len() <= before, "nothing is started for nobody");
+    assert!(governed.dir.alive().len() <= before, "no agent is started for unauthenticated clients");
     let answer = post(&["--cert", "client.pem", "--key", "client.key"]);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("cert:laptop"), "{answer}");
     bus.stop();
@@ -339,7 +339,7 @@ fn http_is_spoken_on_the_same_port() {
     };
     let refused = post("");
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
-    assert!(governed.dir.alive().len() <= before, "nothing is started for nobody");
+    assert!(governed.dir.alive().len() <= before, "no agent is started for unauthenticated clients");
     let answer = post(&format!("Authorization: Bearer {token}\r\n"));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"operator\":\"tidy\""), "{answer}");
     bus.stop();

@@ -155,7 +155,11 @@ mod tests {
         assert_eq!(asked.as_deref().map(text), expected);
         if let Some(asked) = asked {
             assert!(asks(&View::parse(&asked)));
-            assert_eq!(ask(&asked).as_ref(), Some(&asked), "a repetition changes nothing");
+            assert_eq!(
+                ask(&asked).as_ref(),
+                Some(&asked),
+                "a second request for the capability changes nothing"
+            );
             let before = forget_asked(&asked).unwrap();
             if !line.contains("\"_meta\":{}") {
                 assert_eq!(text(&before), line);

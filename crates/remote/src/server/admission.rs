@@ -255,7 +255,7 @@ mod tests {
         drop((detached, held));
         let mut both = both.map(|slot| AdmittedClient::new(slot, Credential::default(), 0));
         assert!(both.iter_mut().all(AdmittedClient::claim), "the slots are free");
-        assert!(both[0].claim() && quota.enter(named("a")).is_none(), "a repetition changes nothing");
+        assert!(both[0].claim() && quota.enter(named("a")).is_none(), "a second claim changes nothing");
         drop(both);
         assert!(claimed_client(&quota, named("a")).is_some());
     }

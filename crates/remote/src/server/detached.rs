@@ -94,6 +94,6 @@ mod tests {
         assert!(all.end_one(Some("b"), &[]));
         kept[0].ended().await;
         drop(kept);
-        assert!(!all.end_one(None, &[]), "they are removed");
+        assert!(!all.end_one(None, &[]), "all connections were removed");
     }
 }

@@ -114,7 +114,7 @@ pub(super) fn token_findings(
         let (asked, pos) = asked.unwrap_or_else(|| (display_path(path), SourcePos::START));
         let file = path.display();
         let what = format!(
-            "there is no token, so nobody can come in: `narrows token new NAME --file {file}` makes one"
+            "no client can connect without a token: `narrows token new NAME --file {file}` creates one"
         );
         warnings.push(Finding::warning(asked, pos, what));
     }

@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(holders(&keys), Err(KeysError::Changed), "{ring}");
         }
         files.write(KEYS, &whole);
-        assert_eq!(holders(&keys).expect("keys").len(), 2, "they are as they were");
+        assert_eq!(holders(&keys).expect("keys").len(), 2, "the keys are unchanged");
         files.write(REVOKED, &json!({"revoked": [files.ada]}));
         assert_eq!(holders(&keys).expect("keys"), ["user:bob"]);
         files.write(REVOKED, &json!([]));

@@ -168,7 +168,7 @@ mod tests {
     fn owners_are_shared_by_processes_and_survive_a_restart() {
         let home = tempfile::tempdir().expect("a directory");
         let (first, second) = (index(home.path()), index(home.path()));
-        assert!(!first.is_owner("user:ada", "s"), "what nobody has made is nobody's");
+        assert!(!first.is_owner("user:ada", "s"), "an unknown session has no owner");
         first.set_owner("user:ada", "s").expect("the owner is stored");
         first.set_owner("user:ada", "s").expect("once");
         for index in [&first, &second, &index(home.path())] {

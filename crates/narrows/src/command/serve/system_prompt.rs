@@ -33,8 +33,8 @@ fn render(operator: &Operator, skills: &[Skill], is_governed: bool) -> String {
              refused, say so and do not look for a way around it.",
         );
         text.push_str(match governance.as_ref().map(|binding| binding.autonomy) {
-            Some(Autonomy::Supervised) => " Whatever changes something needs somebody's approval.\n",
-            Some(Autonomy::Gated) => " Every turn needs somebody's approval.\n",
+            Some(Autonomy::Supervised) => " Every action that changes something needs a person's approval.\n",
+            Some(Autonomy::Gated) => " Every turn needs a person's approval.\n",
             Some(Autonomy::Autonomous) | None => "\n",
         });
     }
@@ -85,7 +85,7 @@ mod tests {
 
         # Governance
 
-        Every call of a tool is decided by policies before it is made, and recorded. If one is refused, say so and do not look for a way around it. Whatever changes something needs somebody's approval.
+        Every call of a tool is decided by policies before it is made, and recorded. If one is refused, say so and do not look for a way around it. Every action that changes something needs a person's approval.
         ");
         let bare = render(&operator, &[], false);
         assert!(!bare.contains("# Skills") && !bare.contains("# Governance"), "{bare}");

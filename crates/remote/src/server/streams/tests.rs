@@ -199,7 +199,7 @@ fn a_stream_has_one_reader_and_a_returning_reader_wins() {
     let (second, _) = streams.open(None, Some(0)).unwrap();
     assert_eq!(streams.next(None, first, Instant::now(), Waker::noop()), Next::Replaced);
     streams.close(None, first);
-    assert_eq!(streams.open(None, None), Err(OpenFault::Taken), "the second still reads");
+    assert_eq!(streams.open(None, None), Err(OpenFault::Taken), "the second reader still has the stream");
     streams.close(None, second);
     assert!(streams.open(None, None).is_ok());
 }

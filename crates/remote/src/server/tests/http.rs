@@ -124,7 +124,7 @@ async fn every_status_of_a_post() {
             .await,
         400
     );
-    assert_eq!(status(&[JSON, connection, session, session], &prompt).await, 400, "two headers");
+    assert_eq!(status(&[JSON, connection, session, session], &prompt).await, 400, "a duplicate header");
     assert_eq!(status(&[JSON, connection], &"x".repeat(1001)).await, 413);
     for (body, code) in [
         ("", -32700),

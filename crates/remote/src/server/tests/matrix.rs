@@ -235,7 +235,7 @@ async fn wrong_tokens_are_locked_out_and_a_valid_one_never_is() {
     assert_eq!(locked.status, 429);
     assert!(locked.header("retry-after").is_some());
     assert_eq!(post(&second).await.status, 200, "it is valid, though it was never used");
-    assert_eq!(post("nrw_other").await.status, 429, "wrong ones are still refused");
+    assert_eq!(post("nrw_other").await.status, 429, "wrong tokens are still refused");
     assert_eq!(post(&token).await.status, 200);
     assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 401, "no token was sent");
 }
@@ -400,7 +400,7 @@ async fn a_head_that_does_not_end_is_refused() {
     let long = "x".repeat(9 << 10);
     for (address, expected) in [(running.address, 415), (with_token.address, 431)] {
         let mut reader = Reader::send(address, "POST", "/acp", &[("x-long", &long)], "").await;
-        assert_eq!(reader.head().await.status, expected, "unknown clients may send less");
+        assert_eq!(reader.head().await.status, expected, "unauthenticated clients have a lower limit");
     }
     let many: Vec<(String, &str)> = (0..200).map(|number| (format!("x-{number}"), "y")).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (&**name, *value)).collect();

@@ -82,7 +82,7 @@ async fn failing(broken: Broken) -> Vec<u8> {
     let foreign_user = broken
         .foreign_user
         .clone()
-        .unwrap_or_else(|| ForeignUserResult::NotTried("nobody is there".to_owned()));
+        .unwrap_or_else(|| ForeignUserResult::NotTried("no other user".to_owned()));
     let points = test.evaluate(&observed, &agent, gates, &foreign_user, &broken.changed_files);
     assert_eq!(points.len(), 30);
     let fails = |point: &&Point| point.outcome.verdict == PointStatus::Fail;
