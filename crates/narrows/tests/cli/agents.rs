@@ -131,7 +131,7 @@ fn a_probe_lists_capabilities() {
     assert_snapshot!(probe(&dir, "mine", &["--config", "c.toml"]), @"
     agent     mine 7
     protocol  ACP version 1
-    can       resume sessions, list sessions, close sessions, delete sessions, see images, hear audio, take files with the prompt, start MCP servers
+    can       resume sessions, list sessions, close sessions, delete sessions, see images, hear audio, accept files with the prompt, start MCP servers
     cannot    load sessions, fork sessions, work in several directories, use MCP servers over HTTP, use MCP servers over SSE, use MCP servers of the client, log out
     session   could be opened
     modes     code (now), plan
@@ -177,14 +177,14 @@ fn a_probe_never_logs_in() {
     let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"Authentication required"}}"#;
     let agent = scripted(&dir, &[&hello, refusal, "{}"]);
     assert_snapshot!(probe(&dir, &agent, &[]), @"
-    agent     sh, which does not say who it is
+    agent     sh, which does not report its name
     protocol  ACP version 1
     can       start MCP servers
-    cannot    resume sessions, load sessions, list sessions, fork sessions, close sessions, delete sessions, work in several directories, see images, hear audio, take files with the prompt, use MCP servers over HTTP, use MCP servers over SSE, use MCP servers of the client, log out
+    cannot    resume sessions, load sessions, list sessions, fork sessions, close sessions, delete sessions, work in several directories, see images, hear audio, accept files with the prompt, use MCP servers over HTTP, use MCP servers over SSE, use MCP servers of the client, log out
     login     A key, by NARROWS_TEST_MARK, set here
               Another, by NOT_SET, not set here
               The web, by the agent itself: Opens a browser
-              By hand, by starting it in a terminal, with login behind its command
+              By hand, by starting it in a terminal, with login after its command
     session   login needed
     --- exit 0 ---
     ");
@@ -203,10 +203,10 @@ fn older_agent_formats_are_shown() {
         {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"available_commands_update","availableCommands":[{"name":"plan","description":"Make a plan","input":{"hint":"what for"}},{"name":"clear","description":"Forget \u001b[2J everything"}]}}}"#;
     let agent = scripted(&dir, &[HELLO, session]);
     assert_snapshot!(probe(&dir, &agent, &[]), @r"
-    agent     sh, which does not say who it is
+    agent     sh, which does not report its name
     protocol  ACP version 1
     can       start MCP servers
-    cannot    resume sessions, load sessions, list sessions, fork sessions, close sessions, delete sessions, work in several directories, see images, hear audio, take files with the prompt, use MCP servers over HTTP, use MCP servers over SSE, use MCP servers of the client, log out
+    cannot    resume sessions, load sessions, list sessions, fork sessions, close sessions, delete sessions, work in several directories, see images, hear audio, accept files with the prompt, use MCP servers over HTTP, use MCP servers over SSE, use MCP servers of the client, log out
     session   could be opened
     models    small, big (now)
     modes     ask (now), code
@@ -224,10 +224,10 @@ fn an_agent_without_sessions_is_described() {
     let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no room"}}"#;
     let agent = scripted(&dir, &[HELLO, refusal]);
     assert_snapshot!(probe(&dir, &agent, &[]), @"
-    agent     sh, which does not say who it is
+    agent     sh, which does not report its name
     protocol  ACP version 1
     can       start MCP servers
-    cannot    resume sessions, load sessions, list sessions, fork sessions, close sessions, delete sessions, work in several directories, see images, hear audio, take files with the prompt, use MCP servers over HTTP, use MCP servers over SSE, use MCP servers of the client, log out
+    cannot    resume sessions, load sessions, list sessions, fork sessions, close sessions, delete sessions, work in several directories, see images, hear audio, accept files with the prompt, use MCP servers over HTTP, use MCP servers over SSE, use MCP servers of the client, log out
     session   could not be opened
     --- stderr ---
     error: the agent answered `session/new` with an error

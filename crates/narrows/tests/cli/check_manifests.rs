@@ -84,7 +84,7 @@ fn a_directory_is_checked_as_a_whole() {
     // The file alone is valid, but a file that it refers to is missing.
     let dir = notes(&[("ACP.md", ACP), ("GOVERNANCE.md", GOVERNANCE)]);
     assert_snapshot!(check(&dir, &["notes/ACP.md", "notes"]), @"
-    notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
+    notes/ACP.md: valid by itself; the files that it refers to were not checked: narrows check notes
     notes/GOVERNANCE.md: valid
     --- stderr ---
     error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be read: no such file
@@ -108,7 +108,7 @@ fn warnings_are_errors_with_strict() {
     let other = ACP.replace("name: notes", "name: other");
     let dir = notes(&[("ACP.md", &other)]);
     assert_snapshot!(check(&dir, &["notes/ACP.md"]), @"
-    notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
+    notes/ACP.md: valid by itself; the files that it refers to were not checked: narrows check notes
     --- stderr ---
     warning: notes/ACP.md:2:7: name: the name differs from its directory or file, `notes`
     hint: write name: notes, or move the file
@@ -135,7 +135,7 @@ fn a_name_is_known_from_within_its_directory() {
     let mut command = dir.narrows(["check", "ACP.md"]);
     command.current_dir(dir.path().join("notes"));
     assert_snapshot!(dir.output_of(command), @"
-    ACP.md: valid by itself; what it leads to was not looked at: narrows check .
+    ACP.md: valid by itself; the files that it refers to were not checked: narrows check .
     --- exit 0 ---
     ");
 }

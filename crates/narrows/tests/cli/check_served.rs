@@ -328,7 +328,7 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
     ");
     governed.dir.file("who.toml", "[[identity]]\nwho = \"token:a\"\n");
     let told = check(&governed, &["bus.toml"]);
-    let warning = "who.toml:2:7: who = \"token:a\" never comes over a bus: write \"bus:token:a\" for who shows it to the bus\n";
+    let warning = "who.toml:2:7: who = \"token:a\" never matches behind a bus: write \"bus:token:a\" for a client that shows it to the bus\n";
     assert!(told.contains(warning) && told.ends_with("--- exit 0 ---\n"), "{told}");
     let tokens = std::fs::read_to_string(governed.dir.path().join("tokens.toml")).expect("the file exists");
     governed.dir.file("tokens.toml", &tokens.replace("kind:read", "kind:exec"));

@@ -16,7 +16,7 @@ pub(super) fn rows(can: &AgentCan) -> [Row; 15] {
         ("additionalDirectories", "work in several directories", can.additional_directories),
         ("image", "see images", can.image),
         ("audio", "hear audio", can.audio),
-        ("embeddedContext", "take files with the prompt", can.embedded_context),
+        ("embeddedContext", "accept files with the prompt", can.embedded_context),
         ("mcpStdio", "start MCP servers", can.mcp_stdio),
         ("mcpHttp", "use MCP servers over HTTP", can.mcp_http),
         ("mcpSse", "use MCP servers over SSE", can.mcp_sse),

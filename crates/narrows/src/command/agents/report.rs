@@ -103,7 +103,7 @@ impl Report {
         let mut put = |label: &str, words: &str| _ = writeln!(text, "{label:<10}{words}");
         match &self.info {
             Some(Info { name, version }) => put("agent", &format!("{} {}", line(name), line(version))),
-            None => put("agent", &format!("{}, which does not say who it is", line(&self.name))),
+            None => put("agent", &format!("{}, which does not report its name", line(&self.name))),
         }
         if let Some(protocol) = self.protocol {
             put("protocol", &format!("ACP version {protocol}"));
@@ -164,7 +164,7 @@ fn login_words(login: &Login) -> String {
             "by starting it in a terminal".to_owned()
         }
         LoginKind::Terminal { arguments } => {
-            format!("by starting it in a terminal, with {} behind its command", arguments.join(" "))
+            format!("by starting it in a terminal, with {} after its command", arguments.join(" "))
         }
         LoginKind::Other => "in a way that is not known here".to_owned(),
     };

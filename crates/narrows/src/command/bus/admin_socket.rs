@@ -95,7 +95,10 @@ mod tests {
         assert!(running(&path("none")).unwrap().is_empty());
         drop(UnixListener::bind(path("admin-1.sock")).unwrap());
         let _stranger = UnixListener::bind(path("other.sock")).unwrap();
-        assert!(running(directory.path()).unwrap().is_empty(), "one is dead, one is no bus");
+        assert!(
+            running(directory.path()).unwrap().is_empty(),
+            "one process has ended, and one file is not an admin socket"
+        );
         let _usual = UnixListener::bind(path(DEFAULT_NAME)).unwrap();
         let _second = UnixListener::bind(path("admin-2.sock")).unwrap();
         assert_eq!(running(directory.path()).unwrap(), [path("admin-2.sock"), path(DEFAULT_NAME)]);

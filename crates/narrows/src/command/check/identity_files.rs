@@ -92,7 +92,8 @@ pub(super) fn identity_warnings(config: &Config) -> Vec<Finding> {
         let strange = identities::unknown_to_bus(path).into_iter();
         strange.map(move |(who, pos)| {
             let what = format!(
-                "who = {who:?} never comes over a bus: write \"bus:{who}\" for who shows it to the bus"
+                "who = {who:?} never matches behind a bus: write \"bus:{who}\" for a client that shows \
+                 it to the bus"
             );
             Finding::warning(display_path(path), pos, what)
         })

@@ -113,7 +113,7 @@ fn print_findings(path: &Path, findings: &Findings, unfollowed: bool) -> Result<
     if unfollowed {
         let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
         told.push_str(&format!(
-            " by itself; what it leads to was not looked at: narrows check {}",
+            " by itself; the files that it refers to were not checked: narrows check {}",
             above.display()
         ));
     }

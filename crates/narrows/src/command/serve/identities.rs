@@ -394,7 +394,7 @@ mod tests {
             let who = who.expect("it was shown");
             let all = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
             assert_eq!((who.id.as_str(), who.scopes, who.narrowed), ("token:a", expected.map(all), narrowed));
-            assert!(who.roles.is_empty(), "a name on a token is no user of this machine");
+            assert!(who.roles.is_empty(), "a token with the name of a user has no roles of that user");
         };
         check("", None);
         check("[[identity]]\nwho = 'token:b'\nscopes = []\n", None);

@@ -235,7 +235,7 @@ mod tests {
             .expect("the bounds can be merged");
         assert!(fewer.mounts.iter().all(|mount| !mount.writable) && fewer.mounts.len() == 2, "{fewer:?}");
         assert_eq!(fewer.cwd, Path::new("/w/docs"));
-        assert!(fewer.egress.is_empty(), "an empty list is none");
+        assert!(fewer.egress.is_empty(), "an empty list allows no host");
     }
 
     #[test]
