@@ -61,10 +61,10 @@ pub(crate) const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 pub(crate) const HOME: &str = "HOME";
 
-/// Replaces the git settings in the home directory.
+/// The variable that replaces the git settings in the home directory.
 const GIT_GLOBAL: &str = "GIT_CONFIG_GLOBAL";
 
-/// Replaces the git settings of the system.
+/// The variable that replaces the git settings of the system.
 const GIT_SYSTEM: &str = "GIT_CONFIG_SYSTEM";
 
 /// All variables with descriptions, for the help and `docs/reference/environment.md`.

@@ -233,8 +233,8 @@ const NOT_AN_AGENT_HINT: &str =
 
 pub(super) const RETRY_LATER_HINT: &str = "the agent reports a temporary error; try again later";
 
-/// Returns a hint that a retry may work, with the reporter of the error and the delay. Only a bus, or another
-/// narrows, reports a condition.
+/// Returns the hint that a retry may work, with the delay if it is known. A condition means that a bus, or
+/// another narrows, reports the error, and not the agent itself.
 fn retry_hint(data: Option<&serde_json::Value>) -> String {
     let of = |key: &str| data.and_then(|data| data.get(key));
     match (of("condition"), of("retryAfterMs").and_then(serde_json::Value::as_u64)) {

@@ -1,4 +1,4 @@
-//! The configured agents, and if they can be started.
+//! Lists the configured agents, and checks if they can be started.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

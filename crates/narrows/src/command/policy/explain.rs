@@ -21,7 +21,7 @@ pub(super) fn execute(args: &Explain) -> Result<ExitCode, Failure> {
     let is_followed = follow_links(&mut action, &here, &evaluator.files).is_ok();
     let mut explanation = evaluator.policy.explain(&action, &evaluator.request_context());
     if !is_followed {
-        // The target of the path is unknown, so the request is not allowed whatever the rules say.
+        // The target of the path is unknown, so the decision is at least `ask`, whatever the rules say.
         explanation.decision.verdict = explanation.decision.verdict.max(Verdict::Ask);
     }
     let outside = outside(&args.wanted.path, &action, &evaluator);

@@ -16,7 +16,7 @@ const MCP_METHOD: &str = "mcp/message";
 pub(super) fn decide(evaluator: &Evaluator, asked: &PermissionRequested) -> Option<Decision> {
     let mut decision = evaluator.policy.decide(&action(asked)?, &evaluator.request_context());
     if asked.truncated || asked.problem.is_some() {
-        // An unreadable path cannot be judged, so the request is not allowed whatever the rules say.
+        // An unreadable path cannot be judged, so the decision is at least `ask`, whatever the rules say.
         decision.verdict = decision.verdict.max(Verdict::Ask);
     }
     Some(decision)

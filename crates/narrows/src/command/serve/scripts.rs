@@ -14,7 +14,7 @@ pub(super) struct Scripts(BTreeMap<PathBuf, Script>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Script {
-    /// Shows without reading the file that it is unchanged.
+    /// Shows that the file is unchanged, without reading it.
     stamp: FileStamp,
     digest: String,
 }
