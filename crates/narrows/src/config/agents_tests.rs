@@ -17,7 +17,7 @@ fn parse(text: &str) -> Result<Vec<AgentEntry>, ConfigError> {
 }
 
 #[track_caller]
-fn only(text: &str) -> AgentEntry {
+fn only_agent(text: &str) -> AgentEntry {
     let [entry] = <[AgentEntry; 1]>::try_from(parse(text).expect(text)).expect("one agent");
     entry
 }
@@ -87,7 +87,7 @@ silence_timeout = "0"
 fn a_command_is_a_list_or_a_text_with_shell_quotes() {
     #[track_caller]
     fn check(command: &str, expected: &[&str]) {
-        let entry = only(&format!("[agents.a]\ncommand = {command}"));
+        let entry = only_agent(&format!("[agents.a]\ncommand = {command}"));
         assert_eq!(entry.command, texts(expected), "{command}");
     }
     check("'a'", &["a"]);
@@ -107,7 +107,7 @@ fn pass_env_implies_a_clean_environment() {
         ("clean_env = true", true),
         ("clean_env = false\npass-env = ['A']", false),
     ] {
-        let entry = only(&format!("[agents.a]\ncommand = 'a'\n{settings}"));
+        let entry = only_agent(&format!("[agents.a]\ncommand = 'a'\n{settings}"));
         assert_eq!(entry.clean_env, clean, "{settings}");
     }
 }

@@ -229,7 +229,7 @@ fn the_six_variables_configure_the_request() {
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
     assert_eq!(stdio.agent_text(), "Hello world");
     assert_eq!(stdio.end().status.code(), Some(0));
-    let seen = asked(&server);
+    let seen = first_request(&server);
     assert_eq!(seen.path, "/v1/chat/completions");
     assert_eq!(seen.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
     assert_eq!((&seen.body["model"], &seen.body["temperature"]), (&json!("second"), &json!(0.5)));
@@ -238,7 +238,7 @@ fn the_six_variables_configure_the_request() {
     assert_eq!(seen.messages()[1], json!({"role": "user", "content": "Hi"}));
 }
 
-fn asked(server: &ModelServer) -> narrows_testkit::model::Seen {
+fn first_request(server: &ModelServer) -> narrows_testkit::model::Seen {
     server.seen().into_iter().find(|seen| seen.method == "POST").expect("the model was asked")
 }
 
@@ -252,7 +252,7 @@ fn an_empty_key_is_not_sent() {
     let session = stdio.session(&json!([]));
     stdio.prompt(&session, "Hi");
     stdio.end();
-    let seen = asked(&server);
+    let seen = first_request(&server);
     assert_eq!((seen.header("authorization"), seen.header("api-key")), (None, None));
 }
 
@@ -274,7 +274,7 @@ fn flags_and_file_configure_the_request() {
     stdio.prompt(&session, "Hi");
     let ended = stdio.end();
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
-    let seen = asked(&server);
+    let seen = first_request(&server);
     assert_eq!((seen.header("x-a"), seen.header("x-b")), (Some("1"), Some("3")));
     assert_eq!(seen.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
     assert_eq!(seen.query, "v=1&w=2");

@@ -56,7 +56,7 @@ fn call(session: &str, tool: &str, decision: Decision) -> Event {
     }
 }
 
-fn begun(session: &str) -> Event {
+fn session_event(session: &str) -> Event {
     Event {
         actor: Actor { id: "operator:notes\u{1b}[2J".into(), role: None },
         action: "operator.invoked".into(),
@@ -69,7 +69,9 @@ fn begun(session: &str) -> Event {
 fn dir() -> TestDir {
     let dir = TestDir::new();
     let log = open(&dir, 1 << 20);
-    for event in [begun("s1"), call("s1", "append", Decision::Allow), call("s2", "delete", Decision::Deny)] {
+    for event in
+        [session_event("s1"), call("s1", "append", Decision::Allow), call("s2", "delete", Decision::Deny)]
+    {
         log.append(event).wait().expect("written");
     }
     log.close();
@@ -241,14 +243,14 @@ fn a_pipe_is_refused_as_a_log_without_waiting() {
 fn a_log_is_followed() {
     let dir = TestDir::new();
     let log = open(&dir, 700);
-    log.append(begun("s0")).wait().expect("written");
+    log.append(session_event("s0")).wait().expect("written");
     let mut command = dir.narrows(["audit", "show", "audit", "--follow"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     for number in 0..6 {
         let line = lines.next().expect("a line").expect("readable");
         assert!(line.contains(&format!("session s{number}")), "{line}");
-        log.append(begun(&format!("s{}", number + 1))).wait().expect("written");
+        log.append(session_event(&format!("s{}", number + 1))).wait().expect("written");
     }
     child.kill().expect("a child process");
     child.wait().expect("a child process");
@@ -295,7 +297,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
 
     // The head is found in a log with one more entry, but not in one that lost two entries.
     let log = open(&dir, 1 << 20);
-    log.append(begun("s3")).wait().expect("written");
+    log.append(session_event("s3")).wait().expect("written");
     log.close();
     assert!(against(&[]).contains("4 entries"), "{}", against(&[]));
     let text = std::fs::read_to_string(file(&dir)).expect("readable");
@@ -309,7 +311,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     ");
     let log = open(&dir, 1 << 20);
     for session in ["s1", "s2", "s3"] {
-        log.append(begun(session)).wait().expect("written");
+        log.append(session_event(session)).wait().expect("written");
     }
     log.close();
     assert_snapshot!(against(&[]), @"
@@ -321,7 +323,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     std::fs::remove_file(file(&dir)).expect("removed");
     let log = open(&dir, 1 << 20);
     for session in ["s2", "s2", "s3"] {
-        log.append(begun(session)).wait().expect("written");
+        log.append(session_event(session)).wait().expect("written");
     }
     log.close();
     assert_snapshot!(against(&[]), @"

@@ -14,7 +14,7 @@ const OTHER: u32 = 65_534;
 
 /// Connects as another user and returns what it receives; `None` if this test cannot become another user.
 #[expect(clippy::print_stdout, reason = "a test that cannot be run here says so")]
-fn as_other(address: &str, sent: &str) -> Option<String> {
+fn exchange_as_other_user(address: &str, sent: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can start a process of another user");
         return None;
@@ -73,16 +73,17 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     let admin = bus.expect_text("admin API listening on http://");
     let address = |url: &str| url.split('/').nth(2).expect("an address").to_owned();
     let (tcp, web) = (address(&bus.at[0]), address(&bus.at[1]));
-    let Some(heard) = as_other(&tcp, r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}\n"#)
+    let Some(heard) =
+        exchange_as_other_user(&tcp, r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}\n"#)
     else {
         return;
     };
     assert!(heard.contains("only the user of this bus may connect"), "{heard}");
     let upgrade = r"GET /acp HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
-    let heard = as_other(&web, upgrade).expect("this process could become the user before");
+    let heard = exchange_as_other_user(&web, upgrade).expect("this process could become the user before");
     assert!(heard.starts_with("HTTP/1.1 403 ") && heard.contains("only the user of this bus"), "{heard}");
     let status = r"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    let heard = as_other(&admin, status).expect("this process could become the user before");
+    let heard = exchange_as_other_user(&admin, status).expect("this process could become the user before");
     assert!(heard.starts_with("HTTP/1.1 403 ") && heard.contains("only the user of this bus"), "{heard}");
     // The user of the bus is served on all of them.
     bus.client_at(0).session(&dir);

@@ -329,7 +329,7 @@ fn asking<'a>(dir: &'a TestDir, limits: &str) -> Bus<'a> {
 
 /// Returns a client that waits for the end of a turn with a permission request, the id of its resumable connection,
 /// and the number of messages it received.
-fn asked(bus: &Bus<'_>, dir: &TestDir, meta: &Value) -> (Peer, Value, usize) {
+fn client_with_request(bus: &Bus<'_>, dir: &TestDir, meta: &Value) -> (Peer, Value, usize) {
     let mut peer = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
     let answer = peer.call(&json!(0), "initialize", &params);
@@ -347,7 +347,7 @@ fn a_client_lost_during_a_request_has_its_turn_cancelled_and_its_session_kept() 
     let dir = TestDir::new();
     let bus = asking(&dir, "");
     bus.wait_for_workers(1);
-    let (peer, connection, _) = asked(&bus, &dir, &json!({}));
+    let (peer, connection, _) = client_with_request(&bus, &dir, &json!({}));
     assert!(connection.is_null());
     drop(peer);
     bus.wait_for(|state| state["clients"] == 0 && state["pending"] == 0);
@@ -360,7 +360,7 @@ fn a_resumable_client_gets_the_request_again_and_its_turn_continues() {
     let dir = TestDir::new();
     let bus = asking(&dir, "");
     bus.wait_for_workers(1);
-    let (peer, connection, heard) = asked(&bus, &dir, &json!({"narrows": {"resume": 1}}));
+    let (peer, connection, heard) = client_with_request(&bus, &dir, &json!({"narrows": {"resume": 1}}));
     drop(peer);
     // As if the request of the agent had been lost on the way.
     let mut again = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");
@@ -384,7 +384,7 @@ fn a_resumable_client_is_closed_after_its_grace_period() {
     let dir = TestDir::new();
     let bus = asking(&dir, "[limits]\nreplay_time = \"1s\"\n");
     bus.wait_for_workers(1);
-    let (peer, connection, heard) = asked(&bus, &dir, &json!({"narrows": {"resume": 1}}));
+    let (peer, connection, heard) = client_with_request(&bus, &dir, &json!({"narrows": {"resume": 1}}));
     drop(peer);
     bus.wait_for(|state| state["clients"] == 0 && state["pending"] == 0);
     let mut late = Peer::web(&bus.at[0], &[]).expect("the connection is accepted");

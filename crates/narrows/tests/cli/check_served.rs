@@ -10,9 +10,9 @@ fn check(governed: &Governed, args: &[&str]) -> String {
     governed.dir.output_of(governed.dir.narrows(["check"].iter().chain(args)))
 }
 
-/// Compares the lines with this word that both commands print, without those of only one.
+/// Returns the errors and hints with this word, which `check` and `serve` must print alike.
 #[track_caller]
-fn both(governed: &Governed, word: &str) -> String {
+fn shared_lines(governed: &Governed, word: &str) -> String {
     let is_about =
         |line: &&str| line.contains(word) && (line.starts_with("error:") || line.starts_with("hint:"));
     let lines = |told: String| -> Vec<String> { told.lines().filter(is_about).map(str::to_owned).collect() };
@@ -47,16 +47,16 @@ fn sandboxed(more: &str, sandbox: &str) -> Governed {
 
 #[test]
 fn impossible_sandboxes_are_reported() {
-    assert_snapshot!(both(&sandboxed("", "read_only: true\n"), "error:"), @"
+    assert_snapshot!(shared_lines(&sandboxed("", "read_only: true\n"), "error:"), @"
     error: ws/ACP.md:13:5: metadata.aip44.sandbox: cannot enforce read_only of SANDBOX.md on this machine: a read-only sandbox cannot run programs, and the agent is a program (sandbox_read_only)
     ");
     let terminal = "    capabilities: {client: {terminal: true}}\n";
-    assert_snapshot!(both(&sandboxed(terminal, ""), "error:"), @"
+    assert_snapshot!(shared_lines(&sandboxed(terminal, ""), "error:"), @"
     error: ws/ACP.md:14:39: metadata.aip44.capabilities.client.terminal: the tier sandboxed has no terminal: commands would run in the client, outside the sandbox
     ");
     let governed = sandboxed("", "network: {egress: [example.com]}\nenv: {passthrough: [KEY]}\n");
     agent_cli(&governed, "{provider: local, config: {}}");
-    assert_snapshot!(both(&governed, ""), @"
+    assert_snapshot!(shared_lines(&governed, ""), @"
     error: ws/AGENT-CLI.md:12:1: sandbox.network: missing `network`, which disables that of ./SANDBOX.md: the stricter of two sandboxes applies
     hint: use sandbox: ./SANDBOX.md for both, or network: {egress: []} to deny everything
     error: ws/AGENT-CLI.md:12:1: sandbox.env: missing `env`, which disables that of ./SANDBOX.md: the stricter of two sandboxes applies
@@ -75,7 +75,7 @@ fn misspelled_keys_below_aip44_are_reported() {
         "ACP.md",
         &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n    govenance: ./GOVERNANCE.md\n"),
     );
-    assert_snapshot!(both(&governed, ""), @"
+    assert_snapshot!(shared_lines(&governed, ""), @"
     error: ws/ACP.md:13:5: metadata.aip44.govenance: `govenance` is not a key of aip44
     hint: did you mean governance?
     ");
@@ -85,7 +85,7 @@ fn misspelled_keys_below_aip44_are_reported() {
 fn an_operator_with_a_misspelled_key_is_reported() {
     let governed = Governed::with_kind("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operater: ./OPERATOR.md\n"));
-    let told = both(&governed, "");
+    let told = shared_lines(&governed, "");
     assert_snapshot!(told, @"
     error: ws/ACP.md:6:7: kind: a server without an operator describes an external agent and cannot be served
     hint: to serve it, add metadata.aip44.operator: ./OPERATOR.md
@@ -105,7 +105,7 @@ fn an_operator_with_a_misspelled_key_is_reported() {
 fn unknown_tool_kinds_are_reported() {
     let governed = Governed::bridge("");
     governed.tools("{id: 'kind:read'}, {id: 'kind:exec'}");
-    assert_snapshot!(both(&governed, ""), @"
+    assert_snapshot!(shared_lines(&governed, ""), @"
     error: ws/OPERATOR.md:7:33: tools[1]: no tool has the kind `exec`
     hint: did you mean kind:execute?
     ");
@@ -157,7 +157,7 @@ fn policies_about_unknown_tools_are_reported() {
 fn a_dangling_reference_names_target_and_policy() {
     let governed = Governed::bridge("");
     std::fs::remove_file(governed.root().join("policies/shell/POLICY.md")).expect("the file exists");
-    assert_snapshot!(both(&governed, ""), @"
+    assert_snapshot!(shared_lines(&governed, ""), @"
     error: ws/GOVERNANCE.md:11:20: policies.shell.ref: the file `./policies/shell/POLICY.md` cannot be read: no such file
     hint: write a path relative to this file, such as ./FILE.md
     ");
@@ -169,19 +169,19 @@ fn unreadable_keyrings_are_reported() {
     governed.keys(&["ada"]);
     let path = ".well-known/governance-keys.json";
     governed.file(path, "{\"keys\": [\n  {\"id\": 5}\n]}");
-    assert_snapshot!(both(&governed, ""), @r#"
+    assert_snapshot!(shared_lines(&governed, ""), @r#"
     error: ws/.well-known/governance-keys.json:2:3: invalid signing keys: keys[0]: invalid type: integer `5`, expected a string
     hint: write {"keys": [{"id": "did:key:z6Mk…", "subject": {"id": "ada", "role": "lead"}}]}; `narrows audit keygen FILE` prints the id of a new key
     "#);
     governed.file(path, "keys");
-    assert_snapshot!(both(&governed, "error:"), @"
+    assert_snapshot!(shared_lines(&governed, "error:"), @"
     error: ws/.well-known/governance-keys.json:1:1: invalid signing keys: expected value
     ");
     let governed = Governed::bridge("");
     let text = std::fs::read_to_string(governed.root().join("GOVERNANCE.md")).expect("the file exists");
     governed
         .file("GOVERNANCE.md", &text.replace("policies:\n", "signing: {keyring: ./keys.json}\npolicies:\n"));
-    assert_snapshot!(both(&governed, ""), @r#"
+    assert_snapshot!(shared_lines(&governed, ""), @r#"
     error: ws/GOVERNANCE.md:8:11: signing.keyring: missing file keys.json, so no approval can be signed
     hint: create it: write {"keys": [{"id": "did:key:z6Mk…", "subject": {"id": "ada", "role": "lead"}}]}; `narrows audit keygen FILE` prints the id of a new key
     "#);
@@ -193,21 +193,21 @@ fn unreadable_revocations_are_reported() {
     governed.keys(&["ada"]);
     let path = ".well-known/governance-revoked.json";
     governed.file(path, "did:key:z6Mk");
-    assert_snapshot!(both(&governed, ""), @r#"
+    assert_snapshot!(shared_lines(&governed, ""), @r#"
     error: ws/.well-known/governance-revoked.json:1:1: cannot read the revoked keys: invalid JSON: expected value
     hint: write {"revoked": ["did:key:z6Mk…"]}; keys have the same form as in the keys file
     "#);
     governed.file(path, "{\"lost\": []}");
-    assert_snapshot!(both(&governed, "error:"), @"
+    assert_snapshot!(shared_lines(&governed, "error:"), @"
     error: ws/.well-known/governance-revoked.json:1:1: cannot read the revoked keys: missing member `revoked`
     ");
     governed.file(path, "{\"revoked\": [\n  {\"id\": \"ada\"}\n]}");
-    assert_snapshot!(both(&governed, "error:"), @"
+    assert_snapshot!(shared_lines(&governed, "error:"), @"
     error: ws/.well-known/governance-revoked.json:2:10: revoked[0].id: cannot read this revoked key: it is not an Ed25519 public key, so what it revokes is unknown
     ");
     std::fs::remove_file(governed.root().join(path)).expect("the file exists");
     std::os::unix::fs::symlink("gone.json", governed.root().join(path)).expect("a link");
-    assert_snapshot!(both(&governed, "error:"), @"
+    assert_snapshot!(shared_lines(&governed, "error:"), @"
     error: ws/.well-known/governance-revoked.json:1:1: cannot read the signing keys: no such file
     ");
 }

@@ -232,7 +232,7 @@ fn a_recorded_run_is_judged_again() {
 }
 
 /// Returns the events of one permission request and its decision.
-fn asked(id: &str, requested: &Value, decision: &Value) -> String {
+fn request_events(id: &str, requested: &Value, decision: &Value) -> String {
     let event = |payload: Value| json!({"type": "provider.event", "atMs": 1, "sessionId": "s", "provider": "a", "payload": payload});
     let mut payload = json!({"type": "permission.requested", "requestId": id, "title": id});
     for (key, value) in requested.as_object().expect("an object") {
@@ -274,11 +274,12 @@ fn every_kind_of_request_is_judged_correctly() {
         ),
         ("partial", json!({"method": "session/request_permission", "kind": "read", "truncated": true})),
     ];
-    let mut record: String = requests.iter().map(|(id, request)| asked(id, request, &allowed)).collect();
-    record.push_str(&asked("form", &json!({"method": "elicitation/create"}), &Value::Null));
+    let mut record: String =
+        requests.iter().map(|(id, request)| request_events(id, request, &allowed)).collect();
+    record.push_str(&request_events("form", &json!({"method": "elicitation/create"}), &Value::Null));
     let cancelled = json!({"verdict": "deny", "because": {"by": "cancelling"}});
-    record.push_str(&asked("late", &json!({"method": "session/request_permission"}), &cancelled));
-    let open = asked("open", &json!({"method": "session/request_permission"}), &allowed);
+    record.push_str(&request_events("late", &json!({"method": "session/request_permission"}), &cancelled));
+    let open = request_events("open", &json!({"method": "session/request_permission"}), &allowed);
     record.push_str(open.lines().next().unwrap());
     record.push_str("\n\nno event\n{\"type\":\"of another day\"}\n");
     dir.file("run.jsonl", &record);

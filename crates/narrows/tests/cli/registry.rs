@@ -17,7 +17,7 @@ fn text<'a>(of: &'a Map<String, Value>, name: &str) -> &'a str {
 }
 
 #[track_caller]
-fn only(of: &Map<String, Value>, known: &[&str]) {
+fn assert_known_keys(of: &Map<String, Value>, known: &[&str]) {
     for name in of.keys() {
         assert!(known.contains(&name.as_str()), "`{name}` is not in the registry's schema");
     }
@@ -28,7 +28,10 @@ fn the_entry_has_the_form_of_the_registry() {
     let entry: Value = serde_json::from_str(ENTRY).expect("JSON");
     let entry = object(&entry);
     let optional = ["repository", "authors", "license", "icon"];
-    only(entry, &[["id", "name", "version", "description", "distribution"].as_slice(), &optional].concat());
+    assert_known_keys(
+        entry,
+        &[["id", "name", "version", "description", "distribution"].as_slice(), &optional].concat(),
+    );
     let id = text(entry, "id");
     let follows = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     assert!(id.starts_with(|c: char| c.is_ascii_lowercase()) && id.chars().all(follows), "{id}");
@@ -45,13 +48,13 @@ fn the_entry_has_the_form_of_the_registry() {
 fn the_entry_is_started_as_the_agent() {
     let entry: Value = serde_json::from_str(ENTRY).expect("JSON");
     let distribution = object(&entry["distribution"]);
-    only(distribution, &["binary"]);
+    assert_known_keys(distribution, &["binary"]);
     let platforms = object(&distribution["binary"]);
     // Only Linux is supported.
     assert_eq!(platforms.keys().collect::<Vec<_>>(), ["linux-x86_64", "linux-aarch64"]);
     for (platform, binary) in platforms {
         let binary = object(binary);
-        only(binary, &["archive", "cmd", "args", "env"]);
+        assert_known_keys(binary, &["archive", "cmd", "args", "env"]);
         let archive = text(binary, "archive");
         let url = Url::parse(archive).expect("a URL");
         assert_eq!(url.scheme(), "https");

@@ -97,7 +97,7 @@ fn an_invalid_deadline_is_reported() {
 }
 
 /// Waits until the last update is of this kind.
-fn until(stdio: &mut StdioClient<'_>, kind: &str) {
+fn wait_for_update(stdio: &mut StdioClient<'_>, kind: &str) {
     while stdio.next_message()["params"]["update"]["sessionUpdate"] != kind {}
 }
 
@@ -116,7 +116,7 @@ fn a_signal_in_the_middle_of_a_turn_closes_its_session() {
     let mut stdio = governed.stdio();
     let id = session(&mut stdio, &governed);
     prompt(&mut stdio, &id);
-    until(&mut stdio, "agent_message_chunk");
+    wait_for_update(&mut stdio, "agent_message_chunk");
     stdio.signal(Signal::TERM);
     assert_eq!(stdio.wait().status.code(), Some(143));
     assert_eq!(after_invoked(&governed), ["operator.running", "operator.interrupted", "session.closed"]);
@@ -162,7 +162,7 @@ fn signals_and_disconnects_leave_no_call_open_in_the_log() {
         let mut stdio = governed.stdio();
         let id = session(&mut stdio, &governed);
         prompt(&mut stdio, &id);
-        until(&mut stdio, "tool_call");
+        wait_for_update(&mut stdio, "tool_call");
         let ended = if by_signal {
             stdio.signal(Signal::TERM);
             stdio.wait()
@@ -184,7 +184,7 @@ fn closing_a_session_ends_its_turn_first() {
     let mut stdio = governed.stdio();
     let id = session(&mut stdio, &governed);
     prompt(&mut stdio, &id);
-    until(&mut stdio, "tool_call");
+    wait_for_update(&mut stdio, "tool_call");
     stdio.send("session/close", &json!({"sessionId": id}));
     let mut answers = Vec::new();
     while answers.len() < 2 {
@@ -209,7 +209,7 @@ fn calls_left_open_by_a_killed_gate_are_closed_by_the_next() {
     let mut killed = stdio(&governed, &[]);
     let id = session(&mut killed, &governed);
     prompt(&mut killed, &id);
-    until(&mut killed, "tool_call");
+    wait_for_update(&mut killed, "tool_call");
     let before = actions().len();
     killed.signal(Signal::KILL);
     killed.wait();

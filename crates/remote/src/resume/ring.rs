@@ -222,7 +222,7 @@ mod tests {
         ring
     }
 
-    fn rest(ring: &mut Ring, now: Instant) -> Vec<String> {
+    fn remaining_messages(ring: &mut Ring, now: Instant) -> Vec<String> {
         let line = |ring: &mut Ring| Some(String::from_utf8_lossy(ring.next(now)?.1).into_owned());
         std::iter::from_fn(|| line(ring)).collect()
     }
@@ -236,10 +236,10 @@ mod tests {
         assert_eq!(ring.rewind(5), Err(ReplayGap));
         assert_eq!(ring.rewind(10), Err(ReplayGap));
         assert_eq!(ring.rewind(7), Ok(()));
-        assert_eq!(rest(&mut ring, now), ["008", "009"]);
+        assert_eq!(remaining_messages(&mut ring, now), ["008", "009"]);
         assert_eq!(ring.rewind(6), Err(ReplayGap));
         assert_eq!(ring.rewind(9), Ok(()));
-        assert_eq!(rest(&mut ring, now), [""; 0]);
+        assert_eq!(remaining_messages(&mut ring, now), [""; 0]);
         assert_eq!(ring.bytes(), 0);
     }
 
@@ -251,7 +251,7 @@ mod tests {
         ring.rewind(1).unwrap();
         ring.replace_next(|line| [line, &b"!"[..]].concat().into());
         assert_eq!(ring.bytes(), 9);
-        assert_eq!(rest(&mut ring, now), ["002!", "003"]);
+        assert_eq!(remaining_messages(&mut ring, now), ["002!", "003"]);
         assert_eq!((ring.sent(), ring.bytes()), (3, 9));
     }
 
@@ -265,7 +265,7 @@ mod tests {
         }
         ring.expire(now + KEEP.time);
         assert_eq!(ring.rewind(0), Ok(()));
-        assert_eq!(rest(&mut ring, now).len(), 100);
+        assert_eq!(remaining_messages(&mut ring, now).len(), 100);
         assert!(ring.is_drained() && !ring.is_full());
     }
 
@@ -277,7 +277,7 @@ mod tests {
         assert!(ring.next(now).is_some());
         assert_eq!(ring.rewind(0), Ok(()));
         ring.push("1".into());
-        assert_eq!(rest(&mut ring, now).len(), 2);
+        assert_eq!(remaining_messages(&mut ring, now).len(), 2);
         assert_eq!(ring.rewind(0), Ok(()));
     }
 
@@ -310,7 +310,7 @@ mod tests {
         ring.push("004".into());
         assert_eq!((ring.shed(5), ring.bytes(), ring.dropped()), (8, 8, 2));
         assert_eq!((ring.shed(100), ring.bytes(), ring.dropped()), (4, 4, 3));
-        assert_eq!(rest(&mut ring, now), ["004"]);
+        assert_eq!(remaining_messages(&mut ring, now), ["004"]);
     }
 
     #[test]
@@ -320,6 +320,6 @@ mod tests {
         ring.push("003".into());
         ring.forget();
         assert_eq!((ring.dropped(), ring.bytes(), ring.reached()), (2, 4, 2));
-        assert_eq!(rest(&mut ring, now), ["003"]);
+        assert_eq!(remaining_messages(&mut ring, now), ["003"]);
     }
 }

@@ -132,7 +132,7 @@ impl Server {
     }
 
     /// Returns the name of the only connection.
-    pub(crate) fn only(&self) -> Connection {
+    pub(crate) fn only_connection(&self) -> Connection {
         self.shared.connections.lock().unwrap().keys().next().unwrap().clone()
     }
 

@@ -13,7 +13,7 @@ use crate::server::{Carrier, Server};
 async fn take_over(server: &Server, received: u64) {
     let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let (mut socket, _) = tokio_tungstenite::client_async(server.url(server.address), stream).await.unwrap();
-    let ask = Ask { id: "1".into(), connection: server.only(), received };
+    let ask = Ask { id: "1".into(), connection: server.only_connection(), received };
     socket.send(Message::Text(ask.line().try_into().unwrap())).await.unwrap();
     let answer = socket.next().await.unwrap().unwrap().into_data();
     assert!(matches!(Answer::read(&View::parse(&answer), b"1"), Some(Answer::Resumed { .. })));

@@ -360,7 +360,7 @@ async fn a_stream_without_received_events_starts_over() {
         assert_eq!(frame.read_params::<Value>().unwrap()["n"], number, "{:?}", frame.bytes());
     }
     assert_eq!(recv(&mut link).await.id(), Some(&b"3"[..]));
-    assert_eq!(swallower.asked(), [None, Some("0".to_owned())], "the first request has no cursor");
+    assert_eq!(swallower.last_event_ids(), [None, Some("0".to_owned())], "the first request has no cursor");
     drop(link);
     timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }

@@ -41,7 +41,7 @@ impl Swallower {
     }
 
     /// Returns the `Last-Event-ID` of each request for the stream of a session.
-    pub(crate) fn asked(&self) -> Vec<Option<String>> {
+    pub(crate) fn last_event_ids(&self) -> Vec<Option<String>> {
         self.asked.lock().unwrap().clone()
     }
 }

@@ -38,7 +38,7 @@ fn refusal(id: usize) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "no"}})
 }
 
-fn asked(streams: &mut Streams, id: usize, session: Option<&str>) {
+fn add_request(streams: &mut Streams, id: usize, session: Option<&str>) {
     streams
         .record_request(id.to_string().as_bytes(), ResponseTarget::Stream(session.map(str::to_owned)))
         .unwrap();
@@ -67,7 +67,7 @@ fn parse(bytes: &[u8]) -> Vec<(Option<u64>, Value)> {
 fn the_response_to_a_prompt_follows_its_updates_on_a_stream_opened_later() {
     let mut streams = unlimited(KEEP);
     let (connection, _) = streams.open(None, None).unwrap();
-    asked(&mut streams, 1, None);
+    add_request(&mut streams, 1, None);
     streams.deliver(answer(1, Some("a")).as_bytes(), Instant::now());
     read(&mut streams, None, connection);
     for updates in [0, 1] {
@@ -98,9 +98,9 @@ fn a_refused_prompt_of_an_unknown_session_is_answered_on_the_connection() {
 #[track_caller]
 fn check(line: &str, expected: &str) {
     let mut streams = unlimited(KEEP);
-    asked(&mut streams, 1, None);
-    asked(&mut streams, 2, Some("a"));
-    asked(&mut streams, 3, Some("b"));
+    add_request(&mut streams, 1, None);
+    add_request(&mut streams, 2, Some("a"));
+    add_request(&mut streams, 3, Some("b"));
     streams.open(Some("a"), None).unwrap();
     streams.deliver(line.as_bytes(), Instant::now());
     let mut found = Vec::new();
@@ -214,13 +214,13 @@ fn streams_of_unconfirmed_sessions_are_limited() {
     // A session that an agent mentions in any way is confirmed.
     streams.deliver(update("0", 1).as_bytes(), Instant::now());
     assert!(streams.open(Some("more"), None).is_ok());
-    asked(&mut streams, 1, Some("1"));
+    add_request(&mut streams, 1, Some("1"));
     streams.deliver(answer(1, None).as_bytes(), Instant::now());
     assert!(streams.open(Some("still more"), None).is_ok());
-    asked(&mut streams, 2, Some("2"));
+    add_request(&mut streams, 2, Some("2"));
     streams.deliver(br#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, Instant::now());
     assert_eq!(streams.open(Some("too many"), None), Err(OpenFault::Unknown));
-    asked(&mut streams, 3, None);
+    add_request(&mut streams, 3, None);
     streams.deliver(answer(3, Some("new")).as_bytes(), Instant::now());
     assert!(streams.open(Some("new"), None).is_ok());
 }
@@ -231,7 +231,7 @@ fn an_unconfirmed_session_without_a_reader_is_removed() {
     for number in 0..3 * MAX_UNCONFIRMED {
         let session = number.to_string();
         let (reader, _) = streams.open(Some(&session), None).unwrap();
-        asked(&mut streams, number, Some(&session));
+        add_request(&mut streams, number, Some(&session));
         streams.deliver(refusal(number).to_string().as_bytes(), Instant::now());
         assert_eq!(read(&mut streams, Some(&session), reader), [(Some(1), refusal(number))]);
         streams.close(Some(&session), reader);
@@ -245,7 +245,7 @@ fn an_unconfirmed_session_without_a_reader_is_removed() {
     for number in 0..MAX_UNCONFIRMED {
         let session = number.to_string();
         let (reader, _) = streams.open(Some(&session), None).unwrap();
-        asked(&mut streams, number, Some(&session));
+        add_request(&mut streams, number, Some(&session));
         streams.close(Some(&session), reader);
         streams.deliver(refusal(number).to_string().as_bytes(), Instant::now());
     }
@@ -255,14 +255,14 @@ fn an_unconfirmed_session_without_a_reader_is_removed() {
 #[test]
 fn everything_is_bounded() {
     let mut streams = unlimited(KEEP);
-    asked(&mut streams, MAX_PENDING, None);
+    add_request(&mut streams, MAX_PENDING, None);
     for number in 0..3 * MAX_STREAMS {
         streams.deliver(update(&number.to_string(), 1).as_bytes(), Instant::now());
     }
     assert_eq!(streams.sessions.len(), MAX_STREAMS);
     assert!(streams.connection.ring.bytes() <= 3 * KEEP.bytes);
     for number in 1..MAX_PENDING {
-        asked(&mut streams, number, None);
+        add_request(&mut streams, number, None);
     }
     assert_eq!(streams.record_request(b"more", ResponseTarget::Stream(None)), Err(TooMany));
 }
@@ -270,7 +270,7 @@ fn everything_is_bounded() {
 #[test]
 fn a_late_reader_receives_a_gap_event() {
     let mut streams = unlimited(KEEP);
-    asked(&mut streams, 1, None);
+    add_request(&mut streams, 1, None);
     for number in 1..=100 {
         streams.deliver(update("a", number).as_bytes(), Instant::now());
     }
@@ -308,7 +308,7 @@ fn over_the_memory_limit_old_messages_are_dropped_and_a_reader_slows_the_agent()
     let kept = |streams: &Streams| streams.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
     // No client reads: the oldest messages of all streams are dropped.
     for streams in [&mut one, &mut other] {
-        asked(streams, 1, None);
+        add_request(streams, 1, None);
         for number in 0..100 {
             streams.deliver(long(["a", "b"][number % 2]).as_bytes(), now);
             streams.limit_memory(now);
@@ -443,7 +443,7 @@ fn the_names_of_pending_requests_count_as_memory() {
     // Requests with short ids are still accepted on every connection. Memory is free again after the
     // responses.
     let [first, _, last] = &mut connections;
-    asked(last, 9999, Some("s"));
+    add_request(last, 9999, Some("s"));
     for number in 0..200 {
         first.deliver(refusal(number).to_string().as_bytes(), Instant::now());
     }
@@ -458,7 +458,7 @@ fn a_session_with_an_overlong_id_has_no_stream() {
     let mut streams = unlimited(Keep { bytes: 1 << 20, ..KEEP });
     let long = "x".repeat(MAX_SESSION_BYTES + 1);
     assert_eq!(streams.open(Some(&long), None).err(), Some(OpenFault::Unknown));
-    asked(&mut streams, 1, Some(&long));
+    add_request(&mut streams, 1, Some(&long));
     assert_eq!(streams.pending_bytes, 1);
     streams.deliver(answer(1, Some(&long)).as_bytes(), Instant::now());
     streams.deliver(update(&long, 1).as_bytes(), Instant::now());

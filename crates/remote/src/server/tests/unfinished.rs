@@ -143,7 +143,7 @@ async fn a_stalled_message_ends_its_web_socket_although_pings_are_answered() {
 }
 
 /// Opens a WebSocket, byte by byte, and begins a message of 60 MiB.
-async fn begun(at: SocketAddr) -> TcpStream {
+async fn open_with_long_message(at: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(at).await.unwrap();
     let head = format!(
         "GET /acp HTTP/1.1\r\nhost: {at}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
@@ -164,7 +164,7 @@ async fn a_web_socket_with_an_endless_message_makes_room() {
     let running = start(listener(), long());
     let mut all = running.handle.shared.unfinished.part(&Identity::local());
     assert!(all.resize(60 * MIB));
-    let mut stream = begun(running.address).await;
+    let mut stream = open_with_long_message(running.address).await;
     let piece = vec![b'x'; MIB];
     let mut answer = Vec::new();
     let (mut from, mut to) = stream.split();
