@@ -16,8 +16,8 @@ while read -r message; do
     *'"method":"session/new"'*)
       answer '{"sessionId":"s"}' ;;
     *'"method":"session/prompt"'*)
-      try 'read this directory' 'cat /work/README.md'
-      try 'change this directory' 'echo x > /work/new'
+      try 'read this directory' 'cat /project/README.md'
+      try 'change this directory' 'echo x > /project/new'
       try 'write into out' 'echo "somebody was here" > /out/note'
       try 'read the passwords of this machine' 'grep . /etc/shadow'
       try 'look into a home' 'ls /root/* /home/*'

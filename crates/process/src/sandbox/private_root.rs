@@ -119,7 +119,13 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
                 .symlink_metadata()
                 .is_ok_and(|found| found.is_dir() == piece.source.is_dir() && !found.is_symlink())
         {
-            return Err(unusable(&piece.at, "the mount point does not exist"));
+            return Err(match outer {
+                Some(outer) if piece.at == piece.source => unusable(
+                    &outer.at,
+                    format!("the sandbox also shows {}, which is below it", piece.at.display()),
+                ),
+                _ => unusable(&piece.at, "the mount point does not exist"),
+            });
         }
     }
     Ok(pieces)
@@ -188,8 +194,8 @@ pub(crate) fn shows(pieces: &[Mount], path: &Path) -> bool {
     }
 }
 
-fn unusable(path: &Path, why: &'static str) -> SpawnError {
-    SpawnError::SandboxPlace { path: path.to_owned(), source: io::Error::other(why) }
+fn unusable(path: &Path, why: impl Into<String>) -> SpawnError {
+    SpawnError::SandboxPlace { path: path.to_owned(), source: io::Error::other(why.into()) }
 }
 
 /// Harmless devices that programs expect.
@@ -346,6 +352,14 @@ mod tests {
         assert_eq!(describe_pieces(&nowhere), "the mount point does not exist");
         let twice = |top: &Path| vec![mount(top, "/work", true), mount(&top.join("docs"), "/work", false)];
         assert_eq!(describe_pieces(&twice), "two mounts have this path");
+        let covered = |top: &Path| {
+            vec![Mount::here(top.join("docs"), true), mount(&top.join("lib"), top.to_str().unwrap(), true)]
+        };
+        let why = describe_pieces(&covered);
+        assert!(
+            why.starts_with("the sandbox also shows ") && why.ends_with("/docs, which is below it"),
+            "{why}"
+        );
         assert_eq!(
             describe_pieces(&|top| vec![mount(&top.join("none"), "/work", true)]),
             "No such file or directory (os error 2)"

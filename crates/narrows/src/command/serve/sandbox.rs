@@ -19,7 +19,6 @@ use super::sandbox_bounds::{SandboxBounds, Unenforceable, requested_sandboxes};
 use super::version_managers::Shim;
 use crate::environment;
 use crate::output;
-use crate::terminal::line;
 
 const BASE_ENV: [&str; 11] =
     ["PATH", "LANG", "LANGUAGE", "LC_*", "TERM", "COLORTERM", "NO_COLOR", "TZ", "USER", "LOGNAME", "SHELL"];
@@ -69,7 +68,7 @@ impl AgentSandbox {
             // it.
             Err(refused) if strict || refused.field == PROGRAM_FIELD => return Err(refused),
             Err(refused) => {
-                warn(&format!("the agent is not sandboxed: {refused}"));
+                output::warn(&format!("the agent is not sandboxed: {refused}"));
                 None
             }
         };
@@ -146,8 +145,8 @@ async fn build_sandbox(
         file: "the sandbox".to_owned(),
         field,
         why,
-        hint: "install bubblewrap, or enable user and mount namespaces with Landlock and seccomp; mounts must exist \
-               and must not cover system directories"
+        hint: "install bubblewrap, or enable user and mount namespaces with Landlock and seccomp; mounts must \
+               exist, and must cover neither system directories nor the path of the workspace: choose another `at`"
             .to_owned(),
     }
     };
@@ -296,10 +295,6 @@ fn enforced_limits(bounds: &SandboxBounds, sandbox: Option<&Sandbox>, runner: Op
         enforced["runner"] = json!({"engine": engine, "downgraded": downgraded});
     }
     enforced
-}
-
-fn warn(words: &str) {
-    output::write_stderr(&format!("warning: {}\n", line(words)));
 }
 
 #[cfg(test)]
