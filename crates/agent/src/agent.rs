@@ -376,6 +376,9 @@ fn handshake_error(refusal: &Refusal) -> RpcError {
         // Reported like any other missing field.
         return invalid("initialize", "must come before any other request");
     }
+    if let Refusal::Params(_) = refusal {
+        return RpcError::new(Code::InvalidParams, refusal.to_string());
+    }
     RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
 }
 

@@ -51,6 +51,15 @@ async fn requests_before_initialize_are_refused() {
 }
 
 #[tokio::test]
+async fn a_missing_field_of_initialize_is_named() {
+    let mut client = Client::start(demo());
+    let error = client.ask("initialize", json!({"protocolVersion": 2})).await.unwrap_err();
+    assert_eq!((&error["code"], &error["data"]["condition"]), (&json!(-32602), &json!("invalid_params")));
+    assert!(error["message"].as_str().unwrap().contains("missing field `info`"), "{error}");
+    client.leave().await;
+}
+
+#[tokio::test]
 async fn initialize_may_be_repeated() {
     let mut client = Client::start(demo());
     client.ask("initialize", introduction(1)).await.unwrap();
