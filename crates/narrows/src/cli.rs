@@ -95,8 +95,8 @@ impl Cli {
             command.build();
         }
         let (words, ignored) = ignored_args::split_known(&command, words)?;
-        let is_bus = words.iter().any(|word| word == "bus");
-        let matches = command.try_get_matches_from(words).map_err(|error| with_hint(error, is_bus))?;
+        let named = words.iter().find_map(|word| ["bus", "run"].into_iter().find(|name| word == name));
+        let matches = command.try_get_matches_from(words).map_err(|error| with_hint(error, named))?;
         let mut cli = Self::from_arg_matches(&matches)?;
         match &mut cli.command {
             Command::Acp(acp) => acp.ignored = ignored,
@@ -111,15 +111,24 @@ impl Cli {
     }
 }
 
-/// Adds a hint that clap cannot derive: `narrows bus status` shows a bus.
-fn with_hint(mut error: clap::Error, is_bus: bool) -> clap::Error {
-    let is = |context, known: &[&str]| matches!(error.get(context), Some(ContextValue::String(text)) if known.contains(&text.as_str()));
-    let shown = is(ContextKind::InvalidSubcommand, &["status"])
-        || (is_bus && is(ContextKind::InvalidArg, &["--watch", "--json", "--socket"]));
-    if shown {
-        let tip = "`narrows bus status` shows a running bus";
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+/// Adds a hint that clap cannot derive: `narrows bus status` shows a bus, and a prompt of several words needs quotes.
+/// `subcommand` is the named one, if it is `bus` or `run`.
+fn with_hint(mut error: clap::Error, subcommand: Option<&str>) -> clap::Error {
+    let text = |context| match error.get(context) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let (name, argument) = (text(ContextKind::InvalidSubcommand), text(ContextKind::InvalidArg));
+    let tip = if name == "status"
+        || (subcommand == Some("bus") && ["--watch", "--json", "--socket"].contains(&argument))
+    {
+        "`narrows bus status` shows a running bus"
+    } else if subcommand == Some("run") && !argument.is_empty() && !argument.starts_with(['-', '<']) {
+        "quote a prompt of several words: narrows run \"one two\""
+    } else {
+        return error;
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
 }
 
@@ -273,6 +282,17 @@ mod tests {
             let words = std::iter::once("narrows").chain(words.split(' ')).map(OsString::from).collect();
             let error = Cli::parse_args(words).expect_err("invalid arguments").to_string();
             assert_eq!(error.contains("`narrows bus status`"), is_told, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_without_quotes_has_a_hint() {
+        for (words, has_hint) in
+            [("run hello world", true), ("run hello --wrld", false), ("agents list x", false)]
+        {
+            let words = std::iter::once("narrows").chain(words.split(' ')).map(OsString::from).collect();
+            let error = Cli::parse_args(words).expect_err("it is wrong").to_string();
+            assert_eq!(error.contains("quote a prompt"), has_hint, "{error}");
         }
     }
 

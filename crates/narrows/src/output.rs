@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::error_report::{self, ErrorFormat};
 use crate::failure::{ExitStatus, Failure};
+use crate::terminal::line;
 
 /// Time for the last write at exit, if stderr blocks.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,6 +30,11 @@ pub(crate) fn print_json(json: impl std::fmt::Display) -> Result<(), Failure> {
 /// Writes to stderr. Errors cannot be reported.
 pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Warns the user on stderr, in one line.
+pub(crate) fn warn(text: &str) {
+    write_stderr(&format!("warning: {}\n", line(text)));
 }
 
 /// Writes the last text to stderr. If stderr blocks, the exit is delayed only for a bounded time.

@@ -45,7 +45,7 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
         tracing::info!("{warning}");
     }
     for warning in loaded.warnings.iter().chain(&resolved.warnings) {
-        tracing::warn!("{warning}");
+        output::warn(warning);
     }
     let demo = resolved.endpoints.is_empty();
     if demo {

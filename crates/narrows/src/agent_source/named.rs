@@ -14,7 +14,7 @@ use crate::terminal::line;
 pub(crate) fn agents(config: Option<&Path>) -> Result<(Vec<AgentEntry>, InvalidAgents), Failure> {
     let loaded = config::load(config, &Variables::of_process())?;
     for warning in &loaded.warnings {
-        tracing::warn!("{warning}");
+        output::warn(warning);
     }
     Ok(loaded.file.map(|file| (file.agents, file.invalid_agents)).unwrap_or_default())
 }

@@ -162,7 +162,7 @@ fn print_findings(errors: &[Finding], warnings: &[Finding]) {
         output::write_stderr(&Failure::config_finding(error).render(Color::for_stderr()));
     }
     for warning in warnings {
-        output::write_stderr(&format!("warning: {}\n", line(&warning.to_string())));
+        output::warn(&warning.to_string());
     }
 }
 

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::cli::{AuditFormat, AuditShow};
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
-use crate::terminal::line;
 
 const MAX_LINE_CHARS: usize = 1000;
 
@@ -61,7 +60,7 @@ fn warn(path: &Path) {
         bad.why,
         bad.detail
     );
-    output::write_stderr(&format!("warning: {}\n", line(&told)));
+    output::warn(&told);
 }
 
 /// Returns the canonical form. Entries have no deep nesting.
