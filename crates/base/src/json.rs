@@ -2,20 +2,20 @@
 //!
 //! Two bytes of text can become a hundred bytes of parsed values, so a bound on bytes alone does not bound memory.
 
-/// The most values that JSON of a peer may have where it is parsed into a tree of values.
+/// Maximum number of values in a peer's JSON that is parsed into a tree of values.
 pub const MAX_PEER_VALUES: usize = 20_000;
 
-/// Returns `true` if `json` has more than `max` values, as [`count_values`] counts.
+/// Returns `true` if `json` has more than `max` values. Values are counted as [`count_values`] counts them.
 #[must_use]
 pub fn has_more_values_than(json: &[u8], max: usize) -> bool {
-    // A value takes two bytes at least, but for the first.
+    // A value takes at least two bytes, except the first one.
     json.len() / 2 >= max && count_values(json, max) > max
 }
 
-/// Returns how many values `json` has, and `max + 1` if there are more than `max`. Containers count, and so does everything in
-/// them; keys do not.
+/// Returns the number of values in `json`, or `max + 1` if there are more than `max`. Containers and
+/// everything in them count; keys do not.
 ///
-/// Text that is not valid JSON gets some count: its parser refuses it.
+/// Invalid JSON gets an arbitrary count: its parser refuses it anyway.
 #[must_use]
 pub fn count_values(json: &[u8], max: usize) -> usize {
     // A value is the whole text, follows a comma, or is the first in a container.

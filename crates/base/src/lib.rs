@@ -1,4 +1,4 @@
-//! What every crate needs once: safe display of text, suggestions, units, secrets and locks.
+//! Helpers that every crate needs: safe display of text, suggestions, units, secrets and locks.
 //!
 //! No I/O, no async, almost no dependencies: any crate may use it.
 

@@ -1,11 +1,11 @@
-//! A value that is never shown.
+//! A wrapper for values that are never displayed.
 
 use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// An API key, a token, or the value of a header that may be one. Its memory is cleared when it is dropped. `Debug` and `Display` show
-/// a mask, and it cannot be serialized.
+/// An API key, a token, or the value of a header that may hold one. Its memory is cleared when it is dropped.
+/// `Debug` and `Display` show a mask, and it cannot be serialized.
 #[derive(Clone)]
 pub struct Secret(SecretString);
 

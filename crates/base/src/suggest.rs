@@ -1,6 +1,6 @@
-//! Suggestions for misspelt names.
+//! Suggestions for misspelled names.
 
-/// A longer word is not a misspelt name, and would take long to compare.
+/// A longer word is probably not a misspelled name, and comparing it takes long.
 const MAX_CHARS: usize = 64;
 
 /// Returns the candidate that `word` was probably meant to be, if one is near enough to be worth mentioning.

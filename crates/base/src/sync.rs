@@ -1,10 +1,10 @@
-//! Locks.
+//! Locking of mutexes that a panic may have poisoned.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks `mutex`, also if a thread has panicked while it held the lock.
 ///
-/// Use it only for data that is consistent after every statement: a panic elsewhere must not spoil it.
+/// Use it only for data that is consistent after every statement, so that a panic in between leaves it valid.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! The only escaper of text from peers, files and users.
 //!
-//! Whatever reaches a terminal, a log or an error message goes through here, so that it never depends on the crate that quotes it
-//! whether a character is obeyed or shown. Escaped characters appear as `\u{…}`.
+//! All text for a terminal, a log or an error message passes through here. So no control character of a peer
+//! ever takes effect, whichever crate quotes the text. Escaped characters appear as `\u{…}`.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub fn is_unsafe(c: char) -> bool {
         || is_default_ignorable(c) && !shapes_others
 }
 
-/// Returns `true` for what a terminal shows nothing of: Default_Ignorable_Code_Point of Unicode.
+/// Returns `true` for characters that a terminal does not show: Default_Ignorable_Code_Point of Unicode.
 fn is_default_ignorable(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -26,8 +26,9 @@ fn is_default_ignorable(c: char) -> bool {
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Returns `true` for every character that cannot be seen or looks like a blank: all that [`is_unsafe`] has, white space but U+0020,
-/// format characters, default ignorable code points, fillers, and code points without a shape. Text for an approval shows none of them.
+/// Returns `true` for every character that cannot be seen or looks like a blank: the characters of
+/// [`is_unsafe`], white space except U+0020, format characters, default ignorable code points, fillers, and
+/// code points without a shape. Text for an approval shows none of them.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
@@ -84,19 +85,21 @@ pub fn visible_lines(text: &str) -> Cow<'_, str> {
     lines_without(text, is_hidden, "")
 }
 
-/// Returns `text` for a file or a program that may show it on a terminal later: control characters are escaped, all others and
-/// `\r\n` stay.
+/// Returns `text` for a file or a program that may show it on a terminal later. Control characters are
+/// escaped, except tabs, `\n` and `\r\n`.
 #[must_use]
 pub fn without_controls(text: &str) -> Cow<'_, str> {
     lines_without(text, char::is_control, "\r")
 }
 
-/// Returns the JSON text `json` with every unsafe or invisible character in its strings escaped as JSON does (`\u200b`). The value is the same.
+/// Returns the JSON text `json` with every unsafe or invisible character in its strings escaped as JSON does
+/// (`\u200b`). The parsed value stays equal.
 #[must_use]
 pub fn escape_json(json: String) -> String {
-    /// The only control character of ASCII that JSON leaves as it is in a string.
+    /// The only ASCII control character that may appear unescaped in a JSON string.
     const DELETE: u8 = 0x7f;
-    // Joiners and variation selectors too: the value stays the same. Line ends and tabs can only be between tokens.
+    // Joiners and variation selectors are escaped too: the value stays equal. Line ends and tabs can only be
+    // between tokens.
     let is_escaped = |c: char| !matches!(c, '\n' | '\r' | '\t') && is_unsafe(c) || is_default_ignorable(c);
     let is_plain = json.is_ascii() && !json.as_bytes().contains(&DELETE);
     if is_plain || !json.contains(is_escaped) {
@@ -130,7 +133,7 @@ fn line_without(text: &str, max_chars: usize, is_escaped: fn(char) -> bool) -> S
     line.text
 }
 
-/// A line that ends with `…` when it is full.
+/// A line of at most `max_chars` characters. Ends with `…` if text was cut.
 struct BoundedLine {
     text: String,
     room: usize,
@@ -261,7 +264,7 @@ mod tests {
         );
     }
 
-    /// Bidi_Control of Unicode, Zl, Zp and Cc, written out independently of the code.
+    /// Returns `true` for Bidi_Control, Zl, Zp and Cc of Unicode, listed independently of the tested code.
     fn is_dangerous(c: char) -> bool {
         const BIDI: [u32; 12] =
             [0x61c, 0x200e, 0x200f, 0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066, 0x2067, 0x2068, 0x2069];

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-/// The longest duration, in milliseconds. A longer one is a mistake, and adding it to the current time may overflow.
+/// The longest duration, in milliseconds. A longer one is a mistake, and adding it to the current time could
+/// overflow.
 const MAX_DURATION_MS: f64 = 365.0 * 24.0 * 3_600_000.0;
 
 /// The largest size with a fraction: above it, not every whole number has a floating-point value.
 const MAX_EXACT_SIZE: f64 = (1_u64 << 53) as f64;
 
-/// Parses a size: a number and `B`, `KiB`, `MiB`, `GiB`, or `kB`, `MB`, `GB` by thousands. A number alone is bytes. A
-/// fraction is accepted if the size is a whole number of bytes.
+/// Parses a size: a number and `B`, `KiB`, `MiB`, `GiB`, or `kB`, `MB`, `GB` by thousands. A number alone is
+/// bytes. A fraction is accepted if the size is a whole number of bytes.
 ///
 /// # Errors
-/// Returns what a size looks like, or which units there are.
+/// Describes the expected form of a size, or lists the units.
 pub fn parse_size(text: &str) -> Result<u64, &'static str> {
     const EXAMPLE: &str = "a size is a number and a unit, such as `64MiB`";
     let (number, unit) = split(text);
@@ -53,11 +54,11 @@ pub fn parse_size(text: &str) -> Result<u64, &'static str> {
     Ok(size as u64)
 }
 
-/// Parses a duration: a number, which may have a fraction, and `ms`, `s`, `m` or `h`. A number alone is seconds. The result is
-/// rounded to milliseconds.
+/// Parses a duration: a number, which may have a fraction, and `ms`, `s`, `m` or `h`. A number alone is
+/// seconds. The result is rounded to milliseconds.
 ///
 /// # Errors
-/// Returns what a duration looks like, which units there are, or that it is longer than a year.
+/// Describes the expected form of a duration, lists the units, or says that it is longer than a year.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     let (number, unit) = split(text);
     let number: f64 = number.parse().map_err(|_| "a duration is a number and a unit, such as `30s`")?;
@@ -75,7 +76,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     Ok(Duration::from_millis(millis.round() as u64))
 }
 
-/// Formats a size so that [`parse_size`] reads it: in the largest unit of which it is a whole number.
+/// Formats a size so that [`parse_size`] reads it, in the largest unit that gives a whole number.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];

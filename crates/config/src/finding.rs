@@ -1,4 +1,4 @@
-//! Findings: what is wrong or unusual in a file, and where.
+//! Findings: errors and warnings in a file, with their positions.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,14 +6,12 @@ use std::fmt;
 /// A position in a file. Displayed: `line:column`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourcePos {
-    /// The line, from 1.
     pub line: usize,
     /// The column, in characters from 1.
     pub column: usize,
 }
 
 impl SourcePos {
-    /// The beginning of a file.
     pub const START: Self = Self { line: 1, column: 1 };
 }
 
@@ -35,15 +33,12 @@ pub enum Severity {
 /// A finding. Displayed: `file:line:column: message; hint`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The file, as the caller named it.
     pub file: String,
-    /// The position in the file.
     pub pos: SourcePos,
-    /// The severity.
     pub severity: Severity,
-    /// What is wrong; never a value that may be a secret.
+    /// Never quotes a value that may be a secret.
     pub message: String,
-    /// What to write instead, if that is known.
+    /// The text to write instead, if that is known.
     pub hint: Option<String>,
 }
 
@@ -74,7 +69,8 @@ impl fmt::Display for Finding {
 
 impl std::error::Error for Finding {}
 
-/// A file and all findings in it. Reading continues after an error, so that all of them can be reported at once.
+/// A file and all findings in it. Reading continues after an error, so that all errors can be reported at
+/// once.
 pub struct Findings<'a> {
     file: &'a str,
     text: &'a str,
@@ -107,7 +103,7 @@ impl<'a> Findings<'a> {
         self.text
     }
 
-    /// Returns the position of a byte. A byte after the last character is on the last line.
+    /// Returns the position of a byte offset. An offset after the last character is on the last line.
     #[must_use]
     pub fn pos(&self, at: usize) -> SourcePos {
         let mut end = at.min(self.text.trim_end().len());
@@ -120,12 +116,12 @@ impl<'a> Findings<'a> {
         SourcePos { line, column }
     }
 
-    /// Records an error at a byte.
+    /// Records an error at a byte offset.
     pub fn error(&self, at: usize, message: impl Into<String>, hint: Option<String>) {
         self.push(Finding { hint, ..Finding::error(self.file, self.pos(at), message) });
     }
 
-    /// Records a warning at a byte.
+    /// Records a warning at a byte offset.
     pub fn warning(&self, at: usize, message: impl Into<String>) {
         self.push(Finding::warning(self.file, self.pos(at), message));
     }
@@ -137,7 +133,7 @@ impl<'a> Findings<'a> {
     /// Runs `read` and returns its value, or the first error that it recorded. The errors are removed.
     ///
     /// # Errors
-    /// With the first error, also if `read` returned a value.
+    /// Returns the first error, even if `read` returned a value.
     pub fn isolated<T>(&self, read: impl FnOnce() -> Option<T>) -> Result<T, Finding> {
         let start = self.list.borrow().len();
         let value = read();

@@ -3,10 +3,10 @@
 use crate::finding::Findings;
 use crate::tree::{Entry, Kind, Node};
 
-/// The most lists and objects in each other.
+/// Maximum nesting of lists and objects.
 const MAX_DEPTH: usize = 64;
 
-/// An error: its byte and the message.
+/// The result of a step. An error is its byte offset and its message.
 type Read<T> = Result<T, (usize, &'static str)>;
 
 impl Node {
@@ -47,7 +47,6 @@ impl Reader<'_> {
         self.text.get(self.at).copied()
     }
 
-    /// Consumes the next byte if it is `wanted`.
     fn take(&mut self, wanted: u8) -> bool {
         let found = self.peek() == Some(wanted);
         self.at += usize::from(found);
@@ -175,7 +174,6 @@ mod tests {
 
     use super::*;
 
-    /// The value and the number of warnings, or the errors.
     fn read(text: &str) -> Result<(Value, usize), String> {
         let findings = Findings::new("f", text);
         let made = Node::from_json(&findings).map(|node| node.to_json());
@@ -233,7 +231,6 @@ mod tests {
             if let Ok((found, warnings)) = read(&text) {
                 prop_assert_eq!((found, warnings), (value, 0));
             } else {
-                // Only a duplicate key.
                 prop_assert!(read(&text).unwrap_err().contains("twice"), "{}", text);
             }
         }

@@ -1,6 +1,6 @@
-//! Reads TOML and JSON configuration files: values with positions, typed access, and findings about what is wrong.
+//! Reads TOML and JSON configuration files: values with positions, typed access, and findings about errors.
 //!
-//! A mechanism only: each crate that has a file keeps its own schema.
+//! Only a mechanism: each crate that has a configuration file keeps its own schema.
 
 mod finding;
 mod json;

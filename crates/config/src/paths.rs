@@ -1,21 +1,21 @@
-//! Paths in a file.
+//! Resolution of the paths in a configuration file.
 
 use std::path::{Path, PathBuf};
 
-/// Resolves the paths of a file.
+/// The directories against which the paths of a file are resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct Paths<'a> {
-    /// The directory that relative paths start from: that of the file.
+    /// The directory of the file. Relative paths start from it.
     pub base: &'a Path,
     /// The home directory, for `~`.
     pub home: Option<&'a Path>,
 }
 
 impl Paths<'_> {
-    /// Returns the path that `text` means. Variables are not expanded.
+    /// Returns the path for `text`. Variables are not expanded.
     ///
     /// # Errors
-    /// If it is empty, or needs an expansion that is not available.
+    /// If the text is empty, or needs an expansion that is not available.
     pub fn resolve(self, text: &str) -> Result<PathBuf, &'static str> {
         if text.is_empty() {
             return Err("the path is missing");

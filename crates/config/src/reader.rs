@@ -1,4 +1,4 @@
-//! Typed access to values: what is expected of each, and the error if it is something else.
+//! Typed access to values. A value of the wrong type or range becomes an error with its position.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,19 +10,17 @@ use crate::finding::Findings;
 use crate::paths::Paths;
 use crate::tree::{Entry, Kind, Node};
 
-/// The longest text that an error quotes.
+/// Maximum length of a text that an error quotes.
 const MAX_QUOTED_CHARS: usize = 40;
 
 const COMMAND_HINT: &str = "write command = [\"narrows\", \"acp\"], or command = \"narrows acp\"";
 
-/// A value, and the name that errors use. A method that returns `None` has recorded an error.
+/// A value, and the name that errors use for it. A method that returns `None` has recorded an error.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
-    /// Where findings are recorded.
     pub findings: &'a Findings<'a>,
-    /// The key of the value. An entry of a list has that of the list.
+    /// The key of the value. An entry of a list has the key of the list.
     pub name: &'a str,
-    /// The value.
     pub node: &'a Node,
 }
 
@@ -60,7 +58,7 @@ impl<'a> Item<'a> {
         None
     }
 
-    /// Returns a text of any content.
+    /// Returns a text. Any content is accepted.
     #[must_use]
     pub fn string(self) -> Option<&'a str> {
         match &self.node.kind {
@@ -69,7 +67,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns a text that is not empty and that a system call accepts.
+    /// Returns a text that is not empty and that system calls accept.
     #[must_use]
     pub fn text(self) -> Option<&'a str> {
         match self.string()? {
@@ -79,18 +77,18 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns what `parse` makes of a text.
+    /// Returns a text converted by `parse`.
     pub fn parsed<T>(self, parse: impl FnOnce(&str) -> Result<T, &'static str>) -> Option<T> {
         let text = self.text()?;
         parse(text).map_err(|reason| self.refuse(text, reason)).ok()
     }
 
-    /// Records that the value cannot be this text.
+    /// Records that `text` is not accepted, for this `reason`.
     pub fn refuse(self, text: &str, reason: &str) {
         self.fail(&format!("cannot be \"{}\": {reason}", quoted(text)), None);
     }
 
-    /// Returns one of a few choices.
+    /// Returns one of the `choices`, selected by its name.
     #[must_use]
     pub fn one_of<T: Copy>(self, choices: &[(&'static str, T)]) -> Option<T> {
         let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
@@ -98,7 +96,7 @@ impl<'a> Item<'a> {
         self.named(choice, &names)
     }
 
-    /// Returns the choice that `parse` knows by one of `names`.
+    /// Returns the choice that `parse` selects. Errors list `names` as the valid texts.
     pub fn named<T>(self, parse: impl FnOnce(&str) -> Option<T>, names: &[&str]) -> Option<T> {
         let text = if let Kind::Text(text) = &self.node.kind { text } else { "" };
         parse(text).or_else(|| {
@@ -202,19 +200,19 @@ impl<'a> Item<'a> {
         self.parsed(|text| paths.resolve(text))
     }
 
-    /// Returns `true` if it is a text.
+    /// Returns `true` if the value is a text.
     #[must_use]
     pub fn is_text(self) -> bool {
         matches!(self.node.kind, Kind::Text(_))
     }
 
-    /// Returns `true` if it is a list.
+    /// Returns `true` if the value is a list.
     #[must_use]
     pub fn is_list(self) -> bool {
         matches!(self.node.kind, Kind::List(_))
     }
 
-    /// Returns `true` if it is a table.
+    /// Returns `true` if the value is a table.
     #[must_use]
     pub fn is_table(self) -> bool {
         matches!(self.node.kind, Kind::Table(_))
@@ -249,11 +247,9 @@ impl<'a> Item<'a> {
 /// The entries of a table, and the name that errors use. The name of the whole file is empty.
 #[derive(Clone, Copy)]
 pub struct Table<'a> {
-    /// Where findings are recorded.
     pub findings: &'a Findings<'a>,
-    /// The key of the table.
     pub name: &'a str,
-    /// The byte where it begins.
+    /// The byte offset at which the table begins.
     pub at: usize,
     entries: &'a [Entry],
 }
@@ -271,7 +267,7 @@ impl<'a> Table<'a> {
         self.get(key).or_else(|| self.error(format!("`{key}` is missing{}", self.place()), hint.into()))
     }
 
-    /// Returns what `read` makes of the value of `key`, if there is one.
+    /// Returns the value of `key` converted by `read`, if the key is present.
     pub fn read<T>(self, key: &str, read: impl FnOnce(Item<'a>) -> Option<T>) -> Option<T> {
         self.get(key).and_then(read)
     }
@@ -303,7 +299,7 @@ impl<'a> Table<'a> {
         None
     }
 
-    /// Returns the entries whose keys are not among `known`, each with the key that was probably meant.
+    /// Returns the entries whose keys are not in `known`, each with the known key that was probably meant.
     pub fn unknown<'k>(
         self,
         known: &'k [&'k str],
@@ -315,8 +311,8 @@ impl<'a> Table<'a> {
             .map(move |entry| (entry, nearest(&entry.key, known.iter().copied())))
     }
 
-    /// Records an error for every key that is not among `known`, and a warning for every old spelling. `usual` has hints
-    /// for keys that are often tried.
+    /// Records an error for every key that is not in `known`, and a warning for every old spelling. `usual`
+    /// has hints for unknown keys that are often used.
     pub fn only(self, known: &[&str], usual: &[(&str, &str)]) {
         self.warn_about_old_spellings(known);
         for (entry, near) in self.unknown(known) {
@@ -362,14 +358,12 @@ mod tests {
     use super::*;
     use crate::Severity;
 
-    /// Reads `value = TEXT` as a duration.
     fn duration(text: &str) -> Option<Duration> {
         let text = format!("value = {text}");
         let findings = Findings::new("f", &text);
         Node::read_toml(&findings, |table| table.read("value", Item::duration)).ok()
     }
 
-    /// Reads `value = TEXT` as a command.
     fn command(text: &str) -> Option<Vec<String>> {
         let text = format!("value = {text}");
         let findings = Findings::new("f", &text);

@@ -1,4 +1,4 @@
-//! A file as a tree of values with their positions, from TOML or JSON.
+//! A configuration file as a tree of values with their positions, from TOML or JSON.
 
 use std::borrow::Cow;
 
@@ -9,44 +9,39 @@ use toml::de::{DeTable, DeValue};
 use crate::finding::Findings;
 use crate::reader::{Table, quoted};
 
-/// A value.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// The byte where it begins.
+    /// The byte offset at which the value begins.
     pub at: usize,
-    /// The value.
     pub kind: Kind,
 }
 
-/// The content of a value.
+/// The type and the content of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// A text. A date of TOML is one too.
+    /// A text, or a TOML date.
     Text(String),
-    /// A whole number. A number outside the range of `i128` is the largest one.
+    /// A whole number. A number outside the range of `i128`, also a negative one, becomes `i128::MAX`.
     Whole(i128),
     /// A number with a fraction.
     Fraction(f64),
-    /// `true` or `false`.
     Flag(bool),
-    /// A list.
     List(Vec<Node>),
-    /// A table, in the order of the file.
+    /// A table, its entries in the order of the file.
     Table(Vec<Entry>),
-    /// `null` of JSON.
+    /// JSON `null`.
     Null,
 }
 
 /// An entry of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The byte where its key begins.
+    /// The byte offset at which the key begins.
     pub at: usize,
-    /// The key.
     pub key: String,
     /// The key from the top, such as `endpoint.a.model`, if the tree was [qualified](Node::qualified).
     pub(crate) name: Option<String>,
-    /// The value.
     pub node: Node,
 }
 
@@ -76,7 +71,7 @@ impl Node {
     /// Reads a whole TOML file with `read`.
     ///
     /// # Errors
-    /// With the first error that was recorded.
+    /// Returns the first recorded error.
     pub fn read_toml<T>(
         findings: &Findings<'_>,
         read: impl FnOnce(Table<'_>) -> Option<T>,
@@ -87,7 +82,7 @@ impl Node {
         })
     }
 
-    /// Returns the table that the whole file is.
+    /// Returns the whole file as a table.
     #[must_use]
     pub fn as_table<'a>(&'a self, findings: &'a Findings<'a>) -> Option<Table<'a>> {
         crate::Item { findings, name: "", node: self }.table()
@@ -140,7 +135,7 @@ impl Node {
     }
 }
 
-/// Returns a hint if the line at `at` has a text without quotes.
+/// Returns a hint if the line at `at` contains a text without quotes.
 fn missing_quotes(text: &str, at: usize) -> Option<String> {
     let start = text.get(..at)?.rfind('\n').map_or(0, |end| end + 1);
     let (key, value) = text.get(start..)?.lines().next()?.split_once('=')?;
