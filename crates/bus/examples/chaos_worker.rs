@@ -1,7 +1,9 @@
-//! A hand-written agent for the chaos test of the bus: it does what its prompts say, faults included, and logs it.
+//! A hand-written agent for the chaos test of the bus. It does what its prompts say, faults included, and
+//! logs it.
 //!
-//! It parses JSON-RPC without a library, so that it shares no misunderstanding with the bus. Its sessions are files below
-//! `CHAOS_DIR` and outlive it, as does its log: requests are logged before they are handled, messages after they were written.
+//! It parses JSON-RPC without a library, so that it shares no bug with the bus. Its sessions are files below
+//! `CHAOS_DIR` and outlive it, as does its log. Requests are logged before they are handled, messages after
+//! they were written.
 
 #![expect(clippy::exit, reason = "it ends like programs that crash")]
 
@@ -17,25 +19,24 @@ use rustix::process::{Signal, getpid, kill_process};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use serde_json::{Value, json};
 
-/// Longer than a line may be in this test.
+/// More bytes than a line may have in this test.
 const OVERSIZE_BYTES: usize = 200 << 10;
 
 struct Worker {
     dir: PathBuf,
     log: File,
     out: File,
-    /// The owner of each session.
     sessions: HashMap<String, String>,
-    /// Turns that wait for an answer to the request of this id, or for their end.
+    /// Turns that wait for the client's answer to the agent's request, or for their end. By the id of the
+    /// request.
     asked_turns: HashMap<String, Turn>,
     held: Vec<Turn>,
     count: u64,
-    /// It has closed its stdout, or its stdin.
+    /// `true` if the worker has closed its stdout.
     stdout_closed: bool,
     stdin_closed: bool,
 }
 
-/// A running prompt.
 struct Turn {
     id: Value,
     session: String,
@@ -271,7 +272,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Injects the fault of a turn.
     fn inject_fault(&mut self, turn: &Turn) -> io::Result<()> {
         match turn.fault.as_str() {
             "exit" => exit(0),
@@ -297,7 +297,7 @@ impl Worker {
             "stop" => {
                 _ = kill_process(getpid(), Signal::STOP);
             }
-            // One child ignores SIGTERM and one has left the session; both have this stdout.
+            // One child ignores SIGTERM and one has left the session. Both hold this stdout open.
             "daemon" => {
                 let stdout = Stdio::from(self.out.try_clone()?);
                 Command::new("/bin/sh")
@@ -319,7 +319,6 @@ fn die() -> ! {
     exit(9);
 }
 
-/// Returns the client of a tag.
 fn owner(tag: &str) -> &str {
     tag.split('.').next().unwrap_or_default()
 }

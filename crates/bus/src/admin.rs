@@ -39,7 +39,7 @@ impl Admin {
     /// Binds the configured listeners.
     ///
     /// # Errors
-    /// If one cannot be bound; then none is.
+    /// If one listener cannot be bound. Then none stays bound.
     pub fn bind(settings: &config::Admin) -> Result<Self, ListenError> {
         let socket = settings.socket.iter().map(|path| ListenAddr::Unix(path.clone()));
         let port = settings.port.iter().map(|address| ListenAddr::Tcp(address.clone()));
@@ -53,7 +53,7 @@ impl Admin {
         Ok(admin)
     }
 
-    /// Returns the bound addresses. A port 0 is replaced by the real one.
+    /// Returns the bound addresses, with the real port in place of port 0.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddr] {
         &self.addresses
@@ -72,7 +72,7 @@ impl Admin {
                 tracing::error!(%error, "admin listener failed");
             }
         }
-        // A listener that has failed must not end the future: its end would look like the end of the bus.
+        // A failed listener must not end the future: the caller would take that for the end of the bus.
         std::future::pending::<()>().await;
     }
 }
@@ -80,9 +80,9 @@ impl Admin {
 /// Counters of the HTTP server since the start. The set of names is constant.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// Refused requests and sockets, by reason.
+    /// Number of refused requests and sockets, by reason.
     pub refused: Vec<(&'static str, u64)>,
-    /// Interrupted connections, by outcome.
+    /// Number of interrupted connections, by outcome.
     pub connections: Vec<(&'static str, u64)>,
 }
 
@@ -92,14 +92,11 @@ pub type AskNetwork = Box<dyn Fn() -> Network + Send + Sync>;
 /// Static facts about a bus, shown beside its status.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Facts {
-    /// The version of the program.
     pub version: String,
-    /// The id of the process.
     pub pid: u32,
-    /// The addresses on which clients connect.
     pub listen: Vec<String>,
     /// Worker limits that this machine can enforce.
     pub worker_limits: Vec<String>,
-    /// Worker limits that it cannot enforce, each with the reason.
+    /// Worker limits that this machine cannot enforce, each with the reason.
     pub worker_limits_missing: BTreeMap<String, String>,
 }

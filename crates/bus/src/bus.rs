@@ -29,7 +29,7 @@ use crate::listen::{self, BoundListener, ListenError, SocketFile};
 use crate::owner_store::{self, Index, OwnersError};
 use crate::spawner::{self, WorkerEventSender};
 
-/// Worker events queued for the event loop.
+/// Maximum number of worker events queued for the event loop.
 const MAX_WORKER_EVENTS: usize = 256;
 
 /// The reason why a bus could not be started or reloaded.
@@ -40,45 +40,34 @@ pub enum StartError {
     Listen(#[from] ListenError),
     /// A pool's program cannot be started.
     #[error("pool {pool:?}: {source}")]
-    Program {
-        /// The pool.
-        pool: String,
-        /// The cause.
-        source: SpawnError,
-    },
+    Program { pool: String, source: SpawnError },
     /// A limit is configured that this machine cannot enforce.
     #[error("pool {pool:?}: cannot enforce `{}` on this machine: {}", source.controller, source.why)]
     Unlimited {
-        /// The pool.
         pool: String,
-        /// The limit, and the cause.
+        /// The limit, and the reason why it cannot be enforced.
         source: Unenforceable,
     },
-    /// The configured workers need more descriptors than this process may have.
+    /// The configured workers need more file descriptors than this process may have.
     #[error("pools and one client need {needed} descriptors, the limit is {limit}")]
-    Descriptors {
-        /// Descriptors that are needed.
-        needed: u64,
-        /// Descriptors that this process may have.
-        limit: u64,
-    },
+    Descriptors { needed: u64, limit: u64 },
     /// The file of session owners could not be opened.
     #[error(transparent)]
     Owners(#[from] OwnersError),
     /// Session owners have to be recorded, but no file is given.
     #[error("cannot record session owners: no data directory")]
     NoPlace,
-    /// A system call failed.
     #[error("cannot start the bus: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Options of [`Bus::start_with_options`] beside the configuration.
+/// Options of [`Bus::start_with_options`] that are not in the configuration.
 #[derive(Default)]
 pub struct StartOptions {
     /// The file that records the owners of sessions. Required if clients authenticate.
     pub owners: Option<PathBuf>,
-    /// Serves resumable connections. Without it, they are served like all others and cannot be resumed.
+    /// Serves resumable connections. If `None`, such connections are served like all others and cannot be
+    /// resumed.
     pub hand_over: Option<HandOver>,
 }
 
@@ -88,12 +77,12 @@ impl fmt::Debug for StartOptions {
     }
 }
 
-/// The end of a bus.
+/// The result of a bus that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It has drained.
+    /// The bus has drained.
     Done,
-    /// It failed, for this reason.
+    /// The bus failed, for this reason.
     Failed(String),
 }
 
@@ -102,7 +91,7 @@ pub enum Ended {
 #[error("bus does not respond")]
 pub struct NoAnswer;
 
-/// A running bus. It runs until it is drained, also when this handle is dropped.
+/// A running bus. It runs until it is drained, even if this handle is dropped.
 pub struct Bus<B: Router = Core> {
     handle: Handle<B>,
     addresses: Vec<ListenAddr>,
@@ -134,8 +123,8 @@ impl Bus {
 }
 
 impl<B: Router> Bus<B> {
-    /// Starts a bus with another router, which `router` makes from the configuration. Before that, `max_connections` is capped by
-    /// the descriptors of this process.
+    /// Starts a bus with the router that `router` creates from the configuration. Before that,
+    /// `max_connections` is capped by the file descriptors of this process.
     ///
     /// Workers get the variables of `environment` that their pools select.
     ///
@@ -216,7 +205,8 @@ impl<B: Router> Bus<B> {
             descriptors,
         };
         std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
-            // The loop owns the sender of orders: when it is dropped, the spawner ends all processes.
+            // The event loop owns the sender of spawner commands. When it is dropped, the spawner ends all
+            // processes.
             let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
             command_queue.close();
             let mut end = match result {
@@ -243,8 +233,8 @@ impl<B: Router> Bus<B> {
         self.files.iter().for_each(SocketFile::remove);
     }
 
-    /// Returns the listener addresses in the order of the configuration. A port 0 is replaced by the real one; paths are
-    /// absolute.
+    /// Returns the listener addresses in the order of the configuration, with the real port in place of port
+    /// 0. Paths are absolute.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddr] {
         &self.addresses
@@ -292,19 +282,21 @@ pub struct Handle<B: Router = Core> {
 }
 
 impl<B: Router> Handle<B> {
-    /// Starts to drain the bus: it finishes active turns and ends.
+    /// Starts to drain the bus: it finishes active turns, then exits.
     pub fn drain(&self) {
         self.command_queue.drain();
     }
 
-    /// Applies another configuration. Of the listeners only their pools change; returns the other differences.
+    /// Applies another configuration. Of the listeners, only their permitted pools change. Returns the other
+    /// differences.
     ///
     /// # Errors
-    /// If the configuration cannot be applied; then nothing changes.
+    /// If the configuration cannot be applied. Then nothing changes.
     pub fn reload(&self, mut config: Config) -> Result<Vec<Unmoved>, StartError> {
         check(&config, &self.environment)?;
         cap(&mut config)?;
-        // Held until the configuration is queued: of two concurrent reloads, the last one here is the last one there.
+        // Held until the configuration is queued, so that concurrent reloads are queued in the order of this
+        // lock.
         let mut fixed = self.fixed();
         let (listen, unmoved) = fixed.apply(&config.listen);
         config.listen = listen;
@@ -314,19 +306,22 @@ impl<B: Router> Handle<B> {
         Ok(unmoved)
     }
 
-    /// Connects a client through a socket that carries lines and that the caller has authenticated. The caller also bounds how
-    /// long a full queue may make no progress: `stall_timeout` applies only while the connection is being closed.
+    /// Connects a client through a socket that carries lines. The caller has authenticated the client. The
+    /// caller also limits how long a full queue may make no progress: `stall_timeout` applies only while the
+    /// connection is being closed.
     ///
     /// # Errors
-    /// If the bus has ended or too many connections wait to be accepted; then the socket is closed.
+    /// If the bus has ended or too many connections wait to be accepted. Then the socket is closed.
     pub fn connect(&self, socket: OwnedFd, from: IncomingClient) -> Result<(), NoAnswer> {
         self.command_queue.connect(socket, from).then_some(()).ok_or(NoAnswer)
     }
 
-    /// Connects a client over a WebSocket without TLS. From here on the event loop serves its frames, pings and close.
+    /// Connects a client over a WebSocket without TLS. From here on, the event loop serves its frames, pings
+    /// and close.
     ///
     /// # Errors
-    /// If the bus has ended or too many connections wait to be accepted; then the socket is returned unchanged.
+    /// If the bus has ended or too many connections wait to be accepted. Then the socket is returned
+    /// unchanged.
     pub fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,
@@ -404,13 +399,13 @@ impl<B: Router> fmt::Debug for Bus<B> {
     }
 }
 
-/// Returns the worker limits that this machine can enforce, and why it cannot enforce the others. A configuration that sets one
-/// of the others is refused.
+/// Returns the worker limits, each with the reason if this machine cannot enforce it. A configuration that
+/// sets an unenforceable limit is refused.
 pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
     [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::check(controller)))
 }
 
-/// Checks that the workers of every pool could be started.
+/// Checks that the workers of every pool can be started.
 fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), StartError> {
     for pool in &config.pools {
         let spec = spawner::spec(pool, environment);
@@ -421,7 +416,7 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
     Ok(())
 }
 
-/// Caps `max_connections` by the available descriptors.
+/// Caps `max_connections` by the available file descriptors.
 fn cap(config: &mut Config) -> Result<(), StartError> {
     let limit = driver::raise_fd_limit();
     let needed = driver::needed_descriptors(config);
@@ -442,8 +437,8 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Returns `true` if more than a tenth of an explicitly configured number is missing. The default is not what an administrator
-/// asked for.
+/// Returns `true` if more than a tenth of an explicitly configured number is missing. The default is not
+/// reported, because no administrator asked for it.
 fn is_much_less(room: usize, wanted: usize) -> bool {
     wanted != crate::config::Limits::default().max_connections && room < wanted - wanted / 10
 }

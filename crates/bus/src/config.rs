@@ -26,33 +26,30 @@ use machine::PoolPositions;
 use read::ParsedConfig;
 use serde_json::Value;
 
-/// Time for a shutdown to stop the workers after `drain_timeout`: they are asked to exit first, then killed.
+/// Time to stop the workers after `drain_timeout`. They are asked to exit first, then killed.
 pub const WORKER_STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most bytes kept to be sent again, on all connections.
+/// Maximum number of bytes kept to be sent again, for all connections together.
 const MAX_REPLAY_BYTES: usize = 256 << 20;
 
-/// The most bytes of params kept to restore sessions, if there is no memory budget.
+/// Maximum number of bytes of params kept to restore sessions, if there is no memory budget.
 const MAX_SESSION_PARAMS_BYTES: usize = 256 << 20;
 
-/// The most bytes for the records of session owners, if there is no memory budget.
+/// Maximum number of bytes for the records of session owners, if there is no memory budget.
 const MAX_OWNER_BYTES: usize = 256 << 20;
 
 /// The configuration of a bus.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The listeners for clients.
     pub listen: Vec<Listen>,
     /// The pools of workers. The first one serves clients that name no pool.
     pub pools: Vec<Pool>,
-    /// Limits of sizes, counts and times.
     pub limits: Limits,
-    /// The listeners of the admin API.
     pub admin: Admin,
 }
 
 impl Config {
-    /// Returns `true` if there is an HTTP or WebSocket listener, so that clients may come over a network.
+    /// Returns `true` if there is an HTTP or WebSocket listener, so that clients may connect over a network.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.listen.iter().any(|listen| matches!(listen.at, ListenAddr::Web(_)))
@@ -78,9 +75,8 @@ impl Config {
 /// A listener for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// The address.
     pub at: ListenAddr,
-    /// The pool of clients that name none. Without `pools` it is the only one that they may use.
+    /// The pool of clients that name none. Without `pools`, clients may use only this pool.
     pub pool: Option<String>,
     /// The pools that clients may use. `None`: only `pool`, or all pools if that is `None` too.
     pub pools: Option<Vec<String>>,
@@ -110,7 +106,7 @@ impl Listen {
         }
     }
 
-    /// Returns the names of its pools, the default one first. Empty if it permits all pools.
+    /// Returns the names of the permitted pools, the default one first. Empty if every pool is permitted.
     pub fn pool_names(&self) -> impl Iterator<Item = &str> {
         self.pool.iter().chain(self.pools.iter().flatten()).map(String::as_str)
     }
@@ -121,22 +117,21 @@ impl Listen {
 pub enum ListenAddr {
     /// Stdin and stdout of the bus, for one client.
     Stdio,
-    /// A host and a port.
+    /// A host and a port, as `HOST:PORT`.
     Tcp(String),
-    /// The path of a unix socket.
     Unix(PathBuf),
     /// HTTP and WebSocket.
     Web(Box<Web>),
 }
 
-/// Which clients share a worker.
+/// The clients that may share a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// None: each connection has its own worker.
+    /// No sharing between connections: each has its own worker.
     Connection,
-    /// None: each session has its own worker.
+    /// No sharing between sessions: each has its own worker.
     Session,
-    /// All clients of the pool.
+    /// All clients of the pool share its workers.
     All,
 }
 
@@ -145,34 +140,31 @@ pub enum Share {
 pub enum Protocol {
     /// ACP version 1.
     V1,
-    /// ACP version 2.
     V2,
-    /// Any JSON-RPC in lines. The bus interprets only `sessionId`.
+    /// Any JSON-RPC messages, one per line. The bus interprets only `sessionId`.
     JsonRpc,
 }
 
 /// A pool: workers that run the same command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// The name, by which clients and listeners select the pool.
+    /// The name by which clients and listeners select the pool.
     pub name: String,
-    /// The program and its arguments.
     pub command: Vec<String>,
-    /// The manifest that governs its workers. Each has its own gate, which is told the identity of the client.
+    /// The manifest that governs the workers. Each worker has its own gate, which gets the identity of the
+    /// client.
     pub manifest: Option<PathBuf>,
-    /// The file of the identities that the gates admit.
+    /// The file with the identities that the gates admit.
     pub identities: Option<PathBuf>,
-    /// The directory in which workers run; the current one if `None`.
+    /// The working directory of the workers. `None`: the current directory of the bus.
     pub cwd: Option<PathBuf>,
     /// The number of workers that are kept ready.
     pub instances: u32,
-    /// The most workers at once.
+    /// The maximum number of workers.
     pub max_instances: u32,
-    /// Which clients share a worker.
     pub share: Share,
-    /// The protocol of the workers.
     pub protocol: Protocol,
-    /// Variables added to their environment.
+    /// Variables added to the environment of the workers.
     pub env: BTreeMap<String, String>,
     /// Patterns of the variables of the bus that are passed on to workers.
     pub pass_env: Vec<String>,
@@ -182,20 +174,21 @@ pub struct Pool {
     pub client_capabilities: Value,
     /// `true` if different identities may share a worker.
     pub mix_identities: bool,
-    /// The most memory that a worker and its descendants may use, in bytes.
+    /// The maximum memory of a worker and its descendants, in bytes.
     pub memory: Option<u64>,
-    /// The most processes of a worker, its descendants included.
+    /// The maximum number of processes of a worker, its descendants included.
     pub pids: Option<u64>,
-    /// Which MCP servers clients may name. `None`: any on stdio and unix sockets, for the user of the bus; none elsewhere.
+    /// The MCP servers that clients may name. `None`: any on stdio and unix sockets, for the user of the bus;
+    /// none elsewhere.
     pub mcp: Option<McpAccess>,
     /// The servers that clients select by name if `mcp` is [`McpAccess::Listed`].
     pub mcp_servers: Vec<McpServer>,
-    /// The members of `_meta` that clients may send although they may not name any MCP server.
+    /// The members of `_meta` that clients may send even if they may not name any MCP server.
     pub client_meta: Vec<String>,
 }
 
 impl Pool {
-    /// Returns the pool with workers that serve a manifest: an agent behind a gate for each client.
+    /// Returns the pool with workers that serve a manifest. Each client gets an agent behind its own gate.
     #[must_use]
     pub fn with_manifest(self, manifest: PathBuf, identities: Option<PathBuf>) -> Self {
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
@@ -235,57 +228,61 @@ impl Pool {
 /// Limits of sizes, counts and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest line, in bytes.
+    /// The maximum length of a line, in bytes.
     pub max_line: usize,
-    /// The most entries of a batch.
+    /// The maximum number of entries in a batch.
     pub max_batch: usize,
-    /// The most connections at once.
+    /// The maximum number of connections.
     pub max_connections: usize,
-    /// The most connections at once of an identity, on listeners that identify clients.
+    /// The maximum number of connections of one identity, on listeners that identify clients.
     pub max_connections_per_identity: usize,
-    /// The most connections at once of clients that have no identity and are not known as a user of this machine.
+    /// The maximum number of connections of clients that have no identity and are not known as a user of this
+    /// machine.
     pub max_anonymous_connections: usize,
-    /// The most open sessions of an identity.
+    /// The maximum number of open sessions of one identity.
     pub max_sessions_per_identity: usize,
-    /// The most sessions of one identity in a worker that different identities share.
+    /// The maximum number of sessions of one identity in a worker that different identities share.
     pub max_sessions_per_worker: usize,
-    /// The most messages per second of an identity; beyond that its input is read more slowly. 0: no limit.
+    /// The maximum rate of one identity, in messages per second. Beyond it, input is read more slowly. 0: no
+    /// limit.
     pub max_rate_per_identity: u64,
-    /// The size of the output queue of one peer, in bytes. An empty queue accepts one larger message.
+    /// The capacity of the output queue of one peer, in bytes. An empty queue accepts one larger message.
     pub queue_bytes: usize,
-    /// The most bytes of incomplete messages, from all clients.
+    /// The maximum number of bytes of incomplete messages, for all clients together.
     pub unfinished_input: usize,
-    /// The most bytes of incomplete messages from one identity.
+    /// The maximum number of bytes of incomplete messages of one identity.
     pub unfinished_input_per_identity: usize,
     /// A peer whose full queue makes no progress for this long is disconnected.
     pub stall_timeout: Duration,
-    /// Time for a worker to answer `initialize`.
+    /// Timeout for a worker to answer `initialize`.
     pub initialize_timeout: Duration,
-    /// Time for a worker to answer `session/new` and `session/fork`.
+    /// Timeout for a worker to answer `session/new` and `session/fork`.
     pub open_timeout: Duration,
-    /// Time for a worker to end a canceled turn.
+    /// Timeout for a worker to end a canceled turn.
     pub cancel_grace: Duration,
-    /// Time for active turns to end during a shutdown.
+    /// Timeout for active turns to end during a shutdown.
     pub drain_timeout: Duration,
-    /// Time that a session without a client is kept.
+    /// Time for which a session without a client is kept.
     pub session_grace: Duration,
-    /// Time that a turn without a client goes on.
+    /// Time for which a turn continues after its client has disconnected.
     pub disconnect_grace: Duration,
-    /// Losses of workers within `restart_window` before the circuit breaker of the pool opens.
+    /// Number of worker losses within `restart_window` that opens the circuit breaker of the pool.
     pub restart_budget: u32,
-    /// The window in which `restart_budget` counts.
+    /// The window over which `restart_budget` is counted.
     pub restart_window: Duration,
     /// The memory budget of the bus itself, in bytes. 0: none.
     pub memory: u64,
-    /// The most bytes kept to be sent again after a reconnect, on a resumable connection or a session.
+    /// The maximum number of bytes kept to be sent again after a reconnect, per resumable connection or
+    /// session.
     pub replay_bytes: usize,
-    /// Time in which a lost connection can be resumed; its output is kept that long.
+    /// Time within which a lost connection can be resumed. Its output is kept that long.
     pub replay_time: Duration,
-    /// Time for a new client to send the head of an HTTP request, a handshake, or the first message on TCP.
+    /// Timeout for a new client to send the head of an HTTP request, a handshake, or the first message on
+    /// TCP.
     pub header_timeout: Duration,
-    /// A network peer that sends nothing for this long, not even a ping, is considered lost.
+    /// Timeout after which a silent network peer is considered lost. A ping counts as input.
     pub idle_timeout: Duration,
-    /// Time that the owner of an unused session is kept.
+    /// Time for which the owner of an unused session is kept.
     pub owner_expiry: Duration,
 }
 
@@ -323,7 +320,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the most bytes of incomplete messages: of all clients, and of one identity. At most half of a memory budget.
+    /// Returns the maximum number of bytes of incomplete messages: of all clients, and of one identity. With
+    /// a memory budget, at most half of it.
     #[must_use]
     pub fn unfinished(&self) -> (usize, usize) {
         let all = match self.memory {
@@ -333,8 +331,9 @@ impl Limits {
         (all, all.min(self.unfinished_input_per_identity))
     }
 
-    /// Returns the most bytes of complete messages that wait until a worker reads or answers them: of all clients, and of one
-    /// identity. The same as [`Limits::unfinished`]; with a memory budget half and a quarter of its first value.
+    /// Returns the maximum number of bytes of complete messages that wait until a worker reads or answers
+    /// them: of all clients, and of one identity. Equal to [`Limits::unfinished`]; with a memory budget, half
+    /// and a quarter of its first value.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         match (self.memory, self.unfinished()) {
@@ -343,8 +342,8 @@ impl Limits {
         }
     }
 
-    /// Returns the most bytes kept to be sent again over the network: in all, and to one identity. At most an eighth
-    /// and a sixteenth of a memory budget.
+    /// Returns the maximum number of bytes kept to be sent again over the network: in all, and to one
+    /// identity. With a memory budget, at most an eighth and a sixteenth of it.
     #[must_use]
     pub fn replay_memory(&self) -> (usize, usize) {
         let (all, one) = (MAX_REPLAY_BYTES, MAX_REPLAY_BYTES / 4);
@@ -354,8 +353,8 @@ impl Limits {
         }
     }
 
-    /// Returns the most bytes of params kept to restore sessions: in all, and of one identity. At most an eighth
-    /// and a sixteenth of a memory budget.
+    /// Returns the maximum number of bytes of params kept to restore sessions: in all, and of one identity.
+    /// With a memory budget, at most an eighth and a sixteenth of it.
     #[must_use]
     pub fn session_params(&self) -> (usize, usize) {
         let (all, one) = (MAX_SESSION_PARAMS_BYTES, MAX_SESSION_PARAMS_BYTES / 4);
@@ -365,8 +364,8 @@ impl Limits {
         }
     }
 
-    /// Returns how many bytes the records of session owners may take: of all sessions, and of those of one identity. With
-    /// a memory budget: an eighth and a sixteenth of it.
+    /// Returns the maximum number of bytes for the records of session owners: of all sessions, and of those
+    /// of one identity. With a memory budget, an eighth and a sixteenth of it.
     #[must_use]
     pub(crate) fn owner_memory(&self) -> (usize, usize) {
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
@@ -375,7 +374,8 @@ impl Limits {
         }
     }
 
-    /// Returns the age from which the recorded last use of a session is updated by its next use.
+    /// Returns the minimum age of a recorded last use. Only an older record is updated when the session is
+    /// used again.
     #[must_use]
     pub(crate) fn owner_refresh(expiry: Duration) -> Duration {
         Duration::from_secs(24 * 3600).min(expiry / 2)
@@ -385,10 +385,9 @@ impl Limits {
 /// The listeners of the admin API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admin {
-    /// The path of the admin socket.
     pub socket: Option<PathBuf>,
-    /// A loopback host and port.
+    /// The loopback address of the admin port, as `HOST:PORT`.
     pub port: Option<String>,
-    /// `true` if every user of this machine may use the port; otherwise only the user of the bus.
+    /// `true` if every user of this machine may use the port. `false`: only the user of the bus.
     pub is_open: bool,
 }

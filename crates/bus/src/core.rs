@@ -1,12 +1,16 @@
 //! The router and supervisor as a pure state machine.
 //!
-//! Lines and events enter through the methods of [`Core`]; lines and [`Action`]s leave through a [`CoreOutput`]. The core has
-//! no clock, no socket and no task, and its randomness is fixed by a seed, so that the driver and the simulator run the same code.
+//! Lines and events enter through the methods of [`Core`]. Lines and [`Action`]s leave through a
+//! [`CoreOutput`]. The core has no clock, no socket and no task, and its randomness is fixed by a seed, so
+//! that the driver and the simulator run the same code.
 //!
-//! The path of a request: `from_client` decides where it goes (`route`), `forward` gives it a new id and records the client
-//! that waits for the answer; `from_worker` finds the record by the id and restores the client's own bytes. A request of a
-//! worker to a client takes the same path in the other direction. `supervisor` starts and replaces workers, `worker_lost` answers the
-//! pending requests of a lost worker, `restore` opens its sessions in another worker, and `timer` runs what is due.
+//! The path of a request: `from_client` decides on the destination (`route`). `forward` gives the request a
+//! new id and records the client that waits for the answer. `from_worker` finds the record by the id and
+//! restores the client's own bytes. A request of a worker to a client takes the same path in the other
+//! direction.
+//!
+//! `supervisor` starts and replaces workers. `worker_lost` answers the pending requests of a lost worker,
+//! `restore` opens its sessions in another worker, and `timer` runs what is due.
 
 mod access;
 mod api;
@@ -103,7 +107,6 @@ pub struct Core {
     owners: Owners,
     /// `true` if session updates are stored for observers.
     is_observable: bool,
-    /// Bytes of stored updates.
     kept_replay_bytes: usize,
     memory: Memory,
     batches: Batches,
@@ -112,13 +115,12 @@ pub struct Core {
     awaited_creations: AwaitedCreations,
     random: fastrand::Rng,
     serial: u64,
-    /// Number of MCP server ids created.
     servers_made: u64,
     draining: bool,
     finished: bool,
-    /// Memory or descriptors are short: new sessions are refused.
+    /// `true` while memory or file descriptors are short. New sessions are refused then.
     pressure: bool,
-    /// New sessions are refused to clients without an identity.
+    /// `true` while new sessions are refused to clients without an identity.
     anonymous_pressure: bool,
     counters: Counters,
 }
@@ -131,7 +133,7 @@ struct Ctx<'a, O> {
 }
 
 impl Core {
-    /// Returns a core that has started nothing yet. The seed fixes all its random choices.
+    /// Returns a core that has started no workers yet. The seed fixes all its random choices.
     #[must_use]
     pub fn new(config: &Config, seed: u64) -> Self {
         Self {
@@ -167,12 +169,13 @@ impl Core {
         Ctx { core: self, now, out }
     }
 
-    /// Starts the workers that are to be ready.
+    /// Starts the workers that are to be kept ready.
     pub fn start<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         self.context(now, out).fill_all();
     }
 
-    /// Records that a session that is not open belongs to this identity. Has an effect only where owners are kept.
+    /// Records that a session that is not open belongs to this identity. Has an effect only if owners are
+    /// kept.
     pub fn know_owner(&mut self, session: &OwnedName, identity: &str) {
         let identity = self.identities.number(identity);
         self.owners.know(session, identity);
@@ -198,7 +201,7 @@ impl Core {
         self.counters.refused_users += 1;
     }
 
-    /// Handles a line of a client.
+    /// Handles a line from a client.
     pub fn client_line<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -238,7 +241,7 @@ impl Core {
         }
     }
 
-    /// Handles that the queue of a client, which was full, is less than half full.
+    /// Handles that the queue of a client, which was full, is now less than half full.
     pub fn client_drained<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.context(now, out).client_drained(client);
@@ -252,7 +255,7 @@ impl Core {
         }
     }
 
-    /// Handles a message of a worker.
+    /// Handles a message from a worker.
     pub fn worker_line<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -265,7 +268,8 @@ impl Core {
         }
     }
 
-    /// Handles a line of a worker that was not scanned yet. A line like the last one needs no scan.
+    /// Handles a line from a worker that was not scanned yet. A line with the same layout as the last one
+    /// needs no scan.
     #[inline]
     pub fn worker_piece<O: CoreOutput>(
         &mut self,
@@ -283,7 +287,7 @@ impl Core {
         self.worker_line(now, worker, message, out);
     }
 
-    /// Handles that the queue of a worker, which was full, is less than half full.
+    /// Handles that the queue of a worker, which was full, is now less than half full.
     pub fn worker_drained<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.context(now, out).worker_drained(worker);
@@ -327,7 +331,7 @@ impl Core {
         self.context(now, out).reload(config);
     }
 
-    /// Sets whether memory or descriptors are short. While they are, new sessions are refused.
+    /// Sets whether memory or file descriptors are short. While they are, new sessions are refused.
     pub fn set_pressure(&mut self, on: bool) {
         self.pressure = on;
     }
@@ -343,14 +347,16 @@ impl Core {
         &self.pools[pool.0 as usize].settings
     }
 
-    /// Returns `true` if a worker has unanswered requests or does not read what it caused. Only then is a stopped worker a problem.
+    /// Returns `true` if a worker has unanswered requests, or does not read the messages that it caused. Only
+    /// then is a stopped worker a problem.
     #[must_use]
     pub fn has_pending_work(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));
         state.is_some_and(|state| !state.pending.is_empty() || state.self_paused)
     }
 
-    /// Returns `true` if reading from a worker is paused because a client does not read. The worker may be unable to continue then.
+    /// Returns `true` if reading from a worker is paused because a client does not read. The worker may be
+    /// unable to continue.
     #[must_use]
     pub fn is_held_up(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));

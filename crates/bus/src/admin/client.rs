@@ -18,13 +18,12 @@ pub enum AskError {
     /// No answer within this time.
     #[error("no response within {} s", .0.as_secs())]
     Late(Duration),
-    /// The connection failed.
     #[error("no response from the bus: {0}")]
     Io(io::Error),
-    /// The socket is a listener for clients, not for the admin API.
+    /// The socket belongs to a listener for clients, not to the admin API.
     #[error("this socket is for clients, not the admin API")]
     Clients,
-    /// The answer has another status than 200.
+    /// The status of the answer is not 200.
     #[error("the bus responded with {0}")]
     Refused(String),
     /// The peer does not speak HTTP.
@@ -32,7 +31,7 @@ pub enum AskError {
     Stranger,
 }
 
-/// Gets a page, such as `/status`, from the bus whose admin socket is at `path`.
+/// Requests a page, such as `/status`, from the bus whose admin socket is at `path`.
 ///
 /// # Errors
 /// If no bus listens there, or it does not answer with the page.
@@ -48,7 +47,7 @@ fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String
     };
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;
     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
-    // HTTP/1.0 has no chunks: the answer ends with the connection.
+    // HTTP/1.0 has no chunked encoding: the answer ends when the connection closes.
     stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut first = [0];
     stream.read_exact(&mut first).map_err(|error| match error.kind() {

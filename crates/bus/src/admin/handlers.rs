@@ -1,4 +1,4 @@
-//! The handlers of the admin API.
+//! HTTP handlers of the admin API.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,7 +28,6 @@ const REMOTE_HOST_TEXT: &str = "Host must be 127.0.0.1, [::1] or localhost\n";
 const ORIGIN_REFUSED_TEXT: &str = "requests with an Origin header are refused\n";
 const MANY_HOSTS_TEXT: &str = "exactly one Host header is required\n";
 
-/// State of the handlers.
 pub(super) struct AdminState {
     pub(super) bus: Handle,
     pub(super) facts: Facts,
@@ -134,7 +133,6 @@ fn missing(status: &Status) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The status page. The order of the fields is the order of the output.
 #[derive(Serialize)]
 struct StatusPage<'a> {
     #[serde(flatten)]

@@ -21,7 +21,7 @@ use crate::config::ListenAddr;
 use crate::listen::{self, BoundListener, Family, ListenError, Listener};
 use crate::log_limit::LogLimit;
 
-/// Connections per listener.
+/// Maximum number of connections per listener.
 const MAX_CONNECTIONS: usize = 64;
 /// Closes a connection on which no byte moves for this long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,15 +29,15 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Refused connections that are answered at once. Further ones are closed without an answer.
+/// Maximum number of refused connections that are answered at once. Further ones are closed without an
+/// answer.
 const MAX_REFUSALS: usize = 16;
-/// Bytes read from the request of a refused user.
+/// Maximum number of bytes read from the request of a refused user.
 const MAX_REFUSED_BYTES: usize = 16 << 10;
 const REFUSAL: &[u8] =
     b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 38\r\n\
     connection: close\r\n\r\nonly the user of this bus may connect\n";
 
-/// A bound listener of the admin API.
 #[derive(Debug)]
 pub(super) struct AdminListener {
     listener: Listener,
@@ -52,12 +52,11 @@ impl AdminListener {
                 listener.only = only;
                 Ok((Self { listener }, address))
             }
-            // Stdio carries the messages of a client and cannot be an admin listener.
+            // Stdio carries the messages of a client, so it cannot be an admin listener.
             BoundListener::Stdio(_) | BoundListener::Elsewhere => Err(ListenError::StdioTwice),
         }
     }
 
-    /// Serves requests until it is dropped.
     pub(super) async fn serve(self, state: Arc<AdminState>) {
         if let Err(error) = self.try_serve(state).await {
             tracing::error!(%error, "admin listener failed");
@@ -99,16 +98,17 @@ enum Socket {
 struct GuardedListener {
     socket: Socket,
     slots: Slots,
-    /// The only user whose TCP connections are accepted; `None`: all.
+    /// The only user whose TCP connections are accepted. `None`: all users.
     only: Option<u32>,
     refused_users: Arc<AtomicU64>,
     refused_log: LogLimit,
-    /// Tasks that answer refused connections. Dropping the set ends them.
+    /// Tasks that answer refused connections. Dropping the set ends the tasks.
     refusals: JoinSet<()>,
 }
 
 impl GuardedListener {
-    /// Answers a user that may not connect. Refusals have their own bound and take no slot from permitted users.
+    /// Answers a user that may not connect. Refusals have their own limit and take no slot from permitted
+    /// users.
     fn refuse(&mut self, stream: Stream) {
         self.refused_users.fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.refused_log.count(std::time::Instant::now()) {
@@ -144,7 +144,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut rest = stream.take(MAX_REFUSED_BYTES as u64);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
-    // A peer that is gone or idle is not an error.
+    // A client that has disconnected or stays silent is not an error.
     _ = timeout(REQUEST_TIMEOUT, answer).await;
 }
 
@@ -182,8 +182,8 @@ enum Stream {
 }
 
 impl Stream {
-    /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or every
-    /// user of this machine if `only` is `None`.
+    /// Returns `true` if the peer may connect. On a unix socket, only the user of the bus and root may. On a
+    /// port, only the user `only` may, or every user of this machine if `only` is `None`.
     fn may_connect(&self, only: Option<u32>) -> bool {
         match (self, only) {
             (Self::Unix(_), _) => {
@@ -317,7 +317,7 @@ mod tests {
             }
         };
         assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, REQUEST_TIMEOUT));
-        // After a whole request there is more time to read the answer.
+        // After a complete request, the timeout for reading the answer is longer.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut connection = AdminConnection::new(Stream::Unix(ours), Slots::new(1).acquire().await);
         theirs.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
@@ -406,7 +406,7 @@ mod tests {
             reads.push(tokio::spawn(async move { connection.read_u8().await.map_err(|error| error.kind()) }));
         }
         for (number, read) in reads.into_iter().enumerate() {
-            // The first and the last have sent a whole request and stay.
+            // The first and the last connection have sent a complete request and are not evicted.
             if matches!(number, 0 | 4) {
                 assert!(!read.is_finished(), "{number}");
             } else {

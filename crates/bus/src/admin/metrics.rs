@@ -12,7 +12,6 @@ use crate::driver::Queues;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// States of a worker, as labels.
 const STATES: [&str; 6] = ["starting", "greeting", "ready", "busy", "retiring", "stopping"];
 
 /// A counter since the start: name, help, value.
@@ -51,7 +50,7 @@ const IDENTITY_GAUGES: [IdentitySeries; 3] = [
     ),
 ];
 
-/// Totals of all pools with one name: after a reload, a pool and its predecessor can share a name.
+/// Totals of all pools with one name. After a reload, a pool and its successor can share a name.
 #[derive(Default)]
 struct PoolTotals {
     ready: bool,
@@ -99,7 +98,6 @@ const GAUGES: [Gauge; 8] = [
     ("pool_queue_bytes", "Bytes that wait for workers.", |sum| sum.queued),
 ];
 
-/// Renders all metrics.
 pub(super) fn text(
     facts: &Facts,
     max_connections: usize,
@@ -186,7 +184,6 @@ fn head(out: &mut String, name: &str, kind: &str, meaning: &str) {
     _ = writeln!(out, "# HELP narrows_bus_{name} {meaning}\n# TYPE narrows_bus_{name} {kind}");
 }
 
-/// Escapes a label value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -200,7 +197,6 @@ pub(super) mod tests {
     use super::*;
     use crate::core::WorkerStatus;
 
-    /// A bus during a reload.
     pub(in super::super) fn status() -> Status {
         let worker = |state, sessions, paused| WorkerStatus {
             worker: 1,
@@ -279,7 +275,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that each series appears once, behind its own header, and that there are no other lines.
+    /// Checks that each series appears once, after its own header, and that there are no other lines.
     #[track_caller]
     fn judge(text: &str) {
         let mut series = HashSet::new();

@@ -1,4 +1,5 @@
-//! The connections of an admin listener: if all are in use, one that has sent no request yet is closed.
+//! Connection slots of an admin listener. If all are in use, a connection that has sent no request yet is
+//! closed.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -10,10 +11,9 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// How often a full listener tries to evict a connection.
+/// Interval at which a full listener tries to evict a connection.
 const EVICTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The connection slots of a listener.
 pub(super) struct Slots {
     slots: Arc<Semaphore>,
     /// Slots in use, oldest first.
@@ -25,28 +25,26 @@ struct UsedSlot {
     leave: oneshot::Sender<()>,
 }
 
-/// The slot of one connection.
 pub(super) struct Slot {
     request: Request,
     has_asked: Arc<AtomicBool>,
     leave: Option<oneshot::Receiver<()>>,
-    /// The connection is to be closed.
+    /// `true` if the connection is to be closed.
     is_evicted: bool,
     _slot: OwnedSemaphorePermit,
 }
 
-/// How much of a request has been read.
+/// The part of a request that has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Nothing,
-    /// An incomplete request; `true` if it ends with a line end.
+    /// An incomplete request. `true` if it ends with a line end.
     Part(bool),
-    /// A whole request, up to its empty line.
+    /// A complete request, up to its empty line.
     Whole,
 }
 
 impl Request {
-    /// Returns the state after `read`.
     fn after(self, read: &[u8]) -> Self {
         read.iter().fold(self, |request, byte| match (request, byte) {
             (Self::Part(true), b'\n') => Self::Whole,
@@ -64,7 +62,6 @@ impl Slots {
         Self { slots: Arc::new(Semaphore::new(most)), taken: VecDeque::new() }
     }
 
-    /// Waits for a free slot.
     pub(super) async fn acquire(&mut self) -> Slot {
         let slot = loop {
             if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
@@ -84,11 +81,11 @@ impl Slots {
         Slot { request: Request::Nothing, has_asked, leave: Some(leave), is_evicted: false, _slot: slot }
     }
 
-    /// Evicts the oldest connection that has sent no whole request.
+    /// Evicts the oldest connection that has sent no complete request.
     fn make_room(&mut self) {
         let waits = |taken: &UsedSlot| !taken.leave.is_closed() && !taken.has_asked.load(Ordering::Relaxed);
         if let Some(taken) = self.taken.iter().position(waits).and_then(|oldest| self.taken.remove(oldest)) {
-            // If it has ended meanwhile, its slot is free too.
+            // If that connection has already ended, its slot is free too.
             _ = taken.leave.send(());
         }
     }
@@ -103,16 +100,16 @@ impl Slot {
         (before, self.request)
     }
 
-    /// Ready when the connection has to close.
+    /// Resolves when the connection has to close.
     pub(super) fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(leave) = &mut self.leave
             && let Poll::Ready(told) = Pin::new(leave).poll(cx)
         {
-            // A dropped sender is no eviction.
+            // A dropped sender is not an eviction.
             self.is_evicted = told.is_ok();
             self.leave = None;
         }
-        // A connection whose request is complete by now gets its answer first.
+        // A connection whose request has become complete gets its answer first.
         if self.is_evicted && self.request != Request::Whole { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -1,18 +1,20 @@
-//! The part of a configuration that a reload cannot change: the listeners.
+//! The part of a configuration that a reload cannot change: the addresses and the authentication of
+//! listeners.
 
 use std::fmt;
 
 use super::{Handle, Router};
 use crate::config::{Listen, ListenAddr, Web};
 
-/// A listener that differs from the configuration until the bus is restarted. Displayed as its address and the consequence.
+/// A listener that differs from the configuration until the bus is restarted. Displayed as its address and
+/// the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmoved {
-    /// It is no longer configured and stays open.
+    /// The listener is no longer configured and stays open.
     Open(ListenAddr),
-    /// It is configured and is not opened.
+    /// The listener is configured and is not opened.
     Closed(ListenAddr),
-    /// It stays open with its former settings.
+    /// The listener stays open with its former settings.
     Changed(ListenAddr),
 }
 
@@ -28,12 +30,10 @@ impl fmt::Display for Unmoved {
     }
 }
 
-/// The listeners as opened at the start, with the settings applied since.
+/// The listeners that were opened at the start, with the settings applied since.
 #[derive(Debug)]
 pub(super) struct FixedListeners {
-    /// The open listeners, as configured.
     pub(super) listen: Vec<Listen>,
-    /// The addresses they are bound to.
     pub(super) addresses: Vec<ListenAddr>,
     pub(super) max_connections: usize,
 }
@@ -54,7 +54,8 @@ impl FixedListeners {
                     kept.push(Listen { auth: open.auth, ..wanted });
                 }
                 None => {
-                    // Token and certificate files are re-read when they change; the pools they grant are fixed.
+                    // Token and certificate files are re-read when they change, but the pools that they grant
+                    // are fixed.
                     let same = rest.iter().position(|listen| is_same_place(&listen.at, &open.at));
                     let same = same.map(|index| rest.remove(index).clone());
                     let changed = same.is_some();
@@ -71,8 +72,8 @@ impl FixedListeners {
 }
 
 impl<B: Router> Handle<B> {
-    /// Returns `true` if a connection that began on one listener may continue on another: they admit clients by the same
-    /// proof, and permit the same pools.
+    /// Returns `true` if a connection that began on one listener may continue on another. Both must require
+    /// the same proof of identity and permit the same pools.
     #[must_use]
     pub fn listeners_have_equal_rights(&self, one: usize, other: usize) -> bool {
         let fixed = self.fixed();
@@ -140,7 +141,7 @@ mod tests {
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
             &["http://127.0.0.1:2/a keeps its settings until the bus is restarted"],
         );
-        // Two listeners on any free port are two listeners.
+        // Port 0 means any free port, so two such listeners are different.
         let free = "tcp://127.0.0.1:0";
         check(
             &[free],

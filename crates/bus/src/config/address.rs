@@ -9,18 +9,17 @@ use narrows_config::Paths;
 
 use super::{Listen, ListenAddr, Web};
 
-/// The longest path of a unix socket that Linux accepts.
+/// The longest path of a unix socket that Linux accepts, in bytes.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// The hint for an unknown kind of address.
 const URL_HINT: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
 
 impl Listen {
-    /// Parses `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`. `ws://` means the
-    /// same as `http://`; `https://` and `wss://` use TLS. See also [`Web::problem`].
+    /// Parses `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`.
+    /// `ws://` means `http://`; `https://` and `wss://` use TLS. See also [`Web::problem`].
     ///
     /// # Errors
-    /// If it is something else, or a TCP address that other machines can reach.
+    /// If the URL has another form, or is a TCP address that other machines can reach.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once(':').ok_or(URL_HINT)?;
         let (at, pool) = match scheme {
@@ -54,7 +53,7 @@ impl ListenAddr {
         }
     }
 
-    /// Returns the hint for an address that conflicts with `other`, if there is a way to have both.
+    /// Returns a hint for an address that conflicts with `other`, if both can be had in another way.
     #[must_use]
     pub fn conflict_hint(&self, other: &Self) -> Option<&'static str> {
         match (self, other) {
@@ -77,7 +76,7 @@ impl ListenAddr {
     /// Parses `HOST:PORT`. The host must be a loopback address.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If it is not, or the form is wrong.
     pub fn tcp(address: &str) -> Result<Self, &'static str> {
         loopback(address, CLIENT_LOOPBACK_ONLY)?;
         Ok(Self::Tcp(address.to_owned()))
@@ -103,11 +102,9 @@ impl fmt::Display for ListenAddr {
     }
 }
 
-/// Why a TCP listener for clients must be a loopback address.
 const CLIENT_LOOPBACK_ONLY: &str = "only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; \
     for other machines use https:// or wss:// with `auth`";
 
-/// Why the admin port must be a loopback address.
 pub(super) const ADMIN_LOOPBACK_ONLY: &str =
     "only 127.0.0.1, [::1] and localhost are allowed, because every client can read the status of the bus";
 
@@ -119,8 +116,8 @@ pub(super) fn loopback(address: &str, remote_error: &'static str) -> Result<(), 
     }
 }
 
-/// Checks that `address` is `localhost` or an IP address, and a port. Returns the IP address. The error for any other name is
-/// `name_error`.
+/// Checks that `address` is `localhost` or an IP address, and a port. Returns the IP address. The error for
+/// any other host is `name_error`.
 pub(super) fn host_and_port(address: &str, name_error: &'static str) -> Result<Option<IpAddr>, &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("the port is missing: HOST:PORT")?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
@@ -136,7 +133,7 @@ pub(super) fn host_and_port(address: &str, name_error: &'static str) -> Result<O
     }
 }
 
-/// Returns `true` if both are the same address, however it is written. Port 0 stands for a different port each time.
+/// Returns `true` if both are the same address in any notation. Port 0 stands for a different port each time.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     let read = |text: &str| text.parse::<SocketAddr>().ok();
     let same = match (read(one), read(other)) {
@@ -156,7 +153,6 @@ pub fn expand_home<'a>(url: &'a str, home: Option<&Path>) -> Cow<'a, str> {
     }
 }
 
-/// Returns the path of a unix socket.
 pub(super) fn socket(path: &str, paths: Paths<'_>) -> Result<PathBuf, &'static str> {
     let path = paths.resolve(path)?;
     match path.as_os_str().len() {

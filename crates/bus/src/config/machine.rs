@@ -16,7 +16,6 @@ use crate::driver::{most_descriptors, needed_descriptors};
 /// The machine on which a configuration is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
-    /// The environment of this process.
     pub environment: &'a [(OsString, OsString)],
     /// The name of this program, which is accepted even if it is not in `PATH`.
     pub own_program: &'a str,
@@ -35,8 +34,8 @@ pub(super) struct PoolPositions {
 }
 
 impl Machine<'_> {
-    /// Adds an error for whatever prevents a bus from starting on this machine. It is only a warning if it may differ on another
-    /// machine or for another user.
+    /// Adds an error for each setting that prevents the bus from starting on this machine. It is only a
+    /// warning if the result may differ on another machine or for another user.
     pub(super) fn check(self, findings: &Findings<'_>, parsed: &ParsedConfig) {
         for (pool, positions) in parsed.config.pools.iter().zip(&parsed.positions) {
             self.check_program(findings, pool, positions);
@@ -113,8 +112,9 @@ impl Machine<'_> {
         findings.error(positions.command, format!("`command` cannot be started: {error}"), Some(hint));
     }
 
-    /// Warns about MCP servers whose program cannot be found. The bus starts without them: agents run them, maybe with another
-    /// `PATH`. A relative path starts from the directory of a session, which is not known here.
+    /// Warns about MCP servers whose program cannot be found. The bus starts without them: agents run them,
+    /// maybe with another `PATH`. A relative path is not checked: it starts from the directory of a session,
+    /// which is unknown here.
     fn check_mcp_servers(self, findings: &Findings<'_>, pool: &Pool, positions: &PoolPositions) {
         for (server, at) in pool.mcp_servers.iter().zip(&positions.mcp_servers) {
             let (McpTarget::Command { words, env }, Some(at)) = (&server.target, at) else { continue };
@@ -196,7 +196,7 @@ mod tests {
         check("[\"no-such\"]", "\"~/place\"", &[missing, tilde]);
         check("\"no-such\"", "\"/no/place\"", &[missing, nowhere]);
         check("[\"narrows\"]", "\"/no/place\"", &[nowhere]);
-        // A relative path starts from `cwd`, which is not known.
+        // A relative path starts from `cwd`, which is unknown here.
         check("[\"./no-such\"]", "\"/no/place\"", &[nowhere]);
         check("[\"./no-such\"]", "\"~/place\"", &[tilde]);
         check("[\"./no-such\"]", "\"/\"", &[missing]);
@@ -223,7 +223,7 @@ mod tests {
                 ([warning], Some((line, words))) => {
                     assert_eq!(warning.pos.line, line, "{warning}");
                     assert!(warning.to_string().contains(words), "{warning}");
-                    // The directories of `PATH` reveal details of the machine and do not help.
+                    // The directories of `PATH` would reveal details of the machine and would not help.
                     assert!(!warning.to_string().contains("/usr/bin"), "{warning}");
                 }
                 (warnings, _) => panic!("{server}: {warnings:?}"),

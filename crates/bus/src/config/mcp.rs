@@ -3,20 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Which of the MCP servers that clients name are passed on to the workers of a pool. Servers of type `acp` run in the client
-/// and are always passed on.
+/// The MCP servers that clients may pass to the workers of a pool. Servers of type `acp` run in the client
+/// and are always permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum McpAccess {
     /// No server that a worker would start or connect to.
     None,
-    /// Servers of [`Pool::mcp_servers`](super::Pool::mcp_servers). The client selects them by name.
+    /// Only the servers of [`Pool::mcp_servers`](super::Pool::mcp_servers). The client selects them by name.
     Listed,
-    /// Every server, as the client describes it. A client can start any command as the user of the bus.
+    /// Every server, as the client describes it. So a client can start any command as the user of the bus.
     Any,
 }
 
 impl McpAccess {
-    /// All values.
     pub const ALL: [Self; 3] = [Self::None, Self::Listed, Self::Any];
 
     /// Returns the value as it is written in `bus.toml`.
@@ -33,20 +32,17 @@ impl McpAccess {
 /// An MCP server that clients select by its name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct McpServer {
-    /// The name that clients use.
     pub name: String,
-    /// How a worker reaches it.
     pub target: McpTarget,
 }
 
-/// How a worker reaches an MCP server.
+/// The command or URL by which a worker reaches an MCP server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum McpTarget {
-    /// A process of the worker.
+    /// A process that the worker starts.
     Command {
-        /// The program and its arguments.
         words: Vec<String>,
-        /// Variables added to its environment.
+        /// Variables added to the environment of the process.
         env: BTreeMap<String, String>,
     },
     /// A Streamable HTTP endpoint.

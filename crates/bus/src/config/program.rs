@@ -8,7 +8,7 @@ use narrows_process::{AllowList, Environment, SpawnError, Spec};
 use super::Pool;
 
 impl Pool {
-    /// Returns the environment of its workers. `bus_env` is that of the bus.
+    /// Returns the environment of the pool's workers. `bus_env` is the environment of the bus.
     #[must_use]
     pub fn environment(&self, bus_env: &[(OsString, OsString)]) -> Environment {
         let passed = match self.whole_env {

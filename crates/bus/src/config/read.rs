@@ -11,41 +11,40 @@ use super::{Config, settings, stdio_bus};
 pub(super) struct ParsedConfig {
     pub(super) config: Config,
     pub(super) positions: Vec<PoolPositions>,
-    /// The paths of unix sockets, and their byte offsets in the file.
+    /// The paths of unix sockets, each with its byte offset in the file.
     pub(super) sockets: Vec<(PathBuf, usize)>,
-    /// The files that the configuration names.
     pub(super) files: Vec<RequiredFile>,
 }
 
-/// A file that must exist.
 pub(super) struct RequiredFile {
     pub(super) path: PathBuf,
-    /// The byte offset of its name.
+    /// The byte offset of the file name in the configuration.
     pub(super) at: usize,
     /// The hint if it cannot be read.
     pub(super) hint: &'static str,
 }
 
-/// A configuration file with all findings.
+/// A configuration and all its findings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspected {
     /// The configuration, unless there are errors.
     pub config: Option<Config>,
-    /// The errors, in the order of the file.
     pub errors: Vec<Finding>,
-    /// The warnings, in the order of the file.
     pub warnings: Vec<Finding>,
-    /// The files that the bus reads, and the positions of their names.
+    /// The files that the bus reads, each with the position of its name.
     pub files: Vec<(PathBuf, SourcePos)>,
     /// The name of each pool and the position of its command.
     pub commands: Vec<(String, SourcePos)>,
 }
 
-/// Reads the text of the file at `path`, a `bus.toml` or the JSON of stdio Bus. Returns the configuration and the warnings.
-/// Relative paths in a `bus.toml` start from its directory. Only the program of a pool starts from its `cwd`. `~` is `home`.
+/// Reads the text of the file at `path`, a `bus.toml` or the JSON of stdio Bus. Returns the configuration and
+/// the warnings.
+///
+/// Relative paths in a `bus.toml` start from its directory, but the program of a pool starts from its `cwd`.
+/// `~` is `home`.
 ///
 /// # Errors
-/// All errors of the file, in its order.
+/// All errors, in the order of the file.
 pub fn read(text: &str, path: &Path, home: Option<&Path>) -> Result<(Config, Vec<Finding>), Vec<Finding>> {
     let Inspected { config, errors, warnings, .. } = inspect(text, path, home, None);
     config.map(|config| (config, warnings)).ok_or(errors)

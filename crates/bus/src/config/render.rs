@@ -9,25 +9,25 @@ use serde_json::Value;
 
 use super::{Config, Limits, Listen, ListenAddr, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
 
-/// Replaces the value of a variable.
+/// The text shown in place of the value of a variable.
 const HIDDEN_VALUE: &str = "(hidden)";
 
 /// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable is a comment, so
 /// that its placeholder is not read as a value.
 #[must_use]
 pub fn toml(config: &Config) -> String {
-    // Serializing these types cannot fail; the tests parse the result.
+    // Serializing these types cannot fail. The tests parse the result.
     fn part(value: &impl Serialize) -> String {
         toml::to_string(value).unwrap_or_default()
     }
     let Settings { listen, pool, limits, admin } = Settings::new(config);
     let mut parts = Vec::new();
-    // No listener: the key is absent.
+    // Without listeners, the key is left out.
     if !listen.is_empty() {
         parts.push(part(&BTreeMap::from([("listen", listen)])));
     }
     for mut workers in pool {
-        // TOML escapes line breaks, so each name is one line.
+        // TOML escapes line breaks, so each variable name is one line.
         let comments = |env: &HiddenValues<'_>| -> String {
             part(env).lines().map(|line| format!("# {line}\n")).collect()
         };
@@ -60,7 +60,7 @@ struct Settings<'a> {
     admin: AdminSettings<'a>,
 }
 
-/// Names of variables, each with a placeholder as its value.
+/// Names of variables, each with the placeholder as its value.
 type HiddenValues<'a> = BTreeMap<&'a str, &'static str>;
 
 fn hidden(env: &BTreeMap<String, String>) -> HiddenValues<'_> {
@@ -138,7 +138,7 @@ struct PoolSettings<'a> {
     memory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pids: Option<u64>,
-    /// `None` in TOML, where each variable is a comment.
+    /// `None` in TOML, where variables are comments.
     #[serde(skip_serializing_if = "Option::is_none")]
     env: Option<HiddenValues<'a>>,
     client_capabilities: &'a Value,

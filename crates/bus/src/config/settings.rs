@@ -15,13 +15,10 @@ mod mcp;
 mod pool;
 mod web;
 
-/// The keys outside any table.
 const TOP_LEVEL_KEYS: &[&str] = &["listen", "pool", "limits", "admin"];
 
-/// The keys of `[[listen]]`.
 const LISTEN_KEYS: &[&str] = &["url", "auth", "pool", "pools", "tokens", "origins", "hosts", "tls"];
 
-/// The keys of `[limits]`.
 const LIMITS_KEYS: &[&str] = &[
     "max_line",
     "max_batch",
@@ -51,31 +48,29 @@ const LIMITS_KEYS: &[&str] = &[
     "owner_expiry",
 ];
 
-/// The keys of `[admin]`.
 const ADMIN_KEYS: &[&str] = &["socket", "port", "auth"];
 
-/// Range of the longest line: an `initialize` must fit, and offsets in a line have 32 bits.
+/// Range of the maximum line length, in bytes. An `initialize` must fit, and offsets in a line have 32 bits.
 pub(super) const LINE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 30);
 
-/// Range of the output queue of a peer.
+/// Range of the output queue of a peer, in bytes.
 pub(super) const QUEUE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 32);
 
-/// Range of the bytes of incomplete messages. Less than one read has no effect.
+/// Range of the bytes of incomplete messages. A value below the size of one read has no effect.
 const UNFINISHED_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 40);
 
-/// Range of the bytes kept to be sent again. They must cover what the kernel has buffered.
+/// Range of the bytes kept to be sent again. They must cover the data that the kernel has buffered.
 const REPLAY_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 30);
 
 /// The highest rate, in messages per second.
 const MAX_MESSAGES_PER_SECOND: u64 = 1_000_000_000;
 
-/// About what the bus itself needs: with a smaller budget it refuses all clients.
+/// About the memory that the bus itself needs. With a smaller budget it refuses all clients.
 const BUS_MEMORY_BYTES: u64 = 16 << 20;
 
-/// The most losses of workers within a window.
+/// The maximum of `restart_budget`.
 pub(super) const MAX_RESTART_BUDGET: u64 = 1_000_000;
 
-/// Reads a whole `bus.toml`.
 pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Option<ParsedConfig> {
     let table = node.as_table(findings)?;
     table.only(
@@ -133,7 +128,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Op
 
 const POOL_KEY_HINT: &str = "move it into [[pool]]";
 
-/// Reads a listener. Returns it with the value of its `url`.
+/// Reads a listener. Returns it with the item of its `url`.
 fn listen<'a>(
     table: Table<'a>,
     paths: Paths<'_>,
@@ -189,7 +184,6 @@ fn check_pool_exists(item: Item<'_>, name: &str, pools: &[&str]) {
     }
 }
 
-/// Reads the pools that clients of a listener may use.
 fn read_permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
     let hint = "write pools = [\"default\"]";
     let mut names: Vec<String> = Vec::new();
@@ -204,7 +198,8 @@ fn read_permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Warns about gates without `identities` that refuse every client known by a token or a certificate.
+/// Warns about gates without `identities`: they refuse every client that is identified by a token or a
+/// certificate.
 fn warn_rejecting_gates<'a>(
     findings: &Findings<'_>,
     listen: &[Listen],
@@ -228,7 +223,7 @@ fn warn_rejecting_gates<'a>(
     }
 }
 
-/// Adds an error for each listener whose address another one uses.
+/// Adds an error for each listener whose address is already in use by another one.
 fn check_unique_addresses(listen: &[(Listen, Item<'_>)]) {
     for (index, (one, url)) in listen.iter().enumerate() {
         if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.at.is_same(&one.at)) {
@@ -304,7 +299,7 @@ fn is_memory_below_max_line(limits: &Limits) -> bool {
     limits.memory > 0 && limits.memory < limits.max_line as u64
 }
 
-/// Warns if a shutdown takes longer than a service manager may wait.
+/// Warns if a shutdown can take longer than service managers usually wait.
 pub(super) fn warn_long_drain(item: Item<'_>, time: Duration) {
     if time > Limits::default().drain_timeout {
         let most = format_duration(time + WORKER_STOP_TIMEOUT);
@@ -312,7 +307,7 @@ pub(super) fn warn_long_drain(item: Item<'_>, time: Duration) {
     }
 }
 
-/// Sets `target` to the value that `reading` returns for `key`, if the key is present and valid.
+/// Sets `target` to the result of `reading` for `key`, if the key is present and valid.
 fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(Item<'a>) -> Option<T>) {
     if let Some(value) = table.get(key).and_then(reading) {
         *target = value;
@@ -353,7 +348,6 @@ mod tests {
 
     use super::super::inspect;
 
-    /// Returns the findings of a file with this listener and these settings.
     fn findings_of(url: &str, rest: &str) -> String {
         let text = format!("[[listen]]\nurl = \"{url}\"\n[[pool]]\ncommand = [\"a\"]\n{rest}\n");
         let inspected = inspect(&text, Path::new("bus.toml"), None, None);

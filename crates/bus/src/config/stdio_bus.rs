@@ -7,10 +7,8 @@ use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
 use super::settings::{LINE_BYTES_RANGE, MAX_RESTART_BUDGET, QUEUE_BYTES_RANGE, warn_long_drain};
 use super::{Admin, Config, Limits, Listen, ListenAddr, ParsedConfig, Pool, PoolPositions, Protocol, Share};
 
-/// The keys of a pool.
 const POOL_KEYS: &[&str] = &["id", "command", "args", "instances"];
 
-/// The keys of `limits`.
 const LIMITS_KEYS: &[&str] = &[
     "max_input_buffer",
     "max_output_queue",
@@ -20,17 +18,15 @@ const LIMITS_KEYS: &[&str] = &[
     "backpressure_timeout_sec",
 ];
 
-/// The keys of `transport`.
 const TRANSPORT_KEYS: &[&str] = &["mode", "framing", "protocol", "options"];
 
-/// The most workers of a pool.
 const MAX_INSTANCES: u64 = 10_000;
 
-/// The longest time, in seconds: a year.
+/// Maximum of a duration, in seconds: a year.
 const MAX_SECONDS: u64 = 365 * 24 * 3600;
 
-/// Reads a whole file. It names no address: like stdio Bus, the bus listens on stdin and stdout unless flags name something
-/// else.
+/// Reads a whole file. It can name no address: like stdio Bus, the bus listens on stdin and stdout unless
+/// flags select another listener.
 pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig> {
     let table = node.as_table(findings)?;
     warn_unknown_keys(table, &["pools", "limits", "transport"]);
@@ -74,8 +70,8 @@ fn warn_unknown_keys(table: Table<'_>, known: &'static [&'static str]) {
     }
 }
 
-/// Reads a pool. Returns it with the byte offset of its command. As in stdio Bus, its workers are shared by all clients, speak
-/// any JSON-RPC, and get the whole environment.
+/// Reads a pool. Returns it with the byte offset of its command. As in stdio Bus, all clients share its
+/// workers, which speak any JSON-RPC and get the whole environment.
 fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
     warn_unknown_keys(table, POOL_KEYS);
     let need = |key: &str| {
@@ -96,7 +92,7 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
         }
     }
     program?;
-    // Missing keys have their findings already; continue with defaults.
+    // Missing keys already have findings. Reading continues with defaults.
     let (id, instances) = (id.unwrap_or_default(), instances.unwrap_or(1));
     let pool = Pool {
         instances,
@@ -131,7 +127,6 @@ fn limits(table: Table<'_>) -> Limits {
     limits
 }
 
-/// Sets `target` to the number of `key`, if it is there and valid.
 fn set_number<N: TryFrom<i128> + Copy>(
     table: Table<'_>,
     key: &str,
@@ -145,7 +140,7 @@ fn set_number<N: TryFrom<i128> + Copy>(
     }
 }
 
-/// Reads the listeners that the file names.
+/// Reads the listeners of the file.
 fn transport(table: Table<'_>) -> Vec<Listen> {
     warn_unknown_keys(table, TRANSPORT_KEYS);
     for (key, wanted) in [("framing", "ndjson"), ("protocol", "json")] {

@@ -14,7 +14,6 @@ use serde_json::json;
 
 use super::*;
 
-/// A file with most settings.
 const FULL_CONFIG: &str = r#"
 [[listen]]
 url = "tcp://127.0.0.1:9000"
@@ -71,7 +70,6 @@ fn findings_of(text: &str, path: &str) -> String {
     }
 }
 
-/// Returns the findings of a `bus.toml`.
 fn toml(text: &str) -> String {
     findings_of(text, "bus.toml")
 }
@@ -281,7 +279,6 @@ mix_identities = false
     "#);
 }
 
-/// A configuration file of stdio Bus.
 const STDIO_BUS_CONFIG: &str = r#"{
   "pools": [
     {"id": "echo worker", "command": "/usr/bin/node", "args": ["worker.js", ""], "instances": 300, "env": {}},
@@ -380,7 +377,7 @@ fn missing_programs_are_reported_at_their_command() {
         let Inspected { errors, .. } = inspect(text, Path::new(path), None, Some(machine));
         errors.iter().map(|error| error.pos.line).collect::<Vec<_>>()
     };
-    // The first program is this one. The path of the second one depends on its `cwd`, which is missing.
+    // The first program is this test. The path of the second one depends on its `cwd`, which is missing.
     assert_eq!(lines(FULL_CONFIG, "bus.toml"), [29]);
     let searched = FULL_CONFIG.replace("./agent", "agent");
     assert_eq!(lines(&searched, "bus.toml"), [28, 29]);
@@ -454,7 +451,7 @@ fn rendered_settings_read_back_as_the_same_configuration() {
     for (text, path) in [(FULL_CONFIG, "/etc/bus.toml"), ("[[pool]]\ncommand = [\"a\"]\n", "bus.toml")] {
         let (mut config, _) = read(text, Path::new(path), None).unwrap();
         let shown = render::toml(&config);
-        // The values of variables are hidden and must be filled in.
+        // The output hides the values of variables, so they must be filled in.
         let variables: Vec<String> = config.pools.iter().flat_map(|pool| pool.env.keys().cloned()).collect();
         for name in &variables {
             assert!(shown.contains(&format!("\n# {name} = ")), "{shown}");
@@ -519,7 +516,6 @@ fn rendered_settings_read_back_as_the_same_configuration() {
     "#);
 }
 
-/// A file in which some characters are removed, inserted or replaced.
 fn broken(of: &'static str) -> impl Strategy<Value = String> {
     let whole: Vec<char> = of.chars().collect();
     let length = whole.len();

@@ -6,19 +6,17 @@ use std::path::PathBuf;
 
 use super::address::host_and_port;
 
-/// The path of a URL that has none.
+/// The default path of a URL.
 const DEFAULT_PATH: &str = "/acp";
 
-/// The hint for a token file that cannot be used.
 pub const TOKENS_HINT: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
 
-/// The hint for a certificate or a key that cannot be used.
 pub const PEM_HINT: &str = "it takes a certificate and its private key, both in PEM form";
 
-/// Which clients a listener admits.
+/// The proof of identity that a listener requires of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Every user of this machine.
+    /// No proof: every user of this machine is admitted.
     None,
     /// The user that the bus runs as.
     User,
@@ -47,37 +45,35 @@ impl Auth {
     }
 }
 
-/// The files for TLS.
+/// File paths of the TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The file of the server's certificates.
+    /// The file with the server's certificates.
     pub cert: PathBuf,
-    /// The file of the server's private key.
+    /// The file with the server's private key.
     pub key: PathBuf,
-    /// The file of the authorities that sign client certificates.
+    /// The file with the authorities that sign client certificates. `None`: no client certificates.
     pub client_ca: Option<PathBuf>,
 }
 
 /// The address and the settings of an HTTP and WebSocket listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
-    /// A host and a port.
+    /// The address, as `HOST:PORT`.
     pub address: String,
     /// `true` for `https` and `wss`.
     pub secure: bool,
-    /// `true` if the URL is written with `ws` or `wss`, which means the same as `http` or `https`.
+    /// `true` if the URL is written with `ws` or `wss`, which mean the same as `http` and `https`.
     pub is_socket: bool,
-    /// The path, which begins with a slash.
+    /// The path, with its leading slash.
     pub path: String,
-    /// Which clients are admitted.
     pub auth: Auth,
-    /// The file of the hashes of tokens.
+    /// The file with the hashes of tokens.
     pub tokens: Option<PathBuf>,
     /// The origins of the web pages that may connect.
     pub origins: Vec<String>,
     /// The host names that clients may use, besides those of this machine.
     pub hosts: Vec<String>,
-    /// The certificates for `https`.
     pub tls: Option<Tls>,
 }
 
@@ -123,8 +119,8 @@ impl Web {
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
-    /// Returns `true` if it listens on all addresses and `hosts` is empty. Clients cannot use an address such as `0.0.0.0` as a
-    /// host name.
+    /// Returns `true` if the listener accepts connections on all addresses and `hosts` is empty. Clients
+    /// cannot use an address such as `0.0.0.0` as a host name.
     #[must_use]
     pub fn lacks_host_name(&self) -> bool {
         let ip = self.bare_host().parse::<IpAddr>();
@@ -184,10 +180,11 @@ impl fmt::Display for Web {
     }
 }
 
-/// Checks the origin of a web page, exactly as browsers send it: a scheme, a host, and a port if it is not the default one.
+/// Checks the origin of a web page, exactly as browsers send it: a scheme, a host, and a port if it is not
+/// the default one.
 ///
 /// # Errors
-/// If it is something else.
+/// If `text` has another form.
 pub fn origin(text: &str) -> Result<String, &'static str> {
     if text == "*" {
         return Err("every page there is could use the agents; name the pages");
@@ -212,7 +209,7 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
 /// Checks the name or the address of a host, without a port.
 ///
 /// # Errors
-/// If it is something else.
+/// If `text` has another form.
 pub fn host(text: &str) -> Result<String, &'static str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
     let is_v6 = text.starts_with('[') && text.ends_with(']');

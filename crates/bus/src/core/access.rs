@@ -1,7 +1,7 @@
 //! Access of clients to pools.
 //!
-//! A listener and a token can each be restricted to some pools. A client may use the pools that both permit. A session in any other
-//! pool is answered like a session of another identity: as if it did not exist.
+//! A listener and a token can each be restricted to some pools. A client may use the pools that both permit.
+//! A session in any other pool is answered like a session of another identity: as if it did not exist.
 
 use narrows_wire::{Code, RpcError};
 use serde_json::json;
@@ -14,14 +14,14 @@ use super::table::ClientKey;
 use crate::config::Listen;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns `true` if a client may use the pool of this name, whether there is one or not.
+    /// Returns `true` if a client may use a pool of this name. The pool need not exist.
     fn permits(&self, state: &ClientState, pool: &str) -> bool {
         let listener = self.core.listeners.get(state.listener);
         listener.is_none_or(|listener| listener.permits(pool))
             && state.pools.as_ref().is_none_or(|pools| pools.iter().any(|name| name == pool))
     }
 
-    /// Returns `true` if a client may not use every pool.
+    /// Returns `true` if a client may use only some of the pools.
     #[inline]
     pub(super) fn is_restricted(&self, client: ClientKey) -> bool {
         let Some(state) = self.core.clients.get(client) else { return true };
@@ -29,7 +29,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.pools.is_some() || listener.is_some_and(|listener| !listener.permits_all())
     }
 
-    /// Returns `true` if a client may use this pool.
     pub(super) fn may_use(&self, client: ClientKey, pool: PoolId) -> bool {
         if !self.is_restricted(client) {
             return true;
@@ -38,13 +37,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.is_some_and(|state| self.permits(state, &self.core.pool_of(pool).settings.name))
     }
 
-    /// Returns `true` if a session is in a pool that a client may use.
     #[inline]
     pub(super) fn may_reach(&self, client: ClientKey, session: SessionKey) -> bool {
         self.core.sessions.get(session).is_none_or(|session| self.may_use(client, session.pool))
     }
 
-    /// Finds the pool that a client asks for. One that it may not use is refused whether it exists or not.
+    /// Returns the pool that a client asks for. A pool that the client may not use is refused whether it
+    /// exists or not.
     pub(super) fn wanted_pool(&mut self, client: ClientKey, name: &str) -> Result<PoolId, RpcError> {
         let permitted = self.core.clients.get(client).is_some_and(|state| self.permits(state, name));
         match permitted {
@@ -53,7 +52,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Finds the pool of a client that asks for none: the default one of its listener, or the first that it may use.
+    /// Returns the pool of a client that asks for none: the default one of its listener, or the first that it
+    /// may use.
     pub(super) fn default_pool(&mut self, client: ClientKey) -> Result<PoolId, RpcError> {
         let Some(state) = self.core.clients.get(client) else { return self.first_pool() };
         let named = self.core.listeners.get(state.listener).into_iter().flat_map(Listen::pool_names);

@@ -25,24 +25,25 @@ pub const ANYONE: &str = "anyone";
 /// A new client, as the listener knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientInfo<'a> {
-    /// The number of the listener that accepted it.
+    /// The index of the listener that accepted it.
     pub listener: usize,
-    /// The name of its identity. Its sessions are visible to clients of this identity only.
+    /// The name of its identity. Only clients of this identity see its sessions.
     pub identity: &'a str,
     /// The scopes of its token, for pools with a gate.
     pub scopes: Option<&'a [String]>,
-    /// `true` if the limits of an identity apply: where clients prove their identity.
+    /// `true` if the client has proved its identity, so that the limits of an identity apply.
     pub metered: bool,
-    /// `true` if the bus ends when this client's input does, as on stdio.
+    /// `true` if the bus ends when the input of this client ends, as on stdio.
     pub ends_bus: bool,
-    /// The only pools that its proof of identity permits; `None`: all.
+    /// The only pools that its proof of identity permits. `None`: all.
     pub pools: Option<&'a [String]>,
-    /// `true` if it is the user that the bus runs as, by the credentials of a unix socket or on stdio.
+    /// `true` if the client is the user that the bus runs as, by the credentials of a unix socket or on
+    /// stdio.
     pub is_owner: bool,
 }
 
 impl<'a> ClientInfo<'a> {
-    /// Returns a client without scopes, limits of an identity, or a restriction to pools.
+    /// Returns a client without scopes, without limits of an identity, and without a restriction to pools.
     #[must_use]
     pub fn new(listener: usize, identity: &'a str) -> Self {
         Self {
@@ -59,9 +60,10 @@ impl<'a> ClientInfo<'a> {
 
 /// Receives the lines and actions of the core.
 pub trait CoreOutput {
-    /// Appends one line, made of the parts and a line end, to the queue of a client. Returns the bytes in the queue.
+    /// Appends one line, made of the parts and a line end, to the queue of a client. Returns the number of
+    /// bytes in the queue.
     fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize;
-    /// Appends one line to the queue of a worker. Returns the bytes in the queue.
+    /// Appends one line to the queue of a worker. Returns the number of bytes in the queue.
     fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize;
     /// Performs an action.
     fn act(&mut self, action: Action);
@@ -70,18 +72,14 @@ pub trait CoreOutput {
 /// An action that the driver performs for the core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Start a process.
     Spawn {
-        /// The id of the new worker.
         worker: WorkerId,
-        /// Its pool.
         pool: PoolId,
     },
-    /// End a worker and its tree.
+    /// End a worker and its process tree.
     Stop {
-        /// The worker.
         worker: WorkerId,
-        /// `true`: kill it. `false`: close its stdin, then SIGTERM, then SIGKILL.
+        /// `true`: kill it. `false`: close its stdin, then send SIGTERM, then SIGKILL.
         kill: bool,
     },
     /// Pause reading from a worker.
@@ -94,9 +92,7 @@ pub enum Action {
     ResumeClient(ClientId),
     /// Close a client after its queue is flushed or the linger timeout expires.
     Close {
-        /// The client.
         client: ClientId,
-        /// The reason.
         reason: Reason,
     },
     /// Record the owner of a session.
@@ -105,7 +101,6 @@ pub enum Action {
         client: Option<ClientId>,
         /// The session, under one of its names.
         session: OwnedName,
-        /// The owner.
         identity: Arc<str>,
     },
     /// Delete the record of a session.
@@ -113,13 +108,12 @@ pub enum Action {
         /// The session, under one of its names.
         session: OwnedName,
     },
-    /// Log or count something.
     Log(Note),
     /// The bus has drained.
     Finished,
 }
 
-/// Bytes that the tables need for the owner of a session, beside those of its names.
+/// Estimated bytes in the tables for the owner of a session, without its names.
 const OWNER_RECORD_BYTES: usize = 256;
 
 /// A session name with an owner.
@@ -128,15 +122,14 @@ const OWNER_RECORD_BYTES: usize = 256;
 /// joined with the pool's name into one text: such a text could also be a name that a client chose.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnedName {
-    /// `None`: the name that clients use, in all pools. Otherwise the name that the agents of this pool use.
+    /// `None`: the name that clients use, in all pools. Otherwise: the name that the agents of this pool use.
     pub pool: Option<Box<str>>,
-    /// The session's name.
     pub name: Box<str>,
 }
 
 impl OwnedName {
-    /// Returns about how many bytes the record of its owner takes in the tables of the core and of the thread that writes it, where each
-    /// has a copy of the names.
+    /// Returns the estimated size of the record of the owner. It is stored twice, each time with the names:
+    /// in the tables of the core, and in those of the thread that writes the owners to disk.
     pub(crate) fn record_bytes(&self) -> usize {
         OWNER_RECORD_BYTES + 2 * (self.pool.as_ref().map_or(0, |pool| pool.len()) + self.name.len())
     }
@@ -160,91 +153,82 @@ impl fmt::Debug for OwnedName {
 /// The reason to close a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It reads too slowly for a shared worker.
+    /// The client reads too slowly for a shared worker.
     SlowReader,
     /// The bus drains.
     Draining,
-    /// Its input has ended and all its requests are answered.
+    /// The input of the client has ended and all its requests are answered.
     Served,
 }
 
 /// The reason why a worker can no longer be used although its process may still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
-    /// It is stopped (SIGSTOP).
+    /// The worker is stopped (SIGSTOP).
     Stopped,
-    /// It does not read its stdin.
+    /// The worker does not read its stdin.
     Undrained,
-    /// It has closed its stdin.
+    /// The worker has closed its stdin.
     InputClosed {
-        /// Number of queued bytes that it may have read.
+        /// Number of bytes from the queue that the worker may have read.
         taken: u64,
     },
-    /// It has closed its stdout.
+    /// The worker has closed its stdout.
     OutputClosed,
 }
 
 /// The exit of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerExit {
-    /// The class of its exit and the end of its stderr, escaped.
+    /// The class of the exit and the last stderr lines, escaped.
     pub reason: String,
-    /// Number of queued bytes that it may have read.
+    /// Number of bytes from the queue that the worker may have read.
     pub taken: u64,
-    /// Queued bytes that were never written to it: whole lines, except the first if that was written in part.
+    /// Queued bytes that were never written to the worker: whole lines, except the first if it was written in
+    /// part.
     pub unsent: Vec<u8>,
-    /// `true` if it was killed because it used too much memory.
+    /// `true` if the worker was killed because it used too much memory.
     pub oom: bool,
-    /// `true` if it never ran because the bus lacked descriptors, processes or memory.
+    /// `true` if the worker never ran because the bus lacked file descriptors, processes or memory.
     pub ours: bool,
 }
 
 /// An event for the log or a counter. Never contains message content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A worker is ready.
     Ready(WorkerId),
     /// A worker was lost.
     Lost {
-        /// The worker.
         worker: WorkerId,
-        /// Its exit, as text.
+        /// The reason of its exit, as text.
         reason: String,
-        /// Number of requests that were answered with an error.
+        /// Number of its pending requests that were answered with an error.
         requests: usize,
-        /// Number of its sessions.
         sessions: usize,
     },
     /// A worker sent an invalid message, or one that it may not send.
     Strike {
-        /// The worker.
         worker: WorkerId,
-        /// The violation.
         what: &'static str,
     },
     /// A message of a worker was dropped because it is for no client.
     Dropped {
-        /// The worker.
         worker: WorkerId,
-        /// The reason.
         why: &'static str,
     },
-    /// The circuit breaker of a pool opened: too many of its workers were lost.
+    /// The circuit breaker of a pool opened, because too many of its workers were lost.
     CircuitOpened(PoolId),
     /// The circuit breaker of a pool closed.
     CircuitClosed(PoolId),
     /// A client named an MCP server that its pool does not permit.
     McpRefused {
-        /// The client; `None` if a session without a client was to be restored.
+        /// The client. `None` if a session without a client was to be restored.
         client: Option<ClientId>,
-        /// The pool.
         pool: PoolId,
     },
     /// A client sent a member of `_meta` that its pool does not permit.
     MetaRefused {
-        /// The client.
         client: ClientId,
-        /// The pool.
         pool: PoolId,
     },
     /// A client asked for a pool that it may not use.

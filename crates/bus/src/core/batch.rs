@@ -1,4 +1,5 @@
-//! JSON-RPC batches: splits them into entries and answers each batch with one array when all answers are complete.
+//! JSON-RPC batches: splits them into entries, and answers each batch with one array when all answers are
+//! complete.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -13,15 +14,16 @@ use super::memory::{Charge, LINE_BYTES};
 use super::state::RequestLocation;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Entries in a batch of a worker. A larger batch cannot be ignored: it may hold answers for several clients.
+/// Maximum number of entries in a batch of a worker. A larger batch has to be handled too: it may hold
+/// answers for several clients.
 const MAX_WORKER_ENTRIES: usize = 10_000;
 
-/// Answers up to this size are kept even over the memory limit: an error in their place would not be shorter.
+/// Answers up to this size are kept even over the memory limit, because an error in their place would not be
+/// shorter.
 const MAX_ERROR_BYTES: usize = 512;
 
 pub(super) type BatchKey = Key<OpenBatch>;
 
-/// The sender of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
     Client(ClientKey),
@@ -33,29 +35,30 @@ pub(super) enum Sender {
 pub(super) struct OpenBatch {
     sender: Sender,
     batch: Batch,
-    /// Entries that wait for the one before them.
+    /// Entries that wait until the request `barrier` is answered.
     rest: VecDeque<BatchStep>,
     /// The id of the request that `rest` waits for.
     barrier: Option<Box<[u8]>>,
     /// Ids of a client's requests whose answers are collected here. They stay in use until the array is sent.
     ids: Vec<Box<[u8]>>,
-    /// Ids of requests in `rest`.
+    /// Ids of requests in `rest`. They count as in use.
     reserved: Vec<Box<[u8]>>,
     answered: bool,
-    /// Lines to send after the array: they are about sessions that the array names.
+    /// Lines to send after the array, because they are about sessions that the array names.
     behind: Vec<Bytes>,
     /// Bytes of the collected answers and of `behind`.
     bytes: usize,
-    /// Bytes of the batch itself, whose entries are kept until they are handled.
+    /// Bytes of the received batch. Its entries are kept until they are handled.
     length: usize,
     /// Memory charge for the batch and its answers, if a client sent it.
     charge: Option<Charge>,
-    /// Its entries are being handled, so a lifted barrier must not handle them a second time.
+    /// `true` while its entries are being handled, so that a lifted barrier does not handle them a second
+    /// time.
     working: bool,
 }
 
 impl OpenBatch {
-    /// Updates the charge to what is still kept.
+    /// Updates the charge to the bytes that are still kept.
     fn recharge(&mut self) {
         let entries = if self.rest.is_empty() { 0 } else { self.length };
         if let Some(charge) = &mut self.charge {
@@ -91,7 +94,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.send_to(sender, &line);
                 match (sender, fault) {
                     (Sender::Client(_), _) => {}
-                    // It may hold answers. The clients that wait for them get errors when the worker has exited.
+                    // The batch may hold answers. The clients that wait for them get errors when the worker
+                    // has exited.
                     (Sender::Worker(worker), Fault::TooManyEntries) => {
                         self.retire(worker, "sent a batch with too many messages");
                     }
@@ -128,8 +132,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.take_answers_of_rest(key);
     }
 
-    /// Handles a client's answers behind a barrier at once: a worker waits for them, and they do not depend on the requests
-    /// before them. Handled later, another answer to the same request could come first.
+    /// Handles a client's answers behind a barrier at once. A worker waits for them, and they do not depend
+    /// on the requests before them. If they were handled later, another answer to the same request could come
+    /// first.
     fn take_answers_of_rest(&mut self, key: BatchKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         let Sender::Client(client) = open.sender else { return };
@@ -141,10 +146,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the answers in a client's batch that has to wait. Returns the batch without them, or `None` if it is empty then.
+    /// Handles the answers in a client's batch that has to wait. Returns the batch without them, or `None` if
+    /// no entry remains.
     pub(super) fn take_answers<'a>(&mut self, client: ClientKey, message: View<'a>) -> Option<Cow<'a, [u8]>> {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
-        // A batch that is invalid as a whole is refused when its turn comes.
+        // An invalid batch is refused later, when its turn comes.
         let Ok((_, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {
             return Some(message.bytes().into());
         };
@@ -152,7 +158,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if answers.is_empty() {
             return Some(message.bytes().into());
         }
-        // The line itself is already counted, and the remaining entries are counted with it.
+        // The line itself is already counted. The remaining entries are counted when the line is handled.
         self.count_messages(client, answers.len() - usize::from(rest.is_empty()));
         for answer in &answers {
             self.handle_client_message(client, entry_of(answer).view(), None);
@@ -246,7 +252,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Adds an answer to a batch; the last one sends the array. The answer may lift the barrier, which its id tells.
+    /// Adds an answer to a batch. The last answer sends the array. An answer with the id of the barrier lifts
+    /// the barrier.
     pub(super) fn answer_in_batch(&mut self, key: BatchKey, mut answer: Bytes) {
         let limit = self.core.limits.max_line;
         let Some(sender) = self.core.batches.table.get(key).map(|open| open.sender) else { return };
@@ -262,7 +269,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if (open.bytes + answer.len() > limit || is_too_much)
             && let Some(id) = View::parse(&answer).id()
         {
-            // The array is one line and is limited like one.
+            // The array is one line, and the limit for lines applies to it.
             let words = "batch response too long";
             let error = RpcError::new(Code::MessageTooLarge, words).effects(Effects::Possible);
             answer = message::error(id, &error);
@@ -305,7 +312,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Sends a line to the client of a batch, after the array that answers it.
+    /// Sends a line to the client of a batch, after the array that answers the batch.
     pub(super) fn write_behind_batch(&mut self, key: BatchKey, client: ClientKey, line: Bytes) {
         let is_unanswered = |open: &&mut OpenBatch| open.sender == Sender::Client(client) && !open.answered;
         match self.core.batches.table.get_mut(key).filter(is_unanswered) {
@@ -360,7 +367,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if an entry answers a request of a worker, or was meant to.
+/// Returns `true` if an entry is a response, or an invalid message that was meant as one.
 fn is_answer(step: &BatchStep) -> bool {
     matches!(step, BatchStep::Deliver(frame) if matches!(frame.kind(), Kind::Response | Kind::Invalid(_)))
 }

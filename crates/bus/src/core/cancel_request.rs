@@ -16,7 +16,8 @@ use super::splice::Parts;
 use super::state::{HeldLine, RequestKind, RequestLocation};
 use super::table::ClientKey;
 
-/// Queued lines of a client that are searched for the request. One further back is cancelled when it comes up.
+/// Maximum number of a client's queued lines that are searched for the request to cancel. A request further
+/// back is cancelled when its turn comes.
 const MAX_SEARCHED_LINES: usize = 256;
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -27,12 +28,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(raw) = message.bytes().get(place.clone()) else { return };
         match state.inflight.get(raw).copied() {
             Some(RequestLocation::At(worker, id)) => {
-                // The turn then gets the same time to end as a cancelled one.
+                // The turn then gets as much time to end as a cancelled turn.
                 let pending = self.core.workers.get(worker).and_then(|state| state.pending.get(&id));
                 let is_turn = pending.is_some_and(|pending| pending.what == RequestKind::Prompt);
                 let key = pending.and_then(|pending| self.core.session_of_pending(pending));
                 let session = key.and_then(|key| self.core.sessions.get(key));
-                // Another session than that of the request could be another client's.
+                // A session other than that of the request could belong to another client.
                 let is_named =
                     message.session().is_none_or(|name| session.is_some_and(|it| *it.name == *name));
                 let wire = session.and_then(|session| session.wire.clone());
@@ -53,7 +54,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if the request to cancel is known here: sent, or queued within the searched lines.
+    /// Returns `true` if the request to cancel is known here: already sent, or found within the searched
+    /// lines.
     pub(super) fn can_cancel(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let Some(raw) = cancelled_id(message).and_then(|place| message.bytes().get(place)) else {
             return false;
@@ -62,7 +64,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_open || self.place_among_held(client, raw).is_some()
     }
 
-    /// Cancels a request that waits for its session or for one worker. It is looked for only there: a client may cancel as often as it likes.
+    /// Cancels a request that waits for its session or for one worker. Only that queue is searched, because a
+    /// client may send any number of cancellations.
     fn cancel_unsent(&mut self, client: ClientKey, id: &[u8], location: RequestLocation) {
         let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
         let lines = match location {
@@ -99,7 +102,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         self.send_cancellation(client, &line, batch);
         if place == Some(0) {
-            // The lines behind it may not have to wait.
+            // The lines behind the request may no longer have to wait.
             self.release_again(client);
         }
     }
@@ -109,7 +112,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         held.lines.iter().take(MAX_SEARCHED_LINES).position(|held| held.line.id() == Some(id))
     }
 
-    /// Cancels a request that was sent to several workers, at each of them.
+    /// Cancels a request that was sent to several workers, in each of them.
     fn cancel_fan_out(&mut self, key: FanKey) {
         for (worker, number) in self.forget_fan_parts(key) {
             let params = json!({"requestId": number});

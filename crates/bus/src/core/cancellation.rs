@@ -1,7 +1,8 @@
-//! How a message names the request that it gives up on: by `params.requestId` in ACP and MCP, by `params.id` in LSP.
+//! The position of the id in a message that cancels a request: `params.requestId` in ACP and MCP, `params.id`
+//! in LSP.
 //!
-//! The bus gives requests new ids in both directions, so the id in a cancellation is replaced too. Passed on as it is, it would be the id of
-//! another request, possibly of another client.
+//! The bus gives requests new ids in both directions, so it also replaces the id in a cancellation.
+//! Unchanged, the id would be the id of another request, possibly of another client.
 
 use std::ops::Range;
 
@@ -15,15 +16,15 @@ use super::progress::respelled;
 use super::request_id::Digits;
 use super::table::WorkerKey;
 
-/// How LSP, and most libraries for JSON-RPC, say that a request is to be given up on.
+/// The cancellation method of LSP and of most JSON-RPC libraries.
 pub(super) const LSP_CANCEL: &str = "$/cancelRequest";
 
-/// Returns `true` if a method gives up on a request.
+/// Returns `true` if a method cancels a request.
 pub(super) fn cancels_request(method: &str) -> bool {
     matches!(method, CANCEL_REQUEST | MCP_CANCELLED | LSP_CANCEL)
 }
 
-/// Returns the place in the line of the id of the request that a cancellation means.
+/// Returns the range in the line of the id of the request to cancel.
 pub(super) fn cancelled_id(message: View<'_>) -> Option<Range<usize>> {
     if !message.is_method(LSP_CANCEL) {
         return message.part_range(Part::RequestId);
@@ -33,7 +34,8 @@ pub(super) fn cancelled_id(message: View<'_>) -> Option<Range<usize>> {
     Some(start + id.start..start + id.end)
 }
 
-/// Returns `true` if every reader finds one request in a cancellation: an agent of several clients could read the other one.
+/// Returns `true` if every JSON reader finds the same request id in a cancellation. With two ids, an agent of
+/// several clients could cancel the other request.
 pub(super) fn names_one_request(message: View<'_>) -> bool {
     let params = message.params().unwrap_or_default();
     let names = |key: &&[u8]| ["id", "requestid"].iter().any(|name| written_key_folds_to(key, name, true));
@@ -41,7 +43,7 @@ pub(super) fn names_one_request(message: View<'_>) -> bool {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Tells a client, under the client's id, that a worker gives up on a request, in the way of LSP.
+    /// Forwards a worker's LSP cancellation of its request to the client, with the id that the client knows.
     pub(super) fn forward_lsp_cancel(&mut self, worker: WorkerKey, message: View<'_>) {
         let place = cancelled_id(message).filter(|_| message.session().is_none());
         let raw = place.as_ref().and_then(|place| message.bytes().get(place.clone()));

@@ -18,11 +18,12 @@ use super::timer::Timer;
 use super::turn_end::wire_name;
 use super::{Ctx, millis};
 
-/// How long a worker's report that it is full limits its sessions.
+/// Time for which a worker's report that it is full limits its sessions.
 const CAPACITY_TRUST_DURATION: Time = Time::from_secs(60);
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the least loaded worker that `client` may use, except those in `but`, and assigns it to the client's identity.
+    /// Returns the least loaded worker that `client` may use, except those in `but`, and assigns it to the
+    /// client's identity.
     pub(super) fn choose_worker(
         &mut self,
         pool: PoolId,
@@ -49,7 +50,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
             .map(|(worker, _)| worker)?;
         if mixes && self.core.workers.get(best).is_some_and(|state| self.has_its_share(state, identity)) {
-            // A session of this identity that has no client left is closed for it.
+            // Makes room by closing a session of this identity that has no client.
             let left = self.oldest_left_of(best, Some(identity))?;
             self.evict(best, left);
         }
@@ -65,8 +66,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.capacity.is_some_and(|(most, until)| self.now < until && state.sessions.len() >= most)
     }
 
-    /// Returns `true` if an identity has its maximum of sessions in a worker that identities share. Sessions that are being
-    /// opened count.
+    /// Returns `true` if an identity has its maximum number of sessions in a worker that identities share.
+    /// Sessions that are being opened count.
     fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
         let most = self.share_of_worker(state);
         if state.sessions.len() + state.pending.creating() >= most {
@@ -79,8 +80,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         false
     }
 
-    /// Returns how many sessions one identity may have in a worker that identities share: half of the worker's capacity, if that
-    /// is known, other identities are connected, and the pool cannot start more workers.
+    /// Returns the maximum number of sessions of one identity in a worker that identities share. It is half
+    /// of the worker's capacity if that is known, other identities are connected, and the pool cannot start
+    /// more workers.
     fn share_of_worker(&self, state: &WorkerState) -> usize {
         let most = self.core.limits.max_sessions_per_worker;
         let pool = self.core.pool_of(state.pool);
@@ -90,8 +92,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         capacity.map_or(most, |(capacity, _)| most.min((capacity / 2).max(1)))
     }
 
-    /// Returns `true` if a client's identity may have one more session in this worker, in which a fork has to be. Closes a
-    /// session of the identity that has no client if that makes room.
+    /// Returns `true` if a client's identity may have one more session in this worker. A fork has to be in
+    /// the worker of its parent. Closes a session of the identity that has no client if that makes room.
     pub(super) fn has_room_for_fork(&mut self, client: ClientKey, worker: WorkerKey) -> bool {
         let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
         let Some(state) = self.core.workers.get(worker) else { return false };
@@ -104,8 +106,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Returns `true` if a client's identity has its maximum of a pool's workers: three quarters, rounded down, but at least one.
-    /// Applies only where clients authenticate.
+    /// Returns `true` if a client's identity has its maximum number of a pool's workers: three quarters of
+    /// `max_instances`, rounded down, but at least one. Applies only if clients authenticate.
     pub(super) fn has_its_workers(&self, client: ClientKey, pool: PoolId) -> bool {
         let Some(client) = self.core.clients.get(client).filter(|client| client.metered) else {
             return false;
@@ -118,8 +120,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         !state.settings.mix_identities && workers.filter(is_its).count() >= share
     }
 
-    /// Routes a client whose identity has its maximum of workers: waits if a worker without clients can be stopped for it, else
-    /// refuses.
+    /// Routes a client whose identity has its maximum number of workers. The client waits if a worker without
+    /// clients can be stopped for it. Otherwise it is refused.
     pub(super) fn wait_for_own(&mut self, pool: PoolId, client: ClientKey) -> Route {
         let identity = self.core.client(client).map(|state| state.identity);
         let workers = self.core.pool_of(pool).workers.iter();
@@ -139,7 +141,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(*worker));
         let mut ready =
             workers.filter(|worker| worker.stage == WorkerLifecycle::Ready && !self.is_full(worker));
-        // The identity has used up the workers that there are; more workers are not started for it.
+        // The identity has used up the existing workers, and no more workers are started for it.
         if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
             return Route::Refuse(share_used_up());
         }
@@ -149,8 +151,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.wait_for_worker(pool)
     }
 
-    /// Handles a shared worker's refusal to open a session for lack of room: closes a session without a client and asks again, or
-    /// asks another worker, once. Returns the request if neither is possible.
+    /// Handles a shared worker's refusal to open a session for lack of room. Closes a session without a
+    /// client and asks again, or asks another worker, once. Returns the request if neither is possible.
     pub(super) fn find_room(
         &mut self,
         worker: WorkerKey,
@@ -190,12 +192,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         None
     }
 
-    /// Returns the session of a worker that has been without a client for the longest, is idle, and can be closed.
+    /// Returns the idle session of a worker that has been without a client for the longest time and can be
+    /// closed.
     fn oldest_left(&self, worker: WorkerKey) -> Option<SessionKey> {
         self.oldest_left_of(worker, None)
     }
 
-    /// Returns the same for the sessions of one identity only, if one is given.
+    /// Returns the session as [`Self::oldest_left`] does, but only among those of `identity` if it is given.
     fn oldest_left_of(&self, worker: WorkerKey, identity: Option<Identity>) -> Option<SessionKey> {
         let state = self.core.workers.get(worker).filter(|state| state.accepts_input())?;
         if !self.core.abilities_of_worker(worker).close {
@@ -223,7 +226,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         );
     }
 
-    /// Repeats the requests that a worker refused for lack of room: it has made room, or cannot.
+    /// Repeats the requests that a worker refused for lack of room, once the worker has made room or cannot
+    /// make any.
     pub(super) fn retry_refused(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         for waiting in std::mem::take(&mut state.refused) {
@@ -231,7 +235,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Repeats a request that was refused for lack of room. It comes before all held lines of its client.
+    /// Repeats a request that was refused for lack of room. It is handled before all held lines of its
+    /// client.
     fn retry_refused_line(&mut self, waiting: Waiting) {
         self.forget_elsewhere(waiting.client, &waiting.line);
         self.handle_again(vec![waiting]);
@@ -267,9 +272,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Hold
     }
 
-    /// Stops a worker that only sessions without clients keep, in a pool whose identities have workers of their own. Chooses
-    /// among the workers of `identity`, or of the identity that keeps most of them, the one that was left first. Returns `true`
-    /// if there was one.
+    /// Stops a worker of which all sessions are without clients, in a pool where each worker serves one
+    /// identity. Chooses among the workers of `identity`, or of the identity with the most such workers, the
+    /// one that has been without clients for the longest time. Returns `true` if there was one.
     fn make_room(&mut self, pool: PoolId, identity: Option<Identity>) -> bool {
         let state = self.core.pool_of(pool);
         if state.is_shared() && state.settings.mix_identities {
@@ -285,7 +290,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     && state.pending.is_empty();
                 let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
                 let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
-                // All sessions must be without a client. The last one that was left counts.
+                // Every session must be without a client. The time since the last client left counts.
                 let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
                 left.then_some((state.identity, since, *worker))
             })

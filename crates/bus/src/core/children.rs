@@ -1,7 +1,7 @@
 //! Child sessions, which an agent announces in a session of a client (`subagent_update`).
 //!
-//! A child belongs to the session that it was announced in: its messages take the route of that session, it moves to another worker with
-//! the session, and it ends with it.
+//! A child belongs to the session that it was announced in. Its messages take the route of that session. It
+//! moves to another worker with the session, and it ends with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::LazyLock;
@@ -27,31 +27,31 @@ use super::splice::Parts;
 use super::state::RequestKind;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Child sessions of one session. The oldest is forgotten for one more.
+/// Maximum number of child sessions of one session. Beyond it, the oldest is forgotten.
 const MAX_OF_SESSION: usize = 1_000;
-/// Child sessions in one worker.
+/// Maximum number of child sessions in one worker.
 const MAX_OF_WORKER: usize = 4_096;
-/// Child sessions of one identity.
+/// Maximum number of child sessions of one identity.
 const MAX_OF_IDENTITY: usize = 16_384;
-/// Bytes of the ids of one session's children.
+/// Maximum number of bytes of the ids of one session's children.
 const MAX_SESSION_BYTES: usize = 256 << 10;
-/// Bytes of the ids of one identity's children.
+/// Maximum number of bytes of the ids of one identity's children.
 const MAX_IDENTITY_BYTES: usize = 2 << 20;
 
 pub(super) type ChildKey = Key<Child>;
 
 #[derive(Debug)]
 pub(super) struct Child {
-    /// The session that a client opened and that this one belongs to, possibly through other children.
+    /// The session that a client opened and that this child belongs to, possibly through other children.
     pub(super) root: SessionKey,
     identity: Identity,
-    /// The worker that announced it. In another worker the same id may be another session.
+    /// The worker that announced it. In another worker, an equal id may be another session.
     worker: WorkerKey,
     /// The id for clients.
     name: Box<str>,
     /// The id for the agent.
     own: Box<str>,
-    /// Orders children by their announcement.
+    /// Increases with each announcement. Orders the children.
     serial: u64,
 }
 
@@ -67,23 +67,21 @@ impl Child {
     }
 }
 
-/// The children of a session.
 #[derive(Debug, Default)]
 pub(super) struct ChildSet {
-    /// In the order of their announcement.
+    /// The children in the order of their announcement.
     children: VecDeque<ChildKey>,
-    /// Bytes of the agent's ids.
+    /// Total bytes of the agent's ids.
     bytes: usize,
-    /// `true` if one of them has different ids for clients and for the agent.
+    /// `true` if a child's id for clients differs from its id for the agent.
     aliased: bool,
 }
 
-/// All child sessions of the bus.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     table: Table<Child>,
     by_name: HashMap<Box<str>, ChildKey>,
-    /// Per identity: the number of children, and the bytes of their ids.
+    /// Number of children and bytes of their ids, per identity.
     held: FxHashMap<Identity, (usize, usize)>,
     serial: u64,
 }
@@ -98,7 +96,6 @@ impl Children {
         self.table.get(key)
     }
 
-    /// Returns `true` if a child has this id for clients.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
@@ -120,7 +117,7 @@ impl Children {
         key
     }
 
-    /// Returns the bytes of all agents' ids.
+    /// Returns the total bytes of the agents' ids.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.table.iter().map(|(_, child)| child.own.len()).sum()
@@ -139,25 +136,25 @@ impl Children {
     }
 }
 
-/// The content of an update that the bus acts on.
+/// The part of a session update that the bus acts on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UpdateEvent {
-    /// `true` if the session works (v2).
+    /// `true` if the agent works in the session (v2).
     Running(bool),
-    /// The session has a child of this id.
+    /// The session has a child with this id.
     Child(Box<str>),
 }
 
-/// Ends of the update kinds that [`read_update`] parses.
+/// The update kinds that [`read_update`] parses, up to `KIND_END`.
 const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
 const KIND_END: &[u8] = b"_update\"";
 /// Kinds that are compared as a whole, with the closing quote: most updates are chunks of text.
 const COMMON_KINDS: [&[u8]; 2] = [b"agent_message_chunk\"", b"agent_thought_chunk\""];
-/// Built once: for a text as short as most updates, building it takes longer than the search.
+/// Built once: building it takes longer than searching a text as short as most updates.
 static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND_END));
 
-/// Parses an update if the bus acts on its kind. Most others are recognized by the kind at its usual position, and the rest by
-/// one search of the text.
+/// Parses an update if the bus acts on its kind. Most other kinds are recognized by their bytes at the usual
+/// position, the rest by one search of the text.
 #[inline]
 pub(super) fn read_update(message: View<'_>) -> Option<UpdateEvent> {
     match kind_at_usual_place(message) {
@@ -182,12 +179,12 @@ fn parse_update(params: &[u8]) -> Option<UpdateEvent> {
     }
 }
 
-/// Returns the kind of an update and its closing quote, if the members are in the usual order. An update with two kinds is
-/// ambiguous and is ignored.
+/// Returns the first kind of an update and its closing quote, if the members are in the usual order. An update
+/// with two kinds is ambiguous, so the bus may ignore it.
 #[inline]
 fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
     let session = message.part_range(Part::Session)?;
-    // The scan has found the end of the session's name already.
+    // The scan has already found the end of the session's name.
     let through_key = message.bytes().get(message.envelope().params.range().start..session.start)?;
     let update = message.bytes().get(session.end..message.envelope().params.range().end)?;
     let kind = update.strip_prefix(br#","update":{"sessionUpdate":""#)?;
@@ -211,7 +208,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.child_of(worker, name).map(|child| child.root)
     }
 
-    /// Handles the announcement of a child. Returns `true` if it is new. A known child stays unchanged.
+    /// Handles the announcement of a child. Returns `true` if the child is new. A known child stays
+    /// unchanged.
     pub(super) fn add_child(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
         let Some(identity) = self.core.sessions.get(root).map(|session| session.identity) else {
             return false;
@@ -224,7 +222,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if child.worker == worker || child.root == root {
                 return false;
             }
-            // The other child moved here with its session. The name is this process's to give, so that child loses it.
+            // The other child moved here with its session. This worker assigns the names in its process, so
+            // the other child loses its name.
             self.forget_child_named(worker, own);
         }
         if !self.make_room_for_child(worker, root, own.len()) {
@@ -251,8 +250,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Remembers a child that is announced in a session that the worker no longer has. Its name stays with the identity that had
-    /// the session.
+    /// Remembers a child that is announced in a session that the worker no longer has. The name of the child
+    /// stays with the identity of that session.
     pub(super) fn record_former_child(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(UpdateEvent::Child(child)) = read_update(message) else { return };
         let Some(state) = self.core.workers.get(worker) else { return };
@@ -264,8 +263,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Cancels the opening of a session in a worker that announces a child of the same name in a session of another identity. The
-    /// worker has not read the request yet, and it would open the child by that name.
+    /// Cancels a request to open a session in a worker that announces a child of the same name in a session
+    /// of another identity. The worker has not read the request yet. If it did, it would open the child.
     fn yield_to_child(&mut self, worker: WorkerKey, identity: Identity, name: &str) {
         let Some(key) = self.session_of(worker, name) else { return };
         let Some(session) = self.core.sessions.get(key) else { return };
@@ -277,8 +276,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Drops the announcement of a child in a shared worker whose clients have not declared that they show children. The child
-    /// belongs to no client. Later messages about it are dropped too, and are no protocol violation.
+    /// Drops the announcement of a child in a shared worker whose clients have not declared that they show
+    /// children. The child belongs to no client. Later messages about it are also dropped, and do not count
+    /// as protocol violations.
     #[inline]
     pub(super) fn drop_unshown_child(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
@@ -307,8 +307,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Forgets the oldest children of a session or of its worker until there is room for one more id of this length. Returns
-    /// `false` if the other sessions of the identity use all the room.
+    /// Forgets the oldest children of a session or of its worker until there is room for one more id of this
+    /// length. Returns `false` if the other sessions of the identity use all the room.
     fn make_room_for_child(&mut self, worker: WorkerKey, root: SessionKey, length: usize) -> bool {
         loop {
             let Some(session) = self.core.sessions.get(root) else { return false };
@@ -388,8 +388,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Moves the children of a session to another worker, unless that worker uses a child's name for something else or used it
-    /// for another identity. The former worker may still mention them.
+    /// Moves the children of a session to another worker. A child stays behind if that worker uses its name
+    /// for something else or used it for another identity. The former worker may still mention the children.
     pub(super) fn move_children(&mut self, root: SessionKey, from: Option<WorkerKey>, to: Option<WorkerKey>) {
         let child_set = self.core.sessions.get(root).and_then(|session| session.child_set.as_deref());
         let Some(child_set) = child_set.filter(|child_set| !child_set.children.is_empty()) else { return };
@@ -412,8 +412,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Routes a client's message to a child like one to the session of the child.
-    /// Requests that open, list, close or delete sessions, or that concern the whole connection, are refused for a child.
+    /// Routes a client's message about a child like a message about the session of the child. Requests that
+    /// open, list, close or delete sessions, or that concern the whole connection, are refused for a child.
     pub(super) fn route_child(
         &mut self,
         client: ClientKey,
@@ -441,7 +441,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Sends a client's request to a child.
+    /// Sends a client's request to the worker of a child.
     pub(super) fn forward_to_child(
         &mut self,
         client: ClientKey,
@@ -455,13 +455,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward(client, message, batch, worker, None, RequestKind::Child);
     }
 
-    /// Returns the clients' id of the child that a message is about, if the agent's id differs.
-    /// The outer `None`: the message is about no child.
+    /// Returns the id for clients of the child that a message is about, if the agent's id differs. The outer
+    /// `None`: the message is not about a child.
     pub(super) fn child_alias(&self, worker: WorkerKey, message: View<'_>) -> Option<Option<Box<[u8]>>> {
         self.child_of(worker, &message.session()?).map(Child::alias)
     }
 
-    /// Returns a message with the clients' ids of child sessions in place of the agent's, or `None` if no id differs.
+    /// Returns a message with the agent's ids of child sessions replaced by those for clients, or `None` if
+    /// no id differs.
     pub(super) fn rename_children(
         &self,
         worker: WorkerKey,
@@ -475,9 +476,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return None;
         }
-        // The first one is the session itself; a second one has to be looked at.
+        // The first id is that of the session itself. Only a second one has to be checked.
         memchr::memmem::find_iter(message.bytes(), b"essionId\"").nth(1)?;
-        // A message with too many values is not parsed: its update keeps the agent's ids.
+        // A message with too many values is not parsed, so its update keeps the agent's ids.
         if has_more_values_than(message.bytes(), MAX_PEER_VALUES) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Writes to clients and workers, and pauses their sources when a queue is full.
+//! Writes to clients and workers, and pauses the sources of messages when a queue is full.
 
 use bytes::Bytes;
 use narrows_wire::{Code, Effects, RpcError, message};
@@ -12,8 +12,8 @@ use super::splice::Parts;
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Queues a line for a client on behalf of no worker. If the queue is full, reading from the client is paused: its own lines
-    /// may have caused the answers.
+    /// Queues a line for a client that no worker has sent. If the queue is full, reading from the client is
+    /// paused: its own lines may have caused the answers.
     pub(super) fn write_client(&mut self, client: ClientKey, parts: &[&[u8]]) {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;
@@ -33,8 +33,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.clients.get(client).is_some_and(|state| state.self_paused)
     }
 
-    /// Queues a line of `worker` for a client. If the queue is full, a worker that only this client uses is paused; otherwise the
-    /// client is closed, because other clients wait for the same worker.
+    /// Queues a line of `worker` for a client. If the queue is full, a worker that only this client uses is
+    /// paused. Otherwise the client is closed, because other clients wait for the same worker.
     pub(super) fn deliver(&mut self, client: ClientKey, worker: WorkerKey, parts: &Parts<'_>) {
         let Some(state) = self.core.client(client) else { return };
         if state.closing {
@@ -56,7 +56,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.pause_worker(worker);
             }
         } else if parts.len() > limit && waiting.saturating_sub(parts.len()) <= limit {
-            // A single line over the limit is queued once, or it could never be delivered.
+            // A line longer than the limit is accepted into a queue that is not full. Otherwise it could
+            // never be delivered.
             state.oversize = parts.len();
         } else if waiting > limit + state.oversize {
             self.close(client, Reason::SlowReader);
@@ -103,7 +104,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.reply(client, batch, tag, line);
     }
 
-    /// Answers a client's request with a line made here.
+    /// Answers a client's request with a line that the bus made.
     pub(super) fn reply(
         &mut self,
         client: ClientKey,
@@ -131,8 +132,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
         self.core.counters.to_workers += 1;
         let waiting = self.out.to_worker(worker.into(), parts);
-        // Most of what the bus itself sends to a worker answers that worker. Pausing it until it reads stops more from being
-        // caused.
+        // Most lines that the bus itself sends to a worker are answers to that worker. Pausing the worker
+        // until it reads prevents further answers.
         if waiting > self.core.limits.queue_bytes
             && let Some(state) = self.core.worker(worker)
             && !std::mem::replace(&mut state.self_paused, true)
@@ -141,7 +142,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Queues a line of `client` for a worker. If the queue is full, the client is paused.
+    /// Queues a line of `client` for a worker. If the queue is full, reading from the client is paused.
     pub(super) fn send_to_worker(&mut self, worker: WorkerKey, client: ClientKey, parts: &Parts<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.accepts_input() {
@@ -209,7 +210,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the error for a request with a long answer, of a client that does not read the answers before it.
+/// Returns the error for a request with a long answer, if the client does not read the answers before it.
 pub(super) fn too_slow() -> RpcError {
     let error = RpcError::new(Code::Backpressure, "client does not read its answers");
     error.effects(Effects::None).with("retryAfterMs", json!(RETRY_MS))

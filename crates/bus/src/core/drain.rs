@@ -1,4 +1,4 @@
-//! Drains the bus: running turns end, then all workers and connections.
+//! Draining of the bus: running turns end, then all workers and connections.
 
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
@@ -53,14 +53,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the drain: the time for active turns is over.
+    /// Ends the drain, because the time for active turns is over.
     pub(super) fn stop_waiting(&mut self) {
         self.drain();
         let error = RpcError::new(Code::Draining, "bus stopped").effects(Effects::Possible);
         for worker in self.all_workers() {
             self.fail_all(worker, &error);
         }
-        // The remaining lines were sent to no worker.
+        // No worker got the remaining lines.
         let error = RpcError::new(Code::Draining, "bus stopped");
         let mut lines = Vec::new();
         for worker in self.core.workers.values_mut() {

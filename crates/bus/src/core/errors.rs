@@ -21,8 +21,8 @@ pub(super) fn session_in_use() -> RpcError {
         .with("retryable", json!(true))
 }
 
-/// Returns the error for an MCP server id that is not of this session. The id may be of another client's server and is not
-/// forwarded.
+/// Returns the error for an MCP server id that the session does not have. Such an id is not forwarded,
+/// because it may be the id of another client's server.
 pub(super) fn unknown_server() -> RpcError {
     RpcError::new(Code::InvalidParams, "not an MCP server of this session")
 }

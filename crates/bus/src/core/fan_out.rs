@@ -20,7 +20,7 @@ use super::timer::Timer;
 
 pub(super) type FanKey = Key<FanOut>;
 
-/// A request that was sent to several workers, and the answers so far.
+/// A request that was sent to several workers, with the answers so far.
 #[derive(Debug)]
 pub(super) struct FanOut {
     client: ClientKey,
@@ -28,10 +28,9 @@ pub(super) struct FanOut {
     batch: Option<BatchKey>,
     tag: Option<Raw>,
     what: RequestKind,
-    /// The session to delete.
     name: Option<Box<str>>,
     left: usize,
-    /// The requests to workers, each with the id that the worker knows.
+    /// The unanswered requests to workers, each with the id that the worker knows.
     parts: Vec<(WorkerKey, u64)>,
     /// Memory charge for the request and its answers.
     charge: Charge,
@@ -46,12 +45,12 @@ pub(super) struct FanOut {
 }
 
 impl FanOut {
-    /// Returns the effects that a failed request may have had.
+    /// Returns the possible effects of the request, for its error.
     fn effects(&self) -> Effects {
         if self.what == RequestKind::List { Effects::None } else { Effects::Possible }
     }
 
-    /// Records an error. An error other than "method not found" takes precedence.
+    /// Records an error. "Method not found" does not replace any other error.
     fn fails(&mut self, error: RpcError) {
         if self.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound)) {
             self.error = Some(error);
@@ -71,8 +70,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         let Some(pool) = state.pool else { return };
         let identity = Some(state.identity);
-        // Numbers larger than a reader supports become another number, and what the agents support is unknown; so numbers are
-        // kept as text.
         let params: Result<Option<Map<String, Value>>, _> =
             message.params().map_or(Ok(None), serde_json::from_slice);
         let Ok(params) = params else {
@@ -120,7 +117,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &unknown_session());
             return;
         }
-        // A request of the bus itself pauses no client, so this check bounds what such a worker is sent.
+        // A request of the bus itself pauses no client. So this check limits the bytes sent to a worker that
+        // does not read.
         let is_self_paused = |worker| self.core.workers.get(worker).is_some_and(|state| state.self_paused);
         if asked.iter().any(|(worker, _)| is_self_paused(*worker)) {
             let error = RpcError::new(Code::Backpressure, "agent does not read its input");
@@ -129,7 +127,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if asked.is_empty() && cursors.is_none() {
-            // Without a worker the list is unknown, not empty.
+            // Without a worker, the list is unknown, not empty.
             match self.wait_for_worker(pool) {
                 Route::Refuse(error) => self.refuse(client, id, batch, message.tag(), &error),
                 _ => self.hold(client, message.bytes(), batch),
@@ -180,8 +178,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the workers that a fan-out of this client addresses, each with its serial: all of a shared pool, or the client's
-    /// own.
+    /// Returns the workers to which a fan-out of this client is sent, each with its serial: all of a shared
+    /// pool, or the client's own.
     pub(super) fn listeners(&mut self, client: ClientKey, id: PoolId) -> Vec<(String, WorkerKey)> {
         let identity = self.core.client(client).map(|state| state.identity);
         let pool = self.core.pool_of(id);
@@ -211,7 +209,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.finish_fan(key);
     }
 
-    /// Stops waiting for the missing parts. Returns their workers and the ids that these know.
+    /// Stops waiting for the missing parts. Returns their workers and the ids that the workers know.
     pub(super) fn forget_fan_parts(&mut self, key: FanKey) -> Vec<(WorkerKey, u64)> {
         let parts = self.core.fans.get_mut(key).map(|fan| std::mem::take(&mut fan.parts));
         let mut parts = parts.unwrap_or_default();
@@ -299,8 +297,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(fan) = self.core.fans.remove(key) else { return };
         let Some(state) = self.core.client(fan.client) else { return };
         state.inflight.remove(&fan.id);
-        // A list without the sessions of one worker is incomplete, unless that worker cannot list. A deletion by any worker
-        // counts.
+        // A list without the sessions of one worker is incomplete, unless that worker cannot list sessions. A
+        // deletion by any worker counts as success.
         let is_whole = fan.what != RequestKind::List
             || fan.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound));
         if !fan.succeeded || !is_whole {

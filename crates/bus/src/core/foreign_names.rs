@@ -1,7 +1,8 @@
-//! Sessions that the params of an extension method name by their values.
+//! Session ids in the params of extension methods.
 //!
-//! What a method outside the protocol means is known only to the agent: any text in its params may be the id of a session, whatever the key.
-//! Where all share the agent, one that is the id of another identity's session is refused.
+//! Only the agent knows the meaning of a method that the protocol does not define. Any text in its params may
+//! be a session id, whatever its key. In a shared worker, a message with the id of another identity's session
+//! is refused.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,12 +17,13 @@ use super::mcp_access::is_unknown;
 use super::session::SessionKey;
 use super::table::{ClientKey, WorkerKey};
 
-/// How many times a text may be looked up for one message. The loop that serves everybody does it.
+/// Maximum number of lookups for one message. They run on the event loop, which all clients share.
 const MAX_LOOKUPS: usize = 1 << 19;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns `true` if a text in the params of an extension method is the id of a session or child session that belongs to another
-    /// identity, as clients or the agents of the pool know it. Params that cannot be read, or have too many texts, are taken for such.
+    /// Returns `true` if a text in the params of an extension method is the id of another identity's session
+    /// or child session. The id may be the one for clients or the one for the agents of the pool. Also
+    /// returns `true` for params that cannot be read or have too many texts.
     pub(super) fn names_foreign_session(&self, client: ClientKey, pool: PoolId, message: View<'_>) -> bool {
         let Some(params) = message.params().filter(|_| self.core.owners.are_kept()) else { return false };
         let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
@@ -30,15 +32,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let pool = self.core.current(pool);
         let workers = self.core.workers.iter().filter(|(_, state)| self.core.current(state.pool) == pool);
-        // Names that clients do not know: those of most sessions are the same for both.
+        // Workers that use other names than the clients. In most workers, both use the same names.
         let renaming: Vec<WorkerKey> = workers
             .filter(|(_, state)| !(state.aliases.is_empty() && state.children.is_empty()))
             .map(|(worker, _)| worker)
             .collect();
         let is_anothers =
             |key: SessionKey| self.core.sessions.get(key).is_some_and(|session| session.identity != identity);
-        // The session that the message belongs to is judged as such, unless its worker calls it otherwise: then the name means another one
-        // there, wherever it is not replaced.
+        // The name of the message's own session is permitted. The exception: if the worker uses another name
+        // for that session, the text is not replaced everywhere, and to the worker it may name another
+        // session.
         let named = message.session();
         let is_renamed = |key| {
             let session = self.core.sessions.get(key);
@@ -67,10 +70,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Reads JSON and fails at the first text, key or value, for which this holds.
+/// Reads JSON and fails at the first text, key or value, for which the predicate returns `true`.
 struct Texts<'f, F>(&'f F);
 
-// Derived ones would ask for the same of `F`.
+// Derived impls would require `F: Clone` and `F: Copy`.
 impl<F> Clone for Texts<'_, F> {
     fn clone(&self) -> Self {
         *self

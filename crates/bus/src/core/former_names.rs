@@ -1,7 +1,7 @@
-//! Names of sessions that a worker no longer has but may still use, each with the identity that had it.
+//! Names of sessions that a worker no longer has but may still use, each with the identity of its session.
 //!
-//! Messages under such a name go to no client. Each identity has its own ring of names: one that opens and closes many sessions cannot
-//! make the bus forget a name of another.
+//! Messages under such a name go to no client. Each identity has its own ring of names. So an identity that
+//! opens and closes many sessions cannot make the bus forget a name of another identity.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,16 +9,17 @@ use rustc_hash::FxHashMap;
 
 use super::identity::Identity;
 
-/// Bounds of the names kept per identity.
+/// Maximum number of names kept per identity.
 const MAX_NAMES: usize = 1_000;
 const MAX_BYTES: usize = 512 << 10;
 
-/// What a worker has proved about a former name.
+/// The way in which a former name was used in a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameUse {
     /// The worker had a session of this name.
     Opened,
-    /// A client asked for it, and the worker did not open it. It stays free for other identities.
+    /// A client asked for the session, and the worker did not open it. The name stays free for other
+    /// identities.
     Asked,
 }
 
@@ -41,12 +42,12 @@ impl FormerNames {
         self.by_name.contains_key(name)
     }
 
-    /// Returns the identity that had a name last.
+    /// Returns the identity whose session had this name last.
     pub(super) fn owner(&self, name: &str) -> Option<Identity> {
         self.by_name.get(name).map(|(owner, _)| *owner)
     }
 
-    /// Returns the identity whose session the worker last opened under a name.
+    /// Returns the identity whose session the worker last opened under this name.
     pub(super) fn opened_by(&self, name: &str) -> Option<Identity> {
         self.by_name.get(name).filter(|(_, used)| *used == NameUse::Opened).map(|(owner, _)| *owner)
     }
@@ -56,7 +57,7 @@ impl FormerNames {
         self.opened_by(name).is_some_and(|owner| owner != identity)
     }
 
-    /// Adds a name. One that another identity had stays that identity's.
+    /// Adds a name. If another identity has it already, it stays with that identity.
     pub(super) fn add(&mut self, name: Box<str>, identity: Identity, used: NameUse) {
         if let Some((owner, before)) = self.by_name.get(&name) {
             let stays = *before == NameUse::Opened && (*owner != identity || used == NameUse::Asked);

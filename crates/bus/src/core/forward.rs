@@ -18,7 +18,8 @@ use super::state::{InternalRequest, Opening, Pending, RequestKind, RequestLocati
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Requests to open a session up to this size are kept until they are answered, to be sent to another worker if necessary.
+/// Requests to open a session up to this size are kept until they are answered. They may have to be sent to
+/// another worker.
 const MAX_KEPT_OPENING_BYTES: usize = 256 << 10;
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -35,8 +36,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let tag = message.tag();
         let pool = self.pool_of_worker(worker);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // Prompts and other requests were checked a moment ago, when they were routed, and nothing is inserted into them.
-        // Messages to MCP servers were not routed.
+        // Prompts and other requests were just checked when they were routed, and nothing is inserted into
+        // them. Messages to MCP servers were not routed.
         let is_judged = match what {
             RequestKind::Prompt => true,
             RequestKind::Other => !is_about_server(message),
@@ -105,7 +106,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.rewind(key, what);
         }
         let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
-        // A longer one is not tried at another worker and not restored.
+        // A longer request is not sent to another worker, and its session is not restored.
         let opens = what.creates() || what.reopens();
         let length = message.bytes().len();
         let is_kept = length <= MAX_KEPT_OPENING_BYTES && !(opens && self.core.is_too_much(identity, length));
@@ -193,7 +194,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_to_worker(worker, client, &Parts::new(message, edits));
     }
 
-    /// Sends a request of the bus itself to a worker.
+    /// Sends a request that the bus itself makes to a worker.
     pub(super) fn send_internal_request(
         &mut self,
         worker: WorkerKey,
@@ -205,7 +206,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_request(worker, RequestOrigin::Internal(errand), method, params, session);
     }
 
-    /// Sends a request made here.
     pub(super) fn send_request(
         &mut self,
         worker: WorkerKey,
@@ -236,7 +236,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.write_worker(worker, &parts);
     }
 
-    /// Handles a worker's response.
     pub(super) fn worker_response(&mut self, worker: WorkerKey, message: View<'_>) {
         if message.envelope().result.is_some() && message.envelope().error.is_some() {
             self.fail_answered(worker, message, Code::Internal, "agent response has both result and error");
@@ -282,7 +281,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Closes the circuit breaker in a pool without `initialize`, where any response shows that a worker works.
+    /// Closes the circuit breaker of a pool without `initialize`. There, any response shows that a worker
+    /// works.
     fn mark_healthy(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let state = self.core.pool_of(pool);
@@ -291,7 +291,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forwards a response to the origin of the request, with the session named `name` if given.
+    /// Forwards a response to the origin of the request. With `name`, the response gets that session name.
     pub(super) fn forward_response(
         &mut self,
         worker: WorkerKey,
@@ -356,7 +356,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends a request whose response cannot be forwarded.
+    /// Ends a request that was answered with a response that cannot be forwarded.
     pub(super) fn fail_answered(
         &mut self,
         worker: WorkerKey,

@@ -19,9 +19,10 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// MCP's notification that cancels a request.
+/// The MCP notification that cancels a request.
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
-/// MCP's notification that the result of `initialize` has arrived, and the size up to which it is kept.
+/// The MCP notification that the result of `initialize` has arrived, and the maximum size of one that is
+/// kept.
 const MCP_INITIALIZED: &str = "notifications/initialized";
 const MAX_INITIALIZED_BYTES: usize = 4096;
 
@@ -102,7 +103,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.handle_client_message(client, message, None);
     }
 
-    /// Handles one message of a client.
     pub(super) fn handle_client_message(
         &mut self,
         client: ClientKey,
@@ -140,7 +140,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if cancels_request {
-            // The worker knows the request by another id. There, the client's own id may be that of another client's request.
+            // The worker knows the request by another id. To the worker, the client's own id may be that of
+            // another client's request.
             let error = RpcError::new(Code::InvalidRequest, "cancellation must be a notification");
             self.refuse(client, id, batch, tag, &error);
             return;
@@ -223,7 +224,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if RequestKind::from_method(&method) != RequestKind::Other
             && self.core.pools.iter().any(PoolState::is_acp)
         {
-            // Without an id, the method of a request has no meaning, but an agent could act on it.
+            // A request method without an id has no meaning, but an agent could act on it.
             self.core.counters.dropped += 1;
             return;
         }
@@ -246,7 +247,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Route::Restore(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
             }
-            // While draining, no worker is started that a notification could wait for.
+            // While draining, no worker is started for which a notification could wait.
             Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
             Route::Hold
             | Route::AwaitCreations(_)
@@ -263,7 +264,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forwards a notification.
     fn forward_notification(
         &mut self,
         client: ClientKey,
@@ -315,7 +315,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(line) = message.refusal() {
             self.write_client(client, &[&line]);
         }
-        // The response cannot be forwarded: the worker gets an error.
+        // The response cannot be forwarded, so the worker gets an error.
         if matches!(fault, Fault::LongResponse | Fault::BadResponse)
             && let Some(asked) = self.take_asked(client, message)
         {
@@ -360,7 +360,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the requests that a client will not answer any more.
+    /// Ends the requests of workers that a client will no longer answer.
     fn end_asked_requests(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
@@ -386,7 +386,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the turns of a client that will not see them, after the grace period.
+    /// Starts the grace period of the turns of a client that will not see their end.
     fn abandon_turns(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
@@ -453,17 +453,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
-        // This includes sessions that it did not own: a later client under the same number must not get its answers.
+        // The client may also wait for sessions that it did not own. A later client under the same number
+        // must not get its answers.
         self.core.sessions.forget_waiting(client);
         self.core.awaited_creations.forget(client);
         self.stop_idle();
     }
 }
 
-/// Returns the kind of a client's request, and `true` if it cancels another one.
+/// Returns the kind of a client's request, and `true` if the request cancels another one.
 #[inline]
 fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
-    // Most requests are prompts, recognized by the bytes of the method.
+    // Most requests are prompts. They are recognized by the bytes of the method.
     if message.is_method(method::SESSION_PROMPT) {
         return Some((RequestKind::Prompt, false));
     }

@@ -18,18 +18,16 @@ use super::splice::Parts;
 use super::state::{Asked, MAX_OPEN_REQUESTS, RequestOrigin, Tenants, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
-/// Protocol violations within the restart window after which a worker is replaced.
+/// Number of protocol violations within the restart window after which a worker is replaced.
 const MAX_STRIKES: usize = 3;
 
 /// The destination of a worker's message.
 enum Target {
-    /// A client, and the session that the message belongs to.
     Client(ClientKey, Option<SessionKey>),
-    /// A client that is gone.
     Gone,
-    /// A session that is being opened and not known yet.
+    /// A session that is being opened. Its name is not known yet.
     Opening,
-    /// No client: the message repeats the history of a session.
+    /// No client: the message replays the history of a session.
     Replay,
     /// No client, for this reason.
     Undeliverable(&'static str),
@@ -47,7 +45,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.handle_worker_message(worker, message, None);
     }
 
-    /// Handles one message of a worker.
+    /// Handles one message from a worker.
     pub(super) fn handle_worker_message(
         &mut self,
         worker: WorkerKey,
@@ -202,7 +200,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Writes a worker's message to a client, with the id `number` if it is a request.
     pub(super) fn forward_to_client(
         &mut self,
         worker: WorkerKey,
@@ -231,7 +228,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 respelled = self.rename_children(worker, key, message);
             }
         }
-        // Servers of clients get requests, and notifications outside of sessions.
+        // Only requests, and notifications outside of sessions, are sent to MCP servers in clients.
         if number.is_some() || session.is_none() {
             respelled = respelled.or_else(|| self.respelled_server(worker, client, message));
         }
@@ -250,7 +247,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => Parts::new(message, &edits[..count]),
         };
         self.deliver(client, worker, &parts);
-        // Messages about a request that one client was asked are not for observers.
+        // Messages about a request that only one client was asked are not sent to observers.
         if self.core.is_observable
             && number.is_none()
             && scope.is_none()
@@ -260,7 +257,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the client's own id of the request that `params.requestId` refers to, if the message refers to one.
+    /// Returns the client's own id of the request that `params.requestId` names, if the message names one.
     #[inline]
     fn scope_for(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<[u8]>> {
         message.request_id()?;
@@ -283,8 +280,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the client of the session that the worker's last message was about, if this one is about it too. Most are, which a
-    /// comparison of the name's bytes shows.
+    /// Returns the client of the session of the worker's last message, if this message is about the same
+    /// session. Comparing the bytes of the name is enough to recognize most of these messages.
     #[inline]
     fn recent_target(&self, worker: WorkerKey, message: View<'_>) -> Option<(ClientKey, SessionKey)> {
         let state = self.core.workers.get(worker)?;
@@ -293,7 +290,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let raw = message.bytes().get(message.part_range(Part::Session)?)?;
         let named = match &session.wire {
             Some(wire) => **wire == *raw,
-            // A name with a backslash is escaped on the wire, and its session is never the recent one.
+            // A name with a backslash is escaped on the wire. Its session is never the recent one.
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
@@ -330,8 +327,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if state.client.is_none() && state.former.contains(name) {
                 return Target::Gone;
             }
-            // The worker may wait for this request before it answers the one that opens the session. If only one client can be
-            // meant, that client gets it.
+            // The worker may wait for this request before it answers the request that opens the session. If
+            // only one client can be the recipient, that client gets it.
             if message.kind() == Kind::Request {
                 match state.opener() {
                     // A worker that has served several identities may refer to a forgotten session.
@@ -343,8 +340,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             return match (state.pending.creates(), state.client) {
-                // Only this client uses the worker, so it gets everything. If the name is also in use elsewhere, it may get an
-                // alias, which is not known yet.
+                // Only this client uses the worker, so it gets everything. If the name is also used by
+                // another session, this session may get an alias, which is not known yet.
                 (false, Some(client)) => Target::Client(client, None),
                 (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
                 (true, _) => Target::Opening,
@@ -376,7 +373,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             match self.owner_of_server(worker, message) {
                 Some(client) if self.core.clients.get(client).is_none() => return Target::Gone,
                 Some(client) => return Target::Client(client, None),
-                // The server was the former client's. The client that has the worker now must not get its messages.
+                // The server belonged to the former client. The client that has the worker now must not get
+                // its messages.
                 None if state.inherited => return Target::Gone,
                 None => {}
             }
@@ -387,7 +385,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Target::Undeliverable("no session named at a shared worker")
     }
 
-    /// Handles an update of a session: the announcement of a child, whose name is returned, and in v2 the end of a turn.
+    /// Handles an update of a session. Returns the name of the child that it announces. In v2, an update can
+    /// also end a turn.
     #[inline]
     fn track_update(
         &mut self,
@@ -416,7 +415,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles an update that is replayed: the children that it announces exist.
+    /// Records the children that a replayed update announces.
     fn track_replayed_update(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
             && let Some(UpdateEvent::Child(child)) = read_update(message)
@@ -429,7 +428,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn track_turn(&mut self, worker: WorkerKey, key: SessionKey, running: bool, message: View<'_>) {
         let is_v2 = self.core.workers.get(worker).is_some_and(|state| state.is_v2);
-        // The state of a child says nothing about the turn of its session.
+        // The state of a child is not the state of its session's turn.
         let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
         if !is_v2 || is_childs {
             return;
@@ -468,8 +467,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles a line that is not a message. If it was meant as a response, the request fails, so that its client does not wait.
-    /// Returns `true` in that case.
+    /// Handles a line that is not a valid message. If it was meant as a response, the request fails, so that
+    /// its client does not wait. Returns `true` in that case.
     pub(super) fn fail_misdelivered(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
             || message.id().is_some() && !message.envelope().method.is_some();
@@ -490,7 +489,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.strikes.retain(|at| *at >= since);
         if state.strikes.len() >= MAX_STRIKES {
-            // It is being replaced already.
+            // The worker is already being replaced.
             return;
         }
         state.strikes.push(now);

@@ -1,4 +1,4 @@
-//! Identities of clients: the number of each name, the limits that hold for it, and its use of them.
+//! Identities of clients: the number of each name, the limits of an identity, and its use of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub(super) struct Identity(u32);
 impl Identity {
     /// Clients without a proof of identity.
     pub(super) const ANYONE: Self = Self(0);
-    /// The owner of a name that sessions of several identities have had. No client is this identity.
+    /// The owner of a name that sessions of several identities have had. No client has this identity.
     pub(super) const SEVERAL: Self = Self(u32::MAX);
 }
 
-/// [`Identity::SEVERAL`] in the file of owners. Names of authenticated identities contain a colon.
+/// The text for [`Identity::SEVERAL`] in the file of owners. Names of authenticated identities contain a
+/// colon.
 const SEVERAL: &str = "several";
 
-/// State of an identity.
 #[derive(Debug)]
 pub(super) struct IdentityState {
     pub(super) name: Arc<str>,
@@ -30,7 +30,8 @@ pub(super) struct IdentityState {
     pub(super) clients: usize,
     /// Connections and sessions that were refused because of this identity's limits.
     pub(super) refused: u64,
-    /// Messages that it may send now, as of `since`. If negative, it has to pause.
+    /// Number of messages that the identity may send now, as of `since`. If negative, the identity has to
+    /// pause.
     allowance: f64,
     since: Time,
 }
@@ -51,7 +52,7 @@ impl Default for Identities {
 }
 
 impl Identities {
-    /// Returns the number of a name, and assigns one if needed.
+    /// Returns the number for a name. A new name gets the next number.
     pub(super) fn number(&mut self, name: &str) -> Identity {
         if name == SEVERAL {
             return Identity::SEVERAL;
@@ -90,8 +91,8 @@ impl Identities {
 }
 
 impl IdentityState {
-    /// Counts messages. Returns how long the identity has to pause if it has sent too many. `rate` is messages per second and
-    /// also the size of a burst.
+    /// Counts messages. Returns the pause that the identity has to make if it has sent too many. `rate` is in
+    /// messages per second and is also the size of a burst.
     fn spend(&mut self, now: Time, rate: f64, messages: f64) -> Option<Duration> {
         let earned = now.saturating_sub(self.since).as_secs_f64() * rate;
         self.since = now;
@@ -114,8 +115,8 @@ impl Core {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Counts messages of a client whose identity has a rate limit. Reading from a client over the limit is paused for a while,
-    /// so no message is lost.
+    /// Counts messages of a client whose identity has a rate limit. Over the limit, reading from the client
+    /// is paused, so no message is lost.
     pub(super) fn count_messages(&mut self, client: ClientKey, messages: usize) {
         let rate = self.core.limits.max_rate_per_identity;
         let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
@@ -133,7 +134,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Resumes a client that was over its rate limit.
+    /// Resumes reading from a client that was over its rate limit.
     pub(super) fn end_rate_limit(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if std::mem::take(&mut state.rate_limited) {
@@ -162,7 +163,7 @@ mod tests {
         let mut identities = Identities::default();
         let known = identities.get_mut(Identity::ANYONE).unwrap();
         let at = Duration::from_secs(9);
-        // A burst of one second's messages, and then one by one.
+        // First a burst of one second's messages, then one by one.
         for _ in 0..10 {
             assert_eq!(known.spend(at, 10.0, 1.0), None);
         }

@@ -1,4 +1,5 @@
-//! `initialize`: sent once to a shared worker, answered to each of its clients, and replayed to further workers of a client.
+//! `initialize`: sent once to a shared worker, answered to each of its clients, and replayed to further
+//! workers of a client.
 
 use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::method;
@@ -17,17 +18,16 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 use super::{Core, Ctx};
 
-/// Lines that may wait for one worker.
+/// Maximum number of lines that wait for one worker.
 const MAX_BACKLOG_LINES: usize = 1024;
 
-/// Bounds of a result of `initialize`: it is parsed as a whole, and kept for each shared worker.
+/// Maximum size of a result of `initialize`. It is parsed as a whole, and kept for each shared worker.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
 const MAX_ANSWER_VALUES: usize = 4_000;
 
 const NAME: &str = "narrows-bus";
 
 impl Core {
-    /// Returns the session capabilities of a worker.
     pub(super) fn abilities_of_worker(&self, worker: WorkerKey) -> Abilities {
         let Some(state) = self.workers.get(worker) else { return Abilities::default() };
         let pool = self.pool_of(state.pool);
@@ -46,7 +46,6 @@ impl Core {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Sends `initialize` to a shared worker.
     pub(super) fn initialize_worker(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let settings = &self.core.pool_of(pool).settings;
@@ -75,7 +74,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_internal_request(worker, InternalRequest::Initialize, method::INITIALIZE, params, None);
     }
 
-    /// Queues a line until its worker is initialized.
     pub(super) fn queue_until_initialized(
         &mut self,
         worker: WorkerKey,
@@ -100,7 +98,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Records where a request waits that no worker has yet. Its id is in use.
+    /// Records the queue of a request that is in no worker yet. Its id counts as in use.
     pub(super) fn mark_waiting(&mut self, client: ClientKey, message: View<'_>, at: RequestLocation) {
         if let (Some(id), Some(state)) = (message.id(), self.core.client(client)) {
             state.inflight.insert(id.into(), at);
@@ -150,7 +148,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the response to `initialize` of the bus.
+    /// Handles the response to an `initialize` that the bus sent.
     fn handle_initialize_result(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.stage != WorkerLifecycle::Initializing {
@@ -196,7 +194,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.make_ready(worker);
     }
 
-    /// Marks a worker as ready once `initialize` and `authenticate` are replayed, and sends what waited for that.
+    /// Marks a worker as ready once `initialize` and `authenticate` are replayed. Sends the lines that waited
+    /// for that.
     fn finish_initialize_replay(&mut self, worker: WorkerKey) {
         let client = self.core.worker(worker).and_then(|state| state.client);
         if let Some(line) = client.and_then(|client| self.core.client(client)?.initialized.clone()) {
@@ -213,7 +212,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.forget_elsewhere(waiting.client, &waiting.line);
             self.send_backlog(worker, waiting.client, View::parse(&waiting.line), waiting.batch);
         }
-        // The requests that it was started for may be cancelled by now.
+        // The requests for which the worker was started may be cancelled by now.
         self.stop_idle();
     }
 
@@ -258,14 +257,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.stop_worker(worker, false);
     }
 
-    /// Gives up a worker that was not initialized successfully.
+    /// Retires a worker that was not initialized successfully.
     pub(super) fn fail_initialize(&mut self, worker: WorkerKey, why: &'static str) {
         let error = RpcError::new(Code::Deadline, format!("agent {why}"));
         self.fail_all(worker, &error);
         self.fail_backlog(worker, &error, Some(why));
     }
 
-    /// Keeps the params of a client's `initialize` and `authenticate` to replay them to further workers.
+    /// Keeps the params of a client's `initialize` and `authenticate`, to replay them to further workers.
     pub(super) fn remember(&mut self, client: ClientKey, message: View<'_>, what: RequestKind) {
         let notices = what == RequestKind::Initialize && takes_notices(message);
         let charge = self.core.charge(client, message.bytes().len());
@@ -322,7 +321,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.record_announces(worker);
     }
 
-    /// Records whether a worker announces child sessions: in version 2 always, in version 1 if its client shows them.
+    /// Records whether a worker announces child sessions. In version 2 it always does, in version 1 if its
+    /// client shows them.
     fn record_announces(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.workers.get(worker) else { return };
         let pool = self.core.pool_of(state.pool);
@@ -337,7 +337,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Records the capabilities of one worker of a client. Other workers may differ: a gate refuses some clients.
+    /// Records the capabilities of one worker of a client. Other workers may have others, because a gate
+    /// refuses some clients.
     fn record_abilities(&mut self, worker: WorkerKey, answer: &Value) {
         if let Some(state) = self.core.worker(worker) {
             state.abilities = Some(abilities(answer));
@@ -377,7 +378,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(answer) = self.core.pool_of(pool).answer.clone() else { return };
-        // After a reload the client may move to another pool, whose workers need its params, with the version agreed on here.
+        // After a reload the client may move to another pool. Its workers need these params, with the version
+        // that was agreed on here.
         self.remember(client, message, RequestKind::Initialize);
         if let Some(state) = self.core.client(client)
             && wanted > own
@@ -400,7 +402,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !state.is_shared() {
             return;
         }
-        // Without any worker the last result stays valid: a pool keeps its capabilities while it restarts.
+        // Without any worker, the last result stays valid: a pool keeps its capabilities while it restarts.
         let mut answers: Vec<_> = state.answers.iter().collect();
         answers.sort_unstable_by_key(|(worker, _)| **worker);
         let Some(merged) =
@@ -412,7 +414,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(fields) = merged.as_object_mut() {
             fields.insert("authMethods".to_owned(), json!([]));
         }
-        // No client may use what applies to all clients of a worker.
+        // Capabilities that apply to all clients of a worker are removed.
         for capabilities in ["agentCapabilities", "capabilities"] {
             if let Some(fields) = merged.get_mut(capabilities).and_then(Value::as_object_mut) {
                 fields.retain(|key, _| !matches!(&**key, "auth" | "providers"));
@@ -443,7 +445,7 @@ pub(super) fn is_too_long(result: &[u8]) -> bool {
     result.len() > MAX_ANSWER_BYTES || has_more_values_than(result, MAX_ANSWER_VALUES)
 }
 
-/// Merges two results: capabilities that differ are removed, of everything else the first is used.
+/// Merges two results: capabilities that differ are removed. Of all other members, the first value is used.
 fn common(mut all: Value, one: &Value) -> Value {
     for key in ["agentCapabilities", "capabilities"] {
         let Some(mine) = all.get_mut(key) else { continue };
@@ -480,8 +482,8 @@ fn asked_version(message: View<'_>) -> Option<u16> {
     u16::try_from(params["protocolVersion"].as_u64()?).ok()
 }
 
-/// Adds the mark that clients may decide about commands and MCP tools themselves. A session's prompts and MCP servers show
-/// whether its client does; without them the mark has no effect.
+/// Adds the mark that clients may decide about commands and MCP tools themselves. The prompts and the MCP
+/// servers of a session show whether its client does. Without them, the mark has no effect.
 fn with_mark(mut capabilities: Value) -> Value {
     if let Some(offers) = capabilities.as_object_mut()
         && let Some(meta) = offers.entry("_meta").or_insert_with(|| json!({})).as_object_mut()
@@ -498,7 +500,7 @@ fn with_version(params: &[u8], version: u16) -> Option<Box<[u8]>> {
     Some(params.to_string().into_bytes().into())
 }
 
-/// Returns `true` if a client with these params shows notices. In version 2 all do.
+/// Returns `true` if a client with these params shows notices. In version 2 all clients do.
 fn takes_notices(message: View<'_>) -> bool {
     let Some(params) = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok())
     else {
@@ -514,7 +516,7 @@ fn shows_children(params: &[u8]) -> bool {
     params["clientCapabilities"]["subagents"].is_object()
 }
 
-/// Returns the response that ends a turn which its worker does not end.
+/// Returns the response to a prompt whose turn the worker does not end.
 pub(super) fn cancelled_answer(id: &[u8]) -> Option<bytes::Bytes> {
     message::response(id, &json!({"stopReason": "cancelled"})).ok()
 }

@@ -1,7 +1,9 @@
-//! What is kept as long as a session, beside its params: the tag of its client, and the answer to the request that opened it.
+//! Data that is kept as long as a session, in addition to its params: the tag of its client, and the response
+//! to the request that opened it.
 //!
-//! A client or an agent chooses how long they are, so they are charged to the identity of the session. They may use half of what is
-//! there for params: without those, a session cannot be restored. What there is no room for is not kept.
+//! A client or an agent determines the size, so the bytes are charged to the identity of the session. They
+//! may use half of the memory for params, because a session cannot be restored without its params. Data that
+//! does not fit is not kept.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use super::Core;
 use super::memory::Charge;
 use super::session::SessionKey;
 
-/// Bytes that are charged as long as they are kept.
+/// Bytes that are charged to an identity until they are dropped.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
     bytes: Box<[u8]>,
@@ -33,9 +35,9 @@ impl Core {
         Some(KeptBytes { bytes: bytes.into(), _charge: charge })
     }
 
-    /// Keeps the `sessionId` at the top level that the client of a session uses.
+    /// Keeps the top-level `sessionId` that the client of a session uses.
     pub(super) fn keep_tag(&mut self, key: SessionKey, tag: Option<&[u8]>) {
-        // What was kept before is given back first, so that there is room for as much.
+        // The former tag is released first, so that its memory can be used again.
         if let Some(session) = self.sessions.get_mut(key) {
             session.tag = None;
         }
@@ -45,7 +47,8 @@ impl Core {
         }
     }
 
-    /// Keeps the result of the request that opened a session. Most sessions of an identity have the same one, and share it.
+    /// Keeps the result of the request that opened a session. Most sessions of an identity have an equal
+    /// result, and share it.
     pub(super) fn keep_result(&mut self, key: SessionKey, result: &[u8]) -> Option<Arc<KeptBytes>> {
         let identity = self.sessions.get(key)?.identity;
         let last = self.sessions.last_results.get(&identity).and_then(std::sync::Weak::upgrade);

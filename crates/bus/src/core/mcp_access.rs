@@ -1,8 +1,8 @@
 //! Decides which MCP servers of a client reach a worker.
 //!
-//! A worker starts the servers that a session is opened with, as the user of the bus. A setting of the pool decides whether a client may
-//! cause that, so the list is judged here, on the bytes of the request. A list that is not clearly permitted is refused, and so is any
-//! message that another reader could take for such a list.
+//! A worker starts the servers of a session as the user of the bus. A setting of the pool decides whether a
+//! client may cause that, so the list is checked here, on the bytes of the request. A list that is not
+//! clearly permitted is refused. So is any message that another JSON reader could take for such a list.
 
 use narrows_acp::method::{self, Side};
 use narrows_acp::{Version, strip_client_meta};
@@ -21,25 +21,26 @@ use crate::config::{McpAccess, McpServer, McpTarget};
 
 const SERVERS: &str = "mcpServers";
 
-/// The same without case, `_` and `-`. Some agents ignore case in keys, others also accept `mcp_servers`.
+/// `mcpServers` without case, `_` and `-`. Some agents ignore case in keys, others also accept `mcp_servers`.
 const FOLDED: &str = "mcpservers";
 
-/// Members that describe a server in the client. If there were others, an agent that does not know the type could take it for a
-/// server of another type.
+/// Members that may describe a server of type `acp`. With other members, an agent that does not know this
+/// type could take the server for one of another type.
 const ACP_SERVER_KEYS: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
-/// Servers in a request to open a session. The event loop, which all clients share, looks at each.
+/// Maximum number of servers in a request to open a session. The event loop, which all clients share, checks
+/// each.
 const MAX_SERVERS: usize = 256;
 
-/// Members in the description of a server. Usual are five or six.
+/// Maximum number of members in the description of a server. Most have five or six.
 const MAX_SERVER_KEYS: usize = 64;
 
-/// Servers that are not permitted.
+/// The error for servers that are not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refused;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the setting that applies to a client in a pool.
+    /// Returns the `mcp` setting that applies to a client in a pool.
     fn mcp_access(&self, client: Option<ClientKey>, pool: PoolId) -> McpAccess {
         let settings = &self.core.pool_of(self.core.current(pool)).settings;
         if settings.manifest.is_some() {
@@ -60,8 +61,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
         what: RequestKind,
     ) -> Result<Option<Vec<u8>>, RpcError> {
-        // No method of the protocol has positional parameters, but some agents accept them: the agent would see sessions and
-        // servers that this check does not.
+        // No method of the protocol has positional params, but some agents accept them. Such an agent would
+        // see sessions and servers that this check does not.
         if self.core.pool_of(pool).is_acp() && message.params().is_some_and(|params| params.starts_with(b"["))
         {
             return Err(RpcError::new(Code::InvalidParams, "params must be an object"));
@@ -111,8 +112,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Checks `_meta` of a message of a client that may not start arbitrary programs: when a session is opened, agents take
-    /// settings from there, such as the program to run.
+    /// Checks `_meta` in a message of a client that may not start arbitrary programs. When a session is
+    /// opened, agents read settings from there, such as the program to run.
     fn permit_meta(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Result<(), RpcError> {
         let current = self.core.pool_of(self.core.current(pool));
         if !current.is_acp() {
@@ -136,7 +137,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<(), RpcError> {
         let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
-        // A prompt concerns no server and is no extension, and its members are content.
+        // A prompt adds no server and is no extension. Its members are content.
         if what != RequestKind::Prompt {
             if let Some(error) =
                 self.refuse_server(pool, message).or_else(|| self.refuse_long_extension(pool, message))
@@ -150,7 +151,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.permit_servers(client, pool, false, message, what).map(drop)
     }
 
-    /// Checks the MCP servers in the parameters to restore a session. Returns the parameters to send.
+    /// Checks the MCP servers in the params to restore a session. Returns the params to send.
     pub(super) fn permit_again(
         &mut self,
         client: Option<ClientKey>,
@@ -191,8 +192,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
 /// Keys that agents read as the id of a server in the client, without case, `_` and `-`.
 const ID_KEYS: [&str; 4] = ["id", "serverid", "acpid", "connectionid"];
 
-/// Returns `true` if every reader finds the same servers of the client in a request that opens a session. The router reads their
-/// ids again, with a reader that refuses numbers out of range and deep nesting.
+/// Returns `true` if every JSON reader finds the same servers of the client in a request that opens a
+/// session. The router parses their ids with serde_json, which refuses numbers out of range and deep nesting.
 fn is_exact(message: View<'_>) -> bool {
     let params = message.params().unwrap_or_default();
     let Ok(list) = member(params, SERVERS) else { return false };
@@ -210,8 +211,9 @@ fn is_exact(message: View<'_>) -> bool {
     }
 }
 
-/// Returns `true` if an entry is a server in the client; `None` if readers could differ about that or about its id. Clients of
-/// version 1 write the same id as `id` and as `serverId`, which every reader understands as one id.
+/// Returns `true` if an entry is a server in the client. `None` if readers could differ about that or about
+/// its id. Clients of version 1 write the same id as `id` and as `serverId`, which every reader understands
+/// as one id.
 fn is_of_client(entry: &[u8]) -> Option<bool> {
     let mut keys: Vec<String> = Vec::new();
     let mut kind = None;
@@ -246,14 +248,15 @@ pub(super) fn is_unknown(name: &str) -> bool {
     !knows(Version::V1) && !knows(Version::V2)
 }
 
-/// Returns how many keys of a message some reader takes for a list of servers.
+/// Returns the number of keys in a message that some reader takes for a list of servers.
 fn mentions(message: &[u8]) -> usize {
-    // Two more bytes for the quotes.
+    // The quotes add two bytes.
     let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
     keys(message).filter(long).filter(|key| written_key_folds_to(key, FOLDED, true)).count()
 }
 
-/// Returns the parameters with the servers of `listed` in place of the client's descriptions; `None` if nothing changes.
+/// Returns the params with the servers of `listed` in place of the client's descriptions. `None` if nothing
+/// changes.
 fn permitted(
     listed: &[McpServer],
     is_v2: bool,
@@ -293,7 +296,7 @@ fn permitted(
     }))
 }
 
-/// Returns the description to send in place of an entry; `None` if the server is in the client.
+/// Returns the description to send in place of an entry. `None` if the server is in the client.
 fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
     let mut found: Vec<(String, &[u8])> = Vec::new();
     if entry.first() != Some(&b'{') {
@@ -352,7 +355,7 @@ mod tests {
         vec![files, web]
     }
 
-    /// Checks the resulting parameters; `Ok("")` means unchanged.
+    /// Checks the resulting params. `Ok("")` means unchanged.
     #[track_caller]
     fn check(listed: &[McpServer], is_v2: bool, params: &str, expected: Result<&str, Refused>) {
         let message = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/new","params":{params}}}"#);
@@ -388,12 +391,12 @@ mod tests {
             r#"{"mcpServers":{"a":{"command":"sh"}}}"#,
             r#"{"mcpServers":"a"}"#,
             r#"{"mcp\u0053ervers":[{"name":"a","command":"sh"}]}"#,
-            // Readers differ: one takes the first, another the last.
+            // Readers differ: one takes the first list, another the last.
             r#"{"mcpServers":[],"mcpServers":[{"name":"a","command":"sh"}]}"#,
             r#"{"mcpServers":[],"mcp\u0053ervers":[]}"#,
             r#"{"mcpServers":[{"type":"acp","type":"stdio","name":"a","command":"sh"}]}"#,
             r#"{"mcpServers":[{"type":"acp","t\u0079pe":"stdio","name":"a","id":"1"}]}"#,
-            // Without an id some readers take it for a process.
+            // Without an id, some readers take the server for a process.
             r#"{"mcpServers":[{"type":"acp","name":"a","command":"sh","args":[],"env":[]}]}"#,
             r#"{"mcpServers":[{"type":"acp","name":"a","id":"1","url":"http://x"}]}"#,
             // Other spellings of the parameter.

@@ -1,7 +1,8 @@
-//! The MCP servers of clients that a worker knows, by the worker's id and by the client's own.
+//! The MCP servers of clients that a worker knows, by the worker's id and by the client's own id.
 //!
-//! A server is known as long as a session or a request that opens one holds a [`ServerUse`]. What is no longer used is
-//! not found, and is removed when the table grows: each operation costs the same however many servers there are.
+//! A server is known as long as a session, or a request that opens one, holds a [`ServerUse`]. An unused
+//! server is not found, and is removed when the table grows. So each operation costs the same, however many
+//! servers there are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,22 +23,23 @@ pub(super) struct Server {
     pub(super) wire: Box<str>,
 }
 
-/// The servers named by a session or by a request that opens one. While it is kept, their ids are given to no other server.
+/// The servers named by a session or by a request that opens one. While it is kept, their ids are given to no
+/// other server.
 #[derive(Debug, Default)]
 pub(super) struct ServerUse {
     servers: Vec<Arc<Server>>,
     charge: Option<Charge>,
 }
 
-/// Bytes of the tables per server, without its ids.
+/// Estimated bytes of the tables per server, without its ids.
 const SERVER_BYTES: usize = 384;
 
-/// A server that the session does not have.
+/// The error for a server that the session does not have.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnknownServer;
 
 impl ServerUse {
-    /// Returns the client of the servers, which may be gone.
+    /// Returns the client of the servers. It may have disconnected.
     pub(super) fn client(&self) -> Option<ClientKey> {
         self.servers.first().map(|server| server.client)
     }
@@ -47,7 +49,7 @@ impl ServerUse {
         self.servers.iter().any(|server| server.client == client)
     }
 
-    /// Adds the servers of a session of which this one is a fork.
+    /// Adds the servers of a session. This session is a fork of it.
     pub(super) fn extend(&mut self, other: &Self) {
         self.servers.extend(other.servers.iter().map(Arc::clone));
     }
@@ -62,13 +64,13 @@ impl ServerUse {
         self.charge = Some(charge);
     }
 
-    /// Replaces the clients' server ids in params that open a session by the worker's ids. A client's id passed on unchanged
-    /// could be that of another client's server. Returns `true` if any id differs.
+    /// Replaces the clients' server ids by the worker's ids in params that open a session. An unchanged id of
+    /// a client could be the id of another client's server. Returns `true` if any id differs.
     pub(super) fn rename_in(&self, params: &mut Value) -> Result<bool, UnknownServer> {
         let mut changed = false;
         let servers = params.get_mut("mcpServers").and_then(Value::as_array_mut);
         for server in servers.into_iter().flatten().filter(|server| server["type"] == "acp") {
-            // An agent may read either of them.
+            // An agent may read either key.
             for key in ["serverId", "id"] {
                 let Some(own) = server.get(key) else { continue };
                 let own = own.as_str().ok_or(UnknownServer)?;
@@ -83,12 +85,11 @@ impl ServerUse {
     }
 }
 
-/// The servers of one worker.
 #[derive(Debug, Default)]
 pub(super) struct ServerTable {
     // Clients choose the ids, so they are hashed with a secret.
     by_wire: HashMap<Box<str>, Arc<Server>>,
-    /// Per client, the worker's ids by the client's ids.
+    /// The worker's ids by the client's ids, per client.
     by_own: FxHashMap<ClientKey, HashMap<Box<str>, Box<str>>>,
     /// `true` once a server got an id that differs from its client's.
     has_renamed: bool,
@@ -96,7 +97,7 @@ pub(super) struct ServerTable {
     sweep_at: usize,
 }
 
-/// Unused servers are not searched for below this number.
+/// Below this number of servers, unused ones are not searched for.
 const MIN_SWEEP: usize = 64;
 
 impl ServerTable {
@@ -129,7 +130,6 @@ impl ServerTable {
         ServerUse { servers: used, charge: None }
     }
 
-    /// Returns the server with this id of the worker.
     pub(super) fn get(&self, wire: &str) -> Option<&Server> {
         self.by_wire.get(wire).filter(|server| is_used(server)).map(|server| &**server)
     }
@@ -144,11 +144,11 @@ impl ServerTable {
         self.has_renamed
     }
 
-    /// Forgets the servers of a client that is gone. Ids that a session still holds stay taken, because the agent continues to
-    /// use them.
+    /// Forgets the servers of a disconnected client. Ids that a session still holds stay taken, because the
+    /// agent continues to use them.
     pub(super) fn forget(&mut self, client: ClientKey) {
         for wire in self.by_own.remove(&client).into_iter().flatten().map(|(_, wire)| wire) {
-            // An id that this client no longer uses may be another client's now.
+            // An id that this client no longer uses may now belong to another client.
             if self.by_wire.get(&wire).is_some_and(|server| server.client == client && !is_used(server)) {
                 self.by_wire.remove(&wire);
             }
@@ -185,7 +185,6 @@ mod tests {
 
     use super::*;
 
-    /// Adds one server. A renamed id ends with `~` and a number.
     fn enter(table: &mut ServerTable, client: u64, own: &str) -> ServerUse {
         let mut count = 0;
         let rename = |own: &str| {
@@ -221,11 +220,12 @@ mod tests {
         drop(second);
         assert!(table.get("files").is_none());
         assert_eq!(wire(&table, 1, "files"), None);
-        // The id is free, also for another client. The first client's end does not affect that client's server.
+        // The id is free, also for another client. When the first client disconnects, the server of the other
+        // client stays.
         let third = enter(&mut table, 2, "files");
         table.forget(ClientKey::numbered(1));
         assert_eq!(wire(&table, 2, "files").as_deref(), Some("files"));
-        // A client that is gone leaves the id to the sessions that hold it.
+        // The ids of a disconnected client stay with the sessions that hold them.
         table.forget(ClientKey::numbered(2));
         assert_eq!(wire(&table, 2, "files"), None);
         assert!(table.get("files").is_some());

@@ -1,7 +1,7 @@
 //! MCP servers that live in clients.
 //!
-//! A worker names such a server by an id that is unique for one client only. If two clients of a shared worker use the same id, the worker
-//! gets another id for the second server.
+//! A worker names such a server by an id. Clients choose the ids, so two clients of a shared worker may use
+//! the same id. Then the worker gets another id for the second server.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View, member};
@@ -41,15 +41,14 @@ const MAX_REQUEST_BYTES: usize = 1024;
 /// The keys by which a message names a server.
 const KEYS: [&str; 2] = ["serverId", "acpId"];
 
-/// The key by which a message of an older form names a connection to a server. The client chooses that name, so it is never looked up among
-/// the ids of servers: it could be the id of another client's server.
+/// The key by which an older form of message names a connection to a server. The client chooses that name, so
+/// it is never looked up among the ids of servers: it could be the id of another client's server.
 const CONNECTION: &str = "connectionId";
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Adds the servers that a session is opened with, for as long as the result is kept.
+    /// Adds the servers that a session is opened with. They stay for as long as the result is kept.
     ///
     /// # Errors
-    ///
     /// If an id is too long.
     pub(super) fn enter_servers(
         &mut self,
@@ -73,10 +72,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(used)
     }
 
-    /// Charges the identity of a client for the servers of a request that opens a session, for as long as they are kept.
+    /// Charges the identity of a client for the servers of a request that opens a session, for as long as
+    /// they are kept.
     ///
     /// # Errors
-    ///
     /// If too much is kept already. The servers can be used nevertheless.
     pub(super) fn charge_servers(
         &mut self,
@@ -94,14 +93,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(())
     }
 
-    /// Returns the client whose server a worker's message is about. It may be gone while a session still has the server.
+    /// Returns the client of the server that a worker's message is about. It may have disconnected while a
+    /// session still has the server.
     pub(super) fn owner_of_server(&self, worker: WorkerKey, message: View<'_>) -> Option<ClientKey> {
         let state = self.core.workers.get(worker)?;
         state.servers.get(&meant(message)?).map(|server| server.client)
     }
 
-    /// Returns the worker that a client's server talks to, and the message with that worker's id if it differs. `None` if the
-    /// message is not about a server, or not about one of this client.
+    /// Returns the worker to which a client's server talks, and the message with that worker's id if it
+    /// differs. `None` if the message is not about a server of this client.
     pub(super) fn home_of_server(
         &self,
         client: ClientKey,
@@ -116,7 +116,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let workers = self.core.workers.iter();
             workers.filter_map(|(worker, state)| Some((worker, state.servers.wire(client, &own)?)))
         };
-        // If several workers have sessions with this server, the message belongs to the one whose request it is about.
+        // If several workers have sessions with this server, the message goes to the worker whose request it
+        // answers or names.
         let asked = self.core.clients.get(client)?.asked.values();
         let asker = request.and_then(|request| {
             let is_it = |asked: &&Asked| {
@@ -129,15 +130,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some((worker, (wire != own).then(|| named(message, wire)).flatten()))
     }
 
-    /// Refuses a message of a client about a server in a shared pool. Messages about the client's own servers were routed before,
-    /// so the worker would take this one for another client's.
+    /// Refuses a message of a client about a server in a shared pool. Messages about the client's own servers
+    /// were routed before, so the worker would take this one for another client's.
     pub(super) fn refuse_server(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
         let state = self.core.pool_of(pool);
         let refused = state.is_shared() && state.is_acp() && is_about_server(message);
         refused.then(|| RpcError::new(Code::InvalidParams, "not an MCP server of this connection"))
     }
 
-    /// Returns the server and request that a worker's request is about, with the client's ids.
+    /// Returns the server and the MCP request of a worker's request, with the client's ids.
     pub(super) fn asked_server(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<AskedServer>> {
         if !is_about_server(message) {
             return None;
@@ -163,7 +164,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns a request that opens a session with the worker's ids of its servers. `None` if no id differs.
     ///
     /// # Errors
-    ///
     /// If it names a server that is not in `servers`.
     pub(super) fn opening_with_servers(
         &self,
@@ -180,7 +180,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(Some(line.to_string().into_bytes()))
     }
 
-    /// Returns the client of a session's servers: the one that named them, or the session's present client if that one is gone.
+    /// Returns the client of a session's servers: the one that named them, or, if it has disconnected, the
+    /// session's present client.
     pub(super) fn client_of_servers(&self, key: SessionKey) -> Option<ClientKey> {
         let session = self.core.sessions.get(key)?;
         let named = session.servers.client().filter(|client| self.core.clients.get(*client).is_some());
@@ -222,7 +223,8 @@ fn meant(message: View<'_>) -> Option<String> {
     decoded(params.get(name)?)
 }
 
-/// Returns the only server that a message names, and its MCP request. A message that names two is ambiguous.
+/// Returns the only server that a message names, and its MCP request. `None` if it names two, because it is
+/// ambiguous.
 fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
     let params = message.params()?;
     let found = KEYS.iter().map(|key| member(params, key)).collect::<Result<Vec<_>, _>>().ok()?;

@@ -1,7 +1,8 @@
-//! Memory held for clients: messages that a worker does not read or that wait for one, and copies kept until an answer arrives.
+//! Memory held for clients: messages that wait for a worker or that it does not read, and copies kept until a
+//! response arrives.
 //!
-//! Bytes are charged to the identity that caused them until they are dropped. A message that would exceed the limit of its
-//! identity or of all identities is refused, so that one identity cannot use the share of others.
+//! Bytes are charged to the identity that caused them until they are dropped. A message that would exceed the
+//! limit of its identity or of all identities is refused. So no identity can use the share of others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,16 +19,17 @@ use super::from_client::MCP_CANCELLED;
 use super::identity::Identity;
 use super::table::ClientKey;
 
-/// Messages up to this size that end something, and so free memory, may use the reserve.
+/// Maximum size of a message that may use the reserve because it ends something, and so frees memory.
 const MAX_ENDING_BYTES: usize = 4 << 10;
 /// The reserve beyond the limit, as a fraction of it, for messages that end something.
 const RESERVE_DIVISOR: usize = 8;
-/// The fraction of its own limit that an identity may use for short messages while the common limit is reached.
+/// The fraction of its own limit that an identity may use for short messages while the common limit is
+/// reached.
 const SHORT_SHARE_DIVISOR: usize = 16;
-/// Bytes of the tables per pending request and per queued line, without their text.
+/// Estimated bytes of the tables per pending request and per queued line, without their text.
 pub(super) const PENDING_BYTES: usize = 512;
 pub(super) const LINE_BYTES: usize = 256;
-/// Bytes that the tables need for a request of a worker that no client has answered, beside those of its id.
+/// Estimated bytes of the tables for a worker's request that no client has answered, without its id.
 pub(super) const ASKED_BYTES: usize = 256;
 /// `retryAfterMs` of requests that are refused for lack of memory.
 pub(super) const RETRY_MS: u64 = 1_000;
@@ -46,7 +48,7 @@ pub(super) struct Account {
     all: Arc<AtomicUsize>,
 }
 
-/// Bytes that are held until this is dropped.
+/// Bytes that count as held until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
     bytes: usize,
@@ -77,19 +79,19 @@ impl Account {
         charge
     }
 
-    /// How much is held for all, and for the identity.
+    /// Returns the bytes held for all identities, and for this one.
     fn held(&self) -> (usize, usize) {
         (self.all.load(Ordering::Relaxed), self.one.load(Ordering::Relaxed))
     }
 }
 
 impl Charge {
-    /// Changes the number of bytes.
     pub(super) fn set(&mut self, bytes: usize) {
-        // Wrapping, so that one operation adds or subtracts: each request is charged.
+        // Wrapping, so that one operation adds or subtracts: this runs for each request.
         let change = bytes.wrapping_sub(self.bytes);
         for held in [&*self.account.all, &self.account.one] {
-            // Charges stay in the core, which only one thread uses at a time. An atomic addition would cost 20 times as much.
+            // Charges stay in the core, which only one thread uses at a time. An atomic addition would cost
+            // 20 times as much.
             held.store(held.load(Ordering::Relaxed).wrapping_add(change), Ordering::Relaxed);
         }
         self.bytes = bytes;
@@ -103,7 +105,6 @@ impl Drop for Charge {
 }
 
 impl super::Core {
-    /// Charges the identity of a client.
     pub(super) fn charge(&mut self, client: ClientKey, bytes: usize) -> Charge {
         match self.clients.get(client) {
             Some(state) => state.account.charge(bytes),
@@ -116,13 +117,14 @@ impl super::Core {
         self.charge(client, line.len() + LINE_BYTES)
     }
 
-    /// Returns `true` if a short message exceeds the limits. Messages that end something may use the reserve. An identity that
-    /// holds little may always send short messages, whatever others hold.
+    /// Returns `true` if a short message exceeds the limits. Messages that end something may use the reserve.
+    /// An identity that holds little may always send short messages, however much others hold.
     fn is_short_too_much(&self, identity: Identity, bytes: usize, ends: bool) -> bool {
         self.is_beyond_reserve(self.memory.held(identity), bytes, ends)
     }
 
-    /// Returns `true` if a client is to be asked no more, as too much waits for its identity's answers.
+    /// Returns `true` if a client must get no more requests, because too many already wait for answers of its
+    /// identity.
     pub(super) fn is_asked_too_much(&self, client: ClientKey, bytes: usize) -> bool {
         let state = self.clients.get(client);
         state.is_some_and(|state| self.is_beyond_reserve(state.account.held(), bytes, true))
@@ -135,7 +137,8 @@ impl super::Core {
         exceeds(one, most_of_one) || exceeds(all, most) && one > most_of_one / SHORT_SHARE_DIVISOR
     }
 
-    /// Returns `true` if so many more bytes exceed the limits. An identity that holds nothing may send one message of any size.
+    /// Returns `true` if this many more bytes exceed the limits. An identity that holds nothing may send one
+    /// message of any size.
     pub(super) fn is_too_much(&self, identity: Identity, bytes: usize) -> bool {
         let (most, most_of_one) = self.limits.held();
         let (all, one) = self.memory.held(identity);
@@ -144,14 +147,16 @@ impl super::Core {
     }
 }
 
-/// Returns the error for a message that was incomplete when too much incomplete input was buffered. It may succeed later.
+/// Returns the error for a message that was incomplete when too much incomplete input was buffered. It may
+/// succeed later.
 pub(crate) fn unfinished_error() -> RpcError {
     let error = RpcError::new(Code::Backpressure, "too much incomplete input");
     error.with("retryAfterMs", json!(RETRY_MS))
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Refuses a message of which `message` is the beginning. If it is a response, the worker gets an error.
+    /// Refuses an incomplete message that begins with `message`. If it is a response, the worker gets an
+    /// error.
     pub(super) fn refuse_unfinished(&mut self, client: ClientKey, message: View<'_>) {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;

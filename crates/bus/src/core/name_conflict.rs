@@ -1,8 +1,9 @@
 //! Decides whether a session may be in a worker under the name that the worker would use for it.
 //!
-//! Agents number their sessions, so one name means different sessions in different workers and at different times. A session
-//! moves to another worker when it is restored, when a load is tried at the next worker, and after a reload. All of these check
-//! here, so that a session of one identity never becomes that of another by its name.
+//! Agents number their sessions, so one name means different sessions in different workers and at different
+//! times. A session moves to another worker when it is restored, when a load is tried at the next worker, and
+//! after a reload. Each of these moves is checked here, so that no identity gets a session of another
+//! identity by its name.
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
@@ -10,7 +11,7 @@ use super::identity::Identity;
 use super::session::SessionKey;
 use super::table::WorkerKey;
 
-/// The session that a worker already has under a name.
+/// The session that already has a name in a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameConflict {
     /// An open session of the same identity, or a child of one.
@@ -22,8 +23,8 @@ pub(super) enum NameConflict {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the session that keeps one of `identity` from being in `worker` under the worker's name `name`. `except` is the
-    /// session itself, if it is known.
+    /// Returns the conflict that prevents a session of `identity` from being in `worker` under the worker's
+    /// name `name`. `except` is the session itself, if it is known.
     pub(super) fn name_conflict(
         &self,
         worker: WorkerKey,

@@ -1,7 +1,8 @@
-//! Several clients on one session: one controls it, the others observe it, and all may be asked for permission.
+//! Several clients in one session: one controls it, the others observe it, and all may be asked for
+//! permission.
 //!
-//! Only where clients connect over a network, and in pools with a known protocol. Updates of a session are kept in a ring, from
-//! which they are replayed to observers that join later.
+//! Applies only if clients connect over a network, and only in pools with a known protocol. Updates of a
+//! session are kept in a ring. They are replayed from there to observers that join later.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,9 +28,9 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::turn_end::wire_name;
 
-/// Results of opening a session up to this size are kept for clients that join later.
+/// Maximum size of a result of opening a session that is kept for clients that join later.
 const MAX_RESULT_BYTES: usize = 64 << 10;
-/// Observers per session.
+/// Maximum number of observers per session.
 const MAX_OBSERVERS: usize = 64;
 
 /// State of a session that clients may observe.
@@ -39,18 +40,18 @@ pub(super) struct ObserverState {
     /// The session's latest updates, as clients got them.
     ring: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// The ring does not reach back to the beginning.
+    /// `true` if the oldest updates have been removed from the ring.
     gone: bool,
-    /// The session's updates replay its history for its controller; the observers have it already.
+    /// `true` while updates replay the history only for the controller. The observers already have it.
     quiet: bool,
-    /// The session's updates replay its history for this new observer, or for no client if that is gone.
+    /// The new observer to which updates replay the history. The inner `None`: that client has disconnected.
     reader: Option<Option<ClientKey>>,
-    /// The result of opening the session.
     result: Option<Arc<KeptBytes>>,
 }
 
 impl ObserverState {
-    /// Returns the client that the history is being replayed to, if it is.
+    /// Returns the client to which the history is being replayed. The inner `None`: that client has
+    /// disconnected.
     #[inline]
     pub(super) fn reader(&self) -> Option<Option<ClientKey>> {
         self.reader
@@ -62,19 +63,18 @@ impl ObserverState {
     }
 }
 
-/// A permission request that the controller and all observers are asked.
+/// A permission request that was sent to the controller and to all observers.
 #[derive(Debug)]
 pub(super) struct SharedRequest {
     session: SessionKey,
     line: Box<[u8]>,
     batch: Option<BatchKey>,
     _charge: Charge,
-    /// The observers that are asked, each with the id of its request.
     recipients: Vec<(ClientKey, u64)>,
 }
 
 impl SharedRequest {
-    /// Returns the observers that are asked, each with the id of its request.
+    /// Returns the observers that were asked, each with the id of its request.
     pub(super) fn into_recipients(self) -> Vec<(ClientKey, u64)> {
         self.recipients
     }
@@ -115,8 +115,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Clears the ring before a worker opens a known session again: a load replays the whole history, a resume starts in the
-    /// middle.
+    /// Clears the ring before a worker opens a known session again: a load replays the whole history, a
+    /// resume only the rest.
     pub(super) fn rewind(&mut self, key: SessionKey, what: RequestKind) {
         let Some(sharing) = self.sharing(key) else { return };
         let bytes = std::mem::take(&mut sharing.bytes);
@@ -129,7 +129,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Records the result of opening a session.
     pub(super) fn record_open_result(&mut self, key: SessionKey, message: View<'_>) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        // A provisional session is tried at the next worker.
+        // A provisional session may be tried at the next worker, with another result.
         let provisional = session.provisional;
         let Some(sharing) = session.sharing.as_deref_mut() else { return };
         sharing.quiet = provisional && message.result().is_none();
@@ -144,7 +144,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the replay of a history: from the beginning of a turn on, updates are new.
+    /// Ends the replay of a history. Updates are new once a turn begins.
     pub(super) fn mark_turn_begun(&mut self, key: SessionKey) {
         if let Some(sharing) = self.sharing(key) {
             sharing.quiet = false;
@@ -171,7 +171,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Routes a client's message about a session that another client controls. `None`: like a message of the controller.
+    /// Routes a client's message about a session that another client controls. `None`: route it like a
+    /// message of the controller.
     pub(super) fn route_observer(
         &mut self,
         client: ClientKey,
@@ -194,13 +195,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.change_controller(key, client);
                 None
             }
-            // An observer may cancel a turn, but steer it in no other way.
+            // An observer may cancel a turn, but not influence it in any other way.
             RequestKind::Cancel if watches => None,
             _ => in_use,
         }
     }
 
-    /// Returns `true` if a turn runs in an observable session that `client` did not start: it became the controller later.
+    /// Returns `true` if a turn runs in an observable session that `client` did not start, because it became
+    /// the controller later.
     pub(super) fn is_anothers_turn(&self, client: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.sharing.is_some()) else {
             return false;
@@ -224,8 +226,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && session.waiting.is_empty()
     }
 
-    /// Adds an observer and has the worker replay the history to it. The session is loaded with the controller's params, so that
-    /// nothing about it changes.
+    /// Adds an observer and has the worker replay the history to it. The session is loaded with the
+    /// controller's params, so that nothing about it changes.
     pub(super) fn start_replay(
         &mut self,
         client: ClientKey,
@@ -293,7 +295,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Adds an observer.
     fn add_observer(&mut self, client: ClientKey, key: SessionKey) {
         if let Some(sharing) = self.sharing(key)
             && !sharing.observers.contains(&client)
@@ -305,7 +306,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Makes an observer the controller, and the controller an observer.
     fn change_controller(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let before = session.owner.replace(client);
@@ -323,7 +323,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Makes an observer the controller of a session whose client is gone. Returns `true` if there is one.
+    /// Makes an observer the controller of a session whose client has disconnected. Returns `true` if there
+    /// is one.
     pub(super) fn promote(&mut self, key: SessionKey) -> bool {
         let is_there = |core: &super::Core, client: &ClientKey| {
             core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
@@ -386,11 +387,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Removes an observer.
     pub(super) fn detach(&mut self, client: ClientKey, key: SessionKey) {
         if let Some(sharing) = self.sharing(key) {
             sharing.observers.retain(|observer| *observer != client);
-            // The rest of the replay is for no client.
+            // The rest of the replay is sent to no client.
             if sharing.reader == Some(Some(client)) {
                 sharing.reader = Some(None);
             }
@@ -403,7 +403,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Withdraws the permission requests that an observer was asked.
+    /// Withdraws the permission requests that an observer was sent.
     fn withdraw_from(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let mut numbers = Vec::new();
@@ -429,7 +429,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         let Some(identity) = self.core.sessions.get(key).map(|session| session.identity) else { return };
-        // Over the memory limit only the controller is asked.
+        // Over the memory limit, only the controller is asked.
         if self.core.is_too_much(identity, message.bytes().len()) {
             self.core.counters.dropped += 1;
             return;
@@ -490,7 +490,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward_to_client(worker, client, Some(key), View::parse(&line), Some(number));
     }
 
-    /// Handles that one client has answered a worker's request: withdraws it from the others.
+    /// Withdraws a worker's request from the other clients, because one client has answered it.
     pub(super) fn withdraw_others(&mut self, worker: WorkerKey, id: &[u8], by: (ClientKey, u64)) {
         let Some(state) = self.core.worker(worker) else { return };
         let first = state.asking.remove(id);
@@ -522,14 +522,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Withdraws a request from the clients that were asked beside the first, which gets the cancellation of the worker itself. Its answer does
-    /// not withdraw the request a second time.
+    /// Withdraws a request from all clients that were asked, except the first: that one gets the worker's own
+    /// cancellation. The withdrawal from the first client is not repeated when it answers.
     pub(super) fn withdraw_shared(&mut self, worker: WorkerKey, id: &[u8]) {
         let shared = self.core.worker(worker).and_then(|state| state.shared.remove(id));
         self.withdraw(shared.into_iter().flat_map(SharedRequest::into_recipients));
     }
 
-    /// Withdraws a permission request that its worker cancels. The client that gets the worker's own cancellation is left out.
+    /// Withdraws a permission request that its worker cancels. The client that gets the worker's own
+    /// cancellation is left out.
     pub(super) fn withdraw_cancelled(&mut self, worker: WorkerKey, message: View<'_>) {
         let cancels_request = message.method().as_deref() == Some(method::CANCEL_REQUEST);
         let Some(raw) = message.request_id().filter(|_| cancels_request) else { return };
@@ -537,7 +538,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Marks a message as a replay.
+/// Returns a message with the mark of a replay.
 fn marked_as_replay(line: &[u8]) -> Option<String> {
     // A message with too many values is sent without the mark.
     if has_more_values_than(line, MAX_PEER_VALUES) {
@@ -548,7 +549,6 @@ fn marked_as_replay(line: &[u8]) -> Option<String> {
     Some(message.to_string())
 }
 
-/// Sets a member of `_meta.narrows` and keeps the others.
 fn set_meta(params: &mut Map<String, Value>, key: &str, value: Value) {
     let mut meta = take_object(params, "_meta");
     let mut ours = take_object(&mut meta, "narrows");

@@ -1,8 +1,9 @@
 //! The order of requests that open sessions in a worker which several identities share.
 //!
-//! An agent that numbers its sessions may be creating one for one identity under the name by which another identity asks for a
-//! stored one. It would open the new session for both. So no session is loaded, resumed or restored in a worker that has a
-//! pending request of another identity for a new session: another worker is used, or the request waits for the answer.
+//! An agent that numbers its sessions may create a session for one identity under the name by which another
+//! identity asks for a stored one. It would then open the new session for both. So no session is loaded,
+//! resumed or restored in a worker that has a pending request of another identity for a new session. Another
+//! worker is used, or the request waits for the response.
 
 use narrows_wire::{Code, RpcError, View};
 use rustc_hash::FxHashMap;
@@ -16,7 +17,7 @@ use super::state::{RequestLocation, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Requests of one identity that may wait.
+/// Maximum number of waiting requests of one identity.
 const MAX_WAITING: usize = 1024;
 
 /// Requests and sessions that wait until a worker has answered the requests for new sessions.
@@ -24,7 +25,7 @@ const MAX_WAITING: usize = 1024;
 pub(super) struct AwaitedCreations {
     pub(super) lines: Vec<(WorkerKey, Waiting)>,
     sessions: Vec<(WorkerKey, SessionKey)>,
-    /// The timer that handles them is set.
+    /// `true` if the timer that handles them is set.
     is_scheduled: bool,
 }
 
@@ -39,10 +40,10 @@ impl AwaitedCreations {
     }
 }
 
-/// The worker in which a stored session is opened.
+/// The place where a stored session is opened.
 pub(super) enum OpeningPlace {
     At(WorkerKey),
-    /// This worker, once it has answered the requests for new sessions.
+    /// In this worker, once it has answered the requests for new sessions.
     Behind(WorkerKey),
     Nowhere,
 }
@@ -60,7 +61,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.workers.get(*worker).is_some_and(|state| state.stage == WorkerLifecycle::Ready)
         };
         let state = self.core.pool_of(pool);
-        // In any other pool the client may not use another identity's worker.
+        // In any other pool, the client may not use another identity's worker.
         let mixes = state.settings.mix_identities;
         let workers = state.workers.iter().copied().filter(|_| mixes);
         let busy: Vec<WorkerKey> = workers
@@ -111,8 +112,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.awaited_creations.sessions.push((worker, key));
     }
 
-    /// Records that a worker has answered a request for a new session. Requests that waited for that are routed by the timer,
-    /// after the caller is done with the worker.
+    /// Records that a worker has answered a request for a new session. Requests that waited for that are
+    /// routed by the timer, after the caller has finished handling the worker.
     pub(super) fn creation_settled(&mut self) {
         let awaited = &mut self.core.awaited_creations;
         let is_empty = awaited.lines.is_empty() && awaited.sessions.is_empty();
@@ -121,10 +122,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the requests and sessions that need not wait any more.
+    /// Handles the requests and sessions that no longer have to wait.
     pub(super) fn retry_openings(&mut self) {
         let mut awaited = std::mem::take(&mut self.core.awaited_creations);
-        // Computed once per worker and identity, as many lines may wait for many requests.
+        // Computed once per worker and identity, because many lines may wait for many requests.
         let mut busy: FxHashMap<(WorkerKey, Identity), bool> = FxHashMap::default();
         let mut is_due = |worker: WorkerKey, identity: Option<Identity>| {
             let Some(identity) = identity else { return true };

@@ -1,8 +1,9 @@
 //! Timeouts of requests that open a session, and of an agent's requests in a session that is not known yet.
 //!
-//! An agent may send its client a request, for example for a file, before it answers `session/new`, and wait for the answer. If
-//! several clients have asked for a session, the bus cannot know which one is meant until a response names the session. Since
-//! both sides would wait for each other, the agent's request fails after a while.
+//! Before an agent answers `session/new`, it may send its client a request, for example for a file, and wait
+//! for the answer. If several clients have asked for a session, the bus cannot know the recipient until a
+//! response names the session. Both sides would wait for each other, so the agent's request fails after a
+//! while.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
@@ -17,16 +18,16 @@ pub(super) const EARLY_REQUEST_TIMEOUT: Time = Time::from_secs(2);
 
 /// The client that has asked a worker for a session that is not known yet.
 pub(super) enum Opener {
-    /// This one only.
+    /// Only this client.
     One(ClientKey),
-    /// Clients that are gone.
+    /// Only clients that have disconnected.
     Gone,
-    /// One of several, or none.
+    /// One of several clients, or none.
     Unknown,
 }
 
 impl WorkerState {
-    /// Returns the client that a not yet known session belongs to.
+    /// Returns the client to which a session that is not known yet belongs.
     pub(super) fn opener(&self) -> Opener {
         if !self.pending.creates() {
             return Opener::Unknown;
@@ -42,7 +43,7 @@ impl WorkerState {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Fails a worker's requests in not yet known sessions that have waited for too long.
+    /// Fails a worker's requests in sessions that are not known yet, if they have waited too long.
     pub(super) fn fail_early_requests(&mut self, worker: WorkerKey) {
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return };
@@ -66,8 +67,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Fails a request for a new session that its worker has not answered in time. The worker stays: a client may have made it
-    /// wait, and other clients use it. If the session is announced later, it has no client.
+    /// Fails a request for a new session that its worker has not answered in time. The worker stays: a client
+    /// may have made it wait, and other clients use it. If the session is announced later, it has no client.
     pub(super) fn open_overdue(&mut self, worker: WorkerKey, number: u64) {
         let pending = self.core.worker(worker).and_then(|state| state.pending.set_overdue(number));
         let Some(pending) = pending else { return };

@@ -18,30 +18,28 @@ use crate::config::{Config, Limits};
 /// The ownership of a session, from the view of an identity that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// It belongs to this identity, or owners are not kept.
+    /// The session belongs to this identity, or owners are not kept.
     Own,
-    /// It belongs to another identity.
     Foreign,
-    /// The owner is unknown. The answer is the same as for a session of another identity.
+    /// The owner is unknown. The client gets the same answer as for a session of another identity.
     Unknown,
 }
 
-/// How long owners of sessions are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum OwnerRetention {
-    /// All clients have the same identity.
+    /// Not at all: all clients have the same identity.
     #[default]
     Never,
-    /// Until the bus ends. A session without a known owner is open to all.
+    /// Until the bus ends. A session without a known owner is open to all clients.
     Running,
     /// On disk. A session without a known owner is open to no client.
     Always,
 }
 
-/// Owners that are kept in memory only.
+/// Maximum number of owners that are kept in memory only.
 const MAX_REMEMBERED_NAMES: usize = 1 << 16;
 
-/// Sessions of one identity that are kept in memory only, oldest first.
+/// The names of one identity that are kept in memory only, oldest first.
 #[derive(Debug, Default)]
 struct Remembered {
     names: VecDeque<OwnedName>,
@@ -56,19 +54,19 @@ impl Remembered {
     }
 }
 
-/// Owners of sessions. Empty where all clients have the same identity.
+/// Owners of sessions. Empty if all clients have the same identity.
 ///
-/// The names that clients use and the names that the agents of a pool use are in different tables: both may be any text, so no
+/// Names of clients and names of the agents of a pool are in different tables. Both may be any text, so no
 /// separator could tell them apart in one table.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     kept: OwnerRetention,
     by_name: HashMap<Box<str>, Identity>,
-    /// By the pool's name, then by the name that its agents use.
+    /// Owners by the pool's name, then by the name that its agents use.
     by_pool: HashMap<Box<str>, HashMap<Box<str>, Identity>>,
-    /// Owners kept in memory only, per identity.
+    /// Owners that are kept in memory only, per identity.
     remembered: FxHashMap<Identity, Remembered>,
-    /// How many bytes these may take, for all and for one identity.
+    /// Maximum number of bytes of these owners, for all identities and for one.
     limits: (usize, usize),
 }
 
@@ -106,8 +104,8 @@ impl Owners {
         }
     }
 
-    /// Removes owners that are kept in memory only while there are too many. The identity with the most loses them, so none loses one
-    /// because of another.
+    /// Removes owners that are kept in memory only while there are too many. They are taken from the identity
+    /// that has the most, so that one identity cannot displace the owners of another.
     fn forget_oldest(&mut self) {
         let (most, most_of_one) = self.limits;
         loop {
@@ -122,8 +120,9 @@ impl Owners {
         }
     }
 
-    /// Records the owner of a child session in a bus where a session without a known owner is open to all. An agent may list the
-    /// child, and open it elsewhere, after its session is closed.
+    /// Records the owner of a child session, in a bus where a session without a known owner is open to all
+    /// clients. An agent may list the child after its session is closed, so that another client could open
+    /// it.
     pub(super) fn know_child(&mut self, name: &str, identity: Identity) {
         if self.kept == OwnerRetention::Running {
             self.know(&name.into(), identity);
@@ -202,9 +201,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if wire.is_none() && before.is_none() {
             return;
         }
-        // Once sessions of several identities have had a name, it opens none of them: the agent's meaning is known only while one
-        // of them is open. The exception is a worker that had the last session and has reused the name, so that it knows only the
-        // new one.
+        // Once sessions of several identities have had a name, it opens none of them: while none of them is
+        // open, it is unknown which one the agent means. The exception is a worker that had the last session
+        // and has reused the name. It knows only the new one.
         let is_contested = before.is_some_and(|before| before != identity) && before != takes_over;
         let owner = if is_contested { Identity::SEVERAL } else { identity };
         if before.is_some_and(|before| before != owner) {
@@ -213,7 +212,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.write_owner(in_pool, owner, client);
     }
 
-    /// Refreshes the record of a session in use from time to time, so that a session open for long does not expire.
+    /// Refreshes the record of a session in use from time to time, so that a long-lived session does not
+    /// expire.
     #[inline]
     pub(super) fn refresh_owner(&mut self, key: SessionKey) {
         if !self.core.owners.are_kept() {
@@ -256,8 +256,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && self.claim_on(identity, name, known) == Claim::Own
     }
 
-    /// Returns a worker's session list without the sessions that the client may not see, with the client's id of the request.
-    /// `None` if the list can be forwarded unchanged.
+    /// Returns a worker's session list without the sessions that the client may not see, with the client's id
+    /// of the request. `None` if the list can be forwarded unchanged.
     pub(super) fn own_list(
         &self,
         client: ClientKey,

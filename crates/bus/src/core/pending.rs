@@ -1,6 +1,7 @@
 //! The requests that a worker has not answered, and counts of those that open sessions.
 //!
-//! A client decides how many there are, so nothing that happens for one message looks through all of them.
+//! A client determines the number of requests, so no code that runs for one message iterates over all of
+//! them.
 
 use std::ops::Deref;
 
@@ -9,21 +10,21 @@ use rustc_hash::FxHashMap;
 use super::identity::Identity;
 use super::state::Pending;
 
-/// The requests of one worker, by the numbers under which it got them.
+/// The unanswered requests of one worker, by the numbers under which the worker got them.
 #[derive(Debug, Default)]
 pub(super) struct PendingTable {
     table: FxHashMap<u64, Pending>,
-    /// How many of them open a session, new or stored.
+    /// Number of requests that open a session, new or stored.
     openings: usize,
-    /// Those of them that create a session.
+    /// Number of requests that create a session, per identity.
     creations: FxHashMap<Identity, Creations>,
 }
 
-/// How many unanswered requests of an identity create sessions.
+/// Number of unanswered requests of an identity that create sessions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Creations {
     all: usize,
-    /// Those whose clients were told that the worker did not answer in time.
+    /// Number of requests whose clients already got a timeout error.
     overdue: usize,
 }
 
@@ -52,7 +53,8 @@ impl PendingTable {
         Some(pending)
     }
 
-    /// Removes those that begin at or behind a place in all that was ever queued for the worker, in the order in which it was asked.
+    /// Removes the requests that begin at or after the offset `start`. Returns them in the order in which
+    /// they were sent. An offset counts all bytes that were ever queued for the worker.
     pub(super) fn remove_from(&mut self, start: u64) -> Vec<(u64, Pending)> {
         let mut removed: Vec<_> = self.table.extract_if(|_, pending| pending.start >= start).collect();
         removed.sort_unstable_by_key(|(number, _)| *number);
@@ -62,12 +64,12 @@ impl PendingTable {
         removed
     }
 
-    /// Returns one of them to be changed, except for what is counted.
+    /// Returns a request to be changed. The fields that determine the counts must stay unchanged.
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Pending> {
         self.table.get_mut(&number)
     }
 
-    /// Returns all of them to be changed, except for what is counted.
+    /// Returns all requests to be changed. The fields that determine the counts must stay unchanged.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Pending> {
         self.table.values_mut()
     }
@@ -84,27 +86,26 @@ impl PendingTable {
         Some(pending)
     }
 
-    /// Returns `true` if one of them opens a session.
+    /// Returns `true` if a request opens a session, new or stored.
     pub(super) fn opens(&self) -> bool {
         self.openings > 0
     }
 
-    /// Returns how many of them create sessions.
+    /// Returns the number of requests that create sessions.
     pub(super) fn creating(&self) -> usize {
         self.creations.values().map(|counts| counts.all).sum()
     }
 
-    /// Returns `true` if one of them creates a session.
     pub(super) fn creates(&self) -> bool {
         !self.creations.is_empty()
     }
 
-    /// Returns how many of them create sessions of an identity.
+    /// Returns the number of requests that create sessions of an identity.
     pub(super) fn creating_for(&self, identity: Identity) -> usize {
         self.creations.get(&identity).map_or(0, |counts| counts.all)
     }
 
-    /// Returns `true` if one of them creates a session of another identity, and is not overdue.
+    /// Returns `true` if a request creates a session of another identity and is not overdue.
     pub(super) fn creates_for_others(&self, identity: Identity) -> bool {
         self.creations.iter().any(|(other, counts)| *other != identity && counts.all > counts.overdue)
     }

@@ -17,7 +17,7 @@ use super::state::{RequestKind, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the pool of a client's message and makes it the client's.
+    /// Returns the pool of a client's message and makes it the client's pool.
     pub(super) fn choose_pool(
         &mut self,
         client: ClientKey,
@@ -110,7 +110,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     OpeningPlace::Nowhere => Route::Refuse(unknown_session()),
                 }
             }
-            // It would apply to all clients of the worker.
+            // The message would apply to all clients of the worker.
             _ if has_scope(message, Scope::Connection) => {
                 Route::Refuse(RpcError::new(Code::MethodNotFound, "method not available at a shared worker"))
             }
@@ -120,8 +120,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Routes a message in a pool without a known protocol. Only `sessionId` is known there: the client that first names a
-    /// session owns it, and one first named together with another is in the same worker.
+    /// Routes a message in a pool without a known protocol. Only `sessionId` is interpreted there. The client
+    /// that first names a session owns it. If a client first names a session together with another one, both
+    /// are in the same worker.
     pub(super) fn route_without_protocol(
         &mut self,
         client: ClientKey,
@@ -134,7 +135,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let mut home = None;
         if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
-            // An ACP agent does not read a session there, and may know the other name as that of another session.
+            // An ACP agent reads no session from such a message, and may know the other name as that of
+            // another session.
             let session = self.core.sessions.get(key);
             if session.is_some_and(|session| self.core.pool_of(session.pool).is_acp()) {
                 return Route::Refuse(unknown_session());
@@ -230,7 +232,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         route
     }
 
-    /// Assigns a free worker to a client, and replays the `initialize` that the client sent to an earlier worker.
+    /// Assigns a free worker to a client, and replays the `initialize` that the client sent to an earlier
+    /// worker.
     pub(super) fn claim(&mut self, client: ClientKey, pool: PoolId) -> Route {
         let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
             self.core
@@ -267,8 +270,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: None }
     }
 
-    /// Sends a worker with a gate the identity and scopes of its client, before any line of the client: the gate must not judge a
-    /// line without them.
+    /// Sends the identity and the scopes of its client to a worker with a gate. This is sent before any line
+    /// of the client, because the gate must not judge a line without them.
     fn name_client(
         &mut self,
         worker: WorkerKey,
@@ -291,8 +294,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a client's message belongs to a session, or to the connection, in any version of ACP. An agent with sessions
-/// of several clients could apply one without a session to any of them, and one for the connection to all.
+/// Returns `true` if a client's message has this scope, the session or the connection, in any version of ACP.
+/// An agent with sessions of several clients could apply a session message without a session to any of them,
+/// and a connection message to all.
 pub(super) fn has_scope(message: View<'_>, scope: Scope) -> bool {
     message.method().is_some_and(|name| {
         let mut methods = METHODS.iter().filter(|method| method.is_received_by(Side::Agent));

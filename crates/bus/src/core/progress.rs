@@ -1,8 +1,8 @@
 //! Progress tokens in pools without a known protocol, as MCP defines them.
 //!
-//! A client puts a token of its choice into `params._meta.progressToken`, and the worker names it, but no session, in
-//! `notifications/progress`. Tokens of different clients may be equal, so each is replaced by the number of its request on the
-//! way to the worker, and restored on the way back.
+//! A client puts a token of its choice into `params._meta.progressToken`. In `notifications/progress`, the
+//! worker names that token, but no session. Tokens of different clients may be equal. So each is replaced by
+//! the number of its request on the way to the worker, and restored on the way back.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::table::WorkerKey;
 
 const METHOD: &str = "notifications/progress";
 const META: &str = "_meta";
-/// Bytes of a client's token as JSON. It is kept until its request is answered.
+/// Maximum size of a client's token, in bytes of JSON. It is kept until its request is answered.
 pub(super) const MAX_TOKEN_BYTES: usize = 4 << 10;
 
 const TOKEN: &str = "progressToken";
@@ -43,12 +43,12 @@ fn token_of_progress(message: View<'_>) -> Option<Range<usize>> {
     Some(start + token.start..start + token.end)
 }
 
-/// Returns a line with other bytes at `place`.
+/// Returns a line with the bytes at `place` replaced.
 pub(super) fn respelled(line: &[u8], place: Range<usize>, raw: &[u8]) -> Vec<u8> {
     [&line[..place.start], raw, &line[place.end..]].concat()
 }
 
-/// Returns a request with another token; `None` if it has none or none is given.
+/// Returns a request with another token. `None` if the request has no token, or none is given.
 pub(super) fn with_token(message: View<'_>, raw: Option<&[u8]>) -> Option<Vec<u8>> {
     let place = token_of_request(message).ok()??;
     Some(respelled(message.bytes(), place, raw?))
@@ -141,7 +141,6 @@ mod tests {
         })
     }
 
-    /// Escapes some letters, as some writers do.
     fn escaped(text: &str) -> String {
         text.replace(TOKEN, "progress\\u0054oken").replace('\u{e9}', "\\u00e9")
     }

@@ -16,7 +16,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.listeners.clone_from(&config.listen);
         let before = std::mem::take(&mut self.core.order);
         self.core.order = config.pools.iter().map(|settings| self.settle_pool(settings)).collect();
-        // After all pools are settled, so that clients of a removed worker are served by the pools that remain.
+        // After all pools are settled, so that clients of a removed worker are served by the pools that
+        // remain.
         for pool in before {
             if self.core.order.contains(&pool) {
                 self.shrink(pool);
@@ -31,8 +32,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fill_all();
     }
 
-    /// Returns the pool with these settings: the existing one if only adjustable settings differ, else a new one that replaces
-    /// it. A removed pool of the same name is replaced too.
+    /// Returns the pool with these settings. The existing pool stays if only adjustable settings differ.
+    /// Otherwise a new pool replaces it. A removed pool of the same name is replaced too.
     fn settle_pool(&mut self, settings: &Pool) -> PoolId {
         let is_it = |pool: &PoolState| pool.successor.is_none() && pool.settings.name == settings.name;
         let former = self.core.pools.iter().position(is_it).map(|index| PoolId(index as u32));
@@ -47,14 +48,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.pools.push(PoolState::new(settings.clone()));
         if let Some(former) = former {
             self.core.pool_mut(former).successor = Some(pool);
-            // Until its workers are initialized, it is assumed to have its predecessor's capabilities.
+            // Until its workers are initialized, the new pool is assumed to have the capabilities of its
+            // predecessor.
             self.core.pool_mut(pool).abilities = self.core.pool_of(former).abilities;
             self.move_waiting(former, pool);
         }
         pool
     }
 
-    /// Resets a client whose pool was removed, as if it had chosen none. Its sessions stay where they are.
+    /// Resets a client whose pool was removed, as if it had chosen none. Its sessions stay in their workers.
     pub(super) fn reset_removed_pool(&mut self, client: ClientKey) {
         let Some(pool) = self.core.clients.get(client).and_then(|state| state.pool) else {
             return;
@@ -64,7 +66,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let Some(state) = self.core.client(client) else { return };
         state.pool = None;
-        // What it sent to agents of that pool is not for those of another.
+        // Data that the client sent to agents of that pool is not meant for those of another pool.
         state.initialize = None;
         state.authenticate = None;
         let Some(worker) = state.worker.take() else { return };
@@ -118,7 +120,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.schedule_retire_timeout(worker);
                 }
             } else if per_session {
-                // No session may be opened there any more, not even the first one.
+                // No session may be opened in this worker any more, not even a first one.
                 state.used = true;
             }
         }
@@ -153,13 +155,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// After `drain_timeout`, stops a worker once no turn runs in it, even if clients have sessions there.
+    /// Sets the timeout after which a worker is stopped once no turn runs in it, even if clients have
+    /// sessions there.
     fn schedule_retire_timeout(&mut self, worker: WorkerKey) {
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Retired(worker));
     }
 
-    /// Retires a worker that has no fault, as soon as no client needs it, without a time limit.
+    /// Retires a worker that has no fault. It is stopped as soon as no client needs it, without a time limit.
     fn retire_unwanted(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !matches!(state.stage, WorkerLifecycle::Retiring | WorkerLifecycle::Stopping) {
@@ -188,7 +191,7 @@ fn surplus_unclaimed(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> 
     free.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Returns `true` if workers of one pool can serve the other: only adjustable settings differ.
+/// Returns `true` if workers of one pool can serve the other, because only adjustable settings differ.
 fn is_same_kind(one: &Pool, other: &Pool) -> bool {
     let of_workers = |pool: &Pool| Pool {
         instances: 0,

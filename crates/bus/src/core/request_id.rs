@@ -1,6 +1,5 @@
 //! Ids of the bus's own requests: plain numbers, written and read without an allocation.
 
-/// The decimal digits of a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digits {
     digits: [u8; 20],

@@ -1,4 +1,5 @@
-//! Restores sessions of lost workers in another worker when they are used next, if the agent can load or resume sessions.
+//! Restores sessions of lost workers in another worker when they are used next, if the agent can load or
+//! resume sessions.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View};
@@ -17,7 +18,7 @@ use super::state::{InternalRequest, RequestKind, RequestLocation, WorkerLifecycl
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Lines that may wait for one session.
+/// Maximum number of lines that wait for one session.
 const MAX_WAITING_LINES: usize = 1024;
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -54,12 +55,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if lines wait for a session.
     pub(super) fn is_awaited(&self, key: SessionKey) -> bool {
         self.core.sessions.get(key).is_some_and(|session| !session.waiting.is_empty())
     }
 
-    /// Selects a worker to restore a session in.
+    /// Selects a worker in which to restore a session.
     pub(super) fn start_restore(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let SessionState::Lost(reason) = &session.place else { return };
@@ -92,7 +92,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
-                // The client's other sessions, if any, are there already.
+                // The client's other sessions, if any, are already in this worker.
                 Some(worker) if !self.is_used_up(worker) && self.is_in_pool(worker, pool) => {
                     Route::Worker { worker, session: None }
                 }
@@ -117,7 +117,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a pool has, or is about to have, workers other than these.
+    /// Returns `true` if a pool has workers other than these, or is about to.
     pub(super) fn has_other_workers(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
         let state = self.core.pool_of(pool);
         let stays = |worker: &WorkerKey| {
@@ -131,13 +131,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             || state.workers.iter().any(|worker| stays(worker) && !taken.contains(worker))
     }
 
-    /// Returns `true` if a worker belongs to a pool or to its successor. Its client may have moved to another pool since.
+    /// Returns `true` if a worker belongs to a pool or to its successor. Its client may have moved to another
+    /// pool since.
     fn is_in_pool(&self, worker: WorkerKey, pool: PoolId) -> bool {
         let state = self.core.workers.get(worker);
         state.is_some_and(|state| self.core.current(state.pool) == pool)
     }
 
-    /// Returns `true` if a worker of one client cannot take another session.
+    /// Returns `true` if a worker of one client cannot accept another session.
     fn is_used_up(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
@@ -166,7 +167,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let client = session.owner.or(session.waiting.first().map(|waiting| waiting.client));
         let (pool, params) = (session.pool, session.params.clone());
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // Checked against the current configuration.
+        // The params are checked against the current configuration.
         let params = match self.permit_again(client, pool, is_v2, &params) {
             Ok(params) => params,
             Err(error) => {
@@ -247,15 +248,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a restore is tried once more after its worker was lost: a single loss may be a coincidence.
+    /// Returns `true` if a restore is tried once more after its worker was lost. A single loss may be a
+    /// coincidence.
     fn may_retry(&mut self, key: SessionKey) -> bool {
         let draining = self.core.draining;
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
         !draining && !std::mem::replace(&mut session.retried, true)
     }
 
-    /// Ends a failed restore: the waiting requests get the error. If the session does not exist any more and a client has learnt
-    /// so, it is dropped. Otherwise the next use tries again.
+    /// Ends a failed restore: the waiting requests get the error. If the session no longer exists and a
+    /// client was told so, it is dropped. Otherwise the next use tries again.
     pub(super) fn fail_restore(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
@@ -306,8 +308,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the error for a session whose name another session has now. To restore it could give a client another identity's
-/// session.
+/// Returns the error for a session whose name now belongs to another session. Restoring it could give a
+/// client another identity's session.
 pub(super) fn name_reused() -> RpcError {
     RpcError::new(Code::NotFound, "session lost, its id was reused")
 }

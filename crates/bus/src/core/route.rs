@@ -21,31 +21,37 @@ use super::state::{RequestKind, WorkerLifecycle};
 use super::supervisor::input_closed;
 use super::table::{ClientKey, WorkerKey};
 
-/// Bytes of a session name, and of a request's tag.
+/// Maximum length of a session name, and of a request's tag.
 pub(super) const MAX_SESSION_NAME_BYTES: usize = 4_096;
 
-/// Bytes of `initialize`, which is kept to be replayed.
+/// Maximum size of `initialize`, which is kept to be replayed.
 const MAX_INITIALIZE_BYTES: usize = 64 << 10;
 
-/// Bytes of a message that opens a session. It is parsed as a whole by the event loop, which all clients share.
+/// Maximum size of a message that opens a session. It is parsed as a whole by the event loop, which all
+/// clients share.
 const MAX_OPENING_BYTES: usize = 1 << 20;
 
-/// Bytes of a message that lists or deletes sessions. It is parsed as a whole, and sent to each worker.
+/// Maximum size of a message that lists or deletes sessions. It is parsed as a whole, and sent to each
+/// worker.
 const MAX_LIST_REQUEST_BYTES: usize = 64 << 10;
 
-/// Sessions per connection.
+/// Maximum number of sessions per connection.
 const MAX_CLIENT_SESSIONS: usize = 65_536;
 
-/// `retryAfterMs` of sessions that are refused while memory or descriptors are short.
+/// `retryAfterMs` of sessions that are refused while memory or file descriptors are short.
 const PRESSURE_RETRY_MS: u64 = 1_000;
 
-/// The destination of a client's message.
 #[derive(Debug)]
 pub(super) enum Route {
-    /// Send it to a worker.
-    Worker { worker: WorkerKey, session: Option<SessionKey> },
+    Worker {
+        worker: WorkerKey,
+        session: Option<SessionKey>,
+    },
     /// Send it to the worker of a child session, under the worker's id `wire` if that differs.
-    Child { worker: WorkerKey, wire: Option<Box<[u8]>> },
+    Child {
+        worker: WorkerKey,
+        wire: Option<Box<[u8]>>,
+    },
     /// Queue it until this worker is initialized.
     Backlog(WorkerKey),
     /// Queue it until this worker has answered the requests for new sessions.
@@ -56,17 +62,16 @@ pub(super) enum Route {
     Close(SessionKey),
     /// Make the client an observer of a session that another client controls.
     Attach(SessionKey),
-    /// The same, and have the worker replay the history.
+    /// Make the client an observer, and have the worker replay the history.
     Replay(SessionKey),
     /// End the observation.
     Detach(SessionKey),
-    /// Queue it, and all lines behind it, until there is a worker.
+    /// Queue it, and all lines after it, until there is a worker.
     Hold,
     /// Answer it with the merged results of the workers.
     Initialize,
     /// Send it to every worker that the client uses or may use.
     FanOut,
-    /// Answer it with an error.
     Refuse(RpcError),
 }
 
@@ -99,7 +104,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 "too long to list or delete sessions",
             ));
         }
-        // This includes open sessions: opening one again makes the bus keep other params, and a fork is another session.
+        // This includes open sessions: opening one again makes the bus keep other params, and a fork is
+        // another session.
         if (what.creates() || what.reopens())
             && let Some(error) = self.refuse_under_pressure(client)
         {
@@ -114,14 +120,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // A child has the owner and the pool of its session.
         let root = name.as_deref().filter(|_| known.is_none()).and_then(|name| self.core.children.find(name));
         let family = known.or(root.map(|child| child.root));
-        // A client may always cancel its own turn, also after a reload removed the pool from its listener.
+        // A client may always cancel its own turn, even after a reload has removed the pool from its
+        // listener.
         let stops_own =
             what == RequestKind::Cancel && family.is_some_and(|key| self.is_owned_by(client, key));
         let claim = match name.as_deref() {
             Some(name) if !stops_own => self.claim_of(client, name, family),
             _ => Claim::Own,
         };
-        // A message that concerns the whole connection does not become one of a session by naming it: the worker may be shared.
+        // A message that concerns the whole connection may name a session, but it is not routed by that: the
+        // worker may be shared.
         let is_acp = |key| {
             let session = self.core.sessions.get(key);
             session.is_some_and(|session| self.core.pool_of(session.pool).is_acp())
@@ -181,8 +189,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.misleads(client, pool, message) {
             return Route::Refuse(misnamed());
         }
-        // Checked before any worker is started for it. A message that opens a session is checked again when it is sent, against
-        // its worker's version.
+        // Checked before any worker is started for the message. A message that opens a session is checked
+        // again when it is sent, against the version of its worker.
         if let Err(error) = self.permit_servers(client, pool, false, message, what) {
             return Route::Refuse(error);
         }
@@ -224,12 +232,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.claim_on(state.identity, name, key)
     }
 
-    /// Returns `true` if a name is that of a session which a client may not use.
+    /// Returns `true` if a client may not use the session of this name.
     pub(super) fn is_foreign(&self, client: ClientKey, name: &str) -> bool {
         self.claim_of(client, name, self.core.sessions.find(name)) == Claim::Foreign
     }
 
-    /// Returns `true` if a client may use an open session: it owns the session, or it has sent `initialize` and can take it over.
+    /// Returns `true` if a client may use an open session: it owns the session, or it has sent `initialize`
+    /// and can take the session over.
     fn is_initialized_for(&self, client: ClientKey, key: SessionKey) -> bool {
         self.is_owned_by(client, key)
             || self.core.clients.get(client).is_some_and(|state| state.initialize.is_some())
@@ -283,7 +292,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         may
     }
 
-    /// Routes a message of a known session; `None` if the session is to be opened anew.
+    /// Routes a message of a known session. `None` if the session is to be opened anew.
     pub(super) fn route_session(
         &mut self,
         client: ClientKey,
@@ -344,7 +353,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             SessionState::Restoring(_) => Some(Route::Restore(key)),
-            // It is handled after the lines that wait for the session.
+            // The message is handled after the lines that already wait for the session.
             SessionState::Lost(_) if self.is_awaited(key) => Some(Route::Restore(key)),
             SessionState::Lost(_) if what == RequestKind::Close => Some(Route::Close(key)),
             SessionState::Lost(_) if what.reopens() || what == RequestKind::Delete => {
@@ -361,7 +370,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a session can or must move to another worker, and nothing of it is in progress.
+    /// Returns `true` if a session can or must move to another worker, and no request or turn of it is in
+    /// progress.
     fn can_move(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let abilities = self.core.abilities_of(session);
@@ -370,8 +380,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         !session.is_busy() && !session.provisional && (abilities.load || abilities.resume || must)
     }
 
-    /// Routes a message of a session whose worker has closed its input: an active turn ends there, all else moves to another
-    /// worker.
+    /// Routes a message of a session whose worker has closed its input. An active turn ends in that worker;
+    /// every other message moves the session to another worker.
     fn route_input_closed(
         &mut self,
         client: ClientKey,
@@ -380,7 +390,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Option<Route> {
         let session = self.core.sessions.get(key)?;
-        // The response to the request that opens it decides first whether the session exists, and who owns it.
+        // The response to the request that opens the session decides whether it exists, and who owns it.
         if session.is_busy() || session.provisional || session.unsure {
             return Some(Route::Refuse(input_closed()));
         }
@@ -388,21 +398,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.route_session(client, key, what)
     }
 
-    /// Refuses a session that a worker of the pool knows by this name and clients by another: under this name it does not exist
-    /// for them.
+    /// Refuses a session name that a worker of the pool uses for a session with another name for clients.
+    /// Under this name, the session does not exist for clients.
     fn refuse_agent_name(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
         let identity = self.core.client(client)?.identity;
         let mut workers = self.core.pool_of(pool).workers.iter();
         workers.find_map(|worker| match self.name_conflict(*worker, name, identity, None)? {
             NameConflict::Own => Some(session_in_use()),
             NameConflict::Foreign => Some(unknown_session()),
-            // Another worker may have it.
+            // Another worker may have the session.
             NameConflict::FormerForeign => None,
         })
     }
 
-    /// Returns `true` if the client of a session has ended its input or is being closed, so that another client may take over a
-    /// session of a shared worker.
+    /// Returns `true` if the client of a session has ended its input or is being closed. Another client may
+    /// then take over a session of a shared worker.
     fn has_left(&self, owner: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let is_silent =
@@ -416,7 +426,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.owner = Some(client);
         session.ownerless = None;
         session.unsure = what.reopens();
-        // Where workers serve one client at a time, the first client that returns gets the worker.
+        // If workers serve one client at a time, the first client that returns gets the worker.
         if let Some(worker) = session.worker()
             && self.core.is_exclusive(worker)
             && let Some(state) = self.core.worker(worker)
@@ -431,8 +441,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a message concerns all sessions of a connection. Lists are merged per client, and messages that open
-/// sessions are known by their kind.
+/// Returns `true` if a message concerns all sessions of a connection. Lists are excepted, because they are
+/// merged per client, and so are messages that open sessions, because their kind is known.
 fn concerns_connection(message: View<'_>, what: RequestKind) -> bool {
     match what {
         RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout => true,

@@ -18,7 +18,7 @@ use super::splice::KeptLine;
 use super::state::{Abilities, Pending};
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Params up to this size are kept to restore a session.
+/// Maximum size of params that are kept to restore a session.
 const MAX_KEPT_PARAMS_BYTES: usize = 1 << 20;
 
 pub(super) type SessionKey = Key<Session>;
@@ -34,7 +34,6 @@ pub(super) enum SessionState {
     Restoring(WorkerKey),
 }
 
-/// A line that waits for its session.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) client: ClientKey,
@@ -47,61 +46,64 @@ pub(super) struct Waiting {
 pub(super) struct Session {
     /// The name for clients.
     pub(super) name: Box<str>,
-    /// The worker's name as a JSON string, if it differs.
+    /// The worker's name as a JSON string, if it differs from `name`.
     pub(super) wire: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
     pub(super) place: SessionState,
-    /// How often it was taken out of a worker. Requests that were made before that are about it no longer.
+    /// Number of times that the session was removed from a worker. Requests sent before the last removal no
+    /// longer apply to it.
     pub(super) moves: u64,
     /// The session capabilities of its last worker.
     pub(super) abilities: Abilities,
     pub(super) owner: Option<ClientKey>,
-    /// The time since when it has no owner.
+    /// The time since when the session has no owner. `None`: it has one.
     pub(super) ownerless: Option<Time>,
     pub(super) identity: Identity,
     /// Scopes of the token it was opened with, if sent to a gate; `None`: unrestricted.
     pub(super) scopes: Option<Box<[String]>>,
-    /// The top-level `sessionId` that its client uses, as raw JSON.
+    /// The top-level `sessionId` that the client of the session uses, as raw JSON.
     pub(super) tag: Option<KeptBytes>,
-    /// The params of the request that opened it, used to restore it.
+    /// The params of the request that opened the session, used to restore it.
     pub(super) params: Box<[u8]>,
     /// Memory charge for `params`.
     pub(super) params_charge: Option<Charge>,
-    /// For its names.
+    /// Memory charge for the names of the session.
     pub(super) name_charge: Option<Charge>,
-    /// The MCP servers of its client that it was opened with.
+    /// The MCP servers of the client with which the session was opened.
     pub(super) servers: ServerUse,
-    /// The request to open it is pending, and its response decides whether the session exists.
+    /// `true` while the request to open it is pending. The response decides whether the session exists.
     pub(super) provisional: bool,
-    /// It had no owner, and the response decides whether its present owner gets it.
+    /// `true` if it had no owner before a pending request to open it. The response decides whether its
+    /// present owner keeps it.
     pub(super) unsure: bool,
-    /// Length of all that was queued for its worker when the worker confirmed that it opened this stored session.
+    /// Number of bytes queued for the worker when the worker confirmed that it opened this stored session.
     pub(super) reopened_at: u64,
     /// The ids of its pending prompts.
     pub(super) prompts: Vec<u64>,
-    /// `true` while it works, according to its state updates (v2).
+    /// `true` while the agent works in the session, according to its state updates (v2).
     pub(super) running: bool,
-    /// The time when its turn was cancelled, if the turn has not ended.
+    /// The time when the turn was cancelled. `None` once the turn has ended.
     pub(super) cancelling: Option<Time>,
-    /// The number of its last cancelled prompt.
+    /// The number of the session's last cancelled prompt.
     pub(super) stopped: u64,
-    /// Lines that wait until it is restored.
+    /// Lines that wait until the session is restored.
     pub(super) waiting: Vec<Waiting>,
-    /// The time since when the first of them waits.
+    /// The time since when the first of `waiting` waits.
     pub(super) awaited: Time,
-    /// The time when its owner was last recorded.
+    /// The time when the owner was last recorded.
     pub(super) noted: Time,
-    /// A worker was lost while restoring it; one more attempt is made.
+    /// `true` if a worker was lost while restoring the session. One more attempt is made.
     pub(super) retried: bool,
-    /// The identity whose closed session had its name in its worker before.
+    /// The identity whose session had this name in the worker before, and was closed.
     pub(super) takes_over: Option<Identity>,
-    /// Its agent gave its name to another session after it was lost.
+    /// `true` if the agent gave the session's name to another session after this one was lost.
     pub(super) is_superseded: bool,
-    /// The batch of the request that created it. Until the batch is answered, the client does not know the session's name.
+    /// The batch of the request that created the session. Until the batch is answered, the client does not
+    /// know the session's name.
     pub(super) named_in: Option<BatchKey>,
     /// State for observers.
     pub(super) sharing: Option<Box<ObserverState>>,
-    /// Its child sessions, if it ever had any.
+    /// Its child sessions. `None` if it never had any.
     pub(super) child_set: Option<Box<ChildSet>>,
 }
 
@@ -119,7 +121,7 @@ impl Session {
         wire.unwrap_or_else(|| self.name.clone())
     }
 
-    /// Returns the client that gets the worker's updates of it.
+    /// Returns the client to which the worker's updates of the session are sent.
     #[inline]
     pub(super) fn recipient(&self) -> Option<ClientKey> {
         self.sharing.as_deref().and_then(ObserverState::reader).unwrap_or(self.owner)
@@ -140,7 +142,7 @@ impl Session {
         self.cancelling.is_some() && goes_on
     }
 
-    /// Forgets a cancellation whose turn has ended. A later turn is not cancelled.
+    /// Forgets a cancellation whose turn has ended, so that a later turn is not cancelled.
     pub(super) fn end_cancelling(&mut self) {
         if !self.is_stopping() {
             self.cancelling = None;
@@ -154,12 +156,13 @@ pub(super) struct Sessions {
     by_name: HashMap<Box<str>, SessionKey>,
     /// Number of sessions per identity.
     counts: FxHashMap<Identity, usize>,
-    /// Number of generated names. None is generated twice, so a client with an outdated name cannot reach another session by it.
+    /// Number of generated names. No name is generated twice, so a client with an outdated name cannot reach
+    /// another session by it.
     made: u64,
-    /// Bytes of kept params and server ids. Counted apart from queued messages, because they stay: otherwise a client with many
-    /// sessions could not send long messages any more.
+    /// Bytes of kept params and server ids. They stay, so they are counted apart from queued messages.
+    /// Otherwise a client with many sessions could no longer send long messages.
     kept: Memory,
-    /// How many bytes the names of sessions have.
+    /// Bytes of the names of sessions.
     names: Memory,
     /// The last result that was kept for each identity.
     pub(super) last_results: FxHashMap<Identity, Weak<KeptBytes>>,
@@ -186,8 +189,8 @@ impl Sessions {
         self.table.iter()
     }
 
-    /// Adds a session under its name, or under a similar free one. `is_anothers` returns `true` for the name of another
-    /// identity's session that is not open.
+    /// Adds a session under its name, or under a similar free one. `is_anothers` returns `true` for the name
+    /// of another identity's session that is not open.
     pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
         let name = self.free_name(&session.name, is_anothers);
         if name != session.name {
@@ -205,7 +208,7 @@ impl Sessions {
         key
     }
 
-    /// Returns `own`, or a similar name if that is in use.
+    /// Returns `own`, or a similar name if `own` is in use.
     pub(super) fn free_name(&mut self, own: &str, is_anothers: impl Fn(&str) -> bool) -> Box<str> {
         let is_taken = |name: &str| self.by_name.contains_key(name) || is_anothers(name);
         let mut name: Box<str> = own.into();
@@ -216,8 +219,9 @@ impl Sessions {
         name
     }
 
-    /// Replaces the params kept to restore a session. They are not kept if they are too long or exceed `limits`, for all sessions
-    /// and for one identity. Then the session cannot be restored in another worker.
+    /// Replaces the params kept to restore a session. They are not kept if they are too long or exceed
+    /// `limits`, for all sessions and for one identity. Then the session cannot be restored in another
+    /// worker.
     pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8], limits: (usize, usize)) {
         let Some(session) = self.table.get_mut(key) else { return };
         (session.params, session.params_charge) = (Box::default(), None);
@@ -231,7 +235,8 @@ impl Sessions {
         }
     }
 
-    /// Charges an identity for bytes that are kept as long as a session, within the same limits. `None` if there is no room.
+    /// Charges an identity for bytes that are kept as long as a session, within the limits of params. `None`
+    /// if they do not fit.
     pub(super) fn charge_kept(
         &mut self,
         identity: Identity,
@@ -243,19 +248,20 @@ impl Sessions {
         has_room.then(|| self.kept.charge(identity, bytes))
     }
 
-    /// Returns `true` if the names of the sessions of an identity, or of all, are so long that no more are to be taken.
+    /// Returns `true` if the session names of an identity, or of all, already take so many bytes that no more
+    /// are accepted.
     pub(super) fn has_long_names(&self, identity: Identity, limits: (usize, usize)) -> bool {
         let (all, one) = self.names.held(identity);
         all > limits.0 || one > limits.1
     }
 
-    /// How many bytes of params and of what is kept beside them an identity has, and of names.
+    /// Returns the bytes of an identity's params with the data kept beside them, and the bytes of its session
+    /// names.
     #[cfg(test)]
     pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
         (self.kept.held(identity).1, self.names.held(identity).1)
     }
 
-    /// Returns the number of an identity's sessions.
     pub(super) fn of_identity(&self, identity: Identity) -> usize {
         self.counts.get(&identity).copied().unwrap_or(0)
     }
@@ -285,19 +291,21 @@ impl Sessions {
 }
 
 impl Core {
-    /// Returns how often a session was taken out of a worker, for a request about it.
+    /// Returns the number of times that a session was removed from a worker. A request about the session
+    /// stores it.
     pub(super) fn moves_of(&self, session: Option<SessionKey>) -> u64 {
         session.and_then(|key| self.sessions.get(key)).map_or(0, |session| session.moves)
     }
 
-    /// Returns the session that a request is about, unless it has ended, or was taken out of the worker of the request.
+    /// Returns the session of a request. `None` if it has ended, or was removed from the worker of the
+    /// request.
     pub(super) fn session_of_pending(&self, pending: &Pending) -> Option<SessionKey> {
         pending
             .session
             .filter(|key| self.sessions.get(*key).is_some_and(|session| session.moves == pending.moves))
     }
 
-    /// Forgets the sessions of requests that are no longer about them.
+    /// Clears the sessions of requests to which they no longer apply.
     pub(super) fn check_sessions(&self, requests: &mut [(u64, Pending)]) {
         for (_, pending) in requests {
             pending.session = self.session_of_pending(pending);

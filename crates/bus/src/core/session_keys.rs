@@ -1,7 +1,8 @@
 //! Keys that some agents read as `sessionId` although the bus does not.
 //!
-//! The bus routes by `params.sessionId`. An agent may also read `session_id`, or `sessionId` in `_meta`, in its own methods. In a
-//! shared worker that would reach sessions of other clients, so such keys are refused there.
+//! The bus routes by `params.sessionId`. In its own methods, an agent may also read `session_id`, or
+//! `sessionId` in `_meta`. In a shared worker that would reach sessions of other clients, so such keys are
+//! refused there.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Envelope, Kind, RpcError, View, keys, member, written_key_folds_to};
@@ -15,7 +16,8 @@ use super::mcp_access::is_unknown;
 use super::state::RequestLocation;
 use super::table::ClientKey;
 
-/// Bytes of a message of an unknown method to a shared worker. The event loop, which all clients share, looks at all its keys.
+/// Maximum size of a message of an unknown method to a shared worker. The event loop, which all clients
+/// share, reads all its keys.
 const MAX_EXTENSION_BYTES: usize = 1 << 20;
 
 /// The key in `_meta` that names a pool.
@@ -25,8 +27,8 @@ const POOL: &str = "narrows/pool";
 const FOLDED: &str = "sessionid";
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Refuses a message that some reader could attribute to another session or request, if its agent may have those of other
-    /// clients. Returns `true` if it is refused.
+    /// Refuses a message that some JSON reader could attribute to another session or request, if its agent
+    /// may have those of other clients. Returns `true` if it is refused.
     #[inline]
     pub(super) fn refuse_ambiguous(
         &mut self,
@@ -59,12 +61,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a message of a client may go to an agent with sessions of other clients. The pool of the client decides
-    /// only if nothing in the message does.
+    /// Returns `true` if a message of a client may go to an agent with sessions of other clients. The pool of
+    /// the client decides only if no part of the message does.
     fn may_share(&self, client: ClientKey, message: View<'_>) -> bool {
         let is_shared = |pool: &super::PoolState| pool.is_shared() && pool.is_acp();
         let Some(state) = self.core.clients.get(client) else { return false };
-        // Without a pool, the client may still choose any.
+        // A client without a pool may still choose any.
         let Some(pool) = state.pool else { return self.core.pools.iter().any(is_shared) };
         if is_shared(self.core.pool_of(self.core.current(pool))) {
             return true;
@@ -97,8 +99,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .then(|| RpcError::new(Code::MessageTooLarge, "extension method too long for a shared worker"))
     }
 
-    /// Returns `true` if the params of a client's message could name another session to the agent than to the bus, and the agent
-    /// is shared. Members of a prompt are content.
+    /// Returns `true` if the agent is shared, and could read another session from the params of a client's
+    /// message than the bus. Members of a prompt are content and are not checked.
     pub(super) fn misleads(&self, client: ClientKey, pool: PoolId, message: View<'_>) -> bool {
         let state = self.core.pool_of(pool);
         let is_judged = state.is_shared()
@@ -112,8 +114,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_judged && (names_another() || self.names_foreign_session(client, pool, message))
     }
 
-    /// Returns `true` if a client's message names, outside its params, a session that is not the client's, or may do so to some
-    /// reader. A name that belongs to no session is a tag, which is returned with the answer.
+    /// Returns `true` if a client's message names a session outside its params that the client may not use,
+    /// or if some reader could see such a name. A name that belongs to no session is a tag, which is returned
+    /// with the response.
     fn misleads_beside_params(&self, client: ClientKey, message: View<'_>) -> bool {
         let envelope = message.envelope();
         if !has_keys_beside(envelope) {
@@ -139,7 +142,8 @@ fn has_keys_beside(envelope: &Envelope) -> bool {
     envelope.has_other_members || keys.iter().any(|span| span.is_some())
 }
 
-/// Returns `true` if a message that belongs to no session has a key that names one to some reader. `null` is no name.
+/// Returns `true` if a message that belongs to no session has a key that names one to some reader. `null` is
+/// not a name.
 pub(super) fn names_any_session(message: View<'_>) -> bool {
     let found = mentions(message);
     if found != 1 {
@@ -150,14 +154,15 @@ pub(super) fn names_any_session(message: View<'_>) -> bool {
     own.and_then(|own| params.get(own)) != Some(b"null")
 }
 
-/// Returns how many keys in the params name a session to some reader.
+/// Returns the number of keys in the params that name a session to some reader.
 fn mentions(message: View<'_>) -> usize {
     count_mentions(message.params().unwrap_or_default())
 }
 
-/// Returns how many keys in a text name a session to some reader.
+/// Returns the number of keys in a text that name a session to some reader.
 fn count_mentions(text: &[u8]) -> usize {
-    // Two more bytes for the quotes. After the first one comes the first letter, in ASCII or not, a separator, or an escape.
+    // The quotes add two bytes. After the opening quote comes the first letter, in ASCII or not, a separator,
+    // or an escape.
     let may_name = |key: &[u8]| {
         key.len() >= FOLDED.len() + 2 && matches!(key[1], b's' | b'S' | b'_' | b'-' | b'\\' | 0xc5)
     };
@@ -165,12 +170,11 @@ fn count_mentions(text: &[u8]) -> usize {
     keys(text).filter(|key| may_name(key) && names(key)).count()
 }
 
-/// Returns `true` if a key equals this one without case, `_` and `-`. Some agents compare keys this way.
+/// Returns `true` if a key equals `folded` without case, `_` and `-`. Some agents compare keys this way.
 pub(super) fn folds_to(key: &str, folded: &str) -> bool {
     narrows_wire::folds_to(key, folded, true)
 }
 
-/// Decodes a JSON string.
 pub(super) fn decoded(raw: &[u8]) -> Option<String> {
     serde_json::from_slice(raw).ok()
 }

@@ -1,7 +1,7 @@
 //! Session lists in the responses of agents.
 //!
-//! They are read in place, and an entry is forwarded unchanged except for the session's name: parsed into values, a list would
-//! take many times the memory of its text.
+//! They are read in place, and an entry is forwarded unchanged except for the session's name. Parsed into
+//! values, a list would take many times the memory of its text.
 
 use std::ops::Range;
 
@@ -11,23 +11,21 @@ use narrows_wire::{Code, Effects, RpcError, elements, member};
 use super::session::quoted;
 use super::session_keys::decoded;
 
-/// Bounds of an agent's list: each entry is looked up among all sessions.
+/// Maximum size of an agent's list. Each entry is looked up among all sessions.
 const MAX_LIST_BYTES: usize = 4 << 20;
 const MAX_LIST_VALUES: usize = 100_000;
 
-/// Bytes of an agent's cursor as JSON. It is returned with the next request.
+/// Maximum size of an agent's cursor, in bytes of JSON. It is returned with the next request.
 const MAX_CURSOR_BYTES: usize = 4 << 10;
 
-/// A session list in an agent's result.
 pub(super) struct SessionList<'a> {
     result: &'a [u8],
-    /// The position of the array, if there is one.
+    /// The position of the array in `result`. `None`: there is no array.
     sessions: Option<Range<usize>>,
     /// The agent's `nextCursor`, as JSON.
     pub(super) cursor: Option<&'a [u8]>,
 }
 
-/// One session of a list.
 pub(super) struct ListedSession<'a> {
     entry: &'a [u8],
     name_place: Range<usize>,
@@ -39,7 +37,6 @@ impl<'a> SessionList<'a> {
     /// Finds the list in the result of `session/list`. A result without one is an empty list.
     ///
     /// # Errors
-    ///
     /// If the result is too long, or two readers could find different lists in it.
     pub(super) fn read(result: &'a [u8]) -> Result<Self, RpcError> {
         let error = |code, words| RpcError::new(code, words).effects(Effects::None);
@@ -69,7 +66,7 @@ impl<'a> SessionList<'a> {
         })
     }
 
-    /// Returns the result with these entries, separated by commas, instead of its own.
+    /// Returns the result with its entries replaced by `entries`, which are separated by commas.
     pub(super) fn with_entries(&self, entries: &[u8]) -> Vec<u8> {
         let Some(place) = &self.sessions else { return self.result.to_vec() };
         let parts: [&[u8]; 5] = [&self.result[..place.start], b"[", entries, b"]", &self.result[place.end..]];
@@ -119,7 +116,7 @@ mod tests {
             r#"{"a": 1, "sessions" : [{"sessionId":"a", "x": [1.0] },{"y":0,"sessionId": "c~2"}], "_meta":{}}"#,
         );
         check(r#"{"sessions":[]}"#, r#"{"sessions":[]}"#);
-        // An entry that is not an object or does not have exactly one name is left out.
+        // An entry that is not an object, or does not have exactly one name, is left out.
         check(
             r#"{"sessions":[{},7,{"sessionId":"a","sessionId":"b"},{"sessionId":7},{"session\u0049d":"b"}]}"#,
             r#"{"sessions":[]}"#,

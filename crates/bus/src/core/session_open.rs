@@ -24,12 +24,12 @@ use super::state::{EarlyMessage, Opening, Pending, RequestLocation, RequestOrigi
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Bytes of a worker's messages about sessions that are not known yet.
+/// Maximum number of bytes of a worker's messages about sessions that are not known yet.
 const MAX_EARLY_MESSAGE_BYTES: usize = 1 << 20;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Adds a session in `worker`, which knows it as `name`. It belongs to `identity`, or if absent to the identity of `owner` or
-    /// of the worker.
+    /// Adds a session in `worker`, which knows it as `name`. It belongs to `identity`. If that is absent, it
+    /// belongs to the identity of `owner` or of the worker.
     pub(super) fn enter(
         &mut self,
         name: &str,
@@ -105,7 +105,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         key
     }
 
-    /// Marks a lost session whose name an agent of its pool, or of the pool's successor, gives to another session.
+    /// Marks a lost session whose name is now given to another session by an agent of its pool, or of the
+    /// pool's successor.
     fn supersede_lost(&mut self, name: &str, pool: super::PoolId) {
         let Some(key) = self.core.sessions.find(name) else { return };
         let Some(lost) = self.core.sessions.get(key) else { return };
@@ -133,7 +134,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(self.now + grace, Timer::Expired(key));
     }
 
-    /// Adds the session that a request is to open, so that its replayed history reaches the client before the response.
+    /// Adds the session that a request is to open, so that its replayed history reaches the client before the
+    /// response.
     pub(super) fn enter_provisionally(
         &mut self,
         client: ClientKey,
@@ -159,7 +161,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the clients' name of the session in a response, if the worker's differs. For methods that do not open sessions.
+    /// Returns the clients' name of the session in a response, if the worker's differs. For methods that do
+    /// not open sessions.
     pub(super) fn alias_in(
         &mut self,
         worker: WorkerKey,
@@ -176,7 +179,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// In a pool without a known protocol, adds the session that a response names.
     ///
     /// # Errors
-    ///
     /// If the client may not have another session, or the name is too long.
     fn add_named_session(
         &mut self,
@@ -236,7 +238,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let owner = pending.client();
         let known = self.session_of(worker, &name);
         let known_session = known.and_then(|key| self.core.sessions.get(key));
-        // A session of the same name that another identity opened after the worker had received this request is this one.
+        // If another identity opened a session of this name after the worker had received this request, the
+        // response names that session.
         let is_made_meanwhile = known_session.is_some_and(|session| {
             session.identity != opening.identity && session.reopened_at > pending.start
         });
@@ -244,10 +247,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_restoring =
             known_session.is_some_and(|session| matches!(session.place, SessionState::Restoring(_)));
         if let Some(known) = known.filter(|_| is_restoring) {
-            // The worker has just given the name to a new session, so the one being restored under it does not exist there.
+            // The worker has just given the name to a new session, so the session being restored under it
+            // does not exist there.
             self.fail_restore(known, &name_reused());
         } else if let Some(known) = known.filter(|_| !is_open) {
-            // A request to open the session came before it existed. It belongs to the client it was created for.
+            // A request to open the session came before it existed. The session belongs to the client for
+            // which it was created.
             self.drop_session(known);
         } else if let Some(known) = known {
             // The worker has returned the same session twice. It must not get two owners.
@@ -291,7 +296,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let Some(key) = pending.session else {
             let request = View::parse(&opening.line);
-            // The request was cancelled, and the name belongs to another session by now.
+            // The request was cancelled, and the name now belongs to another session.
             let name = request.session().filter(|_| message.result().is_some());
             match name.and_then(|name| self.name_conflict(worker, &name, opening.identity, None)) {
                 Some(NameConflict::Own) => self.fail(worker, pending, &session_in_use()),
@@ -326,7 +331,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
         {
             let pool = self.pool_of_worker(worker);
-            // The name may be another session's in some workers by now.
+            // The name may now belong to another session in some workers.
             let mut closed = self.workers_closed_to(pool, key);
             closed.extend(&opening.tried);
             if let Some(client) = pending.client() {
@@ -365,8 +370,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward_response(worker, pending, message, None);
     }
 
-    /// Removes the owner from a session if its request to load or resume it failed and the session had no owner before. A session
-    /// that another client has resumed since, or with another such request pending, stays.
+    /// Removes the owner from a session if its request to load or resume it failed and the session had no
+    /// owner before. The owner stays if another client has resumed the session since, or another such request
+    /// is pending.
     pub(super) fn release_ownership(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         if !session.unsure || session.owner != Some(client) {
@@ -396,7 +402,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.expire_later(key);
     }
 
-    /// Allows a worker for one session to get another one, as the first was not opened.
+    /// Allows a worker for one session to get another one, because the first was not opened.
     fn clear_used(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.used = state.pending.opens() || !state.sessions.is_empty() || state.had_session;
@@ -411,7 +417,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         mut opening: Box<Opening>,
     ) {
         let params = View::parse(&opening.line).params().unwrap_or_default();
-        // The former worker's servers are released first, so that their memory can be charged again.
+        // The servers at the former worker are released first, so that their memory can be charged again.
         opening.servers = ServerUse::default();
         opening.servers = self.enter_servers(worker, client, params).unwrap_or_default();
         _ = self.charge_servers(client, &mut opening.servers);
@@ -447,7 +453,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.workers.get(worker).map_or(super::PoolId(0), |state| state.pool)
     }
 
-    /// Moves a session to another worker.
     pub(super) fn move_session(&mut self, key: SessionKey, to: WorkerKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let from = session.worker();
@@ -487,7 +492,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Removes a session.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         let Some(mut session) = self.core.sessions.remove(key) else { return };
         self.forget_children(session.worker(), session.child_set.take());
@@ -509,7 +513,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the session that `worker` knows as `name`.
     pub(super) fn session_of(&self, worker: WorkerKey, name: &str) -> Option<SessionKey> {
         let state = self.core.workers.get(worker)?;
         let is_it = |key: &SessionKey| {
@@ -517,14 +520,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 *session.name == *name && session.wire.is_none() && session.worker() == Some(worker)
             })
         };
-        // Most messages are about the same session as the one before.
+        // Most messages are about the same session as the message before.
         let recent = state.recent.filter(is_it);
         recent
             .or_else(|| self.core.sessions.find(name).filter(is_it))
             .or_else(|| state.aliases.get(name).copied())
     }
 
-    /// Queues a worker's message about a session that is not known yet. Returns `false` if there is no room for it.
+    /// Queues a worker's message about a session that is not known yet. Returns `false` if there is no room
+    /// for it.
     pub(super) fn keep_early_message(
         &mut self,
         worker: WorkerKey,

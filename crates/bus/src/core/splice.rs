@@ -14,12 +14,13 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Returns `message` with the fields of `edits` replaced. A field that the message does not have is ignored.
+    /// Returns `message` with the fields of `edits` replaced. A field that the message does not have is
+    /// ignored.
     pub(super) fn new(message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
         Self::after(message.bytes(), 0, message, edits)
     }
 
-    /// Returns the same with `tag` as the top-level `sessionId` if there is none.
+    /// Returns the parts of [`Self::new`], with `tag` as the top-level `sessionId` if there is none.
     pub(super) fn with_tag(message: View<'a>, edits: &[(Part, &'a [u8])], tag: &'a [u8]) -> Self {
         let bytes = message.bytes();
         let open = bytes.iter().position(|&byte| byte == b'{');
@@ -53,7 +54,7 @@ impl<'a> Parts<'a> {
         for (hole, (part, value)) in holes.iter_mut().zip(edits) {
             *hole = message.part_range(*part).map(|place| (place, *value));
         }
-        // The fields are in any order; absent ones are sorted to the end.
+        // The fields can be in any order. Absent ones are sorted to the end.
         holes.sort_unstable_by_key(|hole| hole.as_ref().map_or(usize::MAX, |(place, _)| place.start));
         for (place, value) in holes.into_iter().flatten() {
             parts.push(&bytes[at..place.start]);
@@ -73,7 +74,7 @@ impl<'a> Parts<'a> {
         &self.parts[..self.count]
     }
 
-    /// Returns the bytes of the line, with its line end.
+    /// Returns the length of the line in bytes, with its line end.
     pub(super) fn len(&self) -> usize {
         self.as_slice().iter().map(|part| part.len()).sum::<usize>() + 1
     }

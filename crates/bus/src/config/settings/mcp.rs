@@ -7,19 +7,18 @@ use super::super::{Pool, Protocol};
 use super::pool::env;
 use super::set;
 
-/// The keys of `[[pool.mcp_server]]`.
 const SERVER_KEYS: &[&str] = &["name", "command", "url", "env"];
 
-/// Hints for keys that are often tried.
+/// Hints for unknown keys that are often used.
 const KEY_HINTS: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("type", "a server with `url` is of type http, one with `command` of type stdio"),
 ];
 
-/// The longest name of a server or of a member of `_meta`.
+/// Maximum length of the name of a server or of a member of `_meta`.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Reads these settings of a pool. Returns the byte offsets of the commands of its servers.
+/// Reads the MCP and `_meta` settings of a pool. Returns the byte offsets of the commands of its servers.
 pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     let choices = McpAccess::ALL.map(|access| (access.name(), access));
     set(table, "mcp", &mut pool.mcp, |item| item.one_of(&choices).map(Some));
@@ -84,7 +83,6 @@ fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
     }
 }
 
-/// Checks the name of a member of `_meta`.
 fn meta_name(text: &str) -> Result<String, &'static str> {
     match text.len() {
         1..=MAX_NAME_BYTES => Ok(text.to_owned()),
@@ -92,7 +90,7 @@ fn meta_name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Reads a server. Returns it with the value of its `name`.
+/// Reads a server. Returns it with the item of its `name`.
 fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
     table.only(SERVER_KEYS, KEY_HINTS);
     let Some(name) = table.get("name") else {

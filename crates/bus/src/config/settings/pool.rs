@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::super::{Pool, PoolPositions};
 use super::{Protocol, Share, mcp, set};
 
-/// The keys of `[[pool]]`.
 const POOL_KEYS: &[&str] = &[
     "name",
     "command",
@@ -31,7 +30,7 @@ const POOL_KEYS: &[&str] = &[
     "client_meta",
 ];
 
-/// Hints for keys that are often tried.
+/// Hints for unknown keys that are often used.
 const KEY_HINTS: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("id", "did you mean `name`?"),
@@ -44,7 +43,7 @@ const CLIENT_CAPABILITIES: &[&str] =
     &["fs", "terminal", "session", "subagents", "plan", "auth", "elicitation", "nes", "positionEncodings"];
 const FS_CAPABILITIES: &[&str] = &["readTextFile", "writeTextFile"];
 
-/// The most workers that a pool may have.
+/// The maximum of `instances` and `max_instances`.
 pub(super) const MAX_INSTANCES: u64 = 10_000;
 
 /// Reads a pool. Returns it with the positions of its settings.
@@ -111,7 +110,7 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool
 fn read_manifest(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     let file = |item: Item<'_>| {
         let path = item.path(paths)?;
-        // Its workers may run in another directory.
+        // The workers may run in another directory, so the path must be absolute.
         Some(std::path::absolute(&path).unwrap_or(path))
     };
     let identities = table.get("identities");
@@ -129,7 +128,7 @@ fn read_manifest(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     }
 }
 
-/// Adds errors for settings that a gate does not support: it serves one client, and only ACP.
+/// Adds errors for settings that do not work with a gate: a gate serves one client, and only ACP.
 fn check_gate_settings(table: Table<'_>, pool: &Pool) {
     if pool.manifest.is_none() {
         return;
@@ -149,7 +148,7 @@ pub(super) struct PositionedPool {
     at: usize,
 }
 
-/// Returns the pools. Adds an error for each name that an earlier pool has.
+/// Returns the pools. Adds an error for each pool whose name an earlier pool has.
 pub(super) fn into_unique(findings: &Findings<'_>, pools: Vec<PositionedPool>) -> Vec<Pool> {
     for (index, PositionedPool { pool, at }) in pools.iter().enumerate() {
         if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
@@ -160,7 +159,7 @@ pub(super) fn into_unique(findings: &Findings<'_>, pools: Vec<PositionedPool>) -
     pools.into_iter().map(|named| named.pool).collect()
 }
 
-/// Warns about settings that have no effect in this pool, unless they are set to their default.
+/// Warns about settings that have no effect in this pool, unless they have their default value.
 fn warn_without_effect(table: Table<'_>, pool: &Pool) {
     let warn = |key: &str, given: bool, what: &str| {
         if let Some(item) = table.get(key).filter(|_| given) {
@@ -180,7 +179,7 @@ fn warn_without_effect(table: Table<'_>, pool: &Pool) {
 
 /// Warns about unknown names in `client_capabilities`.
 fn warn_unknown_capabilities(table: Table<'_>) {
-    // A value of another type has its own finding, or is passed on to the agent as it is.
+    // A value of another type has its own finding, or is passed on to the agent unchanged.
     fn subtable<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
         table.get(key).filter(|item| matches!(item.node.kind, Kind::Table(_))).and_then(Item::table)
     }
@@ -222,7 +221,7 @@ fn protocol(item: Item<'_>) -> Option<Protocol> {
     found.or_else(|| item.expected("1, 2 or \"jsonrpc\"", hint))
 }
 
-/// Reads variables and their values. No finding quotes a value: it may be a secret.
+/// Reads variables and their values. No finding quotes a value, because it may be a secret.
 pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     for item in item.table()?.items() {
@@ -239,7 +238,7 @@ pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     Some(variables)
 }
 
-/// Checks the name of a variable, or its beginning followed by `*`.
+/// Checks the name of a variable, or a prefix followed by `*`.
 fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     match name {

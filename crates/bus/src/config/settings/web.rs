@@ -1,4 +1,4 @@
-//! `[[listen]]` for HTTP and WebSocket: authentication, TLS, origins and host names.
+//! Reads `[[listen]]` for HTTP and WebSocket: authentication, TLS, origins and host names.
 
 use narrows_config::{Item, Kind, Paths, Table};
 
@@ -6,20 +6,18 @@ use super::super::read::RequiredFile;
 use super::super::web::{Auth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
 use super::ListenAddr;
 
-/// The keys of `tls`.
 const TLS_KEYS: &[&str] = &["cert", "key", "client_ca"];
 
-/// The keys that have an effect only for HTTP and WebSocket.
 const HTTP_ONLY_KEYS: &[&str] = &["tokens", "origins", "hosts", "tls"];
 
-/// The warning for a listener without a host name that clients can use.
+/// Warning for a listener that has no host name for clients to use.
 const NO_HOST_NAME_WARNING: &str = "cannot be reached from other machines, which get 403: list the names and addresses that \
                         clients use, such as hosts = [\"bus.example\"]";
 
-/// The warning for a listener without authentication.
+/// Warning for a listener without authentication.
 const ALL_USERS_WARNING: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
 
-/// Reads `auth` of a listener that is not HTTP.
+/// Reads `auth` of a listener that does not use HTTP.
 pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> Auth {
     for item in HTTP_ONLY_KEYS.iter().filter_map(|key| table.get(key)) {
         item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
@@ -43,7 +41,7 @@ pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> Auth {
     auth
 }
 
-/// Reads the other settings of an HTTP listener. Returns the files that it needs.
+/// Reads the other settings of an HTTP listener. Returns the files that the listener needs.
 pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<'_>) -> Vec<RequiredFile> {
     let auths = [Auth::User, Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
     if let Some(item) = table.get("auth") {

@@ -32,7 +32,7 @@ fn mcp_servers_are_read_and_rendered_without_secrets() {
     assert!(toml.contains("# KEY = \"(hidden)\"") && json.contains("KEY"), "{toml} {json}");
     assert!(!toml.contains("s3cret") && !json.contains("s3cret"), "{toml} {json}");
     assert!(!format!("{config:?}").contains("s3cret"));
-    // Except for the hidden values it is the same file.
+    // Apart from the hidden values, the rendered file is equivalent.
     if let McpTarget::Command { env, .. } = &mut config.pools[0].mcp_servers[0].target {
         env.clear();
     }
