@@ -1,8 +1,8 @@
 //! The event loop: one thread, with one read per source and one write per destination in each round.
 //!
-//! Readiness is edge-triggered and remembered: a source with more data than one read stays listed and is read again in the next
-//! round, after all others. All reads share one buffer; lines are split in place and passed to the [`Router`], which appends to
-//! queues. After all reads, each queue is written once.
+//! Readiness is edge-triggered and remembered. A source with more data than one read stays listed and is read
+//! again in the next round, after all others. All reads share one buffer. Lines are split in place and passed
+//! to the [`Router`], which appends to queues. After all reads, each queue is written once.
 
 mod clients;
 mod commands;
@@ -62,29 +62,26 @@ use websocket::{ClientDecoder, WebSocketState};
 /// Bytes per read: several long lines, so that few have to be joined from two reads.
 const READ_BYTES: usize = 512 << 10;
 const MAX_POLL_EVENTS: usize = 1024;
-/// Timeout for a client that is being closed to take the rest of its queue.
+/// Timeout for a client that is being closed to read the rest of its queue.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same for a slow reader.
+/// Timeout for a slow reader that is being closed to read the rest of its queue.
 const SLOW_LINGER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same when the bus drains.
+/// Timeout for a client to read the rest of its queue when the bus drains.
 const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Extra time to drain for a router that has panicked before and may wait for an event that never comes.
+/// Extra time to drain after a router has panicked, because it may wait for an event that never comes.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// Write rounds before the next read, because a write can make the core queue more.
+/// Maximum number of write rounds before the next read. A write can make the core queue more.
 const MAX_FLUSH_ROUNDS: usize = 8;
 
-/// The reason why the loop ended early.
+/// The reason why the event loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoopError {
-    /// Waiting for events failed.
     #[error("cannot wait for events: {0}")]
     Poll(io::Error),
-    /// The spawner thread has ended.
     #[error("spawner thread exited")]
     Spawner,
 }
 
-/// The parts of a driver.
 pub(crate) struct DriverParts<B: Router> {
     pub(crate) router: B,
     pub(crate) poll: Poll,
@@ -96,11 +93,10 @@ pub(crate) struct DriverParts<B: Router> {
     pub(crate) command_queue: Arc<CommandQueue<B::Status>>,
     pub(crate) owner_writer: Option<OwnerWriter>,
     pub(crate) hand_over: Option<HandOver>,
-    /// Descriptors for connections.
+    /// Number of file descriptors for connections.
     pub(crate) descriptors: usize,
 }
 
-/// The event loop.
 pub(crate) struct Driver<B: Router> {
     router: B,
     poll: Poll,
@@ -119,7 +115,7 @@ pub(crate) struct Driver<B: Router> {
     orders: Orders,
     events: Receiver<WorkerEvent>,
     command_queue: Arc<CommandQueue<B::Status>>,
-    /// The writer of session owners, if they are recorded.
+    /// The writer of session owners. `None` if they are not recorded.
     owner_writer: Option<OwnerWriter>,
     hand_over: Option<HandOver>,
     /// The time of the next periodic check.
@@ -127,17 +123,16 @@ pub(crate) struct Driver<B: Router> {
     checks: periodic::PeriodicChecks,
     /// Clients that have sent no message yet.
     silent: silent_clients::Silent,
-    /// Descriptors for connections.
     descriptors: usize,
     draining: bool,
     failed: Option<LoopError>,
     /// Number of panics of the router.
     panics: u64,
-    /// The time at which a drain ends even if the router, after a panic, does not end it.
+    /// The time at which a drain ends after a panic of the router, even if the router does not end it.
     drain_by: Time,
-    /// Timers of the router are not run before this time.
+    /// Timers of the router do not run before this time.
     tick_after: Time,
-    /// Threads that copy to a file. They are waited for briefly at the end.
+    /// Threads that copy to a file. At the end, the loop waits briefly for them.
     copied: Vec<Receiver<()>>,
     refused_users: LogLimit,
 }
@@ -286,7 +281,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Registers the listeners and starts the router.
     fn open(&mut self) -> Result<(), LoopError> {
         let mut own = Vec::new();
         for (slot, listener_slot) in self.listeners.iter_mut().enumerate() {
@@ -316,7 +310,7 @@ impl<B: Router> Driver<B> {
         Ok(())
     }
 
-    /// Returns how long to wait for events.
+    /// Returns the time to wait for events. `None`: until one arrives.
     fn timeout(&self) -> Option<Duration> {
         if !self.conns.ready.is_empty() || self.conns.is_busy() {
             return Some(Duration::ZERO);
@@ -330,7 +324,7 @@ impl<B: Router> Driver<B> {
         self.next_check = self.next_check.min(when);
     }
 
-    /// Reads once from each listed source. Sources listed meanwhile wait for the next round.
+    /// Reads once from each listed source. Sources that are listed meanwhile wait for the next round.
     fn read_all(&mut self, now: Time) {
         std::mem::swap(&mut self.conns.ready, &mut self.batch);
         for index in 0..self.batch.len() {
@@ -421,7 +415,7 @@ impl<B: Router> Driver<B> {
         self.send_away(&commands.close_requests);
         for asker in commands.status {
             if let Some(status) = self.call_router(About::All, |router, _| router.status(now)) {
-                // The receiver may be gone.
+                // The receiver may have been dropped.
                 _ = asker.send((status, Queues::measure(&self.conns)));
             }
         }

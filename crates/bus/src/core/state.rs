@@ -25,14 +25,14 @@ use super::table::{ClientKey, WorkerKey};
 /// Raw JSON that is stored: an id or a tag.
 pub(super) type Raw = Box<[u8]>;
 
-/// Lines of a peer that may wait, and pending requests of a peer.
+/// Maximum number of waiting lines of a peer, and of its pending requests.
 pub(super) const MAX_OPEN_REQUESTS: usize = 16_384;
 
-/// Pending requests of a client with long ids, and the size from which an id is long.
+/// Maximum number of pending requests of a client with long ids. An id is long from `LONG_ID_BYTES` on.
 pub(super) const MAX_LONG_IDS: usize = 1_024;
 pub(super) const LONG_ID_BYTES: usize = 256;
 
-/// The kind of a request, as far as the bus distinguishes it.
+/// The kind of a request, if the bus handles it in a special way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestKind {
     Initialize,
@@ -85,57 +85,54 @@ impl RequestKind {
     }
 }
 
-/// The origin of a request, which gets the response.
 #[derive(Debug)]
 pub(super) enum RequestOrigin {
     /// A client, with its own id.
-    Client { client: ClientKey, id: Raw, batch: Option<BatchKey> },
-    /// The bus itself.
+    Client {
+        client: ClientKey,
+        id: Raw,
+        batch: Option<BatchKey>,
+    },
     Internal(InternalRequest),
-    /// A fan-out, of which this is one part.
+    /// One part of a fan-out.
     Fan(FanKey),
-    /// The client is gone or has got an answer.
+    /// The client has disconnected, or has already got a response.
     Gone,
 }
 
-/// A request of the bus itself to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InternalRequest {
-    /// `initialize`.
     Initialize,
     /// The replay of the client's login.
     Authenticate,
-    /// The restore of a session.
     Restore(SessionKey),
-    /// The close of a session to which no client returned.
     Close,
     /// The close of a session to make room for another.
     Evict,
 }
 
-/// A request that a worker has not answered.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) asker: RequestOrigin,
     pub(super) what: RequestKind,
-    /// What it is about, as long as that session is in the same place.
+    /// The session that the request is about, unless that was removed from the worker since.
     pub(super) session: Option<SessionKey>,
-    /// How often that session had been moved.
+    /// The `moves` of that session when the request was sent.
     pub(super) moves: u64,
-    /// Its offset in all that was ever queued for this worker.
+    /// Number of bytes that were queued for this worker before the request.
     pub(super) start: u64,
     /// The top-level `sessionId`, which is returned with the response.
     pub(super) tag: Option<Raw>,
     /// The client's progress token, if the worker got another.
     pub(super) progress: Option<Raw>,
-    /// Only for a request that opens a session.
+    /// Details of a request that opens a session. `None` for any other.
     pub(super) opening: Option<Box<Opening>>,
-    /// Memory charge for a client's request and what is kept for it.
+    /// Memory charge for a client's request, and for the data kept for it.
     pub(super) charge: Option<Charge>,
 }
 
 impl Pending {
-    /// Returns the client that sent the request, if one did and is still connected.
+    /// Returns the client that sent the request. `None` if no client did, or if it has disconnected.
     pub(super) fn client(&self) -> Option<ClientKey> {
         match &self.asker {
             RequestOrigin::Client { client, .. } => Some(*client),
@@ -152,37 +149,35 @@ impl Pending {
     }
 }
 
-/// Details of a request that opens a session.
 #[derive(Debug)]
 pub(super) struct Opening {
     /// The request as the client sent it.
     pub(super) line: Raw,
-    /// The client's identity. The client may be gone when the response arrives.
+    /// The client's identity. The client may have disconnected when the response arrives.
     pub(super) identity: Identity,
     /// The workers that do not know the session.
     pub(super) tried: Vec<WorkerKey>,
-    /// It was refused once for lack of room and is repeated.
+    /// `true` if the request was refused once for lack of room and is repeated.
     pub(super) is_repeat: bool,
-    /// Its client got an error because the worker did not answer in time.
+    /// `true` if its client got an error because the worker did not answer in time.
     pub(super) is_overdue: bool,
-    /// The MCP servers of the client that it names, until the session holds them.
+    /// The MCP servers of the client that the request names, until the session holds them.
     pub(super) servers: ServerUse,
     /// Memory charge for `line`.
     pub(super) charge: Charge,
 }
 
-/// A request of a worker that a client has not answered.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) worker: WorkerKey,
     pub(super) id: Raw,
     pub(super) batch: Option<BatchKey>,
     pub(super) is_permission: bool,
-    /// Its session; of a child session, the session that the child belongs to.
+    /// The session of the request. For a child session, the session that the child belongs to.
     pub(super) session: Option<SessionKey>,
-    /// Only for a request to an MCP server in the client.
+    /// The server and its request, if the request is for an MCP server in the client.
     pub(super) server: Option<Box<AskedServer>>,
-    /// For this, as long as it is in a table.
+    /// Memory charge for this request while it is in a table.
     pub(super) charge: Option<Charge>,
 }
 
@@ -197,11 +192,11 @@ pub(super) enum RequestLocation {
     AtSession(SessionKey),
     /// Not sent yet: it waits until a worker is initialized.
     InBacklog(WorkerKey),
-    /// Refused by a worker for lack of room, and to be sent again.
+    /// Refused by a worker for lack of room. It is sent again.
     Refused(WorkerKey),
     /// Not sent yet: it waits for the sessions that a worker creates.
     BehindCreations,
-    /// In a batch that is not complete, behind another request or answered there. It cannot be cancelled.
+    /// In a batch that is not complete: behind another request, or already answered. It cannot be cancelled.
     InBatch,
 }
 
@@ -210,29 +205,28 @@ pub(super) enum RequestLocation {
 pub(super) struct HeldLine {
     pub(super) line: KeptLine,
     pub(super) batch: Option<BatchKey>,
-    /// `true` if it was handled and then had to wait. `false` if it only waits behind another line.
+    /// `true` if the line was handled and then had to wait. `false` if it only waits behind another line.
     pub(super) accepted: bool,
 }
 
-/// Lines of a client that wait for a worker.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Reading from the client is paused because of them.
+    /// `true` while reading from the client is paused because of these lines.
     pub(super) paused: bool,
     pub(super) serial: u64,
-    /// The accepted ones come first.
+    /// The lines. Accepted ones come first.
     pub(super) lines: VecDeque<HeldLine>,
     pub(super) bytes: usize,
     /// Hashes of the ids of requests among the lines. Some may be outdated.
     pub(super) ids: FxHashSet<u64>,
     /// Memory charge for the lines.
     pub(super) charge: Option<Charge>,
-    /// The lines contain a batch, which may concern any session.
+    /// `true` if a line is a batch, which may concern any session.
     pub(super) has_batch: bool,
 }
 
 impl Held {
-    /// Updates the charge to what is held.
+    /// Updates the charge to the lines that are still held.
     pub(super) fn recharge(&mut self) {
         if let Some(charge) = &mut self.charge {
             charge.set(self.bytes + self.lines.len() * LINE_BYTES);
@@ -240,38 +234,35 @@ impl Held {
     }
 }
 
-/// State of a client.
 #[derive(Debug)]
 pub(super) struct ClientState {
     pub(super) identity: Identity,
-    /// What is held for that identity.
+    /// The bytes held for its identity.
     pub(super) account: Arc<Account>,
-    /// The scopes of its token.
     pub(super) scopes: Option<Box<[String]>>,
-    /// `true` if the limits of an identity apply.
+    /// `true` if the client has proved its identity, so that the limits of an identity apply.
     pub(super) metered: bool,
-    /// Reading is paused because its identity has exceeded its rate limit.
+    /// `true` while reading is paused because its identity has exceeded its rate limit.
     pub(super) rate_limited: bool,
     pub(super) listener: usize,
     pub(super) ends_bus: bool,
-    /// The only pools that its proof of identity permits; `None`: all.
+    /// The only pools that its proof of identity permits. `None`: all.
     pub(super) pools: Option<Box<[String]>>,
-    /// It is the user that the bus runs as, by the credentials of a unix socket or on stdio.
+    /// `true` if the client is the user that the bus runs as, by the credentials of a unix socket or on
+    /// stdio.
     pub(super) is_owner: bool,
     pub(super) pool: Option<PoolId>,
-    /// It asked for a pool that does not exist, and for no other since.
+    /// `true` if it asked for a pool that does not exist, and has not chosen another one since.
     pub(super) pool_missing: bool,
-    /// Its own worker, the first of them, or the one for messages without a session.
+    /// Its own worker, the first of several, or the one for messages without a session.
     pub(super) worker: Option<WorkerKey>,
-    /// The params of its `initialize`, to be replayed to further workers.
     pub(super) initialize: Option<Raw>,
-    /// Its notification that it has received the result of `initialize`, to be replayed (MCP).
+    /// Its MCP notification that it has received the result of `initialize`, to be replayed.
     pub(super) initialized: Option<Raw>,
-    /// The method and params of its login.
+    /// The method and params of its login, to be replayed.
     pub(super) authenticate: Option<(Box<str>, Raw)>,
-    /// Memory charges for `initialize` and `authenticate`.
     pub(super) charges: [Option<Charge>; 2],
-    /// `true` if it shows notices.
+    /// `true` if the client shows notices.
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, RequestLocation>,
     /// The id of a request that was refused once for lack of room and is repeated.
@@ -282,17 +273,16 @@ pub(super) struct ClientState {
     /// Sessions of other clients that it observes.
     pub(super) observing: FxHashSet<SessionKey>,
     pub(super) held: Option<Box<Held>>,
-    /// Its held lines are being handled, so not all its pending requests are known yet.
+    /// `true` while its held lines are being handled, so that not all its pending requests are known yet.
     pub(super) catching_up: bool,
-    /// Its input has ended.
     pub(super) eof: bool,
-    /// It is being closed.
     pub(super) closing: bool,
-    /// Its queue is full.
+    /// `true` if its queue is full.
     pub(super) full: bool,
-    /// Bytes of a message over the limit that was queued while the queue was empty, until that has drained.
+    /// Bytes of a line over the limit that was accepted into a queue that was not full. 0 once the queue has
+    /// drained.
     pub(super) oversize: usize,
-    /// Reading is paused because it does not drain its own queue.
+    /// `true` while reading is paused because the client does not drain its own queue.
     pub(super) self_paused: bool,
     /// The workers that are paused because of it.
     pub(super) pausing: Vec<WorkerKey>,
@@ -300,17 +290,13 @@ pub(super) struct ClientState {
     pub(super) paused: u32,
 }
 
-/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerLifecycle {
-    /// Its process is being started.
     Starting,
-    /// `initialize` is pending.
     Initializing,
     Ready,
-    /// It gets no new sessions and is stopped when its turns have ended.
+    /// The worker gets no new sessions and is stopped when its turns have ended.
     Retiring,
-    /// It is being stopped.
     Stopping,
 }
 
@@ -342,82 +328,79 @@ pub(super) struct EarlyMessage {
     pub(super) since: Time,
 }
 
-/// State of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerState {
-    /// Its name in the cursors of session lists.
+    /// The name of the worker in the cursors of session lists.
     pub(super) serial: u64,
     pub(super) pool: PoolId,
     pub(super) stage: WorkerLifecycle,
     pub(super) pid: u32,
     /// The client that uses it exclusively.
     pub(super) client: Option<ClientKey>,
-    /// `true` if that client took it over from one that is gone.
+    /// `true` if that client took the worker over from one that has disconnected.
     pub(super) inherited: bool,
-    /// `true` if a client has ever used it.
     pub(super) claimed: bool,
     /// `true` if a request to open a session was sent to it.
     pub(super) used: bool,
-    /// `true` if it speaks version 2, in which a state update ends a turn.
+    /// `true` if the worker speaks version 2, in which a state update ends a turn.
     pub(super) is_v2: bool,
-    /// Its session capabilities, in a pool that is not shared.
+    /// Session capabilities of the worker, in a pool that is not shared.
     pub(super) abilities: Option<Abilities>,
-    /// `true` if it may announce child sessions: in version 2, or if its client shows them.
+    /// `true` if the worker may announce child sessions: in version 2, or if its client shows them.
     pub(super) announces: bool,
     pub(super) identity: Option<Identity>,
     /// The scopes that were sent to its gate.
     pub(super) scopes: Option<Box<[String]>>,
     pub(super) pending: PendingTable,
     pub(super) next_id: u64,
-    /// Bytes that were ever queued for it.
+    /// Number of bytes that were ever queued for the worker.
     pub(super) queued: u64,
-    /// Its requests that clients have not answered.
+    /// Requests of the worker that clients have not answered, by the worker's id.
     pub(super) asking: HashMap<Raw, (ClientKey, u64)>,
-    /// Those of them that observers are asked too.
+    /// Requests in `asking` that were also sent to observers.
     pub(super) shared: HashMap<Raw, SharedRequest>,
     pub(super) sessions: FxHashSet<SessionKey>,
-    /// Sessions whose name here differs from the one for clients.
+    /// Sessions whose name in this worker differs from the one for clients.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
-    /// Child sessions, by their names here.
+    /// Child sessions, by their names in this worker.
     pub(super) children: HashMap<Box<str>, ChildKey>,
-    /// It had a session that has ended.
+    /// `true` if it had a session that has ended.
     pub(super) had_session: bool,
     pub(super) former: FormerNames,
     /// The identities that it has served, if it is shared.
     pub(super) tenants: Tenants,
     /// The session of its last message.
     pub(super) recent: Option<SessionKey>,
-    /// Its last line, to recognize similar ones without a scan.
+    /// Its last line, to recognize lines of the same layout without a scan.
     pub(super) alike: narrows_wire::ScanCache,
-    /// Sessions with a cancelled turn whose client's time to answer the worker's requests is over. Some of the turns may have
-    /// ended.
+    /// Sessions with a cancelled turn whose client has not answered the worker's requests in time. Some of
+    /// the turns may have ended.
     pub(super) overdue_turns: Vec<SessionKey>,
-    /// Messages about sessions that are not known yet.
     pub(super) early_messages: Vec<EarlyMessage>,
     pub(super) early_bytes: usize,
-    /// The number of sessions at which it was full, and until when that is assumed.
+    /// The number of sessions at which the worker was full, and until when that is assumed.
     pub(super) capacity: Option<(usize, Time)>,
-    /// Requests that it refused for lack of room, until it has made some.
+    /// Requests that the worker refused for lack of room, until it has made room.
     pub(super) refused: Vec<Waiting>,
-    /// Lines that wait until it is initialized.
+    /// Lines that wait until the worker is initialized.
     pub(super) backlog: Vec<Waiting>,
-    /// Sessions to restore once it is initialized.
+    /// Sessions to restore once the worker is initialized.
     pub(super) restores: Vec<SessionKey>,
     /// The MCP servers in clients.
     pub(super) servers: ServerTable,
     pub(super) strikes: Vec<Time>,
-    /// Its last chance to answer requests without a client is running.
+    /// `true` while the timeout for answering requests without a client runs.
     pub(super) abandoned: bool,
-    /// It is retired by a reload, not for a fault.
+    /// `true` if the worker is retired by a reload, not for a fault.
     pub(super) unwanted: bool,
-    /// It is stopped as soon as no turn runs in it, even if it has sessions.
+    /// `true` if the worker is to be stopped as soon as no turn runs in it, even if it has sessions.
     pub(super) overdue: bool,
-    /// It has closed its input and can receive nothing.
+    /// `true` if it has closed its input, so that it can receive nothing.
     pub(super) input_closed: bool,
-    /// Its fault, if it is retired for one.
+    /// The fault for which the worker is retired.
     pub(super) fault: Option<&'static str>,
     pub(super) full: bool,
-    /// Reading is paused because it does not drain its own queue.
+    /// `true` while reading is paused because the worker does not drain its own queue.
     pub(super) self_paused: bool,
     pub(super) pausing: Vec<ClientKey>,
     /// Memory charges for lines of clients in its full queue.
@@ -428,7 +411,8 @@ pub(super) struct WorkerState {
 }
 
 impl WorkerState {
-    /// Returns `true` if it has no client and no session left, only pending requests whose clients are gone.
+    /// Returns `true` if it has no client and no session left, only pending requests whose clients have
+    /// disconnected.
     pub(super) fn is_abandoned(&self) -> bool {
         self.claimed
             && self.client.is_none()
@@ -437,14 +421,13 @@ impl WorkerState {
             && matches!(self.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
     }
 
-    /// Forgets the name that it has for a session, where that is not the one clients use.
+    /// Forgets the worker's name for a session, if it differs from the one for clients.
     pub(super) fn forget_alias(&mut self, key: SessionKey, name: &str) {
         if self.aliases.get(name) == Some(&key) {
             self.aliases.remove(name);
         }
     }
 
-    /// Returns `true` if lines can be sent to it.
     pub(super) fn accepts_input(&self) -> bool {
         !self.input_closed && !matches!(self.stage, WorkerLifecycle::Starting | WorkerLifecycle::Stopping)
     }
@@ -458,14 +441,13 @@ pub(super) struct Abilities {
     pub(super) close: bool,
 }
 
-/// State of a pool.
 #[derive(Debug)]
 pub(super) struct PoolState {
     pub(super) settings: config::Pool,
     pub(super) workers: Vec<WorkerKey>,
-    /// The pool that a reload replaced it with.
+    /// The pool that replaced it in a reload.
     pub(super) successor: Option<PoolId>,
-    /// A reload removed it.
+    /// `true` if a reload removed it.
     pub(super) removed: bool,
     /// Number of consecutive losses of workers.
     pub(super) failures: u32,
@@ -480,9 +462,9 @@ pub(super) struct PoolState {
     pub(super) waiting: VecDeque<ClientKey>,
     /// Sessions that wait for a worker to be restored in.
     pub(super) restores: VecDeque<SessionKey>,
-    /// The common session capabilities of its workers, if they are shared.
+    /// Session capabilities that all workers of a shared pool have.
     pub(super) abilities: Abilities,
-    /// The workers' results of `initialize`, and the merged one, if they are shared.
+    /// Results of `initialize` by worker, in a shared pool. They are merged into `answer`.
     pub(super) answers: FxHashMap<WorkerKey, serde_json::Value>,
     pub(super) answer: Option<Raw>,
 }
@@ -507,7 +489,7 @@ impl PoolState {
         }
     }
 
-    /// Returns `true` if a reload has replaced or removed it.
+    /// Returns `true` if a reload has replaced or removed the pool.
     pub(super) fn is_leaving(&self) -> bool {
         self.removed || self.successor.is_some()
     }

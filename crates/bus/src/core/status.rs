@@ -11,31 +11,23 @@ use super::state::WorkerLifecycle;
 /// Counters since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Accepted connections.
     pub connections: u64,
-    /// Lines from clients.
     pub from_clients: u64,
-    /// Lines of workers to clients.
+    /// Lines from workers to clients.
     pub to_clients: u64,
-    /// Lines from workers.
     pub from_workers: u64,
-    /// Lines to workers.
     pub to_workers: u64,
-    /// Opened sessions.
     pub sessions: u64,
-    /// Sessions restored after a loss.
+    /// Sessions restored after a loss of their worker.
     pub revived: u64,
     /// Requests that the bus answered with an error.
     pub refused: u64,
-    /// Messages dropped because they are for no peer.
+    /// Messages dropped because they have no recipient.
     pub dropped: u64,
-    /// Updates of sessions whose client is gone.
+    /// Updates of sessions whose client has disconnected.
     pub unseen: u64,
-    /// Protocol violations by workers.
     pub strikes: u64,
-    /// Started workers.
     pub spawned: u64,
-    /// Lost workers.
     pub lost: u64,
     /// Requests refused because of an MCP server that the pool does not permit.
     pub refused_mcp: u64,
@@ -48,9 +40,7 @@ pub struct Counters {
 /// Use of the limits of an identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IdentityStatus {
-    /// Number of connections.
     pub clients: usize,
-    /// Number of sessions.
     pub sessions: usize,
     /// Connections and sessions refused because of a limit of the identity.
     pub refused: u64,
@@ -63,26 +53,21 @@ pub struct Status {
     pub uptime: f64,
     /// `true` while the bus drains.
     pub draining: bool,
-    /// Number of connected clients.
     pub clients: usize,
-    /// Number of sessions.
     pub sessions: usize,
     /// Number of connected clients per listener.
     pub listeners: Vec<usize>,
-    /// Identities with connections, sessions or refusals.
     pub identities: BTreeMap<String, IdentityStatus>,
     /// Requests that workers have not answered.
     pub pending: usize,
-    /// The configured pools in order, followed by those that are leaving.
+    /// The configured pools in order, followed by the pools that are leaving.
     pub pools: Vec<PoolStatus>,
-    /// Counters since the start.
     pub counters: Counters,
 }
 
 /// The status of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolStatus {
-    /// The name of the pool.
     pub name: String,
     /// The manifest that governs its workers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,28 +76,24 @@ pub struct PoolStatus {
     pub state: &'static str,
     /// Time until the next start, in milliseconds, while the circuit breaker is open.
     pub retry_after_ms: Option<u64>,
-    /// The reason of the last loss.
+    /// The reason of the last loss of a worker.
     pub last_loss: Option<String>,
-    /// Clients that wait for a worker.
     pub waiting: usize,
-    /// The workers of the pool.
     pub workers: Vec<WorkerStatus>,
 }
 
 /// The status of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkerStatus {
-    /// The id of the worker.
     pub worker: u32,
-    /// The process id; 0 while the process is being started.
+    /// The process id. 0 while the process is being started.
     pub pid: u32,
     /// `starting`, `greeting`, `ready`, `busy`, `retiring` or `stopping`.
     pub state: &'static str,
     /// Time since its start, in seconds.
     pub age: f64,
-    /// Number of sessions.
     pub sessions: usize,
-    /// Requests that it has not answered.
+    /// Requests that the worker has not answered.
     pub pending: usize,
     /// Requests of the worker that clients have not answered.
     pub asking: usize,

@@ -1,4 +1,4 @@
-//! Starts, replaces and retires workers, so that each pool has as many as it should.
+//! Starts, replaces and retires workers, so that each pool has the configured number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,8 +90,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             };
             let trying = match state.open_until {
                 Some(until) if until > self.now => false,
-                // One worker is tried, and if it works, the others follow. Workers that existed before or are in use prove
-                // nothing.
+                // Only one worker is started. If it works, the others follow. Workers that existed before or
+                // are in use prove nothing.
                 Some(_) if state.is_shared() => coming == 0,
                 Some(_) => free == 0,
                 None => true,
@@ -173,7 +173,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Marks a worker as ready.
     pub(super) fn make_ready(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Ready;
@@ -188,12 +187,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.serve_waiting(pool);
     }
 
-    /// Closes the circuit breaker: a worker of the pool has shown that it works.
+    /// Closes the circuit breaker, because a worker of the pool has shown that it works.
     pub(super) fn close_circuit(&mut self, pool: PoolId) {
         let now = self.now;
         let state = self.core.pool_mut(pool);
         state.failures = 0;
-        // One working worker does not make up for others lost just now.
+        // One working worker does not outweigh others that were lost just now.
         if state.open_until.is_some_and(|until| until <= now) {
             state.open_until = None;
             state.losses.clear();
@@ -211,7 +210,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Stuck::InputClosed { taken } => self.handle_input_closed(worker, taken),
             Stuck::OutputClosed => {
                 state.fault = Some("closed its output");
-                // It gets nothing new. Its pending requests fail when it has exited.
+                // The worker gets nothing new. Its pending requests fail when it has exited.
                 state.stage = WorkerLifecycle::Retiring;
                 self.refresh_answer(worker);
                 self.out.act(Action::Stop { worker: worker.into(), kill: true });
@@ -223,7 +222,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles that a worker has closed its input: requests that it has not read fail, the others may still be answered.
+    /// Handles that a worker has closed its input. Requests that it has not read fail. The others may still
+    /// be answered.
     fn handle_input_closed(&mut self, worker: WorkerKey, taken: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.input_closed = true;
@@ -236,7 +236,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in paused.into_iter().flatten() {
             self.resume_client(client);
         }
-        // Before the requests fail, or the rest of a batch would be sent there.
+        // Done before the requests fail. Otherwise the rest of a batch would be sent to this worker.
         self.retire(worker, "closed its input");
         for (_, pending) in unread {
             self.fail(worker, pending, &input_closed());
@@ -291,11 +291,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Retires a worker for a fault: it gets no new sessions and is stopped when its turns have ended.
+    /// Retires a worker for a fault. It gets no new sessions and is stopped when its turns have ended.
     pub(super) fn retire(&mut self, worker: WorkerKey, why: &'static str) {
         let at = self.now + self.core.limits.drain_timeout;
         let Some(state) = self.core.worker(worker) else { return };
-        // One that a reload retired has no time limit until it is at fault too.
+        // A worker that a reload retired has no time limit, unless it is also at fault.
         if state.stage == WorkerLifecycle::Stopping
             || state.stage == WorkerLifecycle::Retiring && !state.unwanted
         {
@@ -314,7 +314,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Stops a retiring worker that has no pending requests left.
     pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        // Checked first: most workers are not retiring, and may have many requests of clients that left.
+        // Checked first: most workers are not retiring, and may have many requests of clients that
+        // disconnected.
         let is_retiring = state.stage == WorkerLifecycle::Retiring && state.backlog.is_empty();
         let waits = |pending: &Pending| !matches!(pending.asker, RequestOrigin::Gone);
         if is_retiring && !state.pending.values().any(waits) {
@@ -328,7 +329,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a worker that a reload retired has sessions that cannot be restored elsewhere.
+    /// Returns `true` if a worker that a reload retired has sessions that cannot be restored in another
+    /// worker.
     fn has_unmovable_sessions(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
         let abilities = self.core.abilities_of_worker(worker);
@@ -339,7 +341,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && state.sessions.iter().any(owned)
     }
 
-    /// Handles the end of a retiring worker's time. One without a fault may still finish its active turns.
+    /// Handles the timeout of a retiring worker. A worker without a fault may still finish its active turns.
     pub(super) fn handle_retire_timeout(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.unwanted {
@@ -386,7 +388,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     && !self.core.pool_of(state.pool).is_shared()
                     && match state.client.and_then(|client| self.core.clients.get(client)) {
                         None => true,
-                        // Its client has another worker, or this one was for a session that has ended.
+                        // Its client has another worker, or this worker was for a session that has ended.
                         Some(client) => {
                             let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
                             let is_first = client.worker == Some(*key);
@@ -402,7 +404,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.schedule_abandoned();
     }
 
-    /// Starts the timeout of exclusive workers that only have requests left whose clients are gone.
+    /// Starts the timeout of exclusive workers that only have requests left whose clients have disconnected.
     fn schedule_abandoned(&mut self) {
         let at = self.now + self.core.limits.cancel_grace;
         for (key, state) in self.core.workers.iter_mut() {

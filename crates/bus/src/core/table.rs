@@ -1,7 +1,7 @@
 //! Tables whose keys identify one entry only.
 //!
-//! Slots are reused. A key contains the serial number of its entry beside the slot, and each lookup compares it: a key that
-//! outlives its entry finds nothing, never the entry that has the slot by then.
+//! Slots are reused. Besides the slot, a key contains the serial number of its entry, and each lookup
+//! compares it. So a key that outlives its entry finds nothing, never the entry that now has the slot.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -41,7 +41,7 @@ impl<T> Key<T> {
     }
 }
 
-// Derived implementations would require the same of `T`.
+// Derived impls would require the same traits of `T`.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -104,7 +104,6 @@ struct Entry<T> {
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slab: Slab<Entry<T>>,
-    /// The serial of the last entry.
     serial: NonZeroU64,
 }
 

@@ -1,4 +1,4 @@
-//! Whole conversations through the core, as the lines and actions that it emits.
+//! Whole conversations through the core, as the lines and actions that it outputs.
 
 mod access;
 mod accounts;
@@ -47,7 +47,7 @@ struct TestBus {
     output: Output,
 }
 
-/// The emitted lines and actions as text, and the bytes queued for each peer.
+/// The lines and actions of the core as text, and the bytes queued for each peer.
 #[derive(Default)]
 struct Output {
     seen: Vec<String>,
@@ -95,7 +95,6 @@ fn pool(share: Share) -> Pool {
     Pool { share, ..Pool::new("p", vec!["agent".into()]) }
 }
 
-/// An `initialize` result with all capabilities.
 fn able() -> Value {
     json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true,
         "sessionCapabilities": {"resume": {}, "list": {}, "close": {}}}, "authMethods": [{"id": "x", "name": "X"}]})
@@ -126,7 +125,7 @@ impl TestBus {
         client
     }
 
-    /// Marks a client as initialized where all pools are shared.
+    /// Marks a client as initialized, for tests in which all pools are shared.
     fn initialized(&mut self, client: u32) {
         if self.core.pools.iter().all(|pool| pool.is_shared() && pool.is_acp())
             && let Some(state) = self.core.clients.key_at(client).and_then(|client| self.core.client(client))
@@ -190,7 +189,6 @@ impl TestBus {
         self.core.client_gone(self.now, ClientId(client), &mut self.output);
     }
 
-    /// Advances the clock and runs the timers that are due.
     fn advance(&mut self, seconds: f64) {
         let until = self.now + Duration::from_secs_f64(seconds);
         while let Some(at) = self.core.deadline().filter(|at| *at <= until) {
@@ -200,7 +198,7 @@ impl TestBus {
         self.now = until;
     }
 
-    /// Creates a session of `client` that `worker` names `name`, and drops the output.
+    /// Creates a session of `client` that `worker` names `name`, and discards the output.
     fn session(&mut self, client: u32, worker: u32, name: &str) {
         self.request(client, 1_000, "session/new", &json!({"cwd": "/"}));
         let id = self.last_id(worker);
@@ -208,18 +206,15 @@ impl TestBus {
         self.output.seen.clear();
     }
 
-    /// Returns the id of the last request to `worker`.
     fn last_id(&self, worker: u32) -> u64 {
         last_id_in(&self.output.seen.join("\n"), worker)
     }
 
-    /// Returns the output since the last call, one item per line.
     fn seen(&mut self) -> String {
         std::mem::take(&mut self.output.seen).join("\n")
     }
 }
 
-/// Returns the id of the last request to `worker` in an output.
 fn last_id_in(seen: &str, worker: u32) -> u64 {
     let start = format!("w{worker} < ");
     let line = seen.lines().rev().find_map(|line| line.strip_prefix(&start)).unwrap();

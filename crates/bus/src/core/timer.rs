@@ -1,4 +1,4 @@
-//! Timers, in order of time.
+//! Timers, ordered by time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,11 +19,10 @@ pub(super) enum Timer {
     Unanswered(WorkerKey, u64),
     /// Timeout of a worker's response to a request for a new session, with the number of the request.
     Unopened(WorkerKey, u64),
-    /// A worker has answered a request for a new session that others wait for.
+    /// Handles requests that waited until a worker had answered a request for a new session.
     CreationSettled,
     /// Timeout of a worker's requests in a session that is not known yet.
     EarlyRequest(WorkerKey),
-    /// Timeout of a retiring worker.
     Retired(WorkerKey),
     /// Timeout of a worker whose pending requests have no client.
     AbandonedWorker(WorkerKey),
@@ -35,15 +34,13 @@ pub(super) enum Timer {
     Abandoned(SessionKey),
     /// End of the grace period of a session without a client.
     Expired(SessionKey),
-    /// Timeout of restoring a session.
     RestoreOverdue(SessionKey),
-    /// Timeout of a fan-out.
     Fanned(FanKey),
     /// Timeout of a client that waits for a worker, with the serial of the wait.
     Held(ClientKey, u64),
-    /// A client over its rate limit may continue.
+    /// End of the pause of a client over its rate limit.
     Rested(ClientKey),
-    /// A pool may start workers again.
+    /// End of the delay before a pool may start workers again.
     Respawn(PoolId),
     /// End of the drain timeout.
     Drained,
@@ -64,7 +61,6 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Removes and returns the next timer that is due.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         if self.next_deadline()? > now {
             return None;
@@ -74,7 +70,6 @@ impl Timers {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Handles a timer.
     pub(super) fn run_timer(&mut self, timer: Timer) {
         match timer {
             Timer::InitializeTimeout(worker) => {

@@ -12,7 +12,8 @@ use super::state::{Asked, InternalRequest, Pending, RequestKind, RequestOrigin};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Time for a client to answer the permission requests of a cancelled turn. ACP requires it to do so at once.
+/// Timeout for a client to answer the permission requests of a cancelled turn. ACP requires the client to
+/// answer at once.
 const PERMISSION_TIMEOUT: Time = Time::from_secs(2);
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -32,14 +33,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the time for a client to answer an agent's requests in a cancelled turn. The agent may wait for the answer before
-    /// it ends the turn, so this is less than the agent's time.
+    /// Returns the timeout for a client to answer an agent's requests in a cancelled turn. It is shorter than
+    /// the agent's timeout, because the agent may wait for the answer before it ends the turn.
     fn answer_timeout(&self, is_permission: bool) -> Time {
         let grace = self.core.limits.cancel_grace;
         if is_permission { PERMISSION_TIMEOUT.min(grace / 4) } else { grace / 2 }
     }
 
-    /// Returns `true` if a turn of a session is cancelled and its client's time to answer is over.
+    /// Returns `true` if a turn of a session is cancelled and its client has not answered in time.
     pub(super) fn has_cancelled(&self, key: SessionKey, is_permission: bool) -> bool {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.is_stopping()) else {
             return false;
@@ -47,8 +48,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.cancelling.is_some_and(|at| self.now >= at + self.answer_timeout(is_permission))
     }
 
-    /// Answers the agent's requests in a cancelled turn in place of the client. Otherwise a client that never answers makes an
-    /// agent that waits for it look as if it ignored the cancellation, and turns of other clients end with the agent.
+    /// Answers the agent's requests in a cancelled turn in place of the client. Otherwise the agent might
+    /// wait for a client that never answers. The agent would then seem to ignore the cancellation, and would
+    /// be stopped together with turns of other clients.
     pub(super) fn answer_cancelled_requests(&mut self, key: SessionKey) {
         let worker = self.core.sessions.get(key).and_then(super::session::Session::worker);
         let Some((worker, state)) = worker.and_then(|worker| Some((worker, self.core.workers.get(worker)?)))
@@ -82,8 +84,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if an agent's request to a client may belong to a turn of `key`. `named` is the session that the request
-    /// names. Requests to an MCP server of the client, and those about a request of the client, name none.
+    /// Returns `true` if an agent's request to a client may belong to a turn of `key`. `named` is the session
+    /// that the request names. Requests to an MCP server of the client, and those about a request of the
+    /// client, name no session.
     fn may_belong_to(&self, key: SessionKey, client: ClientKey, named: Option<SessionKey>) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let asks_in_turn = || {
@@ -97,7 +100,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if an agent's request to a client may belong to a cancelled turn whose client's time to answer is over.
+    /// Returns `true` if an agent's request to a client may belong to a cancelled turn whose client has not
+    /// answered in time.
     pub(super) fn is_asked_late(
         &mut self,
         worker: WorkerKey,
@@ -118,7 +122,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_late
     }
 
-    /// Answers an agent's request in a cancelled turn.
     pub(super) fn answer_cancelled(&mut self, asked: &Asked) {
         if asked.is_permission {
             self.answer_without_client(asked);
@@ -135,7 +138,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         session.cancelling = None;
-        // A turn begun since is not cancelled.
+        // A turn that began after the cancellation is not cancelled.
         let stopped = session.stopped;
         let (prompts, since) = std::mem::take(&mut session.prompts)
             .into_iter()
@@ -197,7 +200,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_update(client, key, &update);
     }
 
-    /// Sends a client an update about its session. It is sent after the response from which the client learns the session's name.
+    /// Sends a client an update about its session. It is sent after the response from which the client learns
+    /// the session's name.
     pub(super) fn send_update(&mut self, client: ClientKey, key: SessionKey, update: &Value) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let named_in = session.named_in;
@@ -210,7 +214,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Starts the grace period of a turn that had to wait if its client has ended its input meanwhile.
+    /// Starts the grace period of a turn that had to wait, if its client has ended its input meanwhile.
     pub(super) fn abandon_if_closed(&mut self, client: ClientKey, key: SessionKey) {
         let at = self.now + self.core.limits.disconnect_grace;
         if self.core.client(client).is_some_and(|client| client.eof) {
@@ -218,11 +222,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Cancels the turn of a session whose client has been gone for the grace period.
+    /// Cancels the turn of a session whose client has been disconnected for the grace period.
     pub(super) fn abandon(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let grace = self.core.limits.disconnect_grace;
-        // If the client left, returned and left again, the grace period started again.
+        // If the client disconnected, returned and disconnected again, the grace period started again.
         if session.ownerless.is_some_and(|since| self.now < since + grace) {
             return;
         }
@@ -233,10 +237,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Cancels the turn of a session.
     fn cancel_turn(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
-        // A turn begun since is not cancelled yet.
+        // A turn that began after the cancellation is not cancelled yet.
         let told =
             session.cancelling.is_some() && session.prompts.iter().all(|prompt| *prompt <= session.stopped);
         if !session.is_busy() || told || !self.core.pool_of(session.pool).is_acp() {
@@ -264,7 +267,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if session.is_busy() {
-            // If the worker does not end the turn, it is stopped, and the session ends with it.
+            // If the worker does not end the turn, the worker is stopped, and the session ends with it.
             let again = self.now + limits.cancel_grace;
             self.cancel_turn(key);
             self.core.timers.set(again, Timer::Expired(key));

@@ -25,8 +25,8 @@ enum HeldPosition {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Holds a line that was handled until the client's pool has a worker for it. It is placed before lines that were not handled
-    /// yet: they came later, even if this one is the rest of a batch.
+    /// Holds a line that was handled until the client's pool has a worker for it. It is placed before lines
+    /// that were not handled yet, because they came later. This also holds for the rest of a batch.
     pub(super) fn hold(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
         self.insert_held(
             client,
@@ -44,8 +44,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         );
     }
 
-    /// Returns `true` if a message need not wait behind the held lines of its client: its session has a worker, or its order does
-    /// not matter, as with responses and invalid lines.
+    /// Returns `true` if a message need not wait behind the held lines of its client. Either its session has
+    /// a worker, or its order does not matter, as with responses and invalid lines.
     pub(super) fn overtakes(&mut self, client: ClientKey, message: View<'_>) -> bool {
         match (message.kind(), message.method().as_deref()) {
             (Kind::Response | Kind::Invalid(_), _) => true,
@@ -67,8 +67,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles lines of clients again, in order, because their worker was lost or had no room. Held lines that came after them
-    /// stay behind them.
+    /// Handles lines of clients again, in order, because their worker was lost or had no room. Held lines
+    /// that came after them stay behind them.
     pub(super) fn handle_again(&mut self, lines: Vec<Waiting>) {
         let waits = |core: &super::Core, client: ClientKey| {
             core.clients.get(client).is_some_and(|state| state.held.is_some())
@@ -124,13 +124,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Releases the clients that wait for a worker of `pool`, in the order of their waits, until one has to wait again.
+    /// Handles the lines of the clients that wait for a worker of `pool`, longest wait first, until one has
+    /// to wait again.
     pub(super) fn serve_waiting(&mut self, pool: PoolId) {
         while let Some(client) = self.core.pool_mut(pool).waiting.pop_front() {
             let waits_here = !self.release(client)
                 && self.core.client(client).is_some_and(|state| state.pool == Some(pool));
             if waits_here {
-                // It keeps its place at the front.
+                // The client keeps its place at the front.
                 let waiting = &mut self.core.pool_mut(pool).waiting;
                 waiting.retain(|other| *other != client);
                 waiting.push_front(client);
@@ -139,7 +140,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Releases a client whose first line was cancelled.
+    /// Handles the held lines of a client whose first line was cancelled.
     pub(super) fn release_again(&mut self, client: ClientKey) {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
@@ -158,7 +159,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 break;
             }
         }
-        // The line that had to wait again is the first of those held now.
+        // The line that had to wait again is the first of the lines that are held now.
         for line in lines {
             self.insert_held(client, line, HeldPosition::Back);
         }
@@ -170,7 +171,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         released
     }
 
-    /// While set, a client without pending requests is not closed.
+    /// Sets `catching_up`. While it is set, a client without pending requests is not closed.
     fn set_catching_up(&mut self, client: ClientKey, on: bool) {
         if let Some(state) = self.core.client(client) {
             state.catching_up = on;
@@ -192,7 +193,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.refuse_held(client, &error);
     }
 
-    /// Refuses the held lines of a client.
     pub(super) fn refuse_held(&mut self, client: ClientKey, error: &RpcError) {
         let Some(held) = self.take_held(client) else { return };
         for pool in &mut self.core.pools {
@@ -200,7 +200,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.set_catching_up(client, true);
         for held in held.lines {
-            // The next entry of a batch whose first one was refused may be held by now, and then all lines behind it are.
+            // The first entry of a batch was refused. The next one may be held now, and then all lines behind
+            // it are held too.
             if self.core.client(client).is_some_and(|state| state.held.is_some()) {
                 self.insert_held(client, held, HeldPosition::Back);
                 continue;
@@ -223,7 +224,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Hashes an id. If two ids have one hash, a line only waits unnecessarily.
+/// Returns the hash of an id. If two ids have an equal hash, a line waits unnecessarily.
 fn hash(id: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(id);

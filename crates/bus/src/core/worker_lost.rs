@@ -18,7 +18,7 @@ use super::supervisor::RESTART_DELAYS;
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// The longest delay of a restart after a lack of the bus's own resources. Clients wait until its end.
+/// The longest delay of a restart if the bus itself lacked resources. Clients wait until it ends.
 const MAX_SHORTAGE_DELAY: Duration = Duration::from_secs(5);
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -38,7 +38,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let shared = self.core.worker(worker).map(|state| std::mem::take(&mut state.shared));
         let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_recipients());
         self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked).chain(others));
-        // Provisional sessions are dropped, not lost: no client has them yet.
+        // Provisional sessions are dropped, not lost, because no client has them yet.
         for (number, pending) in &pending {
             self.forget_pending(pending, *number);
         }
@@ -58,7 +58,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let mut unread = Vec::new();
         for (number, pending) in pending {
             if pending.start >= written && matches!(pending.asker, RequestOrigin::Client { .. }) {
-                // A cancelled turn is not started in another worker.
+                // A cancelled turn is not started again in another worker.
                 match stopped.contains(&number) {
                     true => self.send_cancelled(pending.asker, pending.tag.as_deref()),
                     // Another worker may not know the child.
@@ -123,18 +123,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Counts a lost worker and delays the next start. The delay grows if the worker was started after the last loss, but not if
-    /// several that ran at the same time are lost together.
+    /// Counts a lost worker and delays the next start. The delay grows if the worker was started after the
+    /// last loss. It does not grow if several workers that ran at the same time are lost together.
     fn count_loss(&mut self, pool: PoolId, since: Time, reason: &str) {
         self.core.counters.lost += 1;
         let (now, limits) = (self.now, &self.core.limits);
         let (window, budget) = (limits.restart_window, limits.restart_budget as usize);
         let state = &mut self.core.pools[pool.0 as usize];
-        // Other clients see this reason; the stderr lines may be about one client.
+        // Other clients see this reason, and the stderr lines may be about one client.
         state.last_loss = Some(reason.split("; stderr").next().unwrap_or_default().into());
         let in_a_row = state.losses.back().is_none_or(|last| since >= *last);
         state.losses.retain(|at| now.saturating_sub(*at) < window);
-        // Several workers that ran for long and are lost together count as one loss.
+        // Several long-running workers that are lost together count as one loss.
         if in_a_row || now.saturating_sub(since) < window || state.losses.is_empty() {
             state.losses.push_back(now);
         }
@@ -160,8 +160,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(next, Timer::Respawn(pool));
     }
 
-    /// Delays the next start after a worker could not be started for lack of resources. That is not counted as a loss, and the
-    /// waiting clients get an error.
+    /// Delays the next start after a worker could not be started for lack of resources. This does not count
+    /// as a loss. The waiting clients get an error.
     fn delay_after_shortage(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
         let state = &mut self.core.pools[pool.0 as usize];
         state.last_loss = Some(reason);
@@ -177,7 +177,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(next, Timer::Respawn(pool));
     }
 
-    /// Refuses the clients and sessions that wait for a worker of `pool`, unless a worker is left that could serve them.
+    /// Refuses the clients and sessions that wait for a worker of `pool`, unless a remaining worker could
+    /// serve them.
     fn refuse_waiting(&mut self, pool: PoolId) {
         let shared = self.core.pool_of(pool).is_shared();
         if self.core.pool_of(pool).workers.iter().any(|worker| {
@@ -208,7 +209,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Marks one session as lost and notifies its client.
     fn lose_session(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) {
         let was_running = self.core.sessions.get(key).is_some_and(|session| session.running);
         if !self.remove_from_worker(worker, key, reason) {
@@ -228,8 +228,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Removes a session from its worker. Returns `true` if the session is lost now; one that is being restored is handled by
-    /// that.
+    /// Removes a session from its worker. Returns `true` if the session is lost now. Returns `false` for a
+    /// session that is being restored, because the end of the restore handles it.
     pub(super) fn remove_from_worker(
         &mut self,
         worker: WorkerKey,
@@ -250,7 +250,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.move_children(key, Some(worker), None);
         let abilities = self.core.sessions.get(key).map(|session| self.core.abilities_of(session));
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
-        // Its remaining responses say nothing about the session in another worker.
+        // The remaining responses of this worker say nothing about the session in another worker.
         session.moves += 1;
         session.abilities = abilities.unwrap_or_default();
         session.prompts.clear();

@@ -20,7 +20,7 @@ use super::{About, Driver, LINGER_TIMEOUT, PollToken, Router};
 
 /// Interval of attempts to write to a client that is being closed and whose queue is blocked.
 const LINGER_RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// Connections accepted before other sources have their turn.
+/// Maximum number of connections accepted before other sources are handled.
 const MAX_ACCEPTS_PER_ROUND: usize = 64;
 
 impl<B: Router> Driver<B> {
@@ -55,7 +55,7 @@ impl<B: Router> Driver<B> {
                     self.pause_accepting(now);
                     return;
                 }
-                // The peer or the network has ended the connection already.
+                // The peer or the network has already ended the connection.
                 Err(error) => tracing::debug!(%error, "accept failed"),
             }
         }
@@ -96,7 +96,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Returns `true` if a TCP connection is refused: the listener is for one user, and the peer is another or unknown.
+    /// Returns `true` if a TCP connection is refused, because the listener admits one user and the peer is
+    /// another or unknown user.
     fn is_foreign(&mut self, listener: usize, peer: &OwnedFd) -> bool {
         let Some(BoundListener::Socket(bound)) =
             self.listeners.get(listener).map(|listener_slot| &listener_slot.entry)
@@ -123,13 +124,13 @@ impl<B: Router> Driver<B> {
         let from = from.client_info();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, true);
         conn.has_own_timeout = true;
-        // Its socket, and both ends of the connection that the caller bridges to it.
+        // One descriptor for its socket, and two for both ends of the connection that the caller bridges to
+        // it.
         conn.descriptors = 3;
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
     }
 
-    /// Adds stdin and stdout as a client.
     pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: StdioStreams) {
         let identity = user_name(rustix::process::geteuid().as_raw());
         self.copied.extend(ends.copied);
@@ -144,7 +145,7 @@ impl<B: Router> Driver<B> {
         ClientDecoder::Lines(Splitter::new(self.limits.max_line))
     }
 
-    /// Adds a connection if the limits permit. Returns its slot.
+    /// Adds a connection if the limits permit it. Returns its slot.
     pub(super) fn admit_conn(
         &mut self,
         now: Time,
@@ -215,7 +216,8 @@ impl<B: Router> Driver<B> {
                 return self.drop_client(now, slot);
             }
         };
-        // A read that did not fill the buffer has emptied the source, except that its end may still be unread.
+        // A read that did not fill the buffer has emptied the source. Only the end of input may still be
+        // unread.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
         let (is_fresh, is_silent) = (conn.first_line.is_some(), conn.silent.is_some());
         if conn.close_state.is_none() && conn.websocket.is_some() {
@@ -250,8 +252,8 @@ impl<B: Router> Driver<B> {
         self.conns.list_client(slot);
     }
 
-    /// Closes a TCP connection that does not begin like JSON. A web page can reach a loopback port, but cannot send such a
-    /// beginning.
+    /// Closes a TCP connection that does not begin like JSON. A web page can connect to a loopback port, but
+    /// cannot send such a beginning.
     fn refuse_non_json(&mut self, slot: u32, read: usize) -> bool {
         let blank = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\r' | b'\n');
         let Some(first) = self.scratch[..read].iter().find(|byte| !blank(byte)) else { return false };
@@ -273,7 +275,7 @@ impl<B: Router> Driver<B> {
             // The close continues when the queue is flushed.
             return;
         }
-        // A WebSocket ends with a close frame. Without one the connection was lost.
+        // A WebSocket ends with a close frame. Without one, the connection was lost.
         if conn.intake.dead || conn.websocket.is_some() {
             return self.drop_client(now, slot);
         }
@@ -318,15 +320,15 @@ impl<B: Router> Driver<B> {
 
     /// Continues to close clients.
     ///
-    /// Closing a socket with unread input resets it, and the last output would be lost. So the output is shut down first, and
-    /// input is read until the peer closes too.
+    /// Closing a socket with unread input resets it, and the last output would be lost. So the output is shut
+    /// down first, and input is read until the peer closes too.
     pub(super) fn close_clients(&mut self, now: Time) {
         let closing = std::mem::take(&mut self.conns.closing);
         let is_finished = self.conns.finished;
         for slot in closing {
             let Some(conn) = self.conns.client(slot) else { continue };
             let Some(close_state) = &mut conn.close_state else { continue };
-            // A client with pending output that makes progress, however slowly, gets all of it.
+            // A client whose queue makes progress, however slowly, gets all of it.
             let timeout =
                 if close_state.until.is_none() { self.limits.stall_timeout } else { LINGER_TIMEOUT };
             let stuck_at = conn.outflow.progress + timeout;
@@ -370,7 +372,7 @@ fn pass_line<B: Router>(router: &mut B, conns: &mut Connections, now: Time, slot
         return;
     }
     match piece {
-        // Some agents would read it as several lines, of which only the first was checked.
+        // Some agents would read such a line as several lines, of which only the first was checked.
         LineRef::Whole(line) if !is_one_line(line) => {
             let mut line = line.to_vec();
             make_line(&mut line);
@@ -380,7 +382,7 @@ fn pass_line<B: Router>(router: &mut B, conns: &mut Connections, now: Time, slot
     }
 }
 
-/// Sends a refused peer the reason, if that does not block.
+/// Sends the reason to a refused peer, if that does not block.
 pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     let message = message::error(b"null", error);
     _ = conn.output().write(&match conn.websocket {
@@ -390,24 +392,23 @@ pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     conn.output().shut();
 }
 
-/// Sends a refused TCP peer of another user the reason, if that does not block.
+/// Sends the reason to a refused TCP peer of another user, if that does not block.
 fn refuse_user(peer: OwnedFd) {
     let error = RpcError::new(Code::PolicyDenied, "only the user of this bus may connect");
     refuse(&ClientConn::new(Stream::socket(peer), None, false, false), &error);
 }
 
-/// Returns the identity of a user.
+/// Returns the name of the identity of a user.
 fn user_name(user: u32) -> String {
     format!("uid:{user}")
 }
 
-/// Returns the user of a unix socket's peer.
 fn peer_user(peer: &OwnedFd) -> Option<u32> {
     Some(rustix::net::sockopt::socket_peercred(peer.as_fd()).ok()?.uid.as_raw())
 }
 
-/// Returns `true` if a user may connect to a unix socket. The mode of the socket has the same effect, but not on every file
-/// system.
+/// Returns `true` if a user may connect to a unix socket. The file mode of the socket has the same effect,
+/// but not on every file system.
 fn may_use_socket(user: u32) -> bool {
     user == rustix::process::geteuid().as_raw() || user == 0
 }

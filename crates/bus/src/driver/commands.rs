@@ -1,4 +1,4 @@
-//! Commands that handles of a bus send to its loop.
+//! Commands that handles of a bus send to its event loop.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,8 @@ use crate::core::ClientInfo;
 
 const MAX_STATUS_REQUESTS: usize = 64;
 
-/// Connections that may wait to be accepted. After a network outage all clients reconnect at once.
+/// Maximum number of connections that wait to be accepted. After a network outage, all clients reconnect at
+/// once.
 const MAX_HANDOVERS: usize = 32 << 10;
 
 /// A client whose connection the caller has accepted.
@@ -24,20 +25,19 @@ const MAX_HANDOVERS: usize = 32 << 10;
 pub struct IncomingClient {
     /// The index of the configured listener that it connected to.
     pub listener: usize,
-    /// Its identity.
     pub identity: String,
     /// The scopes of its token, for pools with a gate. `None`: unrestricted.
     pub scopes: Option<Vec<String>>,
-    /// `true` if the limits of an identity apply.
+    /// `true` if the client has proved its identity, so that the limits of an identity apply.
     pub metered: bool,
     /// The only pools that its proof of identity permits. `None`: all.
     pub pools: Option<Vec<String>>,
-    /// `true` if it is the user that the bus runs as, by the credentials of a unix socket.
+    /// `true` if the client is the user that the bus runs as, by the credentials of a unix socket.
     pub is_owner: bool,
 }
 
 impl IncomingClient {
-    /// Returns a client without scopes, limits of an identity, or a restriction to pools.
+    /// Returns a client without scopes, without limits of an identity, and without a restriction to pools.
     #[must_use]
     pub fn new(listener: usize, identity: impl Into<String>) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl IncomingClient {
         }
     }
 
-    /// Returns the same for the core.
+    /// Returns the description of this client for the core.
     pub(super) fn client_info(&self) -> ClientInfo<'_> {
         ClientInfo {
             scopes: self.scopes.as_deref(),
@@ -62,7 +62,6 @@ impl IncomingClient {
     }
 }
 
-/// A client that connects over a WebSocket.
 #[derive(Debug)]
 pub(super) struct Upgrade {
     pub(super) upgraded: WebSocketHandoff,
@@ -71,7 +70,6 @@ pub(super) struct Upgrade {
     pub(super) ended: oneshot::Sender<Option<Violation>>,
 }
 
-/// A request to close a WebSocket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseRequest {
     pub(super) number: u64,
@@ -87,14 +85,14 @@ pub struct WebSocketHandle {
 }
 
 impl WebSocketHandle {
-    /// Waits until the client is gone. Returns its protocol violation if that was the reason. Cancel-safe.
+    /// Waits until the client has disconnected. Returns its protocol violation if that was the reason.
+    /// Cancel-safe.
     pub async fn ended(&mut self) -> Option<Violation> {
-        // A dropped sender means that it is gone too.
+        // A dropped sender also means that the client has disconnected.
         (&mut self.ended).await.ok().flatten()
     }
 }
 
-/// Pending commands.
 #[derive(Debug)]
 pub(super) struct LoopCommands<S> {
     pub(super) drain: bool,
@@ -103,7 +101,7 @@ pub(super) struct LoopCommands<S> {
     pub(super) incoming: Vec<(OwnedFd, IncomingClient)>,
     pub(super) upgrades: Vec<Upgrade>,
     pub(super) close_requests: Vec<CloseRequest>,
-    /// The loop has ended.
+    /// `true` once the event loop has ended.
     closed: bool,
 }
 
@@ -121,11 +119,9 @@ impl<S> Default for LoopCommands<S> {
     }
 }
 
-/// Commands from handles to the event loop.
 #[derive(Debug)]
 pub(crate) struct CommandQueue<S> {
     commands: Mutex<LoopCommands<S>>,
-    /// Number of WebSockets so far.
     upgrades: AtomicU64,
     waker: Arc<Waker>,
 }
@@ -135,21 +131,20 @@ impl<S> CommandQueue<S> {
         Self { commands: Mutex::default(), upgrades: AtomicU64::new(0), waker }
     }
 
-    /// Requests a drain.
     pub(crate) fn drain(&self) {
         self.update(|commands| commands.drain = true);
     }
 
-    /// Requests another configuration. Of several pending ones the last is used.
+    /// Requests another configuration. Of several pending ones, the last is used.
     pub(crate) fn reload(&self, config: Box<Config>) {
         self.update(|commands| commands.reload = Some(config));
     }
 
-    /// Requests the status; `None` if too many requests are pending.
+    /// Requests the status. `None` if too many requests are pending.
     pub(crate) fn status(&self) -> Option<oneshot::Receiver<(S, Queues)>> {
         let (asker, answer) = oneshot::channel();
         self.update(|commands| {
-            // Requests whose receiver is gone do not count.
+            // Requests whose receiver was dropped do not count.
             commands.status.retain(|asker| !asker.is_closed());
             if commands.status.len() >= MAX_STATUS_REQUESTS {
                 return None;
@@ -170,7 +165,7 @@ impl<S> CommandQueue<S> {
         })
     }
 
-    /// Queues a WebSocket, which is returned if it was not accepted.
+    /// Queues a WebSocket. Returns it if it was not accepted.
     pub(crate) fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,

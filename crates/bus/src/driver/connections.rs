@@ -1,4 +1,4 @@
-//! All connections and their queues: receives the lines and actions of the core.
+//! All connections and their queues. Receives the lines and actions of the core.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,6 @@ use super::stream::Stream;
 use super::websocket::WebSocketState;
 use super::{DRAIN_LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT};
 
-/// A client's connection.
 #[derive(Debug)]
 pub(super) struct ClientConn {
     pub(super) input: Stream,
@@ -32,37 +31,35 @@ pub(super) struct ClientConn {
     pub(super) outflow: Outflow,
     /// `true` until the first byte shows that the peer is not a web browser.
     pub(super) checks_json: bool,
-    /// `true` if the stall timeout does not apply: the caller bounds it, or pings do.
+    /// `true` if the stall timeout does not apply, because the caller or pings limit the time.
     pub(super) has_own_timeout: bool,
-    /// Buffers the first line, which may show that the connection is served elsewhere.
+    /// Buffers the first line, which may show that the connection is served by another server.
     pub(super) first_line: Option<Box<FirstLine>>,
-    /// State of a WebSocket.
     pub(super) websocket: Option<Box<WebSocketState>>,
-    /// `true` if writability is awaited only while the queue is blocked: a unix socket signals it after every read of the peer.
+    /// `true` if writability is awaited only while the queue is blocked. A unix socket would signal it after
+    /// every read of the peer.
     sparing: bool,
-    /// State of a connection that is being closed.
     pub(super) close_state: Option<CloseState>,
-    /// The account of its identity.
+    /// The number of the account of its identity.
     pub(super) account: u32,
-    /// Bytes of an incomplete message, and since when.
+    /// Bytes of an incomplete message, and the time since when.
     pub(super) unfinished: usize,
     pub(super) begun: Time,
-    /// Its number among the connections that have sent no whole message yet.
+    /// Its number among the connections that have sent no complete message yet.
     pub(super) silent: Option<u64>,
-    /// Number of descriptors it uses.
     pub(super) descriptors: usize,
 }
 
 /// The progress of closing a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseState {
-    /// The deadline. `None`: as long as the queue makes progress.
+    /// The deadline. `None`: no deadline as long as the queue makes progress.
     pub(super) until: Option<Time>,
-    /// The output was flushed and shut down.
+    /// `true` if the output was flushed and shut down.
     pub(super) shut: bool,
-    /// The reason was queued, and nothing more is.
+    /// `true` if the reason was queued. Nothing is queued after it.
     told: bool,
-    /// Only the reason is queued, and there is time to read it.
+    /// `true` if only the reason is queued, and the client has time to read it.
     pub(super) reads_reason: bool,
 }
 
@@ -87,7 +84,6 @@ impl ClientConn {
         }
     }
 
-    /// Returns the socket of a client that is served elsewhere.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.input.into_fd()
     }
@@ -157,12 +153,12 @@ impl ClientConn {
     }
 }
 
-/// A worker's process, from the order to start it to its end.
+/// A worker's process, from the order to start it until its end.
 #[derive(Debug)]
 pub(super) struct WorkerConn {
-    /// Distinguishes it from other workers in the same slot.
+    /// Distinguishes this worker from other workers in the same slot.
     pub(super) serial: u64,
-    /// 0 until it runs.
+    /// The process id. 0 until the process runs.
     pub(super) pid: u32,
     pub(super) stdin: Option<Stream>,
     pub(super) stdout: Option<Stream>,
@@ -170,7 +166,7 @@ pub(super) struct WorkerConn {
     pub(super) outflow: Outflow,
     /// Bytes written to its stdin.
     pub(super) written: u64,
-    /// It is being stopped.
+    /// `true` if the worker is being stopped.
     pub(super) stopping: bool,
     /// The time when it was found stopped (SIGSTOP).
     pub(super) stopped_since: Option<Time>,
@@ -178,14 +174,14 @@ pub(super) struct WorkerConn {
     pub(super) stdin_closed_at: Option<Time>,
     /// The time when its stdout was found closed.
     pub(super) stdout_closed_at: Option<Time>,
-    /// Its process has exited, and the rest of its output is read.
+    /// The exit of its process, while the rest of its output is read.
     pub(super) ending: Option<Ending>,
 }
 
 /// The exit of a worker whose output is still read.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// The deadline for the rest of its output.
+    /// The deadline for reading the rest of its output.
     pub(super) by: Time,
     pub(super) how: Ended,
 }
@@ -209,17 +205,14 @@ impl WorkerConn {
     }
 }
 
-/// An action that is performed after the current event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeferredAction {
     Spawn(WorkerId, u64, PoolId),
     Stop(WorkerId, u64, bool),
 }
 
-/// All connections.
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// The time of this wake-up.
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
     /// Bytes queued for clients since the last memory check.
@@ -233,11 +226,10 @@ pub(super) struct Connections {
     pub(super) ready: Vec<PollToken>,
     /// Destinations with data to write.
     pub(super) dirty: Vec<PollToken>,
-    /// The same list while it is processed. Kept for its allocation.
+    /// The list `dirty` while it is processed. Kept for its allocation.
     flushing: Vec<PollToken>,
     /// Clients with a full queue, to which the stall timeout applies.
     pub(super) full: Vec<u32>,
-    /// Clients that are being closed.
     pub(super) closing: Vec<u32>,
     pub(super) actions: Vec<DeferredAction>,
     pub(super) names: Names,
@@ -252,9 +244,8 @@ pub(super) struct Connections {
 pub(super) struct FlushOutcome {
     /// Queues that were full and have room again.
     pub(super) drained: Vec<PollToken>,
-    /// Clients whose connection is lost.
     pub(super) lost: Vec<u32>,
-    /// `true` if a worker is blocked now or has closed its stdin.
+    /// `true` if a worker is now blocked or has closed its stdin.
     pub(super) must_check: bool,
 }
 
@@ -370,21 +361,20 @@ impl Connections {
         self.seal_queue(slot);
     }
 
-    /// Removes all queued messages of a client except a partly written one and the last one, which is the reason why it is
-    /// disconnected.
+    /// Removes all queued messages of a client except a partly written one and the last one. The last one is
+    /// the reason why the client is disconnected.
     pub(super) fn skip_to_reason(&mut self, slot: u32) {
         let until = self.now + self.reason_timeout.max(SLOW_LINGER_TIMEOUT);
         if let Some(conn) = self.client(slot) {
             let framing = conn.framing();
             conn.outflow.outbox.keep_last(framing);
-            // The kept bytes are only the socket and this message.
+            // Only the bytes of the socket and of this message are kept.
             if let Some(close_state) = &mut conn.close_state {
                 (close_state.until, close_state.reads_reason) = (Some(until), true);
             }
         }
     }
 
-    /// Queues nothing more for a client that is being closed.
     pub(super) fn seal_queue(&mut self, slot: u32) {
         let now = self.now;
         if let Some(conn) = self.client(slot) {
@@ -395,7 +385,6 @@ impl Connections {
         }
     }
 
-    /// Queues raw bytes for a client.
     pub(super) fn put_raw(&mut self, slot: u32, bytes: &[u8]) {
         let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
         let flow = &mut conn.outflow;
@@ -409,7 +398,7 @@ impl Connections {
     /// Writes the last output of a client without waiting.
     pub(super) fn write_last(&mut self, slot: u32, registry: &Registry) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize) {
-            // An error has no consequence: the connection is closed next.
+            // An error can be ignored, because the connection is closed next.
             _ = conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry);
             conn.output().shut();
         }
@@ -520,7 +509,8 @@ impl CoreOutput for Connections {
                 self.actions.push(DeferredAction::Spawn(worker, self.next_serial, pool));
             }
             Action::Stop { worker, kill } => {
-                // Identified by serial: when the action is performed, the slot may belong to another worker.
+                // Identified by serial, because the slot may belong to another worker when the action is
+                // performed.
                 if let Some(Some(conn)) = self.workers.get(worker.0 as usize) {
                     self.actions.push(DeferredAction::Stop(worker, conn.serial, kill));
                 }
@@ -534,7 +524,7 @@ impl CoreOutput for Connections {
                 let now = self.now;
                 if let Some(conn) = self.worker(worker.0) {
                     conn.intake.paused = false;
-                    // A worker that could not write may not have read either.
+                    // A worker that could not write may also have been unable to read.
                     conn.outflow.progress = now;
                 }
                 self.list_worker(worker.0);

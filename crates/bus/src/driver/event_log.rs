@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::{Pool, Protocol, Share};
 use crate::core::{Note, PoolId, WorkerId};
 
-/// Names of pools and of the workers' pools: administrators do not know the core's numbers.
+/// Names of pools, and the pools of workers. Administrators do not know the core's numbers.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pools: Vec<Name>,
@@ -17,17 +17,17 @@ pub(super) struct Names {
 struct Name {
     name: Arc<str>,
     shared: bool,
-    /// Its workers are initialized before they are ready.
+    /// `true` if workers of the pool are initialized before they are ready.
     initializes: bool,
-    /// Of a worker: its pool.
+    /// For a worker: the index of its pool.
     pool: usize,
-    /// Of a worker that has exited: its last stderr lines, if only the log may contain them. Of a pool: the reason of its last
-    /// loss.
+    /// For a worker that has exited: its last stderr lines, if only the log may contain them. For a pool: the
+    /// reason of its last loss.
     last: Option<String>,
 }
 
 impl Names {
-    /// Records the name of a worker that is about to be started.
+    /// Records the pool of a worker that is about to be started.
     pub(super) fn learn(&mut self, worker: u32, pool: PoolId, settings: &Pool) {
         let (worker, pool) = (worker as usize, pool.0 as usize);
         for (names, number) in [(&mut self.workers, worker), (&mut self.pools, pool)] {
@@ -44,7 +44,6 @@ impl Names {
         self.workers[worker] = Name { last: None, ..self.pools[pool].clone() };
     }
 
-    /// Returns the name of a worker's pool.
     pub(super) fn pool_name(&self, worker: u32) -> &str {
         self.workers.get(worker as usize).map_or("", |name| &name.name)
     }
@@ -53,8 +52,8 @@ impl Names {
         self.pools.get(pool.0 as usize).map_or("", |name| &name.name)
     }
 
-    /// Returns the reason of a worker's exit for its clients. The stderr of a shared worker may be about another client: it only
-    /// goes to the log, as a warning if the worker was lost.
+    /// Returns the reason of a worker's exit for its clients. The stderr of a shared worker may be about
+    /// another client. It only goes to the log, as a warning if the worker was lost.
     pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
         tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "worker exited");
         match self.workers.get_mut(worker as usize) {
@@ -67,7 +66,8 @@ impl Names {
         }
     }
 
-    /// Returns the last stderr lines of a lost worker if only the log may contain them, and stores the reason with its pool.
+    /// Returns the last stderr lines of a lost worker if only the log may contain them. Stores the reason
+    /// with its pool.
     fn lose(&mut self, worker: WorkerId, reason: &str) -> Option<String> {
         let name = self.workers.get_mut(worker.0 as usize)?;
         let words = name.last.take();
@@ -79,7 +79,6 @@ impl Names {
         words
     }
 
-    /// Logs an event.
     pub(super) fn log(&mut self, note: &Note) {
         if let Note::Lost { worker, reason, requests, sessions } = note {
             let stderr = self.lose(*worker, reason);
@@ -91,7 +90,7 @@ impl Names {
         match note {
             Note::Ready(worker) => {
                 let initializes = self.workers.get(worker.0 as usize).is_some_and(|name| name.initializes);
-                // Without `initialize`, nothing shows that the worker works.
+                // Without `initialize`, there is no sign that the worker works.
                 let what = if initializes { "worker ready" } else { "worker started" };
                 tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
@@ -147,14 +146,14 @@ mod tests {
         assert_eq!(end(3, "oh"), "exit status 1; stderr: oh");
         assert_eq!(end(3, ""), "exit status 1");
         assert_eq!(end(0, "oh"), "exit status 1");
-        // They are logged once, when the worker turns out to be lost.
+        // The lines are logged once, when the worker turns out to be lost.
         assert_eq!(names.lose(WorkerId(3), "exit status 1; stderr: oh"), None);
         assert_eq!(names.lose(WorkerId(0), "exit status 1").as_deref(), Some("oh"));
         assert_eq!(names.lose(WorkerId(0), "exit status 2"), None);
         assert_eq!(names.lose(WorkerId(9), "exit status 2"), None);
         let last: Vec<_> = names.pools.iter().map(|pool| pool.last.as_deref()).collect();
         assert_eq!(last, [Some("exit status 2"), Some("exit status 1; stderr: oh")]);
-        // A worker of another pool has the slot now.
+        // The slot now belongs to a worker of another pool.
         names.end(0, "exit status 1".to_owned(), "oh");
         names.learn(0, PoolId(1), &own);
         assert_eq!(names.pool_name(0), "own");

@@ -1,4 +1,4 @@
-//! Derives the maximum of connections from the limit of file descriptors.
+//! Derives the maximum number of connections from the limit of file descriptors.
 
 use std::sync::OnceLock;
 
@@ -6,25 +6,26 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{Config, ListenAddr};
 
-/// Descriptors of the bus itself.
+/// File descriptors that the bus itself uses.
 const OWN_DESCRIPTORS: u64 = 64;
-/// Descriptors per worker: its pipes, its guardian's socket and handle, and some more while it is started.
+/// File descriptors per worker: its pipes, its guardian's socket and handle, and some more while it is
+/// started.
 const DESCRIPTORS_PER_WORKER: u64 = 8;
 
-/// The process's limit before it was raised for the first time.
+/// The limit of this process before it was raised for the first time.
 static ORIGINAL_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Returns the limit before it was raised; `None`: unlimited.
+/// Returns the limit before it was raised. `None`: unlimited.
 pub(crate) fn original_fd_limit() -> Option<u64> {
     *ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current)
 }
 
-/// Returns the limit that can be set.
+/// Returns the highest limit that can be set.
 pub(crate) fn max_fd_limit() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// Raises the limit as far as permitted. Returns it.
+/// Raises the limit as far as permitted. Returns the new limit.
 pub(crate) fn raise_fd_limit() -> u64 {
     original_fd_limit();
     let limit = getrlimit(Resource::Nofile);
@@ -38,13 +39,13 @@ pub(crate) fn raise_fd_limit() -> u64 {
     current
 }
 
-/// Returns the descriptors that the permanent workers of `config` and one client need.
+/// Returns the number of file descriptors that the permanent workers of `config` and one client need.
 pub(crate) fn needed_descriptors(config: &Config) -> u64 {
     let workers: u64 = config.pools.iter().map(|pool| u64::from(pool.instances)).sum();
     OWN_DESCRIPTORS + DESCRIPTORS_PER_WORKER * workers + 1
 }
 
-/// Returns the descriptors for connections beside the workers of `config`.
+/// Returns the number of file descriptors that the workers of `config` leave for connections.
 pub(crate) fn room_for_connections(config: &Config) -> usize {
     room_under(config, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
@@ -54,13 +55,15 @@ fn room_under(config: &Config, limit: u64) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// Returns the maximum of connections beside the workers of `config`, if the limit permits fewer than configured.
+/// Returns the maximum number of connections, besides the workers of `config`. `None` if the limit permits
+/// the configured number.
 pub(crate) fn cap_connections(config: &Config, limit: u64) -> Option<usize> {
     let room = room_under(config, limit);
     (room < config.limits.max_connections).then_some(room)
 }
 
-/// Returns the maximum of connections without an identity. If clients can also connect with one, a tenth is reserved for them.
+/// Returns the maximum number of connections without an identity. If clients can also connect with one, a
+/// tenth is reserved for them.
 pub(crate) fn anonymous_connections(config: &Config) -> usize {
     let is_others = |address: &ListenAddr| match address {
         ListenAddr::Tcp(..) => false,

@@ -7,54 +7,53 @@ use crate::core::Time;
 use super::outbox::{BufferPool, Framing, HeaderBuffer, Outbox};
 use super::stream::Stream;
 
-/// Messages from this size on are written without a copy if possible: copying them costs more than a system call.
+/// Messages from this size on are written without a copy if possible, because a copy costs more than a system
+/// call.
 const MIN_DIRECT_WRITE_BYTES: usize = 16 << 10;
-/// Maximum of parts of such a message.
+/// Maximum number of parts of a message that is written without a copy.
 const MAX_DIRECT_WRITE_PARTS: usize = 7;
 
-/// The reading state of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
-    /// There may be data to read.
+    /// `true` if there may be data to read.
     pub(super) readable: bool,
-    /// The peer has closed: a short read does not mean that all was read.
+    /// `true` if the peer has closed, so that a short read does not mean that all data was read.
     pub(super) hung_up: bool,
-    /// It is listed for reading.
+    /// `true` if the peer is listed for reading.
     pub(super) listed: bool,
-    /// The core has paused it.
+    /// `true` if the core has paused reading.
     pub(super) paused: bool,
-    /// Its end was read.
+    /// `true` if the end of input was read.
     pub(super) ended: bool,
-    /// It does not read either: the peer is gone.
+    /// `true` if the peer has disconnected, so that it does not read either.
     pub(super) dead: bool,
 }
 
 impl Intake {
-    /// Returns `true` if it has to be listed.
+    /// Returns `true` if the peer has to be listed for reading.
     #[inline]
     pub(super) fn wants(&self) -> bool {
         self.readable && !self.listed && !self.paused && !self.ended
     }
 }
 
-/// The writing state of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Outflow {
     pub(super) outbox: Outbox,
-    /// Writes block until an event reports room.
+    /// `true` if writes block until an event reports room.
     pub(super) blocked: bool,
-    /// It is listed for writing.
+    /// `true` if the peer is listed for writing.
     pub(super) dirty: bool,
-    /// Its queue is full, and the core knows.
+    /// `true` if the queue is full, and the core was told.
     pub(super) over: bool,
     /// The time of the last progress, or when writes began to block.
     pub(super) progress: Time,
-    /// Nothing is written before this owner entry is on disk.
+    /// The number of an owner entry. Nothing is written before that entry is on disk.
     pub(super) held: Option<u64>,
 }
 
 impl Outflow {
-    /// Queues a message for `to`. Returns the bytes that were written at once.
+    /// Queues a message for `to`. Returns the number of bytes that were written at once.
     #[inline]
     pub(super) fn put(
         &mut self,

@@ -1,4 +1,5 @@
-//! The first line of a connection, which shows whether the connection is resumable and served elsewhere.
+//! The first line of a connection, which shows whether the connection is resumable and served by another
+//! server.
 
 use std::os::fd::OwnedFd;
 
@@ -11,19 +12,17 @@ use crate::core::{ClientId, Time};
 use super::{About, Driver, Router};
 
 const MAX_FIRST_LINE_BYTES: usize = 64 << 10;
-/// The request that resumes a connection.
+/// The method of the request that resumes a connection.
 const RESUME: &str = "_narrows/resume";
 
-/// A resumable connection for another server.
+/// A resumable connection that is passed to another server.
 #[derive(Debug)]
 pub struct Handoff {
-    /// The socket.
     pub socket: OwnedFd,
-    /// The bytes that were already read.
+    /// The bytes that were already read from the socket.
     pub read: Vec<u8>,
-    /// The index of the configured listener that it connected to.
+    /// The index of the configured listener that the client connected to.
     pub listener: usize,
-    /// Its identity.
     pub identity: String,
 }
 
@@ -35,17 +34,16 @@ pub type HandOver = Box<dyn FnMut(Handoff) + Send>;
 pub(super) struct FirstLine {
     pub(super) listener: usize,
     pub(super) identity: String,
-    /// The bytes read so far.
     pub(super) read: Vec<u8>,
 }
 
 /// The bytes to handle after a read.
 pub(super) enum FirstRead {
-    /// Those just read.
+    /// The bytes just read.
     Read,
-    /// These.
+    /// All bytes since the beginning of the connection.
     All(Vec<u8>),
-    /// None: the first line is incomplete, or the connection is served elsewhere.
+    /// No bytes: the first line is incomplete, or the connection is served by another server.
     Nothing,
 }
 

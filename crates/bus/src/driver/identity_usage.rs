@@ -6,18 +6,18 @@ use crate::core::{ANYONE, Time};
 
 use super::connections::{ClientConn, Connections};
 
-/// The accounts of all identities seen so far. None is removed: their number is bounded by tokens, certificates and users.
+/// The accounts of all identities seen so far. None is removed: their number is limited by tokens,
+/// certificates and users.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     numbers: HashMap<Box<str>, u32>,
     each: Vec<Account>,
     /// Bytes of incomplete messages of all identities.
     pub(super) unfinished: usize,
-    /// Descriptors of all connections.
+    /// Number of file descriptors of all connections.
     pub(super) descriptors: usize,
 }
 
-/// The account of one identity.
 #[derive(Debug, Default)]
 struct Account {
     connections: usize,
@@ -25,7 +25,7 @@ struct Account {
 }
 
 impl Accounts {
-    /// Returns the account of an identity.
+    /// Returns the number of the account of an identity.
     pub(super) fn number(&mut self, identity: &str) -> u32 {
         if let Some(number) = self.numbers.get(identity) {
             return *number;
@@ -47,7 +47,6 @@ impl Accounts {
         self.each.get(number as usize).map_or(0, |account| account.unfinished)
     }
 
-    /// Counts a new connection.
     pub(super) fn open(&mut self, conn: &ClientConn) {
         self.descriptors += conn.descriptors;
         if let Some(account) = self.each.get_mut(conn.account as usize) {
@@ -78,7 +77,7 @@ impl Accounts {
 }
 
 impl Connections {
-    /// Removes a connection and all that was counted for it.
+    /// Removes a connection and everything that was counted for it.
     pub(super) fn take_client(&mut self, slot: u32) -> Option<ClientConn> {
         let conn = self.clients.get_mut(slot as usize).and_then(Option::take)?;
         self.accounts.close(&conn);

@@ -4,11 +4,11 @@ use std::io;
 
 use narrows_wire::websocket;
 
-/// Bytes of the largest buffer that is kept for reuse.
+/// Maximum size of a buffer that is kept for reuse.
 const MAX_SPARE_BUFFER_BYTES: usize = 256 << 10;
 const MAX_SPARE_BUFFERS: usize = 32;
 
-/// Unused buffers. A peer without queued output holds none, so few are allocated.
+/// Unused buffers. A peer without queued output holds no buffer, so few are allocated.
 #[derive(Debug, Default)]
 pub(super) struct BufferPool {
     buffers: Vec<Vec<u8>>,
@@ -27,7 +27,6 @@ impl BufferPool {
     }
 }
 
-/// The framing of messages on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     /// One message per line.
@@ -36,7 +35,7 @@ pub(super) enum Framing {
     Frames,
 }
 
-/// Space for the header of a frame.
+/// Buffer for the header of a frame.
 pub(super) type HeaderBuffer = [u8; websocket::MAX_HEAD_BYTES];
 
 impl Framing {
@@ -50,28 +49,25 @@ impl Framing {
     }
 }
 
-/// Messages in the order of writing.
+/// Queued messages in the order of writing.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
-    /// Bytes that are already written.
+    /// Number of bytes at the beginning of `bytes` that are already written.
     head: usize,
-    /// Bytes at the beginning that continue a message whose beginning is no longer here.
+    /// Number of bytes at the beginning that continue a message whose first part is already removed.
     rest: usize,
     framing: Option<Framing>,
 }
 
-/// The result of [`Outbox::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flushed {
-    /// Bytes that were written.
     pub(super) written: usize,
-    /// `true` if the peer accepts no more for now.
+    /// `true` if the peer accepts no more bytes for now.
     pub(super) blocked: bool,
 }
 
 impl Outbox {
-    /// Returns the queued bytes.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.head
@@ -103,7 +99,7 @@ impl Outbox {
         }
     }
 
-    /// Appends the rest of a message to the empty queue; `begun` if its beginning is written already.
+    /// Appends the rest of a message to the empty queue. `begun`: its first part is already written.
     pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut BufferPool) {
         self.append(parts, spare);
         self.rest = if begun { self.bytes.len() } else { 0 };
@@ -160,7 +156,8 @@ impl Outbox {
 
     #[cold]
     fn take_out_written(&mut self) {
-        // The boundary is searched for only where it would be lost: line ends show it, and frames are walked in `boundary`.
+        // The boundary is searched for only if it would be lost. Line ends show it, and frames are walked in
+        // `boundary`.
         let head = self.head;
         self.rest = match self.framing {
             Some(framing) => self.boundary(framing, head) - head,
@@ -176,7 +173,8 @@ impl Outbox {
             self.bytes = spare.get();
         }
         if self.bytes.capacity() - self.bytes.len() < length {
-            // Written bytes are removed when that at least halves what would be moved into a larger buffer.
+            // Written bytes are removed if that at least halves the bytes that would be moved into a larger
+            // buffer.
             if self.head >= self.bytes.len() / 2 {
                 self.take_out_written();
             }
@@ -186,11 +184,11 @@ impl Outbox {
 
     /// Writes once.
     ///
-    /// A short write has filled the peer's buffer. The edge that reports room is still to come, so a second attempt would only
-    /// block.
+    /// A short write has filled the peer's buffer. The edge that reports room is still to come, so a second
+    /// attempt would only block.
     ///
     /// # Errors
-    /// If the peer is gone.
+    /// If the peer has disconnected.
     pub(super) fn flush(
         &mut self,
         spare: &mut BufferPool,
@@ -260,7 +258,8 @@ mod tests {
         assert_eq!(outbox.into_unsent(), b"bc\n");
     }
 
-    /// Pushes `count` numbers as messages, writes `taken` bytes, and then pushes a last message that replaces those not begun.
+    /// Pushes `count` numbers as messages and writes `taken` bytes. Then pushes a last message that replaces
+    /// those not begun.
     #[track_caller]
     fn check_last(framing: Framing, long: bool, count: usize, taken: usize) {
         let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
@@ -274,7 +273,7 @@ mod tests {
         let all = whole.into_unsent();
         let taken = taken.min(all.len() - 1);
         let mut seen = Vec::new();
-        // In two steps, with the written bytes removed in between.
+        // Done in two steps, with the written bytes removed in between.
         for part in [taken / 2, taken - taken / 2] {
             outbox
                 .flush(&mut spare, |bytes| {
@@ -328,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        /// All bytes come out in order, whatever is pushed and however little each write accepts.
+        /// Checks that all bytes come out in order, whatever is pushed and however little each write accepts.
         #[test]
         fn order_is_kept(steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), 0usize..700), 1..80)) {
             let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());

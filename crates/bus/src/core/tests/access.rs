@@ -16,7 +16,7 @@ fn files() -> McpServer {
     }
 }
 
-/// Opens a client; `is_owner` if it is the user of the bus on a unix socket or stdio.
+/// Opens a client. `is_owner`: it is the user of the bus, on a unix socket or stdio.
 fn open(bus: &mut TestBus, is_owner: bool) -> u32 {
     let identity = if is_owner { "uid:7" } else { ANYONE };
     let from = ClientInfo { is_owner, ..ClientInfo::new(0, identity) };
@@ -45,7 +45,6 @@ fn stdio() -> Value {
     json!({"name": "x", "command": "/bin/sh", "args": ["-c", "id"], "env": []})
 }
 
-/// Returns `true` if a worker got a line.
 fn reached(seen: &str) -> bool {
     seen.lines().any(|line| line.starts_with('w'))
 }
@@ -225,7 +224,7 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     bus.request(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "files"}]}));
     bus.answer(0, 2, &json!({"sessionId": "s"}));
     bus.seen();
-    // The changed settings do not concern the workers, so these stay.
+    // The changed settings do not concern the workers, so the workers stay.
     bus.core.reload(bus.now, &config(vec![listed("new")]), &mut bus.output);
     assert_eq!(bus.seen(), "");
     bus.kill_worker(0);
@@ -247,7 +246,7 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     assert!(seen.contains(REFUSED) && !seen.contains("\"command\""), "{seen}");
 }
 
-/// Two shared pools, `one` and `two`, and these listeners.
+/// Returns a bus with two shared pools, `one` and `two`, and these listeners.
 fn two_pools(listen: Vec<Listen>) -> TestBus {
     let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
     let config = Config { listen, ..config(vec![named("one"), named("two")]) };
@@ -297,7 +296,7 @@ fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
     check(listener(Some("two"), None), None, None, Ok(1));
     check(listener(Some("two"), None), None, Some("two"), Ok(1));
     check(listener(Some("two"), None), None, Some("one"), Err(()));
-    // The error is the same as for an existing pool.
+    // The error for a missing pool equals that for an existing one.
     check(listener(Some("two"), None), None, Some("three"), Err(()));
     check(listener(None, Some(&["two"])), None, None, Ok(1));
     check(listener(None, Some(&["two"])), None, Some("one"), Err(()));

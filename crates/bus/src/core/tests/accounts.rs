@@ -1,4 +1,5 @@
-//! What is kept of sessions and of questions is charged to their identity: the account is what is kept, and others have room.
+//! Memory accounts of identities: kept data of sessions and pending requests is charged exactly, and other
+//! identities have room.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use super::super::identity::Identity;
 use super::identities::authenticating;
 use super::*;
 
-/// A worker that all share, and a budget of which one identity has 64 KiB for what is kept with its sessions.
+/// Returns a bus with one worker that all identities share. One identity has 64 KiB for data kept with its
+/// sessions.
 fn bus(protocol: Protocol) -> TestBus {
     let mut settings = authenticating(vec![Pool { protocol, mix_identities: true, ..pool(Share::All) }]);
     settings.limits.memory = 1 << 20;
@@ -39,7 +41,8 @@ impl TestBus {
         self.seen().contains("\"result\"")
     }
 
-    /// What is kept of the sessions of an identity beside their names, and how long the names are, as it stands in the tables.
+    /// Returns the bytes kept for the sessions of an identity, computed from the tables: without the names,
+    /// and of the names.
     fn kept_of(&self, identity: Identity) -> (usize, usize) {
         let mut results = Vec::new();
         let (mut kept, mut names) = (0, 0);
@@ -84,7 +87,7 @@ fn tags_and_results_of_sessions_leave_room_for_params_and_for_others() {
     assert!(bus.tagged(two, "two", "tag", &json!({"models": "m"})));
     let (kept, _) = bus.check_account("token:two");
     assert!(kept > 0 && count(&bus, |session| *session.name == *"two" && session.tag.is_some()) == 1);
-    // Another tag is kept in place of the one before.
+    // The new tag replaces the one that was kept before.
     let ask = r#"{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{"sessionId":"two","prompt":[]},"sessionId":"a longer tag"}"#;
     bus.line(two, ask);
     assert_eq!(bus.check_account("token:two").0, kept + "a longer tag".len() - "tag".len());
@@ -133,7 +136,7 @@ fn long_names_of_sessions_are_bounded_for_each_identity() {
     bus.check_account("token:two");
 }
 
-/// What is held of the questions that clients have not answered.
+/// Returns the bytes held for requests that clients have not answered.
 fn questions(bus: &TestBus) -> usize {
     let asked = bus.core.clients.iter().flat_map(|(_, state)| state.asked.values());
     asked.map(|asked| 256 + 2 * asked.id.len()).sum()

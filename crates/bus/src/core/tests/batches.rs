@@ -110,7 +110,7 @@ fn the_rest_of_an_array_waits_before_lines_that_came_after_it() {
     bus.up(1);
     bus.answer(1, 1, &able());
     let seen = bus.seen();
-    // The request of the batch came first and has the id.
+    // The request of the batch came first, so it has the id.
     assert!(seen.contains(r#"w1 < {"jsonrpc":"2.0","id":2,"method":"session/new""#), "{seen}");
     assert!(
         !seen.contains("_x/custom")

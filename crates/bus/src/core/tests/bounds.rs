@@ -3,7 +3,7 @@
 use super::identities::authenticating;
 use super::*;
 
-/// Returns a shared worker with a memory limit of `memory`, and a quarter of that per identity.
+/// Returns a bus with one shared worker and a memory limit of `memory`. One identity may use a quarter of it.
 fn bus(memory: usize, protocol: Protocol) -> TestBus {
     let mut settings = authenticating(vec![Pool { mix_identities: true, protocol, ..pool(Share::All) }]);
     settings.limits.unfinished_input = memory;
@@ -17,7 +17,6 @@ fn bus(memory: usize, protocol: Protocol) -> TestBus {
     bus
 }
 
-/// Returns the bytes held in total.
 fn held(bus: &TestBus) -> usize {
     bus.core.memory.held(super::super::identity::Identity::ANYONE).0
 }
@@ -114,7 +113,7 @@ fn sessions_that_are_first_named_in_any_message_count_for_the_limits() {
     }
     let seen = bus.seen();
     assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (2, 3), "{seen}");
-    // This includes sessions that a response names, and two in one message.
+    // The limit also applies to sessions that a response names, and to two in one message.
     let other = bus.open_as("token:two");
     for number in 0..5 {
         bus.request(other, number, "x", &json!({}));
@@ -263,7 +262,7 @@ fn ids_of_servers_in_clients_are_bounded_and_counted() {
         bus.answer(0, id, &json!({"sessionId": format!("s{number}")}));
         bus.seen();
     }
-    // A sixteenth of the budget is for one identity: 1 MiB.
+    // One identity may use a sixteenth of the budget: 1 MiB.
     assert!((30..40).contains(&refused), "{refused}");
     let other = bus.open_as("token:two");
     bus.request(other, 1, "session/new", &json!({"cwd": "/", "mcpServers": [server("a".into())]}));

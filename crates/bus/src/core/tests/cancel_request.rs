@@ -1,4 +1,4 @@
-//! Requests that are cancelled at every stage, and messages that need not wait behind others.
+//! Requests that are cancelled at every stage, and messages that need not wait behind other messages.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn what_has_its_worker_waits_for_no_other() {
     let seen = bus.seen();
     assert!(seen.starts_with(r#"w0 < {"jsonrpc":"2.0","method":"session/cancel""#), "{seen}");
     assert!(seen.contains(r#""method":"session/set_mode""#), "{seen}");
-    // No message overtakes a batch, which may contain one for the same session.
+    // No message overtakes a batch, because the batch may contain a message for the same session.
     bus.line(
         client,
         r#"[{"jsonrpc":"2.0","id":4,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}]"#,
@@ -142,7 +142,7 @@ fn where_nothing_is_known_initialize_is_a_request_like_others() {
     let (one, other) = (bus.open(), bus.open());
     bus.request(one, 1, "initialize", &json!({}));
     bus.request(other, 1, "work", &json!({}));
-    // Methods of turns have no special meaning there either.
+    // Methods of turns have no special meaning in such a pool either.
     bus.request(other, 2, "session/prompt", &prompt("a"));
     bus.notify(other, "session/cancel", &json!({"sessionId": "a"}));
     bus.seen();
@@ -176,7 +176,7 @@ fn a_replacement_worker_gets_the_whole_initialize_exchange() {
     );
 }
 
-/// A client gives up on `id` in the way of LSP.
+/// Cancels `id` with the LSP method. Returns the output.
 fn lsp_cancel(bus: &mut TestBus, client: u32, id: &Value) -> String {
     bus.notify(client, "$/cancelRequest", &json!({"id": id}));
     bus.seen()

@@ -111,7 +111,7 @@ fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
     assert!(!seen.contains("session/list"), "{seen}");
 }
 
-/// Returns a worker that two identities share, with two sessions for each at most.
+/// Returns a bus with one worker that two identities share, each with at most two sessions.
 fn two_identities_at_one_worker() -> (TestBus, u32, u32) {
     let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
     config.limits.max_sessions_per_worker = 2;
@@ -132,7 +132,7 @@ fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
     assert!(seen.contains("-32012") && !seen.contains("Spawn"), "{seen}");
     new(&mut bus, two, 7);
     assert!(bus.seen().starts_with("w0 < "));
-    // After a close it may have another session.
+    // After a close, the identity may have another session.
     bus.request(one, 8, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
@@ -174,7 +174,7 @@ fn a_client_that_leaves_while_room_is_made_is_forgotten() {
     bus.seen();
     bus.answer(0, close, &json!({}));
     assert_eq!(bus.seen(), "");
-    // The same if the worker is lost meanwhile.
+    // The result is the same if the worker is lost meanwhile.
     bus.session(three, 0, "b");
     bus.disconnect(three);
     let four = bus.open();
@@ -319,7 +319,7 @@ fn workers_that_are_kept_for_one_identity_give_way_before_those_of_another() {
     bus.kill_worker(1);
     bus.up(1);
     assert!(bus.seen().contains("w1 < "));
-    // An identity at its limit gives up one of its own workers.
+    // An identity at its limit makes room by losing one of its own workers.
     bus.disconnect(three);
     let one = bus.open_as("token:one");
     bus.request(one, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -358,7 +358,7 @@ fn a_fork_counts_for_the_share_of_its_identity_at_a_worker() {
     bus.request(two, 8, "session/fork", &json!({"sessionId": "c", "cwd": "/"}));
     let seen = bus.seen();
     assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{seen}");
-    // A session of the same identity without a client is closed for it.
+    // To make room, a session of the same identity without a client is closed.
     let other = bus.open_as("token:one");
     bus.request(other, 1, "session/resume", &json!({"sessionId": "x"}));
     bus.disconnect(one);

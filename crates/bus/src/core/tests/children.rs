@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A shared pool whose `workers` workers speak version 2.
+/// Returns a bus with one shared pool whose `workers` workers speak version 2.
 fn scene_of(workers: u32, listen: Vec<Listen>) -> TestBus {
     let pool = Pool { instances: workers, protocol: Protocol::V2, mix_identities: true, ..pool(Share::All) };
     let mut bus = TestBus::new(&Config { listen, ..config(vec![pool]) });
@@ -68,7 +68,7 @@ w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}
 w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"kid"}}
 w0 < {"jsonrpc":"2.0","id":4,"method":"_x/look","params":{"sessionId":"grandkid"}}"#
     );
-    // Another connection of the same identity has the same rights to a child as to its parent.
+    // Another connection of the same identity has equal rights to a child and to its parent.
     bus.request(two, 8, "_x/look", &json!({"sessionId": "kid"}));
     assert!(bus.seen().contains("session_in_use"));
     assert_eq!(bus.strikes(), 0);
@@ -86,8 +86,8 @@ fn a_session_that_was_never_announced_is_a_protocol_violation() {
     assert!(!bus.seen().contains("c0 <"));
 }
 
-/// In version 1 a client must have declared that it shows children. An agent that announces them nevertheless does no harm to the
-/// other sessions of its worker.
+/// In version 1, a client must have declared that it shows children. If an agent announces them nevertheless,
+/// the other sessions of its worker are not affected.
 #[test]
 fn children_that_clients_do_not_show_are_dropped_and_not_held_against_the_worker() {
     let mut bus = TestBus::shared(1);
@@ -281,21 +281,24 @@ fn other_identities_do_not_see_children() {
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
-    assert!(!bus.seen().contains("Own {"), "a child is whose its session is");
+    assert!(
+        !bus.seen().contains("Own {"),
+        "a child has the owner of its session, without an entry of its own"
+    );
     for (id, method) in [(1, "session/load"), (2, "session/prompt"), (3, "_x/look"), (4, "session/close")] {
         bus.request(two, id, method, &json!({"sessionId": "kid", "cwd": "/"}));
         assert!(bus.seen().contains("-32002"), "{method}");
     }
     bus.notify(two, "session/cancel", &json!({"sessionId": "kid"}));
     assert_eq!(bus.seen(), "");
-    // The same after their parent is closed.
+    // The answers stay the same after their parent is closed.
     bus.request(one, 3, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
     bus.seen();
     bus.request(two, 9, "session/resume", &json!({"sessionId": "kid", "cwd": "/"}));
     assert!(bus.seen().contains("-32002"));
-    // It is forgotten with its session.
+    // A child is forgotten with its session.
     bus.request(one, 9, "session/resume", &json!({"sessionId": "kid", "cwd": "/"}));
     assert!(bus.seen().contains("-32002"));
 }

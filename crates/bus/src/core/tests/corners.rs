@@ -3,7 +3,7 @@
 use super::super::Stuck;
 use super::*;
 
-/// Two shared pools, `p` and `q`, with a worker each.
+/// Returns a configuration with two shared pools, `p` and `q`, with one worker each.
 fn two_pools() -> Config {
     let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
     config(vec![named("p"), named("q")])
@@ -17,7 +17,7 @@ fn unknowing(instances: u32) -> TestBus {
     bus
 }
 
-/// Returns a client with an exclusive worker, and with a session if wanted.
+/// Returns a client with an exclusive worker. With `session`, it also has a session.
 fn exclusive(share: Share, most: u32, session: bool) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![Pool { max_instances: most, ..pool(share) }]));
     bus.up(0);
@@ -151,7 +151,7 @@ fn a_reload_cuts_no_turn_short_and_no_session_off() {
         seen.starts_with("c0 < ") && seen.ends_with("Stop { worker: WorkerId(0), kill: false }"),
         "{seen}"
     );
-    // A session whose agent cannot restore it stays.
+    // A session that its agent cannot restore stays.
     let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
     bus.up(0);
     bus.answer(0, 1, &json!({"protocolVersion": 1}));

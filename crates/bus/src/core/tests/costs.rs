@@ -1,10 +1,9 @@
-//! Costs that one client can cause for all. The inputs are so large that work growing with their square does not end within the
-//! time of a test.
+//! Work that one client can cause for all. The inputs are so large that quadratic work would not end within
+//! the time of a test.
 
 use super::identities::authenticating;
 use super::*;
 
-/// Returns a shared worker with unlimited queues.
 fn bus() -> TestBus {
     let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.core.limits.queue_bytes = 1 << 30;
@@ -14,7 +13,6 @@ fn bus() -> TestBus {
     bus
 }
 
-/// Returns `session/new` with these servers.
 fn opening(id: usize, servers: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"session/new","params":{{"cwd":"/","mcpServers":[{servers}]}}}}"#
@@ -136,14 +134,14 @@ fn answers_of_arrays_that_are_not_complete_are_bounded_for_an_identity() {
             continue;
         }
         let last = last_id_in(&seen, 0);
-        // All responses but the last.
+        // All responses except the last.
         for number in last - 30..last {
             bus.answer(0, number, &json!({"text": "x".repeat(50_000)}));
         }
     }
     let held =
         bus.core.memory.held(bus.core.clients.get(bus.core.clients.key_at(one).unwrap()).unwrap().identity);
-    // The errors in place of further responses are kept too, and are short.
+    // The errors in place of further responses are kept too, but are short.
     assert!((500_000..=5 << 18).contains(&held.1), "{held:?}");
     bus.disconnect(one);
     // Requests that the worker has not answered stay in its table until it exits.
@@ -237,7 +235,7 @@ fn extension_methods_of_other_workers_may_be_long() {
     }
 }
 
-/// Clients with many requests that the worker does not answer.
+/// Returns clients with many requests that the worker does not answer.
 fn unanswered(bus: &mut TestBus) -> Vec<u32> {
     let clients: Vec<u32> = (0..20).map(|_| bus.open_as("token:one")).collect();
     for client in &clients {

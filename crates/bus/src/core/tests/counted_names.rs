@@ -1,7 +1,8 @@
-//! Random runs of agents that serve several identities and number everything: sessions, children and servers have the same names
-//! in each worker. No message of one identity may reach another.
+//! Random runs of agents that serve several identities and number everything. Sessions, children and servers
+//! have equal names in each worker. No message of one identity may reach another.
 //!
-//! `NARROWS_NAMES_SEED=17` runs one seed and prints all lines; `NARROWS_NAMES_SEEDS` sets how many seeds are run.
+//! `NARROWS_NAMES_SEED=17` runs one seed and prints all lines. `NARROWS_NAMES_SEEDS` sets the number of
+//! seeds.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ struct Agent {
 struct Client {
     identity: usize,
     sessions: Vec<String>,
-    /// Names that it asked to load or resume, by request id.
+    /// Names that the client asked to load or resume, by request id.
     opening: BTreeMap<u64, String>,
     next_id: u64,
     asked: Vec<u64>,
@@ -52,7 +53,7 @@ struct Run {
     settings: Config,
     random: Random,
     protocol: Protocol,
-    /// By worker slot.
+    /// The agents by worker slot.
     agents: BTreeMap<u32, Agent>,
     clients: BTreeMap<u32, Client>,
     reloads: usize,
@@ -85,7 +86,7 @@ impl Run {
         }
     }
 
-    /// Checks the core's output until there is none.
+    /// Checks the core's output until there is no more.
     fn settle(&mut self) {
         while !self.bus.output.seen.is_empty() {
             for line in std::mem::take(&mut self.bus.output.seen) {
@@ -153,7 +154,7 @@ impl Run {
         let servers = message.pointer("/params/mcpServers").and_then(Value::as_array);
         for (server, identity) in servers.into_iter().flatten().zip(identity.into_iter().cycle()) {
             let server = server["serverId"].as_str().unwrap();
-            // An id that no session has any more may belong to another client by now.
+            // An id that no session has any more may now belong to another client.
             let holder = self.bus.holder_of_server(slot, server);
             if holder.is_some_and(|holder| holder != identity) {
                 fault = Some(format!("{text} is with the server of {holder:?} at worker {slot}"));
@@ -193,7 +194,7 @@ impl Run {
                 agent.owners.insert(name.clone(), identity.unwrap());
                 Some(json!({"sessionId": name}))
             }
-            // Some sessions that it has not had since its start are on its disk.
+            // The agent also has some sessions on disk that it has not opened since its start.
             "session/load" | "session/resume" => (known || self.random.below(2) == 0).then(|| {
                 agent.owners.entry(name.unwrap().to_owned()).or_insert(identity.unwrap());
                 json!({})
@@ -335,7 +336,8 @@ impl TestBus {
     }
 }
 
-/// Clients encode their identity in the working directory, which the bus repeats when it restores a session.
+/// Returns the identity in a working directory. Clients encode it there, and the bus repeats the directory
+/// when it restores a session.
 fn identity_in(message: &Value) -> Option<usize> {
     message.pointer("/params/cwd").and_then(Value::as_str)?.strip_prefix("/of-")?.parse().ok()
 }

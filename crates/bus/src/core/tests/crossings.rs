@@ -1,8 +1,8 @@
-//! Names that one client chooses and that mean something of another client's.
+//! Names that one client chooses and that are names of another client's sessions or servers.
 
 use super::*;
 
-/// The client that is asked to connect chooses the name of the connection.
+/// The client that gets `mcp/connect` chooses the name of the connection.
 #[test]
 fn the_name_of_a_connection_is_no_id_of_a_server() {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
@@ -32,7 +32,8 @@ fn the_name_of_a_connection_is_no_id_of_a_server() {
     assert!(bus.seen().contains("-32602"));
 }
 
-/// Two identities at one worker, each with a session of two names at most: as clients know it, and as the worker does.
+/// Returns two identities in one worker. Each has a session with at most two names: one for clients, and one
+/// for the worker.
 fn two_at_one_worker() -> (TestBus, [u32; 2]) {
     let mut bus = identities_at_one_worker::mixed(2, Protocol::V2);
     let clients = ["alice", "bob"].map(|name| bus.open_as(&format!("token:{name}")));
@@ -45,7 +46,7 @@ fn two_at_one_worker() -> (TestBus, [u32; 2]) {
 fn an_extension_method_names_no_session_of_another_identity_by_any_key() {
     let (mut bus, [alice, bob]) = two_at_one_worker();
     bus.announces(1, "a", "kid");
-    // The worker calls it as that of another worker.
+    // Worker 1 names alice's session `b`, as worker 0 names bob's.
     bus.session(alice, 0, "other");
     bus.session(alice, 1, "b");
     let closed = json!({"sessionId": "other"});
@@ -81,7 +82,7 @@ fn an_extension_method_names_no_session_of_another_identity_by_any_key() {
     let escaped = r#"{"jsonrpc":"2.0","id":9,"method":"_x/y","params":{"t":"k\u0069d"}}"#;
     bus.line(bob, escaped);
     assert!(bus.seen().contains("-32602"));
-    // Its own sessions, what is no session, and what stands in methods of the protocol.
+    // Its own sessions, texts that name no session, and ids in methods of the protocol are accepted.
     bus.session(bob, 0, "mine");
     let again = json!({"sessionId": "b", "rootSessionId": "b"});
     for params in spelled("mine").into_iter().chain(spelled("free")).chain([again]) {

@@ -172,7 +172,7 @@ fn a_session_is_named_by_a_string() {
     "#);
 }
 
-/// An agent that reads sessions by other keys would reach those of other clients.
+/// An agent that reads sessions by other keys could reach sessions of other clients.
 #[test]
 fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
     let mut bus = TestBus::shared(1);
@@ -203,7 +203,7 @@ fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
         json!({"sessionId": ["a"]}),
     ] {
         check(params.clone(), false);
-        // Also not beside the client's own session.
+        // Other keys are refused even with the client's own session.
         let mut both = params;
         if both["sessionId"].is_null() {
             both["sessionId"] = json!("b");
@@ -259,7 +259,7 @@ fn workers_that_did_well_and_are_lost_together_are_one_loss() {
         bus.kill_worker(worker);
     }
     assert!(!bus.seen().contains("CircuitOpened"));
-    // Workers lost right after their start are a loop.
+    // Workers that are lost right after their start count as a restart loop.
     bus.advance(1.0);
     for _ in 0..4 {
         for worker in 0..8 {
@@ -275,7 +275,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
-    // Longer than a batch of a client may be.
+    // A batch of a worker may be longer than one of a client.
     bus.request(client, 1, "session/prompt", &prompt("a"));
     let id = bus.last_id(0);
     bus.seen();
@@ -366,7 +366,7 @@ fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_plac
         let seen = bus.seen();
         assert!(!seen.contains("w0 <"), "{method}: {seen}");
     }
-    // A name of the client's own session, or of none, is a tag.
+    // A name of the client's own session, or of no session, is a tag.
     bus.line(two, r#"{"jsonrpc":"2.0","id":3,"method":"session/prompt","sessionId":"b","params":{"sessionId":"b","prompt":[]}}"#);
     assert!(bus.seen().contains("w0 <"));
 }

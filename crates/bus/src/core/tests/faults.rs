@@ -30,7 +30,7 @@ fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     "#);
-    // The replay is not shown again.
+    // The client does not see the replay again.
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.update(1, "a", "history");
     bus.answer(1, 2, &json!({}));
@@ -224,7 +224,7 @@ fn a_worker_that_we_could_not_start_is_no_loss() {
             assert!(!seen.contains("CircuitOpened"), "{seen}");
         }
         assert_eq!(bus.core.status(bus.now).counters.lost, 0);
-        // It recovers without another event.
+        // The pool recovers without another event.
         bus.advance(5.0);
         bus.request(client, 20, "initialize", &json!({"protocolVersion": 1}));
         bus.up(0);
@@ -365,7 +365,7 @@ fn a_turn_that_is_cancelled_ends_with_or_without_its_worker() {
     bus.advance(29.9);
     assert_snapshot!(bus.seen(), @"");
     bus.advance(0.2);
-    // A late response is dropped and is no violation.
+    // A late response is dropped, and is no protocol violation.
     bus.answer(0, 4, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
@@ -514,7 +514,7 @@ fn one_message_beyond_the_limit_is_let_through_with_what_follows() {
 
 #[test]
 fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
-    // Agents that number their sessions, so that names are equal.
+    // The agents number their sessions, so the names are equal.
     for dead in [0, 1] {
         let mut bus = TestBus::shared(2);
         let (one, two) = (bus.open(), bus.open());

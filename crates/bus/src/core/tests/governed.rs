@@ -9,7 +9,7 @@ fn bus(share: Share) -> TestBus {
     scene_of(config(vec![pool(share)]))
 }
 
-/// The same with observable sessions.
+/// Returns a bus with observable sessions.
 fn watched(share: Share) -> TestBus {
     let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
     scene_of(Config { listen, ..config(vec![pool(share)]) })
@@ -172,7 +172,8 @@ fn a_lost_session_is_not_reachable_with_other_scopes() {
             let seen = bus.seen();
             assert!(seen.contains("session_in_use"), "{share:?} {method}: {seen}");
         }
-        // The client has the session restored and disconnects. No client with other scopes becomes its controller.
+        // The client has the session restored and disconnects. No client with other scopes becomes its
+        // controller.
         for worker in 0..8 {
             bus.up(worker);
         }
@@ -200,7 +201,7 @@ fn a_refused_client_changes_nothing_for_others() {
         let mut bus = bus(share);
         let (ada, worker) = claimed(&mut bus, "token:ada", None);
         bus.session(ada, worker, "one");
-        // The gate also answers an unknown client, which cannot do anything there.
+        // The gate also answers an unknown client, which cannot use any session there.
         let stranger = open(&mut bus, "token:mallory");
         bus.request(stranger, 1, "initialize", &json!({"protocolVersion": 1}));
         let seen = bus.seen();

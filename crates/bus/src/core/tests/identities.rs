@@ -44,8 +44,9 @@ impl TestBus {
         Some(client)
     }
 
-    /// Returns two identities in a pool with a worker for each, or one for both. The first one has `live-one`, and had `kept-one`
-    /// before a restart of the bus; the second one likewise.
+    /// Returns two identities in a pool with a worker for each, or one for both. The first one has the open
+    /// session `live-one`, and had `kept-one` before a restart of the bus. The second one has `live-two` and
+    /// had `kept-two`.
     fn two(share: Share, mix_identities: bool) -> (Self, [u32; 2]) {
         let pool = Pool { instances: 2, mix_identities, ..pool(share) };
         let mut bus = Self::new(&authenticating(vec![pool]));
@@ -251,7 +252,7 @@ fn sessions_of_clients_that_are_gone_are_for_their_identity_alone() {
     let again = bus.open_as("token:one");
     bus.request(again, 7, "session/load", &json!({"sessionId": "live-one"}));
     assert!(bus.seen().starts_with("w0 <"));
-    // Also after the bus has dropped the session, and after its worker was lost.
+    // The answer is also the same after the bus has dropped the session, and after its worker was lost.
     bus.disconnect(again);
     bus.advance(600.0);
     bus.seen();
@@ -341,7 +342,7 @@ fn a_name_of_another_identity_is_not_reused() {
         let id = bus.last_id(1);
         assert!(bus.seen().contains(r#""sessionId":"session-1","#));
         bus.answer(1, id, &json!({"stopReason": "end_turn"}));
-        // It stays the first identity's, also after the other client has disconnected.
+        // The session stays with the first identity, also after the other client has disconnected.
         bus.disconnect(second);
         bus.advance(600.0);
         let second = bus.open_as("token:two");
@@ -356,7 +357,8 @@ fn a_name_of_another_identity_is_not_reused() {
         assert!(bus.seen().starts_with("w0 <"));
         bus.fail(0, id, -32603);
         bus.seen();
-        // The other identity's session is not the first one's, although its agent uses the same name.
+        // The session of the other identity stays hidden from the first one, although its agent uses an equal
+        // name.
         bus.line(first, &load(1, "q", "session-1"));
         bus.line(first, &load(2, "q", "session-1").replace("/load", "/delete"));
         let seen = bus.seen();
@@ -365,7 +367,7 @@ fn a_name_of_another_identity_is_not_reused() {
         let id = bus.last_id(1);
         bus.answer(1, id, &json!({"sessions": [{"sessionId": "session-1", "cwd": "/"}]}));
         assert!(bus.seen().ends_with(r#""result":{"sessions":[]}}"#));
-        // Until the first identity gets the name there itself.
+        // The first identity gets the name in that pool only when it creates a session there.
         bus.line(first, r#"{"jsonrpc":"2.0","id":4,"method":"session/new","pool":"q","params":{"cwd":"/"}}"#);
         let id = bus.last_id(1);
         bus.answer(1, id, &json!({"sessionId": "session-1"}));

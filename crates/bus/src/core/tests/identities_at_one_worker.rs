@@ -1,5 +1,5 @@
-//! Agents that serve several identities and number their sessions: whichever names were used in a worker, no message of one
-//! identity reaches another.
+//! Agents that serve several identities and number their sessions. Whichever names were used in a worker, no
+//! message of one identity reaches another.
 
 use super::identities::authenticating;
 use super::*;
@@ -17,7 +17,7 @@ fn abilities(protocol: Protocol) -> Value {
     }
 }
 
-/// A pool whose workers serve all identities.
+/// Returns a bus with workers that serve all identities.
 pub(super) fn mixed(workers: u32, protocol: Protocol) -> TestBus {
     let mut bus = TestBus::new(&authenticating(vec![mixed_pool(workers, protocol)]));
     for worker in 0..workers {
@@ -28,7 +28,6 @@ pub(super) fn mixed(workers: u32, protocol: Protocol) -> TestBus {
     bus
 }
 
-/// Returns params with an MCP server in the client.
 fn files() -> Value {
     json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "files", "serverId": "files"}]})
 }
@@ -167,7 +166,7 @@ fn a_flood_of_closed_sessions_does_not_make_a_name_of_another_identity_unknown()
 fn a_request_for_an_unknown_session_reaches_no_client_where_identities_share_a_worker() {
     let mut bus = mixed(1, Protocol::V1);
     let mallory = bus.open_as("token:mallory");
-    // The worker has served no other identity, so only this client can be meant.
+    // The worker has served no other identity, so only this client can be the recipient.
     bus.request(mallory, 1, "session/new", &json!({"cwd": "/"}));
     let id = bus.last_id(0);
     bus.seen();
@@ -225,7 +224,7 @@ fn a_lost_session_is_not_restored_where_a_child_of_another_has_its_name() {
     bus.request(mallory, 1, "session/prompt", &prompt("s2"));
     let seen = bus.seen();
     assert!(!seen.contains("w0 < "), "{seen}");
-    // It is restored in the next worker, which has no such child.
+    // The session is restored in the next worker, which has no such child.
     bus.advance(5.0);
     bus.up(1);
     bus.answer(1, 1, &abilities(Protocol::V2));

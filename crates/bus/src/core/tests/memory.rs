@@ -1,4 +1,4 @@
-//! Memory held for clients: bounded in bytes, per identity and in total.
+//! Memory held for clients: limited in bytes, per identity and in total.
 
 use insta::assert_snapshot;
 
@@ -7,7 +7,7 @@ use super::*;
 
 const PART: usize = 100 << 10;
 
-/// Returns a shared worker with little memory: 1 MiB in total, a quarter of that per identity.
+/// Returns a bus with one shared worker and little memory: 1 MiB in total, a quarter of it per identity.
 fn bus() -> TestBus {
     let mut settings = authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
     settings.limits.queue_bytes = 1_000;
@@ -21,7 +21,7 @@ fn bus() -> TestBus {
 }
 
 impl TestBus {
-    /// Sends `count` long prompts, each from its own client. Returns how many reach the worker.
+    /// Sends `count` long prompts, each from its own client. Returns the number that reach the worker.
     fn prompts(&mut self, identity: &str, count: usize) -> usize {
         let mut reached = 0;
         for number in 0..count {
@@ -61,7 +61,7 @@ fn unanswered_requests_to_open_a_session_are_bounded_in_bytes() {
     let one = bus.open_as("token:one");
     for id in 0..20 {
         bus.request(one, id, "session/new", &json!({"cwd": "/", "_meta": {"narrows": "x".repeat(PART)}}));
-        // The worker reads and does not respond.
+        // The worker reads, but does not respond.
         bus.core.worker_drained(bus.now, WorkerId(0), &mut bus.output);
     }
     let seen = bus.seen();

@@ -1,4 +1,5 @@
-//! Agents that number their sessions in each worker: a name that sessions of two identities have had opens neither for the other.
+//! Agents that number their sessions in each worker: a name that sessions of two identities have had opens
+//! neither for the other.
 
 use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
@@ -13,12 +14,12 @@ fn entries(names: &[&str]) -> Value {
     json!({"sessions": entries})
 }
 
-/// Returns the workers that got a line.
 fn reached(seen: &str) -> Vec<u32> {
     (0..2).filter(|worker| seen.contains(&format!("w{worker} < "))).collect()
 }
 
-/// Returns a bus where alice has had session `1` at worker 0, which is open, and bob `1` at worker 1, which is closed.
+/// Returns a bus in which alice has an open session `1` in worker 0, and bob had a session `1` in worker 1
+/// that is closed.
 fn counted() -> (TestBus, u32, u32) {
     let mut bus = mixed(2, Protocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
@@ -236,7 +237,7 @@ fn a_lost_session_is_not_restored_while_a_worker_makes_one_for_another_identity(
         bus.answer(1, new, &json!({"sessionId": name}));
         bus.advance(0.0);
         let seen = bus.seen();
-        // It is restored now unless the new session has its name.
+        // The session is restored now, unless the new session has its name.
         assert_eq!(seen.contains(r#""method":"session/resume""#), name != "s1", "{seen}");
         assert_eq!(seen.contains(r#""id":1,"error":{"code":-32002"#), name == "s1", "{seen}");
     }

@@ -7,7 +7,6 @@ use super::*;
 const PERMISSION: &str = r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a","options":[]}}"#;
 const YES: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}"#;
 
-/// Returns a bus with a network listener and one shared worker.
 fn bus() -> TestBus {
     scene_with(Limits::default(), Share::All)
 }
@@ -139,7 +138,7 @@ fn a_cancelled_permission_request_is_withdrawn_once_from_an_observer() {
     );
     bus.worker_sends(0, PERMISSION);
     bus.seen();
-    // Some cancellations name the session too. Each client has another id of the request.
+    // Some cancellations also name the session. Each client knows the request by another id.
     bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"sessionId":"a","requestId":"p"}}"#,
@@ -155,7 +154,7 @@ fn a_cancelled_permission_request_is_withdrawn_once_from_an_observer() {
     w0 < {"jsonrpc":"2.0","id":"p","error":{"code":-32800,"message":"cancelled"}}
     c2 < {"jsonrpc":"2.0","id":1,"result":{"_meta":{"narrows":{"replay":{"complete":true}}}}}
     "#);
-    // A message about no known request is for all.
+    // A message that names no known request is sent to all clients.
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"_x","params":{"sessionId":"a","requestId":"p"}}"#);
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","method":"_x","params":{"sessionId":"a","requestId":"p"}}
@@ -219,7 +218,7 @@ fn a_turn_continues_while_an_observer_is_connected() {
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"still there"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     "#);
-    // After the last client has disconnected, the session is as usual.
+    // After the last client has disconnected, the session behaves like any other.
     bus.disconnect(two);
     bus.advance(0.1);
     assert!(bus.seen().contains("session/cancel"));
@@ -243,7 +242,7 @@ fn an_observer_that_goes_is_asked_nothing_and_costs_nothing() {
     bus.worker_sends(0, PERMISSION);
     bus.disconnect(two);
     bus.seen();
-    // A later client with the same number is no observer.
+    // A later client with the same number is not an observer.
     let next = bus.open();
     assert_eq!(next, two);
     bus.update(0, "a", "x");
@@ -379,7 +378,7 @@ fn an_incomplete_replay_leaves_no_state_behind() {
         bus.seen();
         (bus, one, two, id)
     };
-    // The requester disconnects: no client gets the rest, nor does a later client with the same number.
+    // The requester disconnects. No client gets the rest, not even a later client with the same number.
     let (mut bus, _, two, id) = start_replay(Share::All);
     bus.disconnect(two);
     bus.open();

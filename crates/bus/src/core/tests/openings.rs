@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns a worker with two pending requests for a session, from clients of different identities.
+/// Returns a bus with one worker and two pending requests for a session, from clients of different
+/// identities.
 fn two_openings() -> (TestBus, [u32; 2], [u64; 2]) {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.up(0);
@@ -17,7 +18,7 @@ fn two_openings() -> (TestBus, [u32; 2], [u64; 2]) {
 }
 
 impl TestBus {
-    /// Worker 0 sends a request in session `x`, which is not known yet.
+    /// Sends a request of worker 0 in session `x`, which is not known yet.
     fn asks_early(&mut self, id: &str, method: &str) {
         let params = json!({"sessionId": "x", "path": "/AGENTS.md", "options": []});
         self.worker_sends(
@@ -81,7 +82,7 @@ fn a_request_in_a_session_that_only_clients_that_are_gone_have_asked_for_is_answ
     bus.seen();
     bus.asks_early("f", "fs/read_text_file");
     assert!(bus.seen().starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800"#));
-    // With a second candidate the request must not reach the wrong client.
+    // With a second candidate, the request must not reach the wrong client.
     let other = bus.open_as("token:three");
     bus.request(other, 1, "session/new", &json!({"cwd": "/"}));
     bus.seen();

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 
 use super::*;
 
-/// Returns a pool without a known protocol, with one shared worker.
+/// Returns a bus with a pool without a known protocol, with one shared worker.
 fn bus() -> TestBus {
     let mut bus = TestBus::new(&config(vec![Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
     bus.up(0);
@@ -51,7 +51,7 @@ fn what_is_not_under_way_has_no_progress() {
     bus.request(one, 1, "tools/call", &call(&json!(5)));
     bus.request(two, 1, "tools/call", &json!({}));
     bus.seen();
-    // A request of another client without a token, an unknown one, and the client's own token.
+    // The number of a request without a token, unknown numbers, and the client's own token.
     for token in ["2", "3", "5", "\"1\"", "null", "1.0"] {
         bus.worker_sends(0, &progress(token));
     }
@@ -80,7 +80,7 @@ fn a_token_that_stands_there_twice_is_refused() {
     assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"duplicate progressToken","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}"#);
 }
 
-/// A request that a worker never read is sent to the next one with the client's token.
+/// When a request is sent to the next worker, its number replaces the client's token again.
 #[test]
 fn a_request_that_is_sent_again_has_another_number() {
     let mut bus = bus();

@@ -3,7 +3,6 @@
 use super::super::state::WorkerLifecycle;
 use super::*;
 
-/// Returns a pool of this name whose workers run `program`.
 fn named(name: &str, program: &str, share: Share) -> Pool {
     Pool { share, ..Pool::new(name, vec![program.into()]) }
 }
@@ -13,7 +12,6 @@ impl TestBus {
         self.core.reload(self.now, &config(pools), &mut self.output);
     }
 
-    /// Returns the name of a client's pool.
     fn pool_of(&self, client: u32) -> Option<&str> {
         let pool = self.core.clients.get(self.core.clients.key_at(client)?)?.pool?;
         Some(&self.core.pool_of(pool).settings.name)
@@ -22,7 +20,7 @@ impl TestBus {
 
 #[test]
 fn the_first_pool_of_the_file_serves_clients_that_name_none() {
-    /// `files` are loaded one after the other. Each lists pools with their programs.
+    /// Loads `files` one after the other. Each lists pools with their programs.
     #[track_caller]
     fn check(files: &[&str]) {
         for share in [Share::All, Share::Connection, Share::Session] {
@@ -53,7 +51,7 @@ fn the_first_pool_of_the_file_serves_clients_that_name_none() {
     check(&["a", "b", "a"]);
 }
 
-/// Returns a client of a pool `p` with a session `a` at worker 0.
+/// Returns a client of a pool `p` with a session `a` in worker 0.
 fn with_session(share: Share) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![named("p", "x", share)]));
     bus.up(0);
@@ -104,7 +102,7 @@ fn a_client_of_a_removed_pool_starts_again_with_initialize() {
             if share == Share::All {
                 assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":5,"result":"#), "{seen}");
             } else {
-                // Once, and without anything that was sent to removed workers.
+                // `initialize` is sent once, without anything that was sent to removed workers.
                 assert!(seen.contains(&format!(r#"w{worker} < {{"jsonrpc":"2.0","id":1,"#)), "{seen}");
                 assert_eq!(seen.matches("\"initialize\"").count(), 1, "{seen}");
                 assert!(!seen.contains("authenticate"), "{seen}");
@@ -180,8 +178,8 @@ fn a_pool_that_is_added_again_serves_its_former_clients() {
 
 #[test]
 fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
-    /// Checks which workers are stopped when `instances` and at most `most` are configured, while `up` of four workers run and
-    /// `claimed` of those are in use.
+    /// Checks which workers are stopped when `instances` and at most `most` are configured, while `up` of
+    /// four workers run and `claimed` of those are in use.
     #[track_caller]
     fn check(up: u32, claimed: u64, (instances, most): (u32, u32), stopped: &[u32]) {
         for share in [Share::Connection, Share::Session] {
@@ -271,7 +269,8 @@ fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
     }
 }
 
-/// Returns a shared pool of one worker with the capabilities of `answer`, and an initialized client with session `a`.
+/// Returns a bus with a shared pool of one worker with the capabilities of `answer`, and an initialized
+/// client with session `a`.
 fn shared_with_session(answer: &Value) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
     bus.up(0);
@@ -291,7 +290,7 @@ fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
         assert!(bus.seen().contains("Spawn { worker: WorkerId(1)"));
         bus.up(1);
         bus.seen();
-        // A former session and a new one.
+        // A session from before the reload, and a new one.
         bus.request(client, 1, "session/prompt", &prompt("a"));
         let seen = bus.seen();
         let initialize =
@@ -389,7 +388,7 @@ fn a_removed_shared_pool_ends_after_its_time_though_a_client_has_an_idle_session
     assert!(bus.seen().contains("-32002"));
 }
 
-/// With agents that can load sessions and agents that cannot.
+/// Checked with agents that can load sessions and with agents that cannot.
 #[test]
 fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
     for agent in [able(), json!({"protocolVersion": 1, "agentCapabilities": {}})] {
@@ -402,7 +401,7 @@ fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
         bus.advance(100.0);
         let seen = bus.seen();
         assert!(!seen.contains("Stop { worker: WorkerId(0)") && !seen.contains("-32010"), "{seen}");
-        // No other turn starts there.
+        // No other turn starts in that worker.
         bus.request(client, 2, "session/prompt", &prompt("idle"));
         let seen = bus.seen();
         assert!(seen.contains("-32002") && !seen.contains("w0 <"), "{seen}");

@@ -60,7 +60,7 @@ fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
         let seen = bus.seen();
         assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {seen}");
     }
-    // An exclusive agent has no sessions of other clients and answers itself.
+    // An exclusive agent has no sessions of other clients, so it answers itself.
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
     bus.up(0);
     let client = bus.open();
@@ -81,7 +81,7 @@ fn ids_of_any_kind_come_back_as_they_were_and_never_meet() {
     }
     bus.line(one, r#"{"jsonrpc":"2.0","id":null,"method":"session/prompt","params":{"sessionId":"a"}}"#);
     bus.seen();
-    // Answered in reverse order.
+    // The answers come in reverse order.
     for id in (4..=13).rev() {
         bus.worker_sends(
             0,
@@ -120,7 +120,7 @@ fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
     bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"mine"}}"#);
     bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"twice"}}"#);
     bus.answer(0, 3, &json!({"stopReason": "end_turn"}));
-    // A session of another client, and an unknown one.
+    // A session of another client and an unknown session get the same answer.
     bus.request(two, 2, "session/prompt", &prompt("a"));
     bus.request(two, 3, "session/prompt", &prompt("z"));
     assert_snapshot!(bus.seen(), @r#"
@@ -442,7 +442,7 @@ fn equal_ids_of_servers_in_two_clients_of_one_worker_do_not_meet() {
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files~2","requestId":"r"}}
     "#);
-    // The same ids again, and in another worker, which gets the client's own id with the session.
+    // The ids are used again, and in another worker, which gets the client's own id with the session.
     bus.request(two, 2, "session/new", &server);
     assert!(bus.seen().contains(r#""serverId":"files~2""#));
     bus.kill_worker(0);

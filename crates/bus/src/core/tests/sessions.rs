@@ -1,4 +1,5 @@
-//! Sessions that are lost, requested by several clients, named too early or too late, or known by another name.
+//! Sessions that are lost, requested by several clients, named too early or too late, or known by another
+//! name.
 
 use insta::assert_snapshot;
 
@@ -63,7 +64,7 @@ fn a_session_that_was_not_restored_in_time_is_tried_again() {
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     "#);
-    // It waits for a worker until the timeout.
+    // The request waits for a worker until the timeout.
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.advance(31.0);
     assert_snapshot!(bus.seen(), @r#"
@@ -106,7 +107,7 @@ fn messages_in_a_closed_session_reach_no_client() {
     bus.advance(301.0);
     bus.request(other, 1, "session/new", &json!({}));
     bus.seen();
-    // The client that waits for a session gets no request of another one, and the worker is not at fault.
+    // The client that waits for a session gets no request of another session, and the worker is not at fault.
     for id in ["p", "q", "r"] {
         let params = json!({"sessionId": "a"});
         let asked =
@@ -126,7 +127,7 @@ fn what_waited_for_a_worker_goes_only_where_it_still_may() {
     let (mut bus, one, other) = two_of_three();
     bus.request(other, 1, "session/new", &json!({}));
     bus.kill_worker(0);
-    // The new worker is being initialized. By then another client has a session of this name.
+    // The new worker is being initialized. Meanwhile another client gets a session of this name.
     bus.request(one, 2, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(1);
     bus.answer(1, id, &json!({"sessionId": "a"}));
@@ -147,7 +148,7 @@ fn a_session_is_not_reached_by_its_workers_name_for_it() {
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
     bus.seen();
-    // The name of the second session in its worker; clients know it as `a~2`.
+    // The name of the second session in its worker. Clients know it as `a~2`.
     bus.request(one, 2, "session/load", &json!({"sessionId": "a"}));
     bus.request(one, 3, "session/delete", &json!({"sessionId": "a"}));
     assert_snapshot!(bus.seen(), @r#"
@@ -169,9 +170,9 @@ fn what_is_asked_too_early_is_answered_as_it_was_asked() {
     bus.answer(0, 2, &json!({"sessionId": "a"}));
     bus.line(client, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
     bus.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-    // The client does not know the request that is cancelled by then.
+    // The client no longer knows the request that is cancelled.
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"p"}}"#);
-    // No session is being created that this could be about.
+    // No session is being created to which this could belong.
     bus.request(client, 3, "session/new", &json!({}));
     bus.worker_sends(0, &ask("r").to_string().replace("\"a\"", "\"b\""));
     bus.fail(0, 4, -32603);
@@ -216,7 +217,7 @@ fn a_client_with_several_workers_has_one_list() {
     w0 < {"jsonrpc":"2.0","id":5,"method":"session/delete","params":{"sessionId":"old"}}
     w2 < {"jsonrpc":"2.0","id":4,"method":"session/delete","params":{"sessionId":"old"}}
     "#);
-    // A client without a worker gets the list of the first one.
+    // A client without a worker gets the list of the first worker.
     bus.kill_worker(1);
     bus.request(other, 1, "session/list", &json!({}));
     bus.advance(1.0);
@@ -284,7 +285,7 @@ fn a_client_whose_resume_failed_with_its_worker_does_not_own_the_session() {
         bus.seen(),
         r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32002,"message":"session must be loaded or resumed first","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#
     );
-    // Another connection of the same identity can resume it.
+    // Another connection of the same identity can resume the session.
     bus.advance(1.0);
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -338,7 +339,7 @@ fn a_client_whose_resume_waited_in_vain_does_not_own_the_session() {
     bus.advance(1.0);
     bus.up(0);
     bus.answer(0, 1, &able());
-    // The session is being restored for the first client when that disconnects.
+    // The session is being restored for the first client when that client disconnects.
     bus.request(one, 7, "session/prompt", &prompt("a"));
     bus.disconnect(one);
     resume(&mut bus, two, 8, "a");
@@ -360,7 +361,7 @@ fn a_load_is_answered_also_if_its_worker_closes_its_input_and_the_session_is_ask
     let taken = bus.output.queued[&0].len() as u64;
     bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::InputClosed { taken }, &mut bus.output);
     bus.seen();
-    // The response decides whether the session exists. Until then it does not move.
+    // The response decides whether the session exists. Until then, the session does not move.
     resume(&mut bus, one, 8, "a");
     let seen = bus.seen();
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":8,"error":{"code":-32010"#), "{seen}");

@@ -1,10 +1,10 @@
-//! Effects that a client of one identity may have at a worker with sessions of others.
+//! Effects that a client of one identity may have on a worker with sessions of others.
 
 use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
 use super::*;
 
-/// Alice and bob with sessions `a` and `b` at one worker.
+/// Returns alice and bob with sessions `a` and `b` in one worker.
 fn two() -> (TestBus, u32, u32) {
     let mut bus = mixed(1, Protocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
@@ -86,8 +86,8 @@ fn a_cancellation_with_an_id_reaches_no_worker() {
     }
 }
 
-/// Returns a bus where alice's current pool differs from that of her session `mine` at worker 1, where bob has `victim`. Her
-/// request `q` is pending there.
+/// Returns a bus where alice's current pool differs from that of her session `mine`. That session and bob's
+/// `victim` are in worker 1, where alice's request `q` is pending.
 fn in_another_pool(own: Pool) -> (TestBus, u32) {
     let shared = Pool { name: "shared".into(), mix_identities: true, ..pool(Share::All) };
     let raw = own.protocol == Protocol::JsonRpc;
@@ -172,7 +172,8 @@ fn a_name_beside_one_of_a_session_that_speaks_acp_is_no_name_at_its_worker() {
     assert!(!seen.contains("w1 < "), "{seen}");
 }
 
-/// Returns alice and bob with a turn each at one worker, where alice has an MCP server, and the worker's id of alice's prompt.
+/// Returns alice and bob with a turn each in one worker, where alice has an MCP server, and the worker's id
+/// of alice's prompt.
 fn two_turns() -> (TestBus, u32, u64) {
     let mut bus = mixed(1, Protocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));

@@ -26,7 +26,6 @@ fn running(share: Share) -> (TestBus, u32) {
 }
 
 impl TestBus {
-    /// Sends a state update of worker 0.
     fn state(&mut self, state: &str) {
         let params = json!({"sessionId": "a", "update": {"sessionUpdate": "state_update", "state": state}});
         let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": params});
@@ -89,7 +88,8 @@ fn a_bus_that_stops_waits_for_a_turn_and_says_when_it_does_no_more() {
     }
 }
 
-/// Returns two identities at one worker, each with a turn, in sessions `a` and `b`, and the worker's ids of their prompts.
+/// Returns two identities in one worker, each with a turn, in sessions `a` and `b`, and the worker's ids of
+/// their prompts.
 fn two_turns() -> (TestBus, u32, [u64; 2]) {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.up(0);
