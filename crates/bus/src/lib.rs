@@ -1,7 +1,7 @@
 //! Pools of supervised agent processes, and a router between them and many clients.
 //!
-//! [`core`] decides and performs no I/O: lines and events enter, lines and [`core::Action`]s leave, and it has no clock, no socket
-//! and no task. [`driver`] performs the I/O and decides nothing. A [`Bus`] is both together.
+//! [`core`] decides and performs no I/O: lines and events enter, lines and [`core::Action`]s leave. It has no
+//! clock, no socket and no task. [`driver`] performs the I/O and decides nothing. A [`Bus`] is both together.
 
 pub mod admin;
 mod bus;

@@ -19,14 +19,14 @@ use crate::config::ListenAddr;
 
 pub(crate) use stdio::StdioStreams;
 
-/// Pending connections. The system has its own maximum.
+/// Maximum number of pending connections. The system has its own maximum.
 const LISTEN_BACKLOG: i32 = 4096;
-/// A dead peer is noticed after 15 + 3 × 10 seconds.
+/// TCP keepalive: a lost peer is detected after 15 + 3 × 10 seconds.
 const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(10), 3);
-/// The same for a peer that does not acknowledge data.
+/// Timeout for a peer that does not acknowledge data.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Others that open a socket in the same directory hold its lock for a moment only.
+/// Timeout for the lock on a directory. A process that opens a socket there holds the lock for a moment only.
 const DIRECTORY_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const DIRECTORY_LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -39,13 +39,12 @@ pub enum ListenError {
     /// The configuration is unsafe or incomplete.
     #[error("{0}")]
     Unsafe(String),
-    /// The host name does not resolve, or the address is not a socket.
+    /// The host name does not resolve, or the address is not that of a socket.
     #[error("{0:?} is not a valid address")]
     NoAddress(String),
-    /// Another process listens there.
+    /// Another process listens on the address.
     #[error("{0} is in use by another process")]
     InUse(String),
-    /// The path exists and is not a socket.
     #[error("{0:?} exists and is not a socket")]
     NotASocket(PathBuf),
     /// Another process does not release the lock on the directory of a socket.
@@ -56,12 +55,7 @@ pub enum ListenError {
     StdioTwice,
     /// A system call failed.
     #[error("cannot listen on {place}: {source}")]
-    Io {
-        /// The address.
-        place: String,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { place: String, source: io::Error },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,23 +64,22 @@ pub(crate) enum Family {
     Unix,
 }
 
-/// A listener for clients.
 #[derive(Debug)]
 pub(crate) enum BoundListener {
-    /// A listening socket.
     Socket(Listener),
-    /// Stdin and stdout, until they are taken.
+    /// Stdin and stdout. `None` once they are taken.
     Stdio(Option<StdioStreams>),
     /// An HTTP server that accepts the clients.
     Elsewhere,
 }
 
-/// A listening socket. The file of a unix socket is removed with it, if it is still the one that was created here.
+/// A listening socket. Dropping it removes the file of a unix socket, if that is still the file that was
+/// created here.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) family: Family,
-    /// The only user that is admitted over TCP; `None`: every user of this machine.
+    /// The only user that is admitted over TCP. `None`: every user of this machine.
     pub(crate) only: Option<u32>,
     file: Option<SocketFile>,
 }
@@ -99,7 +92,7 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Removes it, unless another file is there by now.
+    /// Removes the file, unless another file has replaced it.
     pub(crate) fn remove(&self) {
         if identity(&self.path) == Some(self.identity) {
             _ = std::fs::remove_file(&self.path);
@@ -118,10 +111,10 @@ impl BoundListener {
 }
 
 impl Listener {
-    /// Returns the socket, in non-blocking mode, for an accept loop elsewhere.
+    /// Returns the socket, in non-blocking mode, for another accept loop.
     ///
     /// # Errors
-    /// If there is no free descriptor.
+    /// If there is no free file descriptor.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
@@ -140,11 +133,11 @@ impl Drop for Listener {
     }
 }
 
-/// Binds the socket of a listener, for use without a bus. Also returns its address: a port 0 is replaced by the real one, and a
-/// path is absolute.
+/// Binds the socket of a listener, for use without a bus. Also returns its address, with the real port in
+/// place of port 0. A path is absolute.
 ///
 /// # Errors
-/// If that is not possible, unsafe, or the address is not a socket.
+/// If that is not possible, unsafe, or the address is not that of a socket.
 pub fn bind(address: &ListenAddr) -> Result<(Listener, ListenAddr), ListenError> {
     if *address == ListenAddr::Stdio {
         return Err(ListenError::NoAddress(address.to_string()));
@@ -157,7 +150,7 @@ pub fn bind(address: &ListenAddr) -> Result<(Listener, ListenAddr), ListenError>
     }
 }
 
-/// Opens a listener. Also returns its address: a port 0 is replaced by the real one, and a path is absolute.
+/// Opens a listener. Also returns its address, with the real port in place of port 0. A path is absolute.
 ///
 /// # Errors
 /// If that is not possible or unsafe.
@@ -177,7 +170,8 @@ pub(crate) fn open(
         }
         ListenAddr::Unix(path) => {
             let listener = unix(path)?;
-            // The returned path must be usable from other directories; the bound one is as short as configured.
+            // The returned path must be usable from other directories. The bound path is as short as
+            // configured.
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             Ok((BoundListener::Socket(listener), ListenAddr::Unix(whole)))
         }
@@ -208,8 +202,8 @@ fn tcp(host: &str, stall_timeout: Duration) -> Result<(Listener, SocketAddr), Li
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
-        // Accepted sockets inherit all of these options. Lines are gathered before they are written, so Nagle's algorithm would
-        // only add delay.
+        // Accepted sockets inherit all of these options. Lines are gathered before they are written, so
+        // Nagle's algorithm would only add delay.
         sockopt::set_tcp_nodelay(&fd, true)?;
         sockopt::set_socket_keepalive(&fd, true)?;
         sockopt::set_tcp_keepidle(&fd, TCP_KEEPALIVE.0)?;
@@ -231,7 +225,7 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     let place = format!("unix:{}", path.display());
     let failed = failed(&place);
     let parent = parent_of(path).map_err(&failed)?;
-    // Locked, or the second of two that start at once would remove the first one's socket.
+    // Locked, because the second of two processes that start at once would remove the socket of the first.
     let alone = std::fs::File::open(&parent).map_err(&failed)?;
     lock_directory(&alone, &parent, DIRECTORY_LOCK_TIMEOUT)?;
     remove_stale(path, &place)?;
@@ -240,7 +234,7 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener { fd, family: Family::Unix, only: None, file })
 }
 
-/// Locks a directory. Every user who may read it may hold the lock, so the wait is bounded.
+/// Locks a directory. Every user who may read it may hold the lock, so the wait has a timeout.
 fn lock_directory(file: &std::fs::File, directory: &Path, timeout: Duration) -> Result<(), ListenError> {
     let deadline = Instant::now() + timeout;
     loop {
@@ -255,13 +249,13 @@ fn lock_directory(file: &std::fs::File, directory: &Path, timeout: Duration) -> 
     }
 }
 
-/// Returns the identity of the file at `path`.
+/// Returns the device and inode of the file at `path`.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }
 
-/// Removes a socket that a dead process left behind. One that is in use is an error.
+/// Removes a socket that a dead process left behind. Fails if the socket is in use.
 fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -275,7 +269,7 @@ fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
     }
 }
 
-/// Returns the directory of `path`, and creates it for this user only if it is missing.
+/// Returns the directory of `path`. If it is missing, creates it for this user only.
 fn parent_of(path: &Path) -> io::Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.exists() {
@@ -284,16 +278,19 @@ fn parent_of(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.to_owned())
 }
 
-/// Binds a socket at `path` that only its owner can connect to from the first moment. An existing file stays.
+/// Binds a socket at `path` that only its owner can connect to, from the first moment. Fails if the file
+/// exists.
 fn bind_private(path: &Path, parent: &Path) -> io::Result<OwnedFd> {
-    // Bound in a private directory and then linked, it never exists at `path` with another mode.
+    // The socket is bound in a private directory and then linked. So it never exists at `path` with another
+    // mode.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     let private = parent.join(format!(".narrows-bus-{}-{next}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&private)?;
     let bind = || {
         let inner = private.join("s");
-        // Through a descriptor: the path in the private directory could be too long for a socket address.
+        // Bound through a descriptor, because the path in the private directory could be too long for a
+        // socket address.
         let directory = std::fs::File::open(&private)?;
         let name = format!("/proc/self/fd/{}/s", directory.as_raw_fd());
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -318,7 +315,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        // The first finds a stale socket, and the others find the first.
+        // The first thread finds a stale socket, and the others find that of the first.
         let made: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| unix(&path))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -409,7 +406,7 @@ mod tests {
         let path = up.join(dir.path().strip_prefix("/").unwrap()).join("s");
         let (entry, address) = open(&ListenAddr::Unix(path.clone()), Duration::ZERO).unwrap();
         assert_eq!(address, ListenAddr::Unix(here.join(&path)));
-        // A caller that does not wait for the listener's end removes it earlier.
+        // A caller that does not wait for the listener's end removes the file earlier.
         let file = entry.file().cloned().unwrap();
         file.remove();
         assert!(!path.exists());

@@ -1,4 +1,4 @@
-//! Limits how often one kind of event is logged, so that a peer that may not connect cannot fill the log.
+//! Limits how often one kind of event is logged, so that a refused peer cannot fill the log.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ pub(crate) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Counts an event. If a line is due, returns the number of events since the last one, this one included.
+    /// Counts an event. If a log line is due, returns the number of events since the last line, including
+    /// this one.
     pub(crate) fn count(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         let is_due = self.logged.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL);

@@ -1,7 +1,7 @@
 //! The owners of sessions on disk. A separate thread writes them, so that a slow disk delays no message.
 //!
-//! An entry is acknowledged once it is synced, and a client learns of its session after that. A session whose entry is lost, because a
-//! disk is full or broken, has no owner: no client sees it after a restart.
+//! An entry is acknowledged once it is synced, and a client learns of its session only then. If a full or
+//! broken disk loses the entry of a session, the session has no owner: no client sees it after a restart.
 
 mod file;
 
@@ -19,38 +19,41 @@ use crate::core::OwnedName;
 pub(crate) use file::File;
 pub use file::OwnersError;
 
-/// Entries sent to the writer. Further ones wait in the event loop, which holds their clients.
+/// Maximum number of entries sent to the writer. Further ones wait in the event loop, which holds their
+/// clients.
 const MAX_PENDING_ENTRIES: usize = 1024;
-/// Entries per write.
+/// Maximum number of entries per write.
 const MAX_BATCH_ENTRIES: usize = 4096;
-/// Part of its entries that an identity loses when there are too many, the least recently used ones.
+/// The fraction of its entries that an identity loses when there are too many, least recently used ones
+/// first.
 const FORGOTTEN_DIVISOR: usize = 16;
-/// Entries that may wait in the event loop before new sessions are refused.
+/// Maximum number of entries that wait in the event loop. Beyond it, new sessions are refused.
 const MAX_WAITING: usize = 16_384;
-/// Interval of removing expired entries from an idle index.
+/// Interval of removing expired entries while no entries arrive.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 /// Pause after a failed write.
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// A change to the owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerEntry {
-    /// The owner of a session. Repeated for a known session, it records that the session is in use.
-    Own { session: OwnedName, identity: Arc<str> },
-    /// A session was deleted.
-    Disown { session: OwnedName },
+    /// The owner of a session. Repeated for a known session to record that it is in use.
+    Own {
+        session: OwnedName,
+        identity: Arc<str>,
+    },
+    Disown {
+        session: OwnedName,
+    },
 }
 
-/// An event of the writer.
 #[derive(Debug)]
 pub(crate) enum OwnerStoreEvent {
-    /// All entries up to this number are on disk, or will not be.
+    /// All entries up to this number are on disk, or will never be.
     Kept(u64),
     /// The owners of these sessions were removed.
     Forgotten(Vec<OwnedName>),
 }
 
-/// The owner of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owned {
     pub(crate) identity: Arc<str>,
@@ -58,7 +61,7 @@ pub(crate) struct Owned {
     pub(crate) used: u64,
 }
 
-/// The event loop's side of the writer, which never blocks.
+/// The event loop's handle to the writer thread. It never blocks.
 #[derive(Debug)]
 pub(crate) struct OwnerWriter {
     sender: SyncSender<(u64, OwnerEntry)>,
@@ -67,7 +70,7 @@ pub(crate) struct OwnerWriter {
 }
 
 impl OwnerWriter {
-    /// Writes an entry under a number, which is larger than all before.
+    /// Writes an entry under a number, which must be larger than all numbers before.
     pub(crate) fn put(&mut self, number: u64, entry: OwnerEntry) {
         self.waiting.push_back((number, entry));
         self.send();
@@ -78,7 +81,7 @@ impl OwnerWriter {
         self.waiting.len() > MAX_WAITING
     }
 
-    /// Returns the events since the last call; `None` if the writer has ended.
+    /// Returns the events since the last call. Returns `None` if the writer has ended.
     pub(crate) fn take_events(&mut self) -> Option<Vec<OwnerStoreEvent>> {
         let mut all = Vec::new();
         loop {
@@ -145,20 +148,20 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWr
 pub(crate) struct Index {
     file: File,
     known: HashMap<OwnedName, Owned>,
-    /// Bytes of the entries in `known`, of all and of each identity.
+    /// Bytes of the entries in `known`: in total, and of each identity.
     bytes: usize,
     bytes_of: HashMap<Arc<str>, usize>,
-    /// Bytes that they may have, of all and of one identity.
+    /// Maximum number of bytes of the entries: in total, and of one identity.
     limits: (usize, usize),
     expiry: Duration,
-    /// Sessions whose entry in the file is outdated.
+    /// Sessions whose entry in the file is missing or outdated.
     missing: BTreeSet<OwnedName>,
-    /// The time of the last failed write.
+    /// The time of the last failed write. `None` if nothing is missing in the file.
     behind: Option<std::time::Instant>,
 }
 
 impl Index {
-    /// Reads the file and passes each owner to `learn`. Expired entries are left out, and those that are too many.
+    /// Reads the file and passes each owner to `learn`, except expired entries and those over the limits.
     pub(crate) fn open(
         path: &std::path::Path,
         limits: &Limits,
@@ -224,7 +227,8 @@ impl Index {
         }
     }
 
-    /// Returns how long to wait for an entry. After a failed write the next attempt needs none.
+    /// Returns the time to wait for an entry. After a failed write, the next attempt is made without a new
+    /// entry.
     fn next_write_delay(&self) -> Duration {
         self.behind.map_or(SWEEP_INTERVAL, |since| WRITE_RETRY_DELAY.saturating_sub(since.elapsed()))
     }
@@ -261,7 +265,7 @@ impl Index {
         }
     }
 
-    /// Writes the missing entries, or as many as the disk has room for.
+    /// Writes the missing entries, or as many as fit on the disk.
     fn catch_up(&mut self) {
         let was_behind = self.behind.is_some();
         let mut count = self.missing.len();
@@ -276,7 +280,7 @@ impl Index {
                         self.missing.pop_first();
                     }
                 }
-                // There may be room for fewer.
+                // There may be room for fewer entries.
                 Err(_) if count > 1 => count /= 2,
                 // Unless the disk is full, the file may be damaged.
                 Err(error) if is_full(&error) || self.rewrite().is_err() => return self.fall_behind(&error),
@@ -299,7 +303,7 @@ impl Index {
         }
     }
 
-    /// Replaces the file by one with all known owners, for which the disk needs extra room.
+    /// Replaces the file by one with all known owners. This needs extra room on the disk.
     fn rewrite(&mut self) -> std::io::Result<()> {
         self.file.rewrite(&self.known)?;
         self.missing.clear();
@@ -313,18 +317,19 @@ impl Index {
         self.behind = Some(std::time::Instant::now());
     }
 
-    /// Removes the entries that were not used for too long.
+    /// Removes the entries that were not used for `owner_expiry`.
     fn expire(&mut self, now: u64) -> Vec<OwnedName> {
         let since = now.saturating_sub(self.expiry.as_secs());
         self.remove(|owned| owned.used < since)
     }
 
-    /// Removes the least recently used entries of each identity that has more than its share, and of the identity with the most while
-    /// there are too many, so that no identity loses a session because another one has more.
+    /// Removes the least recently used entries of each identity that has more than its share. While there are
+    /// too many entries in total, removes entries of the identity that has the most. So no identity loses a
+    /// session because another one has more.
     fn shrink(&mut self) -> Vec<OwnedName> {
         let (most, most_of_one) = self.limits;
         let mut forgotten = Vec::new();
-        // Identities of which nothing can be removed.
+        // Identities of which no entry can be removed.
         let mut spared: HashSet<Arc<str>> = HashSet::new();
         loop {
             let others = self.bytes_of.iter().filter(|(identity, _)| !spared.contains(*identity));
@@ -346,7 +351,7 @@ impl Index {
         forgotten
     }
 
-    /// Removes some entries of an identity, the least recently used ones.
+    /// Removes some entries of an identity, least recently used ones first.
     fn remove_oldest(&mut self, identity: &Arc<str>) -> Vec<OwnedName> {
         let own = self.known.iter().filter(|(_, owned)| owned.identity == *identity);
         let mut own: Vec<(u64, &OwnedName)> = own
@@ -366,8 +371,9 @@ impl Index {
         oldest
     }
 
-    /// Returns `true` if an entry has to stay. The agents' name for a session may be the clients' name for another identity's session. If
-    /// only the agents' name were forgotten, the owner of the other session could open this one.
+    /// Returns `true` if an entry has to stay. The agents' name for a session may be the clients' name for
+    /// another identity's session. If only the agents' name were forgotten, the owner of the other session
+    /// could open this one.
     fn guards(&self, session: &OwnedName, owned: &Owned, is_removed: impl Fn(&Owned) -> bool) -> bool {
         let plain = session.pool.as_ref().and_then(|_| self.known.get(&OwnedName::from(&*session.name)));
         plain.is_some_and(|plain| plain.identity != owned.identity && !is_removed(plain))
@@ -403,7 +409,6 @@ fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
-/// Returns the seconds since the epoch.
 fn seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

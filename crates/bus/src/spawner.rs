@@ -23,53 +23,52 @@ use tokio::time::timeout;
 use crate::config::Pool;
 use crate::driver;
 
-/// Orders sent to the thread. Further ones wait in the event loop, which bounds the number of workers.
+/// Maximum number of orders sent to the thread. Further ones wait in the event loop, which limits the number
+/// of workers.
 const MAX_PENDING_ORDERS: usize = 256;
-/// Processes that are started concurrently.
+/// Maximum number of processes that are started concurrently.
 const MAX_CONCURRENT_STARTS: usize = 8;
-/// Bytes of a worker's stderr that are kept, and how much of that is quoted.
+/// Number of bytes of a worker's stderr that are kept, and the part of them that is quoted.
 const STDERR_TAIL_BYTES: usize = 16 << 10;
 const MAX_QUOTED_LINES: usize = 5;
 const MAX_QUOTED_CHARS: usize = 1000;
 /// Time to wait for the end of stderr before a worker's exit is reported.
 const LAST_STDERR_TIMEOUT: Duration = Duration::from_millis(300);
-/// For processes that outlive their worker: normally the guardian ends them earlier.
+/// Steps for processes that outlive their worker. The guardian normally ends them earlier.
 const LEFTOVER_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_secs(4), term_grace: Duration::from_secs(1) };
-/// Time for a guardian to kill its tree before the bus does.
+/// Timeout for a guardian to kill its tree. Afterwards the bus does it.
 const GUARDIAN_KILL_TIMEOUT: Duration = Duration::from_secs(3);
 const IMMEDIATE_LADDER: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// An order of the event loop. A serial identifies one worker; its slot may be reused.
+/// A command of the event loop. A serial identifies one worker, because its slot may be reused.
 #[derive(Debug)]
 pub(crate) enum Order {
     Spawn { slot: u32, serial: u64, pool: String, spec: Box<Spec> },
     Stop { serial: u64, kill: bool },
 }
 
-/// An event of a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
-    /// It runs. The descriptors are the bus's ends of its pipes, in non-blocking mode.
+    /// The worker runs. The descriptors are the bus's ends of its pipes, in non-blocking mode.
     Up { slot: u32, serial: u64, pid: u32, stdin: OwnedFd, stdout: OwnedFd },
-    /// It has exited or did not start. This is its last event.
+    /// The worker has exited or did not start. This is its last event.
     Gone { slot: u32, serial: u64, how: Ended },
 }
 
-/// The exit of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// The class of its exit, or why it did not start.
+    /// The class of the exit, or the reason why the worker did not start.
     pub(crate) reason: String,
-    /// The end of its stderr, escaped, on one line.
+    /// The last stderr lines, escaped, on one line.
     pub(crate) stderr: String,
-    /// It was killed because it used too much memory.
+    /// `true` if the worker was killed because it used too much memory.
     pub(crate) oom: bool,
-    /// It did not start because the bus lacks a resource.
+    /// `true` if the worker did not start because the bus lacks a resource.
     pub(crate) ours: bool,
 }
 
-/// The event loop's side of the orders, which never blocks.
+/// The event loop's handle to the spawner thread. It never blocks.
 #[derive(Debug)]
 pub(crate) struct Orders {
     sender: Sender<Order>,
@@ -77,7 +76,6 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Queues an order.
     pub(crate) fn queue(&mut self, order: Order) {
         self.waiting.push_back(order);
     }
@@ -108,15 +106,15 @@ pub(crate) struct WorkerEventSender {
 
 impl WorkerEventSender {
     fn send(&self, event: WorkerEvent) {
-        // The loop reads events whatever else it does, so this blocks briefly at most. It fails when the loop has ended, and then
-        // the orders have ended too.
+        // The loop always reads events, so this blocks only briefly. It fails when the loop has ended, and
+        // then the channel of orders is closed too.
         if self.events.send(event).is_ok() {
             _ = self.waker.wake();
         }
     }
 }
 
-/// Starts the thread. It ends when the orders have ended and every process has exited.
+/// Starts the thread. It ends when the channel of orders is closed and every process has exited.
 ///
 /// # Errors
 /// If the thread or its runtime cannot be created.
@@ -141,7 +139,7 @@ async fn run(mut orders: Receiver<Order>, event_sender: WorkerEventSender) {
             order = orders.recv() => match order {
                 None => break,
                 Some(Order::Spawn { slot, serial, pool, spec }) => {
-                    // At most one stop and one kill; further orders change nothing.
+                    // At most one stop and one kill. Further orders change nothing.
                     let (stop, stops) = channel(2);
                     workers.insert(serial, stop);
                     tasks.spawn(run_worker(slot, serial, pool, *spec, stops, event_sender.clone()));
@@ -163,7 +161,6 @@ async fn run(mut orders: Receiver<Order>, event_sender: WorkerEventSender) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Runs one worker from its start to the end of its process tree.
 async fn run_worker(
     slot: u32,
     serial: u64,
@@ -233,7 +230,7 @@ async fn follow(stderr_log: &mut Option<StderrLog>) {
     }
 }
 
-/// Takes the pipes out of a child, for a loop without tokio.
+/// Takes the pipes out of a child, for an event loop without tokio.
 fn take_pipes(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
     let fail = |error: io::Error| format!("cannot use its pipes: {error}");
     let stdin = child.take_stdin().ok_or("it has no stdin")?.into_nonblocking_fd().map_err(fail)?;
@@ -262,7 +259,7 @@ fn with_causes(error: &SpawnError) -> String {
     text
 }
 
-/// Returns the process specification of `pool`, with the variables of `environment` that it selects.
+/// Returns the process specification of `pool`, with the variables of `environment` that the pool selects.
 pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     let allowed = match pool.whole_env {
         true => AllowList::new(["*"]),

@@ -9,18 +9,17 @@ use super::{About, Driver, PollToken, Router};
 /// Entries about session owners that are not on disk, and the clients that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct OwnerBarrier {
-    /// `true` if owners are recorded.
     pub(super) on: bool,
     /// The number of the last entry.
     pub(super) last: u64,
     /// Entries that were not sent to the writer yet.
     pub(super) entries: Vec<(u64, OwnerEntry)>,
-    /// Waiting clients, each with the entry it waits for.
+    /// Waiting clients, each with the number of the entry for which it waits.
     pub(super) clients: Vec<(u64, u32)>,
 }
 
 impl Connections {
-    /// Queues an entry about a session owner, and holds a client's output until it is on disk.
+    /// Queues an entry about a session owner, and holds a client's output until the entry is on disk.
     pub(super) fn add_entry(&mut self, entry: OwnerEntry, client: Option<ClientId>) {
         if !self.barrier.on {
             return;
@@ -42,7 +41,7 @@ impl Connections {
             std::mem::take(&mut self.barrier.clients).into_iter().partition(|(entry, _)| *entry <= number);
         self.barrier.clients = held;
         for (entry, slot) in free {
-            // A client that waits for a later entry, or another client in its slot, keeps waiting.
+            // A client that waits for a later entry keeps waiting, and so does another client in its slot.
             let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
             if conn.outflow.held == Some(entry) {
                 conn.outflow.held = None;
@@ -56,7 +55,6 @@ impl Connections {
 }
 
 impl<B: Router> Driver<B> {
-    /// Sends the queued entries to the writer.
     #[inline]
     pub(super) fn send_entries(&mut self) {
         if self.conns.barrier.entries.is_empty() {
@@ -70,7 +68,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Handles the events of the writer.
     pub(super) fn handle_owner_events(&mut self) {
         let Some(events) = self.owner_writer.as_mut().map(OwnerWriter::take_events) else { return };
         let Some(events) = events else {

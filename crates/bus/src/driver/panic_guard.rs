@@ -1,4 +1,5 @@
-//! Contains panics of the router: a panic costs the peer that caused it its connection, and other peers nothing.
+//! Contains panics of the router: the peer that caused a panic is disconnected, and other peers are not
+//! affected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::core::{Action, CoreOutput, Time, WorkerId};
 use super::connections::Connections;
 use super::{Driver, Router};
 
-/// Pause of the router's timers after a panic: the same timer may be next.
+/// Pause of the router's timers after a panic, because the next timer may be the one that caused it.
 const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The peer that an event is about.
@@ -23,7 +24,7 @@ pub(super) enum About {
 }
 
 impl<B: Router> Driver<B> {
-    /// Calls the router; `None` if it panicked.
+    /// Calls the router. Returns `None` if it panicked.
     #[inline]
     pub(super) fn call_router<R>(
         &mut self,
@@ -65,7 +66,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Returns the time of the router's next timer.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Time> {
         let deadline = catch_unwind(AssertUnwindSafe(|| self.router.deadline())).unwrap_or_default()?;

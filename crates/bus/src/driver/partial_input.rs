@@ -1,4 +1,5 @@
-//! Limits of incomplete messages, for all clients together and for each identity. Over the limit the longest is dropped.
+//! Limits of incomplete messages, for all clients together and for each identity. Over the limit, the longest
+//! is dropped.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use crate::core::{ClientId, Time, unfinished_error};
 use super::websocket::ClientDecoder;
 use super::{About, Driver, Router};
 
-/// The fraction of the memory budget for incomplete messages, and for queues, once memory is short.
+/// While memory is short, incomplete messages may use this fraction of the memory budget, and so may queues.
 const PRESSURE_DIVISOR: u64 = 8;
 
 impl ClientDecoder {
@@ -31,7 +32,7 @@ impl<B: Router> Driver<B> {
         let Some(Some(conn)) = self.conns.clients.get_mut(slot as usize) else { return };
         let bytes =
             decoder.partial() + conn.first_line.as_ref().map_or(0, |first_line| first_line.read.len());
-        // Usually both are zero.
+        // Both are usually zero.
         if bytes != conn.unfinished {
             self.conns.accounts.hold(conn, bytes, now);
             let account = conn.account;
@@ -68,8 +69,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Disconnects slow readers until at most `most` bytes are queued: of the identity with the most queued bytes, the client
-    /// with the longest queue first.
+    /// Disconnects slow readers until at most `most` bytes are queued. The identity with the most queued
+    /// bytes comes first, and of its clients the one with the longest queue.
     fn cut_outboxes(&mut self, most: usize) {
         let mut each: Vec<(u32, usize, u32)> = (0..)
             .zip(&self.conns.clients)
@@ -96,7 +97,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Drops the longest incomplete messages, of one identity or of all, until there is some room below `most`.
+    /// Drops the longest incomplete messages, of one identity or of all, until there is some room below
+    /// `most`.
     fn drop_longest_input(&mut self, now: Time, account: Option<u32>, most: usize) {
         let mut each: Vec<(usize, u32)> = (0..)
             .zip(&self.conns.clients)
@@ -105,7 +107,7 @@ impl<B: Router> Driver<B> {
             .map(|(slot, conn)| (conn.unfinished, slot))
             .collect();
         each.sort_unstable();
-        // With just enough room, the next read would search all of them again.
+        // With just enough room, the next read would have to search all messages again.
         let most = most - most / 8;
         while let Some((_, slot)) = each.pop() {
             let accounts = &self.conns.accounts;
@@ -134,7 +136,7 @@ impl<B: Router> Driver<B> {
             }
             _ => {
                 self.conns.disconnect(slot, &unfinished_error());
-                // Its further input is discarded, whatever the decoder.
+                // Its further input is discarded, whatever its decoder expects.
                 let lines = self.lines();
                 if let Some(decoder) = self.client_decoders.get_mut(slot as usize) {
                     *decoder = lines;

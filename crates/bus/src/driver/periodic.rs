@@ -13,7 +13,7 @@ const WORKER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const STOPPED_CHECK_DELAY: Duration = Duration::from_secs(1);
 /// Timeout of a worker that reads nothing from its full pipe.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Pause of accepting without free descriptors, unless one is closed earlier.
+/// Pause of accepting without free file descriptors, unless one is closed earlier.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// Interval of memory checks, if there is a budget.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,17 +22,16 @@ const QUEUED_DIVISOR: usize = 32;
 /// Interval of releasing free heap memory while the budget is nearly used up.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// State of the checks.
 #[derive(Debug, Default)]
 pub(super) struct PeriodicChecks {
-    /// No connection is accepted before this time.
+    /// No connection is accepted before this time. `None`: accepting is not paused.
     accept_after: Option<Time>,
-    /// There were no free descriptors.
+    /// `true` while there are no free file descriptors.
     short_of_descriptors: bool,
     short_of_memory: bool,
-    /// The whole budget is used, not only the part for clients without an identity.
+    /// `true` if the whole budget is used, not only the part for clients without an identity.
     out_of_memory: bool,
-    /// The owners of sessions are written more slowly than they arrive.
+    /// `true` if the owners of sessions arrive faster than they are written.
     owners_behind: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
@@ -42,12 +41,12 @@ pub(super) struct PeriodicChecks {
 }
 
 impl PeriodicChecks {
-    /// Returns `true` if no connections are accepted at the moment.
+    /// Returns `true` while no connections are accepted.
     pub(super) fn is_accept_paused(&self) -> bool {
         self.accept_after.is_some()
     }
 
-    /// Returns `true` if the memory budget is used up for a client.
+    /// Returns `true` if the memory budget for a client is used up.
     pub(super) fn is_short_of_memory(&self, is_anonymous: bool) -> bool {
         self.out_of_memory || self.short_of_memory && is_anonymous
     }
@@ -59,7 +58,6 @@ impl PeriodicChecks {
 }
 
 impl<B: Router> Driver<B> {
-    /// Starts the regular checks that are needed.
     pub(super) fn start_checks(&mut self, now: Time) {
         if self.limits.memory > 0 && self.checks.memory_at.is_none() {
             self.checks.memory_at = Some(now);
@@ -96,8 +94,8 @@ impl<B: Router> Driver<B> {
         if let Some(at) = self.checks.framed_at {
             self.check_by(at);
         }
-        // Clients that are being closed are checked at every write. No event reports a little room again, so a write is
-        // attempted.
+        // Clients that are being closed are checked at every write. No event reports that there is a little
+        // room again, so a write is attempted.
         for slot in self.conns.closing.clone() {
             self.conns.unblock_client(slot);
         }
@@ -106,7 +104,7 @@ impl<B: Router> Driver<B> {
     /// Schedules the checks of queues that do not drain.
     pub(super) fn watch_queues(&mut self) {
         let now = self.conns.now;
-        // Progress can only become later, so this checks once too often at worst.
+        // Progress can only become later, so at worst this checks once too often.
         if !self.conns.full.is_empty() {
             self.check_by(now + self.limits.stall_timeout);
         }
@@ -116,7 +114,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Disconnects clients whose full queue makes no progress, unless the caller bounds that.
+    /// Disconnects clients whose full queue makes no progress, unless the caller or pings limit that time.
     fn check_readers(&mut self, now: Time) {
         let timeout = self.limits.stall_timeout;
         for slot in std::mem::take(&mut self.conns.full) {
@@ -124,7 +122,7 @@ impl<B: Router> Driver<B> {
             let until = conn.outflow.progress + timeout;
             if conn.outflow.blocked && until <= now {
                 tracing::warn!(client = slot, "closing stalled client");
-                // The client gets the reason if it reads again after all.
+                // The client gets the reason if it starts to read again.
                 let words = "client read nothing for too long";
                 self.conns.disconnect(slot, &RpcError::new(Code::Backpressure, words));
                 self.conns.skip_to_reason(slot);
@@ -154,8 +152,8 @@ impl<B: Router> Driver<B> {
             let pid = conn.pid;
             let until = conn.outflow.progress + DRAIN_TIMEOUT;
             let is_blocked = conn.outflow.blocked && conn.stdin.is_some();
-            // A worker that is paused for a client may wait for its output to drain before it reads, so the timeout does not
-            // apply. For one that is paused because it does not read, it does.
+            // A worker that is paused for a client may wait for its output to drain before it reads, so the
+            // timeout does not apply. It does apply to a worker that is paused because it does not read.
             if is_blocked && !self.is_held_up(slot) {
                 if until > now {
                     self.check_by(until);
@@ -177,7 +175,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Reports a stopped worker at the second check: debuggers and freezers stop a process for a moment.
+    /// Reports a stopped worker at the second check, because debuggers and freezers stop a process for a
+    /// moment.
     fn check_stopped(&mut self, now: Time, slot: u32, pid: u32, regular: bool) {
         let since = self.conns.worker(slot).and_then(|conn| conn.stopped_since);
         let due = since.map_or(regular, |since| now >= since + STOPPED_CHECK_DELAY);
@@ -211,8 +210,8 @@ impl<B: Router> Driver<B> {
         });
     }
 
-    /// Returns `true` if so much was queued for clients that memory has to be checked early: within a second, many workers can
-    /// send more than the whole budget.
+    /// Returns `true` if so much was queued for clients that memory has to be checked early. Within a second,
+    /// many workers can send more than the whole budget.
     pub(super) fn has_queued_much(&self) -> bool {
         let budget = usize::try_from(self.limits.memory).unwrap_or(usize::MAX);
         self.checks.memory_at.is_some() && budget > 0 && self.conns.queued > budget / QUEUED_DIVISOR
@@ -227,7 +226,8 @@ impl<B: Router> Driver<B> {
         let budget = self.limits.memory;
         let nearly_all = budget / 10 * 9;
         let mut used = resident().filter(|_| budget > 0);
-        // Free heap memory still counts as resident. Without the release, a bus would refuse clients long after a burst.
+        // Free heap memory still counts as resident. Without the release, a bus would refuse clients long
+        // after a burst.
         if used.is_some_and(|used| used >= nearly_all) && now >= self.checks.release_after {
             narrows_process::release_heap();
             self.checks.release_after = now + RELEASE_INTERVAL;
@@ -249,7 +249,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Pauses accepting while there are no free descriptors.
+    /// Pauses accepting while there are no free file descriptors.
     pub(super) fn pause_accepting(&mut self, now: Time) {
         self.checks.accept_after = Some(now + ACCEPT_RETRY_DELAY);
         self.check_by(now + ACCEPT_RETRY_DELAY);
@@ -260,7 +260,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Handles that a connection was accepted.
+    /// Handles that a connection was accepted, so that the shortage of file descriptors is over.
     pub(super) fn end_fd_shortage(&mut self) {
         if self.checks.short_of_descriptors {
             tracing::info!("file descriptors available, accepting connections");
@@ -269,7 +269,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Resumes accepting after a descriptor was closed.
+    /// Resumes accepting after a file descriptor was closed.
     pub(super) fn resume_accepting(&mut self, now: Time) {
         if self.checks.is_accept_paused() {
             self.checks.accept_after = Some(now);
@@ -313,7 +313,7 @@ fn is_stopped(pid: u32) -> bool {
     state_of(pid) == Some(b'T')
 }
 
-/// Returns `true` if a process has exited, reaped or not.
+/// Returns `true` if a process has exited, whether it was reaped or not.
 pub(super) fn is_dead(pid: u32) -> bool {
     matches!(state_of(pid), None | Some(b'Z' | b'X'))
 }
@@ -322,7 +322,8 @@ fn state_of(pid: u32) -> Option<u8> {
     state(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Returns the state in a line of `/proc/PID/stat`. The name before it can contain anything, also brackets.
+/// Returns the process state in a line of `/proc/PID/stat`. The process name before it can contain any
+/// character, also brackets.
 fn state(stat: &[u8]) -> Option<u8> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(name_end + 2).copied()

@@ -1,21 +1,18 @@
-//! The source of an event, as a token of the poll.
+//! Tokens of the poll, which identify the source of an event.
 
 use mio::Token;
 
 /// The source of an event, or the destination of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollToken {
-    /// Another thread has sent something.
+    /// Another thread has sent something to the event loop.
     Waker,
-    /// A listening socket.
     Listener(u32),
     /// A client, or the input of a client with two descriptors.
     Client(u32),
     /// The output of a client with two descriptors.
     ClientOutput(u32),
-    /// A worker's stdin.
     Stdin(u32),
-    /// A worker's stdout.
     Stdout(u32),
 }
 
@@ -34,7 +31,7 @@ impl PollToken {
 
     #[inline]
     pub(super) fn from_token(token: Token) -> Self {
-        // A slot is a u32, and 3 bits fit beside it.
+        // A slot has 32 bits, and the 3 bits of the kind fit below it.
         let slot = (token.0 >> 3) as u32;
         match token.0 & 7 {
             1 => Self::Listener(slot),

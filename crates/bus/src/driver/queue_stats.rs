@@ -9,13 +9,13 @@ use super::connections::Connections;
 /// Bytes that wait to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Queues {
-    /// To all clients.
+    /// Bytes for all clients.
     pub clients: u64,
-    /// To the client with the longest queue.
+    /// Bytes for the client with the longest queue.
     pub longest: u64,
     /// Number of clients with a full queue.
     pub full: usize,
-    /// To each worker with a queue, by its number.
+    /// Bytes for each worker with a queue, by its number.
     pub workers: BTreeMap<u32, u64>,
 }
 

@@ -7,19 +7,20 @@ use crate::core::{
     ClientId, ClientInfo, Core, CoreOutput, OwnedName, PoolId, Status, Stuck, Time, WorkerExit, WorkerId,
 };
 
-/// Decides where lines go. The methods are those of [`Core`], with the same meaning.
+/// Decides where lines go. The methods have the same meaning as those of [`Core`].
 pub trait Router: Send + 'static {
     /// The state that [`Router::status`] reports.
     type Status: Send + 'static;
 
-    /// Starts the workers that are to be ready.
+    /// Starts the workers that are to be kept ready.
     fn start(&mut self, now: Time, out: &mut impl CoreOutput);
     /// Admits a client. Returns `None` if a limit is reached.
     fn client_open(&mut self, now: Time, from: ClientInfo<'_>, out: &mut impl CoreOutput)
     -> Option<ClientId>;
     /// Counts a connection that was refused because its user may not connect.
     fn count_refused_user(&mut self) {}
-    /// Handles a line of a client, which was not scanned: a router that only copies need not scan it.
+    /// Handles a line from a client. The line is not scanned, because a router that only copies need not scan
+    /// it.
     fn client_line(&mut self, now: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput);
     /// Refuses an incomplete message that begins with `head`, because too much incomplete input is buffered.
     fn refuse_unfinished(&mut self, now: Time, client: ClientId, head: &[u8], out: &mut impl CoreOutput) {
@@ -29,13 +30,13 @@ pub trait Router: Send + 'static {
     fn client_eof(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
     /// Removes a client whose connection is closed.
     fn client_gone(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
-    /// Handles that a queue that was full has room again.
+    /// Handles that the queue of a client, which was full, has room again.
     fn client_drained(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
     /// Handles the start of a worker's process.
     fn worker_up(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut impl CoreOutput);
-    /// Handles a line of a worker.
+    /// Handles a line from a worker.
     fn worker_line(&mut self, now: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput);
-    /// Handles that a queue that was full has room again.
+    /// Handles that the queue of a worker, which was full, has room again.
     fn worker_drained(&mut self, now: Time, worker: WorkerId, out: &mut impl CoreOutput);
     /// Handles a worker that can no longer be used.
     fn worker_stuck(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut impl CoreOutput);
@@ -49,7 +50,7 @@ pub trait Router: Send + 'static {
     fn drain(&mut self, now: Time, out: &mut impl CoreOutput);
     /// Applies another configuration.
     fn reload(&mut self, now: Time, config: &Config, out: &mut impl CoreOutput);
-    /// Sets whether memory or descriptors are short.
+    /// Sets whether memory or file descriptors are short.
     fn set_pressure(&mut self, on: bool);
     /// Sets whether memory is short for clients without an identity.
     fn set_anonymous_pressure(&mut self, _on: bool) {}
@@ -77,7 +78,6 @@ pub trait Router: Send + 'static {
     }
 }
 
-/// Scans a line.
 #[inline]
 fn view(line: LineRef<'_>) -> View<'_> {
     match line {

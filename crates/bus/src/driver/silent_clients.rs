@@ -1,4 +1,5 @@
-//! Connections that have sent no whole message yet: each has a deadline, and the oldest are closed to make room for new ones.
+//! Connections that have sent no complete message yet. Each has a deadline, and the oldest are closed to make
+//! room for new ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,15 +13,15 @@ use super::clients::refuse;
 use super::connections::ClientConn;
 use super::{Driver, Router};
 
-/// Factor of the deadline while most slots are free, and on a unix socket, which only users of this machine reach: a client may
-/// connect before it has anything to send.
+/// Factor of the deadline while most slots are free, and on a unix socket. A client may connect before it has
+/// anything to send, and only users of this machine can connect to a unix socket.
 const RELAXED_TIMEOUT_FACTOR: u32 = 30;
-/// Connections closed at once when descriptors are short.
+/// Maximum number of connections closed at once when file descriptors are short.
 const MAX_EVICTED_CLIENTS: usize = 16;
 /// `retryAfterMs` while memory is short.
 const MEMORY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Connections without a message, oldest first. Some may have sent one since, or be gone.
+/// Connections without a message, oldest first. Some may have sent one since, or have been closed.
 #[derive(Debug, Default)]
 pub(super) struct Silent {
     tcp: VecDeque<Waiting>,
@@ -43,14 +44,15 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Returns `true` if more than half of the connections without an identity, or of the descriptors, are in use.
+    /// Returns `true` if more than half of the file descriptors, or of the connections without an identity,
+    /// are in use.
     fn is_crowded(&self) -> bool {
         let accounts = &self.conns.accounts;
         accounts.anonymous() > self.limits.max_anonymous_connections / 2
             || accounts.descriptors > self.descriptors / 2
     }
 
-    /// Starts the deadline of a new connection.
+    /// Sets the deadline of a new connection.
     pub(super) fn await_first(&mut self, now: Time, slot: u32, family: Family) {
         self.silent.count += 1;
         let number = self.silent.count;
@@ -107,12 +109,12 @@ impl<B: Router> Driver<B> {
         false
     }
 
-    /// Closes several of them, because descriptors are short.
+    /// Closes several of the oldest connections without a message, because file descriptors are short.
     pub(super) fn evict_several(&mut self, now: Time) -> bool {
         (0..MAX_EVICTED_CLIENTS).filter(|_| self.evict_silent(now)).count() > 0
     }
 
-    /// Returns the error if there is no room for a connection even after silent ones are closed.
+    /// Returns the error if there is no room for a connection, even after silent connections were closed.
     pub(super) fn no_room(
         &mut self,
         now: Time,

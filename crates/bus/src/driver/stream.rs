@@ -1,4 +1,4 @@
-//! A descriptor with non-blocking reads and writes.
+//! A file descriptor with non-blocking reads and writes.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -71,21 +71,21 @@ impl Stream {
         self.fd
     }
 
-    /// Signals the end of output, if that is possible without closing.
+    /// Signals the end of output, if that is possible without closing the descriptor.
     pub(crate) fn shut(&self) {
         if self.socket {
             _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         }
     }
 
-    /// Returns the bytes in a pipe that its reader has not read.
+    /// Returns the number of bytes in a pipe that its reader has not read.
     pub(crate) fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
     }
 
     /// Enlarges a pipe so that one read can fill the buffer.
     pub(crate) fn widen(&self, bytes: usize) {
-        // It may not be permitted, and is only faster.
+        // This may not be permitted, and only makes reading faster.
         _ = rustix::pipe::fcntl_setpipe_size(self.fd.as_fd(), bytes);
     }
 
@@ -97,8 +97,8 @@ impl Stream {
         registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), token, interest)
     }
 
-    /// Required before closing: another holder of the same open file, even a fork that has not called exec yet, would keep it
-    /// registered.
+    /// Required before closing. Another holder of the same open file would keep it registered, even a fork
+    /// that has not called exec yet.
     pub(crate) fn deregister(&self, registry: &Registry) {
         _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
     }

@@ -16,13 +16,13 @@ use super::flow::{Intake, Outflow};
 use super::stream::Stream;
 use super::{About, Driver, Router};
 
-/// The close code when the bus closes.
+/// The close code when the bus closes the connection.
 const GOING_AWAY_CODE: u16 = 1001;
 /// The close code of a refused connection.
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
-/// Pings without an answer before a client counts as gone.
+/// Number of pings without an answer after which a client is considered lost.
 const MAX_UNANSWERED_PINGS: u8 = 2;
-/// The fraction of the idle timeout between two checks.
+/// The idle timeout divided by the interval of checks.
 const IDLE_CHECK_DIVISOR: u32 = 30;
 /// Maximum queue length at which pings are answered at once.
 const MAX_PONG_BACKLOG_BYTES: usize = 64 << 10;
@@ -34,7 +34,6 @@ pub(super) enum ClientDecoder {
     Frames(Decoder),
 }
 
-/// State of a client's WebSocket.
 #[derive(Debug)]
 pub(super) struct WebSocketState {
     /// The number in its [`WebSocketHandle`](super::WebSocketHandle).
@@ -42,9 +41,9 @@ pub(super) struct WebSocketState {
     idle: Duration,
     /// The time of its last activity or of the last ping.
     since: Time,
-    /// Pings since its last activity.
+    /// Number of pings since its last activity.
     pings: u8,
-    /// A close frame is queued or written.
+    /// `true` if a close frame is queued or written.
     closed: bool,
     /// The payload of the last ping that is not answered yet.
     pong: Option<Box<[u8]>>,
@@ -52,7 +51,6 @@ pub(super) struct WebSocketState {
     ended: oneshot::Sender<Option<Violation>>,
 }
 
-/// The result of an activity check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
     Recent,
@@ -70,7 +68,7 @@ impl WebSocketState {
         Self { number, idle, since: now, pings: 0, closed: false, pong: None, fault: None, ended }
     }
 
-    /// Notifies the [`WebSocketHandle`](super::WebSocketHandle) that the client is gone.
+    /// Notifies the [`WebSocketHandle`](super::WebSocketHandle) that the client has disconnected.
     pub(super) fn notify_closed(self) {
         // The handle may have been dropped.
         _ = self.ended.send(self.fault);
@@ -83,7 +81,7 @@ impl WebSocketState {
 
     /// Checks for activity. Called every thirtieth of the idle timeout.
     fn check_activity(&mut self, now: Time, intake: &Intake, flow: &Outflow) -> Activity {
-        // Reading is paused by the bus, so answers are not read.
+        // The bus has paused reading, so answers to pings are not read.
         if intake.paused {
             self.record_activity(now);
         }
@@ -109,7 +107,6 @@ impl WebSocketState {
 }
 
 impl Connections {
-    /// Queues control frames.
     fn put_frames(&mut self, slot: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         write(&mut bytes);
@@ -174,7 +171,7 @@ impl<B: Router> Driver<B> {
         let from = from.client_info();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, false);
         conn.websocket = Some(Box::new(websocket));
-        // Pings also show whether it reads.
+        // Pings also show whether the client reads.
         conn.has_own_timeout = true;
         let Some(slot) = self.admit_conn(now, from, conn, ClientDecoder::Frames(decoder)) else { return };
         self.checks.schedule_websocket_check(now + idle / IDLE_CHECK_DIVISOR);
@@ -232,7 +229,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Pings idle WebSockets, and drops those that do not answer.
+    /// Pings idle WebSockets, and disconnects those that do not answer.
     pub(super) fn check_framed(&mut self, now: Time) -> Option<Time> {
         let mut next: Option<Time> = None;
         for slot in 0..u32::try_from(self.conns.clients.len()).unwrap_or(u32::MAX) {
@@ -346,7 +343,7 @@ mod tests {
         assert_eq!(watch(&mut websocket, &flow, 100, 120), []);
         flow.progress = second(138);
         assert_eq!(watch(&mut websocket, &flow, 138, 150), []);
-        // A client that reads nothing counts as gone, whatever it sends.
+        // A client that reads nothing is considered lost, even if it sends messages.
         websocket.record_activity(second(182));
         assert_eq!(watch(&mut websocket, &flow, 182, 190), [(183_500, Activity::Lost)]);
     }

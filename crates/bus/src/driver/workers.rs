@@ -17,14 +17,13 @@ use super::{About, Driver, LoopError, PollToken, READ_BYTES, Router};
 
 /// Timeout for the rest of the output of a worker that has exited.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time between the end of a pipe and the report of the process's exit.
+/// Maximum time between the end of a pipe and the report of the process's exit.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of workers up to which pipes are enlarged: the pipe memory of a user is limited, and when it is used up, new pipes hold
-/// next to nothing.
+/// Number of workers up to which pipes are enlarged. The pipe memory of a user is limited. When it is used
+/// up, new pipes hold very little.
 const MAX_WIDE_PIPES: usize = 32;
 
 impl<B: Router> Driver<B> {
-    /// Performs the deferred actions.
     pub(super) fn perform_actions(&mut self, now: Time) {
         while !self.conns.actions.is_empty() {
             for action in std::mem::take(&mut self.conns.actions) {
@@ -81,7 +80,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Handles the events of the spawner.
     pub(super) fn handle_worker_events(&mut self, now: Time) {
         while let Ok(event) = self.events.try_recv() {
             match event {
@@ -130,7 +128,7 @@ impl<B: Router> Driver<B> {
         });
     }
 
-    /// Handles the exit of a process, or that it did not start.
+    /// Handles that a process has exited or could not be started.
     fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: Ended) {
         let Some(conn) = self.conns.worker(slot).filter(|conn| conn.serial == serial) else {
             return;
@@ -139,7 +137,7 @@ impl<B: Router> Driver<B> {
         if conn.stdout.is_none() || conn.intake.ended {
             return self.finish_worker(now, slot);
         }
-        // Its last output is delivered even if it is paused: a pipe holds little.
+        // Its last output is delivered even if the worker is paused, because a pipe holds little.
         conn.intake.paused = false;
         conn.intake.readable = true;
         conn.intake.hung_up = true;
@@ -223,7 +221,6 @@ impl<B: Router> Driver<B> {
         self.check_by(now + EXIT_REPORT_TIMEOUT);
     }
 
-    /// Handles that a worker has closed its stdin.
     pub(super) fn stdin_closed(&mut self, slot: u32) {
         let now = self.conns.now;
         let Some(conn) = self.conns.worker(slot) else { return };
@@ -233,7 +230,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Reports a worker with closed pipes to the core if it has not exited. Returns the time of the next check.
+    /// Reports a worker with closed pipes to the core if it has not exited. Returns the time of the next
+    /// check.
     pub(super) fn check_pipes(&mut self, now: Time, slot: u32) -> Option<Time> {
         let conn = self.conns.worker(slot)?;
         if let Some(ending) = &conn.ending {
@@ -256,10 +254,10 @@ impl<B: Router> Driver<B> {
             return Some(since + EXIT_REPORT_TIMEOUT);
         }
         if is_dead(conn.pid) {
-            // The spawner is about to report it, with the reason.
+            // The spawner is about to report the exit, with the reason.
             return Some(now + EXIT_REPORT_TIMEOUT);
         }
-        // Reported once, and not for a worker that is being stopped.
+        // The worker is reported once, and not at all if it is being stopped.
         let is_reported = std::mem::replace(&mut conn.stopping, true);
         if !is_reported {
             self.call_router(About::Worker(slot), |router, conns| {

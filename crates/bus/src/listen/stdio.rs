@@ -1,4 +1,4 @@
-//! The process's stdin and stdout as a client, taken away from all other code.
+//! The process's stdin and stdout as a client, made inaccessible to all other code.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,14 +18,14 @@ const COPY_BYTES: usize = 64 << 10;
 pub(crate) struct StdioStreams {
     pub(crate) input: Stream,
     pub(crate) output: Stream,
-    /// Disconnected when everything that was written to a file has been copied.
+    /// Disconnected when everything that was written to a file has been copied. `None`: nothing is copied.
     pub(crate) copied: Option<Receiver<()>>,
 }
 
-/// Takes descriptors 0 and 1 and replaces them by `/dev/null` and stderr: no print of a library can corrupt the output, and no
-/// child that inherits them can read the input.
+/// Takes descriptors 0 and 1 and replaces them by `/dev/null` and stderr. So no library can corrupt the
+/// output by printing, and no child that inherits them can read the input.
 pub(super) fn take_stdio() -> io::Result<StdioStreams> {
-    // At least 3: a process started later would take a lower number for a standard stream.
+    // At least 3: a process that is started later would use a lower number for a standard stream.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
@@ -54,16 +54,17 @@ fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<StdioStreams> {
     Ok(StdioStreams { input, output, copied })
 }
 
-/// Returns the descriptor in non-blocking mode if that affects no other process; otherwise unchanged.
+/// Returns the descriptor in non-blocking mode if that affects no other process. Otherwise returns it
+/// unchanged, as the inner error.
 fn usable(fd: OwnedFd, access: OFlags) -> io::Result<Result<Stream, OwnedFd>> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     if kind == FileType::Socket {
-        // Socket calls have a flag for that, whatever the mode.
+        // Socket calls have a non-blocking flag, whatever the mode.
         return Ok(Ok(Stream::socket(fd)));
     }
     if kind == FileType::Fifo || rustix::termios::isatty(&fd) {
-        // Non-blocking mode belongs to the open file, which parents and siblings share. Opening it anew returns one of our own,
-        // unless it belongs to another user.
+        // Non-blocking mode belongs to the open file, which parents and siblings share. Opening the file
+        // again returns a separate one, unless it belongs to another user.
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
@@ -78,7 +79,8 @@ fn nonblocking(fd: OwnedFd) -> io::Result<Stream> {
     Ok(Stream::pipe(fd))
 }
 
-/// Starts a thread that copies between a file, which cannot be polled, and a pipe. It ends with either side.
+/// Starts a thread that copies between a pipe and a file, which cannot be polled. The thread ends when either
+/// side does.
 fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
     let (done, copied) = sync_channel(1);
     std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(move || {
@@ -93,7 +95,7 @@ fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
 fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     let mut chunk = vec![0; COPY_BYTES];
     loop {
-        // Also wakes when the other side is closed, which a read would not show.
+        // This also wakes when the other side is closed, which a read would not show.
         let mut fds = [PollFd::new(from, PollFlags::IN), PollFd::new(to, PollFlags::empty())];
         match poll(&mut fds, None) {
             Ok(_) => {}

@@ -12,41 +12,37 @@ use serde::{Deserialize, Serialize};
 use super::Owned;
 use crate::core::OwnedName;
 
-/// The first line: format and version.
+/// The first line of the file: its format and version.
 const FILE_HEADER: &str = r#"{"narrows":"owners","version":1}"#;
 
-/// The reason why the file cannot be used.
+/// The reason why the file of owners cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnersError {
-    /// Another bus uses it.
+    /// Another bus uses the file.
     #[error("{0:?} is in use by another bus of this user")]
     InUse(PathBuf),
-    /// It has another format.
+    /// The file has another format.
     #[error("{0:?} is not a session owners file of a known version")]
     Unknown(PathBuf),
     /// A system call failed.
     #[error("cannot open {path:?}: {source}")]
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
-/// One line.
+/// One line of the file.
 ///
-/// Older versions have no `p`. They write an agents' name in a pool as `POOL NUL NAME`, and a name that a client chose may look
-/// the same. New lines keep that text, so that an older bus reads them as before; `p` says how to split it.
+/// Older versions have no `p`. They write an agents' name in a pool as `POOL NUL NAME`, and a name that a
+/// client chose may look the same. New lines keep that text, so that an older bus still reads them. `p` tells
+/// how to split it.
 #[derive(Serialize, Deserialize)]
 struct Line<'a> {
     #[serde(rename = "s", borrow)]
     session: std::borrow::Cow<'a, str>,
-    /// Length in bytes of the pool's name in `session`; 0: `session` is a name that clients use. Absent if `session` contains no
-    /// NUL, and in lines of older versions.
+    /// Length in bytes of the pool's name in `session`. 0: `session` is a name that clients use. Absent if
+    /// `session` contains no NUL, and in lines of older versions.
     #[serde(rename = "p", skip_serializing_if = "Option::is_none", default)]
     pool_bytes: Option<usize>,
-    /// Absent: the session was deleted.
+    /// Absent if the session was deleted.
     #[serde(rename = "i", borrow, skip_serializing_if = "Option::is_none", default)]
     identity: Option<std::borrow::Cow<'a, str>>,
     #[serde(rename = "t", default)]
@@ -57,18 +53,18 @@ struct Line<'a> {
 pub(crate) struct File {
     path: PathBuf,
     file: fs::File,
-    /// Its length. It contains whole lines only.
+    /// The length of the file, which contains only whole lines.
     length: u64,
     lines: usize,
-    /// The length at which the disk counts as full.
+    /// The length at which a test disk counts as full.
     #[cfg(test)]
     pub(super) room: Option<u64>,
-    /// Held while the file is open: two writers would undo each other's changes.
+    /// Held while the file is open, because two writers would undo each other's changes.
     _lock: fs::File,
 }
 
 impl File {
-    /// Opens or creates the file for this user only, and reads it.
+    /// Opens or creates the file, for this user only, and reads it.
     pub(super) fn open(path: &Path) -> Result<(Self, HashMap<OwnedName, Owned>), OwnersError> {
         let failed = |source| OwnersError::Io { path: path.to_owned(), source };
         if let Some(parent) = path.parent() {
@@ -111,7 +107,7 @@ impl File {
         self.lines
     }
 
-    /// Appends whole lines and syncs them. After an error the file is restored as far as possible.
+    /// Appends whole lines and syncs them. After an error, restores the file as far as possible.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         if self.room.is_some_and(|room| self.length + lines.len() as u64 > room) {
@@ -178,10 +174,10 @@ pub(super) fn write_line(text: &mut Vec<u8>, session: &OwnedName, owned: Option<
     }
 }
 
-/// Returns the names that a line is about; none if the line is not valid.
+/// Returns the names that a line is about. Empty if the line is not valid.
 ///
-/// A line of an older version with a NUL may be about a name of either kind. It is used for both: its owner keeps the session,
-/// and no other identity gets it.
+/// In an older version, a line with a NUL may be about a name of either kind. It is used for both: its owner
+/// keeps the session, and no other identity gets it.
 fn names(line: &Line<'_>) -> Vec<OwnedName> {
     let text = &*line.session;
     let in_pool = |at: usize| {
@@ -198,7 +194,6 @@ fn names(line: &Line<'_>) -> Vec<OwnedName> {
     }
 }
 
-/// The content of a file.
 struct Read {
     known: HashMap<OwnedName, Owned>,
     /// The end of its last whole line.
@@ -206,7 +201,8 @@ struct Read {
     lines: usize,
 }
 
-/// Reads a file. `None` if it has another format. An invalid line names no owner, so no client sees its session.
+/// Reads a file. Returns `None` if it has another format. An invalid line names no owner, so no client sees
+/// its session.
 fn read(file: &fs::File) -> io::Result<Option<Read>> {
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let mut line = Vec::new();
@@ -233,7 +229,7 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
         bad += usize::from(sessions.is_empty());
         match line.identity {
             Some(identity) => {
-                // One copy per identity, of which there are few.
+                // One copy per identity. There are few identities.
                 let identity =
                     identities.entry(identity.as_ref().into()).or_insert_with(|| identity.as_ref().into());
                 for session in sessions {

@@ -5,15 +5,14 @@ use std::time::Duration;
 use narrows_process::StderrTail;
 use tokio::time::sleep;
 
-/// The log target: `--log narrows_bus::worker=debug`.
+/// The log target, enabled for example with `--log narrows_bus::worker=debug`.
 const TARGET: &str = "narrows_bus::worker";
-/// Lines logged per worker between two pauses, and the pause.
+/// Maximum number of lines logged per worker between two pauses, and the length of a pause.
 const MAX_BURST_LINES: usize = 50;
 const BURST_PAUSE: Duration = Duration::from_millis(250);
-/// Characters logged per line.
+/// Maximum number of characters logged per line.
 const MAX_LINE_CHARS: usize = 1000;
 
-/// Returns `true` if the target is enabled.
 pub(super) fn is_wanted() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
@@ -57,7 +56,6 @@ impl StderrLog {
     }
 }
 
-/// Cuts a line to its maximum length.
 fn short(line: &str) -> &str {
     line.char_indices().nth(MAX_LINE_CHARS).map_or(line, |(at, _)| &line[..at])
 }

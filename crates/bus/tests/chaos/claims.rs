@@ -6,18 +6,17 @@ use std::path::Path;
 /// The result that a client got for a request that a worker may have handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It was done, and the response was complete.
+    /// The request was done, and the response was complete.
     Done,
-    /// It failed and was never started.
+    /// The request failed and was never started.
     NotBegun,
-    /// It failed and may have been started.
+    /// The request failed and may have been started.
     Failed {
-        /// The worker exited by itself, so all its output was delivered.
+        /// `true` if the worker exited by itself, so that all its output was delivered.
         died: bool,
-        /// Number of updates received.
         seen: u64,
     },
-    /// The client was gone, or the response is ambiguous between two requests.
+    /// The client was disconnected, or the response is ambiguous between two requests.
     Unknown,
 }
 
@@ -29,7 +28,7 @@ struct Noted {
     answered: bool,
 }
 
-/// Returns the contradictions to `claims`, and the number of started requests.
+/// Returns the contradictions between the logs and `claims`, and the number of started requests.
 pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usize) {
     let mut problems = Vec::new();
     let mut noted: HashMap<String, Noted> = HashMap::new();

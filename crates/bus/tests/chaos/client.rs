@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::claims::Claim;
 use super::conn::{Conn, Progress, RequestType};
 
-/// Longer than a line may be.
+/// More bytes than a line may have.
 const OVERSIZE_BYTES: usize = 100 << 10;
-/// Output for a slow reader: more than a socket and a queue hold.
+/// Number and size of updates for a slow reader: more than a socket and a queue hold.
 const FLOOD: (u64, u64) = (60, 40 << 10);
 
 /// Faults of a worker during a turn that it always logs.
@@ -24,7 +24,6 @@ const FAULTS: [&str; 13] = [
 const BROKEN: [&[u8]; 6] =
     [b"nonsense", b"{\"jsonrpc\":\"2.0\",\"id\":5,", b"{\"a\":\"\xff\"}", b"[]", b"\"text\"", b"{]"];
 
-/// A client that reconnects repeatedly.
 pub(crate) struct Client<'a> {
     pub(crate) number: usize,
     pub(crate) listener: &'a ListenAddr,
@@ -32,7 +31,7 @@ pub(crate) struct Client<'a> {
     pub(crate) shared: bool,
     pub(crate) random: Rng,
     pub(crate) enough: &'a AtomicBool,
-    /// Number of workers that it may stop (SIGSTOP), which takes time to be noticed.
+    /// Number of workers that it may stop (SIGSTOP). The bus needs some time to detect each.
     pub(crate) stops: u32,
 }
 
@@ -45,7 +44,6 @@ pub(crate) struct Report {
 }
 
 impl Client<'_> {
-    /// Runs until the test is over.
     pub(crate) fn live(mut self) -> Result<Report, String> {
         let mut report = Report::default();
         let mut sessions = Vec::new();
@@ -95,7 +93,6 @@ impl Client<'_> {
         self.end(conn)
     }
 
-    /// Sends several messages at once.
     fn burst(&mut self, conn: &mut Conn) {
         for session in std::mem::take(&mut conn.lost) {
             load(conn, &session);
@@ -151,15 +148,15 @@ impl Client<'_> {
     /// Disconnects in a random way.
     fn end(&mut self, conn: &mut Conn) -> Result<(), String> {
         match self.random.u32(0..8) {
-            // Everything is answered.
+            // Waits until everything is answered.
             0 | 1 => conn.shut(),
-            // During a burst, but still reading.
+            // Ends its output during a burst, but still reads.
             2 | 3 => {
                 self.burst(conn);
                 conn.send()?;
                 conn.shut();
             }
-            // During a burst, with or without a reset.
+            // Closes during a burst, with or without a reset.
             4 | 5 => {
                 self.burst(conn);
                 if self.random.bool() {

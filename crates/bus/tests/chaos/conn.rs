@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::claims::Claim;
 
-/// Longer than anything takes that is not lost, including the longest timeout of the bus.
+/// Longer than any wait for a line that is not lost, including the longest timeout of the bus.
 const LINE_TIMEOUT: Duration = Duration::from_secs(30);
 
 enum Socket {
@@ -29,7 +29,6 @@ impl Read for Socket {
     }
 }
 
-/// The type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestType {
     /// The response has no tag, and the request may be done twice.
@@ -38,17 +37,16 @@ pub(crate) enum RequestType {
     New,
     Load,
     Prompt,
-    /// It is refused and never reaches a worker.
+    /// The request is refused and never reaches a worker.
     Giant,
     Duplicate,
 }
 
-/// A pending request.
 struct PendingRequest {
     what: RequestType,
     tag: String,
     session: Option<String>,
-    /// The injected fault, and the ending without one.
+    /// The injected fault, and the ending of the turn if there is no fault.
     fault: &'static str,
     then: String,
     seen: u64,
@@ -68,7 +66,6 @@ pub(crate) enum Progress {
     End,
 }
 
-/// A connection and its state.
 pub(crate) struct Conn {
     socket: BufReader<Socket>,
     client: String,
@@ -77,19 +74,19 @@ pub(crate) struct Conn {
     next: u64,
     pending: BTreeMap<u64, Vec<PendingRequest>>,
     batches: Vec<BTreeSet<u64>>,
-    /// Errors without an id that are still expected.
+    /// Number of errors without an id that are still expected.
     nulls: u32,
-    /// It got the reason why it is closed.
+    /// `true` if the client got the reason why it is closed.
     dismissed: bool,
     output: Vec<u8>,
-    /// Sessions without a turn.
+    /// Sessions without a running turn.
     pub(crate) idle: Vec<String>,
     /// Sessions that were lost but can be loaded.
     pub(crate) lost: Vec<String>,
     loads: u32,
-    /// It may be disconnected as a slow reader.
+    /// `true` if the client may be disconnected as a slow reader.
     pub(crate) slow: bool,
-    /// It has ended its input, so its turns are cancelled.
+    /// `true` if the client has ended its input, so that its turns are cancelled.
     shut: bool,
     pub(crate) initialized: bool,
     pub(crate) claims: Vec<(String, Claim)>,
@@ -161,7 +158,6 @@ impl Conn {
         self.request(RequestType::Echo, "_chaos/echo", &params);
     }
 
-    /// Sends a prompt in an idle session.
     pub(crate) fn prompt(&mut self, session: &str, mut order: Value, fault: &'static str) {
         let tag = self.tag();
         order["tag"] = json!(tag);
@@ -177,7 +173,6 @@ impl Conn {
         self.put(line.as_bytes());
     }
 
-    /// Sends several requests and an invalid entry in one batch.
     pub(crate) fn batch(&mut self, count: usize) {
         let mut entries = vec![r#"{"jsonrpc":"2.0","method":"_chaos/nothing"}"#.to_owned()];
         let mut ids = BTreeSet::new();
@@ -195,7 +190,7 @@ impl Conn {
         self.put(format!("[{}]", entries.join(",")).as_bytes());
     }
 
-    /// Sends a request with the id of the last one, which is pending.
+    /// Sends a request with the id of the last one, which is still pending.
     pub(crate) fn duplicate(&mut self) {
         let tag = format!("{}.again", self.tag());
         let id = self.next - 1;
@@ -216,7 +211,6 @@ impl Conn {
         self.request(RequestType::Giant, "_chaos/echo", &params);
     }
 
-    /// Sends an invalid line.
     pub(crate) fn broken(&mut self, line: &[u8]) {
         self.nulls += 1;
         self.put(line);
@@ -236,7 +230,6 @@ impl Conn {
         self.output.push(b'\n');
     }
 
-    /// Sends the queued lines. A disconnect is noticed when reading.
     pub(crate) fn send(&mut self) -> Result<(), String> {
         let output = std::mem::take(&mut self.output);
         let sent = match self.socket.get_mut() {
@@ -249,13 +242,12 @@ impl Conn {
         }
     }
 
-    /// Sends only a part of the queued bytes and drops the rest.
+    /// Sends only a part of the queued bytes and discards the rest.
     pub(crate) fn send_part(&mut self, length: usize) -> Result<(), String> {
         self.output.truncate(length);
         self.send()
     }
 
-    /// Ends the output of this side.
     pub(crate) fn shut(&mut self) {
         self.shut = true;
         _ = match self.socket.get_ref() {
@@ -264,7 +256,7 @@ impl Conn {
         };
     }
 
-    /// Makes the end of a TCP connection a reset.
+    /// Makes the kernel end a TCP connection with a reset.
     pub(crate) fn reset(&self) {
         if let Socket::Tcp(socket) = self.socket.get_ref() {
             _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
@@ -311,7 +303,6 @@ impl Conn {
         Ok(Progress::Line)
     }
 
-    /// Describes the pending requests.
     fn list(&self) -> String {
         let words = |pending: &PendingRequest| {
             format!("{:?} {} {} seen {}", pending.what, pending.fault, pending.then, pending.seen)
@@ -351,7 +342,7 @@ impl Conn {
         *self.tally.entry(code).or_default() += 1;
         if message["id"].is_null() {
             if code == -32012 {
-                // The reason why a slow reader is closed, which is its last line.
+                // This is the reason why a slow reader is closed, and its last line.
                 self.dismissed = true;
                 return Ok(());
             }
@@ -407,7 +398,6 @@ impl Conn {
         Ok(())
     }
 
-    /// Records the result of a response.
     fn settled(&mut self, pending: PendingRequest, several: bool, message: &Value) {
         let (result, error) = (&message["result"], &message["error"]);
         let words = error["message"].as_str().unwrap_or_default();
@@ -458,7 +448,7 @@ impl Conn {
             return if self.loads > 0 { Ok(()) } else { Err("nobody wanted the history".into()) };
         }
         if !tag.starts_with(&format!("{}.", self.name)) {
-            // A turn of an earlier connection in a session that was taken over.
+            // An update of a turn that was started on an earlier connection of the session.
             return Ok(());
         }
         let pending = self.pending.values_mut().flatten().find(|pending| pending.tag == tag);

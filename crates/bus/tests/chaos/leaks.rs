@@ -3,10 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The guaranteed time for everything that has to end.
+/// Time after which everything that has to end must have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The resources of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: usize,
@@ -82,7 +81,6 @@ pub(crate) fn no_orphans(mark: &str) -> Result<(), String> {
     })
 }
 
-/// Checks that no worker process is left.
 pub(crate) fn none_alive(mark: &str) -> Result<(), String> {
     eventually(|| {
         let alive = marked(mark);
@@ -90,7 +88,6 @@ pub(crate) fn none_alive(mark: &str) -> Result<(), String> {
     })
 }
 
-/// Returns the present and the peak memory in KiB.
 pub(crate) fn memory() -> (u64, u64) {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let field = |name: &str| {

@@ -1,8 +1,8 @@
-//! The whole bus with real sockets and real processes, of which many are killed: no message is lost, doubled or misdelivered, and
-//! no process is left.
+//! The whole bus with real sockets and real processes, many of which are killed. No message is lost, doubled
+//! or misdelivered, and no process is left.
 //!
-//! `NARROWS_CHAOS_KILLS=5000` is set by the scheduled run (`cargo xtask nightly chaos`). `NARROWS_CHAOS_SEED=17` repeats the
-//! choices, though not the timing.
+//! The scheduled run (`cargo xtask nightly chaos`) sets `NARROWS_CHAOS_KILLS=5000`. `NARROWS_CHAOS_SEED=17`
+//! repeats the random choices, but not the timing.
 
 #![expect(clippy::unwrap_used, reason = "these files are all tests")]
 
@@ -27,12 +27,12 @@ use rig::Rig;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// Concurrent clients.
+/// Number of concurrent clients.
 const CLIENTS: usize = 20;
-/// Memory that this process may gain, including its clients, in KiB.
+/// Maximum memory in KiB that this process may gain, including its clients.
 const MAX_MEMORY_KIB: u64 = 96 << 10;
 
-/// The tests count resources of this process, so they run one at a time.
+/// Makes the tests run one at a time, because they count resources of this process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,7 +61,7 @@ fn nothing_is_lost_doubled_crossed_or_orphaned() {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let (listener, shared) = rig.listener([0, 1, 2, 3, 0][number % 5]);
-                // A stopped shared worker delays all its clients, so one stop each is a lot.
+                // A stopped shared worker delays all its clients, so few clients may stop workers.
                 let stops = u32::from(number < 5);
                 let random = random.fork();
                 let client = Client { number, listener, shared, random, enough: &enough, stops };
@@ -113,7 +113,7 @@ fn nothing_is_lost_doubled_crossed_or_orphaned() {
     assert!(counts.kills >= kills, "{counts:?}");
 }
 
-/// All clients number from 0, so every id is in use many times at any moment.
+/// All clients number their requests from 0, so every id is in use many times at any moment.
 #[test]
 fn a_hundred_clients_that_count_alike_do_not_meet() {
     let _alone = alone();
@@ -151,7 +151,8 @@ fn a_hundred_clients_that_count_alike_do_not_meet() {
     rig.finish().unwrap();
 }
 
-/// Buses start and end with clients and workers that vanish. Each leaves this process as it found it.
+/// Buses start and end with clients and workers that disconnect abruptly. Each bus must release all its
+/// resources.
 #[test]
 fn nothing_is_left_of_a_bus() {
     let _alone = alone();
@@ -177,10 +178,10 @@ fn nothing_is_left_of_a_bus() {
             rig.status().pools.iter().flat_map(|pool| &pool.workers).map(|worker| worker.pid).collect();
         let running = workers.iter().filter(|pid| **pid != 0);
         let killed = running.step_by(2).filter(|pid| rig.signal(**pid, Signal::KILL)).count();
-        // Workers in use run for certain; spare ones may still be starting.
+        // Workers in use certainly run. Spare ones may still be starting.
         assert!(killed > 2, "{workers:?}");
         no_orphans(&rig.mark).unwrap();
-        // Half of them are still connected when the bus ends.
+        // Half of the clients are still connected when the bus ends.
         drop(conns.into_iter().step_by(2).collect::<Vec<_>>());
         rig.finish().unwrap();
         let now = (Holdings::now(), memory().0);

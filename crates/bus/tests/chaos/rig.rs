@@ -17,7 +17,6 @@ use super::leaks::{Holdings, none_alive, variable};
 /// Longer than a bus may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// A bus, and the directory of its workers.
 pub(crate) struct Rig {
     pub(crate) bus: Bus,
     pub(crate) dir: TempDir,
@@ -26,17 +25,16 @@ pub(crate) struct Rig {
     before: Holdings,
 }
 
-/// Number of signals sent to workers.
 #[derive(Debug, Default)]
 pub(crate) struct KillCounts {
     pub(crate) kills: u64,
     pub(crate) stops: u64,
-    /// Kills of workers with pending requests.
+    /// Number of kills of workers with pending requests.
     pub(crate) busy: u64,
 }
 
 impl Rig {
-    /// Starts a bus with three pools and a listener for each, on sockets of both kinds.
+    /// Starts a bus with three pools and a listener for each, on unix and TCP sockets.
     pub(crate) fn new(instances: u32) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let before = Holdings::now();
@@ -71,7 +69,7 @@ impl Rig {
             ],
             limits: Limits {
                 max_line: 64 << 10,
-                // More than one read, or no client could be fast enough.
+                // Larger than one read. Otherwise no client could be fast enough.
                 queue_bytes: 512 << 10,
                 initialize_timeout: Duration::from_secs(10),
                 drain_timeout: Duration::from_secs(5),
@@ -98,7 +96,7 @@ impl Rig {
         self.runtime.block_on(self.bus.status()).unwrap()
     }
 
-    /// Kills workers until the number is reached or a check has failed; stops a few instead.
+    /// Kills workers until the number is reached or a check has failed. Stops a few instead.
     pub(crate) fn kill_workers(
         &self,
         random: &mut Rng,
@@ -112,7 +110,7 @@ impl Rig {
                 self.status().pools.into_iter().flat_map(|pool| pool.workers).collect();
             let stop = counts.stops < stops && counts.kills >= (counts.stops + 1) * kills / (stops + 1);
             let signal = if stop { Signal::STOP } else { Signal::KILL };
-            // Mostly a busy worker, and sometimes several at once.
+            // Chooses mostly a busy worker, and sometimes several at once.
             let wants_busy = random.u32(0..4) > 0;
             let mut victims: Vec<&WorkerStatus> =
                 workers.iter().filter(|worker| !wants_busy || worker.pending > 0).collect();
@@ -131,7 +129,6 @@ impl Rig {
         counts
     }
 
-    /// Sends a signal to a worker, and to no other process that may have its pid now.
     pub(crate) fn signal(&self, pid: u32, signal: Signal) -> bool {
         let Some(number) = Pid::from_raw(pid.cast_signed()) else { return false };
         let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { return false };

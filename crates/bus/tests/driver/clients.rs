@@ -217,7 +217,7 @@ fn a_client_accepted_elsewhere_has_no_stall_timeout() {
     let mut held = BufReader::new(ours);
     held.get_mut().write_all(b"[\"flood\",3000000]\n").unwrap();
     rig.until(|event| *event == Event::Open(0));
-    // Of two clients that read nothing, only the one that the bus accepted itself is disconnected.
+    // Of two clients that read nothing, only the one that the bus itself accepted is disconnected.
     let mut peer = rig.connect();
     peer.send("[\"flood\",50000000]\n");
     let gone = rig.until(|event| matches!(event, Event::Gone(_)));
@@ -248,7 +248,7 @@ fn a_reader_that_wakes_up_too_late_hears_why_it_is_disconnected() {
         std::thread::sleep(Duration::from_millis(500));
         peer.send("[2]\n");
         let mut said = Vec::new();
-        // The line is incomplete if the client was too late.
+        // The line is incomplete if the client read too late.
         _ = peer.reader.read_to_end(&mut said);
         let rest = said.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default();
         let rest = String::from_utf8_lossy(rest);
@@ -284,20 +284,20 @@ fn a_connection_over_the_limit_gets_the_reason() {
     rig.finish();
 }
 
-/// Descriptors are shared with this test: each connection takes two.
+/// File descriptors are shared with this test: each connection takes two.
 #[test]
 fn without_descriptors_no_connection_is_accepted_until_some_are_free() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut first = rig.connect();
     rig.until(|event| *event == Event::Open(0));
-    // A client without a message would be evicted.
+    // Without a message, the client would be evicted.
     first.send("[1]\n");
     assert_eq!(first.read_line(), "[1]\n");
     let limit = getrlimit(Resource::Nofile);
     let spare = first.reader.get_ref().try_clone().unwrap();
     let lowest = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&spare)).unwrap();
     drop(spare);
-    // Room for exactly one more.
+    // Leaves room for exactly one more descriptor.
     setrlimit(Resource::Nofile, Rlimit { current: Some(lowest + 1), ..limit }).unwrap();
     let mut second = rig.connect();
     rig.until(|event| *event == Event::Pressure(true));
@@ -331,7 +331,7 @@ fn another_longest_line_holds_for_those_that_are_there() {
     assert_eq!(peer.read_line(), "[1]\n");
     rig.bus.reload(with(100)).unwrap();
     rig.until(|event| *event == Event::Reloaded);
-    // For the client and for its worker.
+    // One line for the client and one for its worker.
     let line = format!("[{}]\n", "1".repeat(90));
     peer.send(&line);
     assert_eq!(peer.read_line(), line);

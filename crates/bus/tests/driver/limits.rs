@@ -1,4 +1,4 @@
-//! Effects of clients with incomplete messages, or without any, on others. Uses the real core.
+//! Effects of clients that send incomplete messages, or none, on other clients. Uses the real core.
 
 use std::os::unix::net::UnixStream;
 
@@ -56,12 +56,12 @@ fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_mu
     let limits = Limits { unfinished_input_per_identity: 4 << 20, ..Limits::default() };
     let real = Real::new(limits);
     let mut peers: Vec<Peer> = (0..3).map(|_| real.connect()).collect();
-    // Each is within the limit, but of the two together the longer one is refused.
+    // Each message is within the limit. Of the two together, the longer one is refused.
     peers[0].begins(7, 3 << 20);
     peers[1].begins(8, 2 << 20);
     let answer = peers[0].read_line();
     assert_eq!(answer, too_much(7));
-    // Its connection continues after that message, and the others are not affected.
+    // The connection continues after that message, and the others are not affected.
     peers[0].send("\"]}\n");
     peers[0].speaks();
     peers[2].speaks();
@@ -92,7 +92,7 @@ fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_clien
 
 #[test]
 fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
-    // Most slots are in use, so that the shorter timeout applies.
+    // Most slots are in use, so the shorter timeout applies.
     let real = Real::new(Limits {
         header_timeout: Duration::from_millis(200),
         max_anonymous_connections: 4,
@@ -119,7 +119,7 @@ fn the_oldest_silent_connection_makes_room_for_another() {
     third.speaks();
     assert!(first.read_rest().contains("-32012"));
     second.speaks();
-    // Clients that have sent a message stay.
+    // Clients that have sent a message stay connected.
     assert!(real.connect().read_rest().contains("-32012"));
     second.speaks();
     third.speaks();

@@ -25,13 +25,12 @@ use simple_router::{Event, Mode, SimpleRouter};
 /// Generous for a loaded machine: only a failing test waits this long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A bus and the events of its router.
 struct Rig {
     bus: Bus<SimpleRouter>,
     events: Receiver<Event>,
 }
 
-/// Returns a configuration with a free port, whose workers run `script` in a shell.
+/// Returns a configuration with a free port. Its workers run `script` in a shell.
 fn config(script: &str) -> Config {
     Config {
         listen: vec![Listen::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
@@ -60,7 +59,6 @@ impl Rig {
         self.events.recv_timeout(TEST_TIMEOUT).expect("something happens")
     }
 
-    /// Returns the first event that matches.
     #[track_caller]
     fn until(&self, wanted: impl Fn(&Event) -> bool) -> Event {
         let mut seen = Vec::new();
@@ -90,7 +88,7 @@ impl Peer {
         self.reader.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Returns the next line with its end; empty at the end of the stream.
+    /// Returns the next line with its line end. Empty at the end of the stream.
     fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();

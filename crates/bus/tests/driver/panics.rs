@@ -1,4 +1,4 @@
-//! A router that panics costs one connection at most, and never the loop.
+//! A panic of the router ends at most one connection, and never the event loop.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn check(panic_at: &str, config: Config, set_off: impl FnOnce(&Rig, &mut Peer)) -> Rig {
     let rig = Rig::new(Mode::Pairs, config);
     let (mut victim, mut other) = (rig.connect(), rig.connect());
-    // Both have their workers before the panic.
+    // Both clients have their workers before the panic.
     for peer in [&mut victim, &mut other] {
         peer.send("[0]\n");
         assert_eq!(peer.read_line(), "[0]\n");
@@ -33,7 +33,7 @@ fn a_panic_closes_the_client_that_caused_it() {
         internal(victim.read_rest());
     })
     .finish();
-    // A worker that has just started is ended, and with it the client that waits for it.
+    // A worker that has just started is ended, and so is the client that waits for it.
     check("up", config("exec cat"), |rig, _| assert_eq!(rig.connect().read_rest(), "")).finish();
 }
 
@@ -76,7 +76,7 @@ fn a_router_that_missed_an_event_does_not_keep_the_bus_from_ending() {
     config.limits.drain_timeout = Duration::ZERO;
     for panic_at in ["gone", "ended"] {
         let rig = check(panic_at, config.clone(), |_, victim| victim.shut());
-        // Takes some seconds: a router that has panicked once may still manage to drain.
+        // This takes some seconds, because a router that has panicked once may still manage to drain.
         rig.finish();
     }
 }

@@ -11,7 +11,6 @@ use narrows_bus::driver::Router;
 use narrows_wire::LineRef;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The mode of a [`SimpleRouter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Lines are returned to their clients.
@@ -20,7 +19,6 @@ pub(crate) enum Mode {
     Pairs,
 }
 
-/// An event of a [`SimpleRouter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Open(u32),
@@ -33,7 +31,7 @@ pub(crate) enum Event {
     Pressure(bool),
     Reloaded,
     Ticked,
-    /// It was asked for the pending work of a worker that it has stopped (SIGSTOP).
+    /// The router was asked for the pending work of a worker that it has stopped (SIGSTOP).
     PendingWorkQueried,
 }
 
@@ -41,12 +39,12 @@ pub(crate) struct SimpleRouter {
     mode: Mode,
     pools: Vec<Pool>,
     max: usize,
-    /// `true` if the client is connected, and if its worker is up.
+    /// `true` if the client in this slot is connected, and if its worker is up.
     slots: Vec<(bool, bool)>,
     draining: bool,
-    /// The next event at which it panics.
+    /// The next event at which the router panics.
     panic_at: Option<String>,
-    /// The worker that it stops at one check of the driver and continues at the next.
+    /// The worker that the router stops at one check of the driver and continues at the next.
     paused: Cell<(Option<Pid>, bool)>,
     events: SyncSender<Event>,
 }
@@ -185,7 +183,7 @@ impl Router for SimpleRouter {
             while !is_done() {
                 std::thread::yield_now();
             }
-            // Once each.
+            // Each happens once.
             self.paused.set((if is_paused { None } else { Some(pid) }, true));
             self.report(Event::PendingWorkQueried);
         }
@@ -207,7 +205,7 @@ impl Router for SimpleRouter {
 
     fn tick(&mut self, _: Time, _: &mut impl CoreOutput) {
         self.report(Event::Ticked);
-        // It keeps panicking.
+        // The router panics at every tick.
         assert_ne!(self.panic_at.as_deref(), Some("tick"), "as asked for");
     }
 

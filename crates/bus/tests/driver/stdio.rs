@@ -4,10 +4,10 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Two lines, of which the last has no line end.
+/// Two lines. The last one has no line end.
 const INPUT: &str = "[1]\n{\"jsonrpc\":\"2.0\",\"method\":\"last\"}";
 
-/// Not a test: the next one runs it in another process.
+/// Not a test by itself: the next test runs it in another process.
 #[test]
 #[ignore = "takes stdin and stdout"]
 fn serve() {

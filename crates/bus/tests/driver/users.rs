@@ -1,4 +1,4 @@
-//! Access to a TCP listener: the user of the bus only, unless the settings admit every user.
+//! Access to a TCP listener: only the user of the bus, unless the settings admit every user.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use super::{Rig, config};
 /// A user that the tests do not run as.
 const OTHER: u32 = 65_534;
 
-/// Returns the response to another user on a port; `None` if no process can be started as another user.
+/// Returns the response to another user on a port. `None` if no process can be started as another user.
 fn as_other(address: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can start a process of another user");
@@ -30,7 +30,7 @@ fn as_other(address: &str) -> Option<String> {
     Some(String::from_utf8(done.stdout).unwrap())
 }
 
-/// Returns a bus at this address that returns all lines.
+/// Returns a bus at this address that sends all lines back. `None` if the machine lacks the address.
 fn rig(address: &str, auth: Auth) -> Option<(Rig, String)> {
     let listen = Listen { auth, ..Listen::new(ListenAddr::Tcp(address.into())) };
     // Not every machine has IPv6.

@@ -1,4 +1,4 @@
-//! WebSocket clients of the event loop, played by another implementation.
+//! WebSocket clients of the event loop. The clients use another implementation of WebSocket.
 
 use std::net::TcpListener;
 
@@ -12,13 +12,12 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::*;
 
-/// Maximum message length.
 const LIMIT: usize = 2 << 20;
 
 type Page = WebSocket<TcpStream>;
 
 impl Rig {
-    /// Connects a client whose `messages` have been read already.
+    /// Connects a client whose `messages` have already been read.
     fn upgrade(&self, messages: &[&'static str], idle: Duration) -> (Page, WebSocketHandle) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -108,7 +107,7 @@ fn what_is_split_anywhere_is_put_together() {
     for text in ["[1]", "[\"two\"]"] {
         Frame::message(text, OpCode::Data(Data::Text), true).format(&mut bytes).unwrap();
     }
-    // Frames of the server are not masked, and those of a client must be.
+    // Frames of the server are not masked. Frames of a client must be.
     let mut masked = Vec::new();
     for text in ["[1]", "[\"two\"]"] {
         masked.extend_from_slice(&[0x81, 0x80 | u8::try_from(text.len()).unwrap(), 0, 0, 0, 0]);
@@ -204,7 +203,7 @@ fn a_client_that_answers_no_ping_is_dropped() {
     let (mut page, served) = rig.upgrade(&[], Duration::from_millis(300));
     rig.until(|event| *event == Event::Gone(0));
     assert_eq!(ended(served), None);
-    // It got pings.
+    // The client gets pings.
     let mut pings = 0;
     loop {
         match page.read() {
@@ -235,7 +234,7 @@ fn pings_of_a_client_that_does_not_read_are_answered_with_a_bound() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, _served) = rig.upgrade(&["[\"flood\",15000000]"], Duration::from_secs(60));
     page.get_ref().set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
-    // More than any buffer holds: all are read, and only the last one is kept.
+    // More than any buffer holds. All pings are read, and only the last one is kept.
     for number in 0..60_000 {
         page.send(Message::Ping(format!("{number:120}").into())).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Workers: pipes, exits, and the fate of unread requests.
+//! Workers: pipes, exits, and the handling of unread requests.
 
 use narrows_bus::StartError;
 use narrows_bus::core::{Stuck, WorkerExit};
@@ -41,7 +41,7 @@ fn lines_go_through_a_worker_unchanged() {
         }
         sender.join().unwrap();
     }
-    // The end of input reaches the worker, and only then the connection ends.
+    // The end of input reaches the worker, and the connection ends only after that.
     peers[0].send("[\"last\"]\n");
     peers[0].shut();
     assert_eq!(peers[0].read_rest(), "[\"last\"]\n");
@@ -65,7 +65,7 @@ fn long_lines_pass_unchanged_to_slow_readers() {
             std::thread::spawn(move || writer.write_all(lines(number).concat().as_bytes()).unwrap())
         })
         .collect();
-    // One after the other, so that lines for the others have to wait.
+    // Sent one after the other, so that lines for the others have to wait.
     for (number, peer) in peers.iter_mut().enumerate() {
         for line in lines(number) {
             assert!(peer.read_line() == line, "a line of {} bytes", line.len());
@@ -156,7 +156,7 @@ fn a_stopped_worker_is_noticed() {
     rig.finish();
 }
 
-/// Takes six seconds: there is a check every five, and another one a second later.
+/// Takes six seconds: there is a check every five seconds, and another one a second later.
 #[test]
 fn a_worker_that_is_stopped_for_a_moment_is_kept() {
     let rig = Rig::new(Mode::Pairs, config("exec cat"));
@@ -233,7 +233,7 @@ fn clients_that_disconnect_leave_no_descriptors() {
             peer.send(&format!("[{round},{number}]\n"));
             assert_eq!(peer.read_line(), format!("[{round},{number}]\n"));
         }
-        // Half of them end their input, half vanish.
+        // Half of the clients end their input, half disconnect.
         let vanishing = peers.split_off(4);
         peers.iter_mut().for_each(Peer::shut);
         assert!(peers.iter_mut().all(|peer| peer.read_rest().is_empty()));
@@ -246,7 +246,7 @@ fn clients_that_disconnect_leave_no_descriptors() {
                 _ => {}
             }
         }
-        // The first round may have opened descriptors that stay, such as the pipe of a waker.
+        // The first round may have opened descriptors that stay open, such as the pipe of a waker.
         let before = *before.get_or_insert_with(descriptors);
         let since = std::time::Instant::now();
         while descriptors() > before {
@@ -270,7 +270,7 @@ fn a_worker_that_forks_too_much_meets_the_limit_of_its_pool() {
     if !can(Controller::Pids) {
         return;
     }
-    // A worker without its own cgroup does no harm.
+    // Without its own cgroup, the script exits, so that the fork bomb does no harm.
     let bomb = "bomb() { bomb & bomb & sleep 1000; }";
     let script = format!("grep -q narrows- /proc/self/cgroup || exit 9; {bomb}; bomb & read word; exit 4");
     let mut config = config(&script);

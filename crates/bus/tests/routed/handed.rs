@@ -1,4 +1,4 @@
-//! Clients that are accepted or served elsewhere, and the owners of sessions after a restart.
+//! Clients that are accepted or served by another server, and the owners of sessions after a restart.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,7 +9,7 @@ use narrows_bus::{Handoff, IncomingClient, StartError, StartOptions};
 
 use super::*;
 
-/// Creates sessions and loads them.
+/// A worker that creates and loads sessions.
 const AGENT: &str = r#"exec sed -u -n -e 's/"method":"session\/new","params":.*/"result":{"sessionId":"made"}}/p' \
     -e 's/"method":"session\/load","params":.*/"result":{}}/p'"#;
 
@@ -63,7 +63,7 @@ fn a_session_is_its_makers_also_after_a_restart() {
         let [mut maker, mut other] = ["token:maker", "token:other"].map(|identity| enter(&bus, identity));
         if round == 0 {
             assert_eq!(call(&mut maker, "session/new", &json!({}))["result"], made);
-            // By now the owner is on disk.
+            // The owner is now on disk.
             assert!(std::fs::read_to_string(&owners).unwrap().contains("token:maker"));
         } else {
             assert_eq!(call(&mut maker, "session/load", &made)["result"], json!({}));
@@ -114,7 +114,7 @@ fn a_resumable_connection_is_handed_over_with_the_bytes_that_were_read() {
         (String::from_utf8(got.read).unwrap(), got.identity.as_str(), got.listener),
         (first, "anyone", 0)
     );
-    // It is the same socket, and the bus keeps nothing of it.
+    // The other server gets the same socket, and the bus keeps nothing of it.
     status(&bus, |status| status.clients == 0);
     let mut socket = TcpStream::from(got.socket.try_clone().unwrap());
     socket.write_all(b"{}\n").unwrap();
@@ -122,14 +122,14 @@ fn a_resumable_connection_is_handed_over_with_the_bytes_that_were_read() {
     let mut line = String::new();
     peer.read_line(&mut line).unwrap();
     assert_eq!(line, "{}\n");
-    // A connection that is not resumable is served by the bus, however its line arrives.
+    // The bus serves a connection that is not resumable, in however many parts its line arrives.
     let mut plain = connect(&bus);
     plain.get_mut().set_nodelay(true).unwrap();
     for byte in request("session/load", &json!(1), &json!({"sessionId": "resume"})).bytes() {
         plain.get_mut().write_all(&[byte]).unwrap();
     }
     assert_eq!(answer(&mut plain)["result"], json!({}));
-    // Also one with a single line without a line end.
+    // This includes a connection with a single line without a line end.
     let mut brief = connect(&bus);
     let only = request("session/load", &json!(1), &json!({"sessionId": "brief"}));
     brief.get_mut().write_all(only.trim_end().as_bytes()).unwrap();

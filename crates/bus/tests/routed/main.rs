@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// Generous for a loaded machine: only a failing test waits this long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Answers every request to `echo` and ignores others.
+/// A worker that answers every request to `echo` and ignores others.
 const ECHO: &str = r#"exec sed -u -n 's/"method":"echo","params":/"result":/p'"#;
 
 fn start(instances: u32) -> Bus {
@@ -55,7 +55,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap() })
 }
 
-/// Waits for a status.
+/// Waits until the status matches.
 fn status(bus: &Bus, wanted: impl Fn(&Status) -> bool) -> Status {
     wait(async {
         loop {

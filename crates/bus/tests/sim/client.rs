@@ -24,23 +24,23 @@ pub(crate) struct SimClient {
     pub(crate) greeting: bool,
     pub(crate) flight: Vec<Waiting>,
     pub(crate) sessions: Vec<String>,
-    /// Pending requests of workers.
+    /// Ids of pending requests of workers.
     pub(crate) questions: Vec<Vec<u8>>,
-    /// It reads nothing.
+    /// `true` if the client reads nothing.
     pub(crate) asleep: bool,
-    /// It names a pool, because its listener has another one.
+    /// `true` if the client names a pool, because its listener has another default pool.
     pub(crate) chooses: bool,
     counter: usize,
     style: usize,
 }
 
-/// A line and its meaning.
+/// A line, and its meaning for the oracle.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) text: Vec<u8>,
     pub(crate) said: Vec<ClientMessage>,
     pub(crate) array: bool,
-    /// The text is only the beginning of a line that is too long.
+    /// `true` if the text is only the beginning of a line that is too long.
     pub(crate) long: bool,
 }
 
@@ -62,12 +62,10 @@ impl SimClient {
         }
     }
 
-    /// Returns `true` if it has sent a message.
     pub(crate) fn has_asked(&self) -> bool {
         self.counter > 0
     }
 
-    /// Returns an unused id.
     fn fresh_id(&mut self, random: &mut Random) -> Vec<u8> {
         loop {
             let style = if self.style == 3 { random.below(6) } else { self.style };
@@ -87,7 +85,6 @@ impl SimClient {
         }
     }
 
-    /// Returns a request.
     pub(crate) fn request(
         &mut self,
         tag: Tag,
@@ -100,7 +97,6 @@ impl SimClient {
         self.request_with_id(id, tag, method, session, pad, random)
     }
 
-    /// Returns a request with this id.
     pub(crate) fn request_with_id(
         &mut self,
         id: Vec<u8>,
@@ -171,7 +167,6 @@ impl SimClient {
         line
     }
 
-    /// Returns a notification about a session.
     pub(crate) fn notification(tag: Tag, method: &str, session: &str) -> Line {
         let text =
             format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"sessionId\":\"{session}\",\"_meta\":{{\"n\":\"#{tag}#\"}}}}}}").into_bytes();
@@ -184,7 +179,6 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// Returns the cancellation of a request.
     pub(crate) fn cancel(tag: Tag, waiting: &Waiting) -> Line {
         let id = String::from_utf8_lossy(&waiting.id);
         let text =
@@ -211,7 +205,6 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// Returns several lines as one batch.
     pub(crate) fn batch(lines: Vec<Line>) -> Line {
         let mut text = vec![b'['];
         let mut said = Vec::new();
@@ -226,7 +219,6 @@ impl SimClient {
         Line { text, said, array: true, long: false }
     }
 
-    /// Handles one line.
     pub(crate) fn receive(&mut self, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {

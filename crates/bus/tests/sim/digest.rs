@@ -1,7 +1,7 @@
 //! A digest of everything that the core sends and orders, and the file in which digests are recorded.
 //!
-//! Digests contain numbers and texts but no names of Rust types, so a rename does not change them. They do not depend on how the
-//! core splits a line into parts.
+//! Digests contain numbers and texts but no names of Rust types, so a rename does not change them. They do
+//! not depend on how the core splits a line into parts.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -9,18 +9,17 @@ use std::io::Write as _;
 
 use narrows_bus::core::{Action, Note, OwnedName, Reason};
 
-/// The digest of a run so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Digest(u64);
 
 impl Digest {
-    /// Adds a line to a client.
+    /// Adds a line that the core sends to a client.
     pub(crate) fn client_line(&mut self, client: u32, parts: &[&[u8]]) {
         self.number(1, client);
         self.bytes(&parts.concat());
     }
 
-    /// Adds a line to a worker.
+    /// Adds a line that the core sends to a worker.
     pub(crate) fn worker_line(&mut self, worker: u32, parts: &[&[u8]]) {
         self.number(2, worker);
         self.bytes(&parts.concat());
@@ -120,7 +119,7 @@ impl Digest {
     }
 }
 
-/// Digests of a family's seeds, appended to the file named by `NARROWS_SIM_RECORD`.
+/// Digests of a family's seeds. They are appended to the file named by `NARROWS_SIM_RECORD`.
 pub(crate) struct Record {
     family: &'static str,
     lines: String,
@@ -135,7 +134,7 @@ impl Record {
         writeln!(self.lines, "{} {seed} {:016x}", self.family, digest.0).expect("a String takes everything");
     }
 
-    /// Appends all lines in one write: families run in separate processes and share the file.
+    /// Appends all lines in one write, because families run in separate processes and share the file.
     pub(crate) fn write(self) {
         let Some(path) = std::env::var_os("NARROWS_SIM_RECORD") else { return };
         let mut file = OpenOptions::new().append(true).create(true).open(path).expect("the file of digests");

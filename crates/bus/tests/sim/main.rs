@@ -1,10 +1,10 @@
 //! The core with simulated clients, workers and faults, checked line by line. A seed reproduces a run.
 //!
-//! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-bus --test sim shared` runs one seed of a family and prints its trace.
-//! `NARROWS_SIM_SEEDS=100000` runs more seeds than usual.
+//! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-bus --test sim shared` runs one seed of a family and
+//! prints its trace. `NARROWS_SIM_SEEDS=100000` sets the number of seeds.
 //!
-//! `NARROWS_SIM_RECORD=FILE` appends `family seed digest` for each run. Sort the files of two trees and compare them: they are
-//! equal if both cores send and order the same.
+//! `NARROWS_SIM_RECORD=FILE` appends `family seed digest` for each run. Sort and compare the files of two
+//! source trees: they are equal if both cores send and order the same.
 
 mod client;
 mod digest;
@@ -26,7 +26,7 @@ use world::World;
 const ACP: &[Protocol] = &[Protocol::V1, Protocol::V1, Protocol::V2];
 const ALL: &[Protocol] = &[Protocol::V1, Protocol::V2, Protocol::JsonRpc];
 
-/// Runs seeds of a family until enough faults have happened, each seed twice.
+/// Runs seeds of a family until enough faults have happened. Runs each seed twice.
 #[track_caller]
 #[expect(clippy::print_stdout, reason = "a replayed run is shown, and the figures are wanted")]
 fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
@@ -44,7 +44,7 @@ fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
     for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(seeds) {
         let first = World::new(Scenario::new(family, seed, calm), seed, true, false).run();
         if let Some(wrong) = first.wrongs.first() {
-            // The shortest run of each kind is reported.
+            // The shortest run of each kind of violation is reported.
             let kind: String = wrong.chars().filter(|char| !char.is_ascii_digit()).take(60).collect();
             let entry = wrongs.entry(kind).or_insert_with(|| (0, usize::MAX, seed, String::new()));
             entry.0 += 1;

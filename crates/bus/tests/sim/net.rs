@@ -12,12 +12,12 @@ use crate::worker::SimWorker;
 pub(crate) struct Port {
     pub(crate) client: SimClient,
     pub(crate) queue: Vec<u8>,
-    /// Its queue was full and has not been half empty since.
+    /// `true` if its queue was full and has not been half empty since.
     pub(crate) over: bool,
     pub(crate) paused: bool,
     pub(crate) closing: bool,
     pub(crate) ended: bool,
-    /// The bus drains when it ends.
+    /// `true` if the bus drains when the input of this client ends.
     pub(crate) ends_bus: bool,
     pub(crate) stalled: u32,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Proc {
     pub(crate) worker: SimWorker,
     pub(crate) up: bool,
     pub(crate) queue: Vec<u8>,
-    /// Bytes that were ever queued, and of those written to the pipe.
+    /// Number of bytes that were ever queued, including those written to the pipe.
     pub(crate) queued: u64,
     pub(crate) written: u64,
     pub(crate) pipe: Vec<u8>,
@@ -36,7 +36,7 @@ pub(crate) struct Proc {
     pub(crate) partial: Vec<u8>,
     pub(crate) over: bool,
     pub(crate) paused: bool,
-    /// It is to be stopped; `true`: killed.
+    /// Set if the worker is to be stopped. `true`: it is killed.
     pub(crate) stop: Option<bool>,
     pub(crate) closed: bool,
     pub(crate) frozen: bool,
@@ -47,17 +47,16 @@ pub(crate) struct Proc {
 pub(crate) struct Net {
     pub(crate) ports: Vec<Option<Port>>,
     pub(crate) procs: Vec<Option<Proc>>,
-    /// Processes to start.
+    /// Workers whose process is to be started.
     pub(crate) spawns: Vec<(WorkerId, PoolId)>,
-    /// Processes to stop before they are started; `true`: to kill.
+    /// Workers to stop before their process is started. `true`: to kill.
     pub(crate) stops: Vec<(WorkerId, bool)>,
-    /// `None` in the second run, which only has to be equal.
+    /// `None` in the second run, which only has to produce an equal digest.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) conns: usize,
     pub(crate) workers: usize,
     pub(crate) finished: bool,
     pub(crate) limit: usize,
-    /// The digest of all output.
     pub(crate) digest: Digest,
     pub(crate) trace: Option<Vec<String>>,
 }
@@ -109,7 +108,8 @@ impl CoreOutput for Net {
         port.queue.push(b'\n');
         let (waits, conn) = (port.queue.len(), port.client.conn);
         port.over |= waits > limit;
-        // A full queue may take messages that were in progress: the rest of a batch, errors for all pending requests.
+        // A full queue still accepts messages that were in progress: the rest of a batch, and errors for all
+        // pending requests.
         if waits > limit + line.len() + 24_000 {
             self.wrong(format!("I6 {waits} bytes wait for connection {conn}"));
         }
@@ -153,7 +153,7 @@ impl CoreOutput for Net {
             Action::Stop { worker, kill } => {
                 let worker_index = self.worker_index(worker);
                 if self.spawns.iter().any(|(spawned, _)| *spawned == worker) {
-                    // The process was ordered in the same call and does not exist yet.
+                    // The start was ordered in the same call, so the process does not exist yet.
                     self.stops.push((worker, kill));
                 } else if let Some(proc) = self.proc(worker.0 as usize) {
                     proc.stop = Some(kill || proc.stop == Some(true));

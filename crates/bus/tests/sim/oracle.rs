@@ -1,7 +1,8 @@
-//! An oracle for the input and output of a bus: plain maps, written from the specification and not from the router.
+//! An oracle for the input and output of a bus: plain maps, written from the specification and not from the
+//! router.
 //!
-//! It gets each line before the core does, and each line that the core sends. Every generated message contains a unique number,
-//! `#17#`, by which the oracle recognizes it anywhere.
+//! It gets each line before the core does, and each line that the core sends. Every generated message
+//! contains a unique number, `#17#`, by which the oracle recognizes the message.
 
 mod clients;
 mod sessions;
@@ -12,23 +13,23 @@ pub(crate) use text::{entries, number_in, stripped, text_of};
 
 use std::collections::{HashMap, VecDeque};
 
-/// The number of a connection, counted from the first.
+/// The number of a connection. Never reused.
 pub(crate) type ConnIndex = usize;
-/// The number of a worker, counted from the first.
+/// The number of a worker. Never reused.
 pub(crate) type WorkerIndex = usize;
 /// The number of a session, independent of its names.
 pub(crate) type Truth = usize;
-/// The number in a message.
+/// The unique number in a message.
 pub(crate) type Tag = usize;
 
-/// Requests that may be sent to several workers, and repeatedly.
+/// Requests that the bus may send to several workers, and repeatedly.
 pub(crate) const REPEATABLE: [&str; 6] =
     ["initialize", "authenticate", "session/list", "session/load", "session/resume", "session/delete"];
 
 /// The method of a request that is too long to be parsed.
 pub(crate) const TOO_LONG: &str = "(too long)";
 
-/// A message of a client.
+/// A line of a client, as the oracle understands it.
 #[derive(Debug)]
 pub(crate) enum ClientMessage {
     Request {
@@ -38,7 +39,7 @@ pub(crate) enum ClientMessage {
         session: Option<String>,
         text: Vec<u8>,
     },
-    /// A notification; `about` is the request that it cancels.
+    /// A notification. `about`: the request that it cancels.
     Notify {
         tag: Tag,
         session: Option<String>,
@@ -54,18 +55,18 @@ pub(crate) enum ClientMessage {
     Broken,
 }
 
-/// A message of a worker.
+/// A line of a worker, as the oracle understands it.
 #[derive(Debug)]
 pub(crate) enum WorkerMessage {
-    /// A response. `opens`: the session that is here now, and its name here.
+    /// A response. `opens`: the session that is now in this worker, and its name in the worker.
     Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
-    /// A session is refused for lack of room: the request may be repeated, here or elsewhere.
+    /// A session is refused for lack of room. The request may be repeated in this or another worker.
     Full { id: Vec<u8>, text: Vec<u8> },
     /// An invalid response with a pending id, and the code that the client gets.
     Malformed { id: Vec<u8>, code: i64 },
     /// A request. `scope`: the request of a client that it belongs to.
     Request { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
-    /// A notification; `about` is the request that it cancels.
+    /// A notification. `about`: the request that it cancels.
     Notify { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
     /// An invalid message, or a response to no request.
     Noise,
@@ -76,13 +77,13 @@ pub(crate) enum WorkerMessage {
 /// The properties of a worker's pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// Each connection has its own worker.
+    /// `true` if each connection has its own worker.
     pub(crate) per_connection: bool,
-    /// Each session has its own worker.
+    /// `true` if each session has its own worker.
     pub(crate) per_session: bool,
-    /// Sessions have the names that clients use.
+    /// `true` if sessions in workers have the names that clients use.
     pub(crate) plain: bool,
-    /// Identities may share a worker.
+    /// `true` if identities may share a worker.
     pub(crate) mixed: bool,
 }
 
@@ -95,15 +96,15 @@ struct Asked {
     array: Option<usize>,
     handed: Vec<(WorkerIndex, u64, Vec<u8>)>,
     truth: Option<Truth>,
-    /// Of a list: the sessions that workers listed, by their names there.
+    /// For a list: the sessions that workers listed, by their names in those workers.
     listed: Vec<(String, Truth)>,
-    /// Those of them that belonged to another identity then.
+    /// The sessions in `listed` that belonged to another identity at that time.
     hidden: Vec<Truth>,
     said: Option<Vec<u8>>,
-    /// The worker was given up: its response may count or not.
+    /// `true` if the bus gave the worker up. Its response may or may not be forwarded.
     late: bool,
     malformed: Option<i64>,
-    /// The refusal of a worker for lack of room.
+    /// The worker's refusal for lack of room.
     full: Option<Vec<u8>>,
     answered: bool,
 }
@@ -117,7 +118,7 @@ struct Told {
     times: u32,
 }
 
-/// The other subject of a worker's message, which may be forgotten.
+/// The other request that a worker's message is about. The bus may have forgotten it.
 #[derive(Clone, Copy, Debug)]
 struct About {
     scope: Option<Option<Tag>>,
@@ -148,18 +149,18 @@ enum Thing {
 #[derive(Debug)]
 struct ConnState {
     open: bool,
-    /// It has ended its input: another client of its identity may take its sessions of a shared worker.
+    /// `true` if the client has ended its input. Another client of its identity may take over its sessions in
+    /// a shared worker.
     silent: bool,
     identity: u32,
-    /// Pending requests, by id.
     flight: HashMap<Vec<u8>, Tag>,
     /// Requests whose id was in use.
     doubled: Vec<(Vec<u8>, Tag)>,
-    /// Errors without an id that are due.
+    /// Number of errors without an id that are due.
     nameless: usize,
-    /// It got the reason why it is closed.
+    /// `true` if the client got the reason why it is closed.
     dismissed: bool,
-    /// Requests of workers, by the id they arrived with.
+    /// Requests of workers, by the id with which the client got them.
     asked: HashMap<Vec<u8>, Tag>,
     /// The last message of each session that arrived.
     last: HashMap<Truth, Tag>,
@@ -169,14 +170,14 @@ struct ConnState {
 struct WorkerRecord {
     kind: Kind,
     alive: bool,
-    /// It was given up.
+    /// `true` if the bus gave the worker up.
     spent: bool,
     read: u64,
-    /// Its sessions, by its names.
+    /// The sessions in this worker, by their names in it.
     sessions: HashMap<String, Truth>,
-    /// Requests to it, by the id they were sent with.
+    /// Requests to the worker, by the id with which it got them.
     asked: HashMap<Vec<u8>, Tag>,
-    /// Its own requests, by its id.
+    /// The worker's own requests, by its id.
     asking: HashMap<Vec<u8>, Tag>,
     users: Vec<ConnIndex>,
     identity: Option<u32>,
@@ -187,7 +188,7 @@ struct WorkerRecord {
 struct TruthState {
     identity: u32,
     owner: Option<ConnIndex>,
-    /// The pending request by which its owner loads or resumes it.
+    /// The pending request with which its owner loads or resumes it.
     taking: Option<Tag>,
     worker: WorkerIndex,
     visible: Option<String>,
@@ -195,22 +196,20 @@ struct TruthState {
     undelivered: VecDeque<Tag>,
 }
 
-/// The oracle.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// Sessions without a client are visible to their identity only.
+    /// `true` if only their identity sees sessions without a client.
     strict: bool,
     things: Vec<Thing>,
     conns: Vec<ConnState>,
     workers: Vec<WorkerRecord>,
     truths: Vec<Option<TruthState>>,
     visible: HashMap<String, Truth>,
-    /// Plain sessions: the users of a name, and its worker.
+    /// For pools without a known protocol: the users of a session name, and its worker.
     names: HashMap<String, (Vec<ConnIndex>, WorkerIndex)>,
     arrays: Vec<usize>,
     /// Events that must have happened when the core returns.
     due: Vec<Due>,
-    /// The violations.
     pub(crate) wrongs: Vec<String>,
     /// Number of workers' responses that reached their clients.
     pub(crate) served: usize,
@@ -277,7 +276,7 @@ impl Oracle {
         self.conns[conn].silent = true;
     }
 
-    /// Records that a client is closed. `owed`: no request may be pending.
+    /// Records that a client is closed. `owed`: none of its requests may be pending.
     pub(crate) fn conn_closed(&mut self, conn: ConnIndex, owed: bool) {
         if owed && self.conns[conn].open {
             self.nothing_open(conn, "hung up on");
@@ -325,12 +324,12 @@ impl Oracle {
         self.workers.len() - 1
     }
 
-    /// Records how much of its input a worker has read.
+    /// Records the number of bytes of its input that a worker has read.
     pub(crate) fn worker_read(&mut self, worker: WorkerIndex, read: u64) {
         self.workers[worker].read = read;
     }
 
-    /// Records that the core gave a worker up, or that it was found stuck.
+    /// Records that the core gave up a worker, or that the worker was found stuck.
     pub(crate) fn worker_given_up(&mut self, worker: WorkerIndex) {
         self.workers[worker].spent = true;
     }
@@ -367,7 +366,7 @@ impl Oracle {
         }
     }
 
-    /// Checks that nothing is pending after enough time.
+    /// Checks that no request is pending after enough time.
     pub(crate) fn settle(&mut self) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].open {

@@ -7,7 +7,6 @@ use narrows_bus::config::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool,
 use crate::oracle::Kind;
 use crate::random::Random;
 
-/// The properties of a pool's workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolTraits {
     pub(crate) share: Share,
@@ -15,9 +14,9 @@ pub(crate) struct PoolTraits {
     pub(crate) load: bool,
     pub(crate) resume: bool,
     pub(crate) mixed: bool,
-    /// They accept only a few sessions at once.
+    /// `true` if they accept only a few sessions at once.
     pub(crate) narrow: bool,
-    /// They announce child sessions.
+    /// `true` if they announce child sessions.
     pub(crate) announces: bool,
 }
 
@@ -41,17 +40,16 @@ impl PoolTraits {
     }
 }
 
-/// A bus and its users.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) config: Config,
     pub(crate) traits_of: Vec<PoolTraits>,
-    /// Bytes that a worker's pipe holds.
+    /// Number of bytes that a worker's pipe holds.
     pub(crate) pipe: usize,
     pub(crate) identities: u32,
     pub(crate) clients: usize,
     pub(crate) steps: usize,
-    /// One step in this many is a fault; 0: none.
+    /// One step in this many is a fault. 0: no faults.
     pub(crate) faults: usize,
 }
 
@@ -92,7 +90,7 @@ impl Scenario {
             traits_of.push(traits);
             pools.push(pool);
         }
-        // Clients may use every pool: agents of different pools give out the same names.
+        // Clients may use every pool, because agents of different pools use equal names.
         let all: Vec<String> = (0..count).map(|at| format!("p{at}")).collect();
         let listen = all
             .iter()
@@ -127,7 +125,7 @@ impl Scenario {
         scenario
     }
 
-    /// Lets clients authenticate, so that sessions have owners and no observers.
+    /// Makes clients authenticate, so that sessions have owners and no observers.
     fn ask_who(&mut self) {
         for listen in &mut self.config.listen {
             let Ok(Listen { at: ListenAddr::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp")

@@ -1,4 +1,4 @@
-//! Several clients on one session, with random moves and a model that predicts the output.
+//! Several clients in one session, with random moves and a model that predicts the output.
 
 mod model;
 mod moves;
@@ -50,19 +50,18 @@ impl CoreOutput for Net {
 struct ConnectedClient {
     identity: usize,
     next: u64,
-    /// Requests that it need not answer any more.
+    /// Requests that the client no longer has to answer.
     stale: Vec<Value>,
 }
 
-/// One run.
 pub(crate) struct Watched<'a> {
     core: Core,
     net: Net,
     random: Random,
     worker: WorkerId,
-    /// The worker can replay the history of a session.
+    /// `true` if the worker can replay the history of a session.
     tells: bool,
-    /// Bytes kept per session.
+    /// Maximum number of bytes kept per session.
     limit: usize,
     clients: BTreeMap<u32, ConnectedClient>,
     sessions: BTreeMap<String, Session>,
@@ -131,7 +130,6 @@ impl<'a> Watched<'a> {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Returns a unique number.
     fn number(&mut self) -> u64 {
         self.counter += 1;
         self.counter
@@ -185,7 +183,7 @@ impl<'a> Watched<'a> {
         std::mem::take(&mut self.net.to_worker)
     }
 
-    /// Returns the only line sent to the worker, which has this method.
+    /// Returns the only line sent to the worker. It must have this method.
     #[track_caller]
     fn only_handed(&mut self, method: &str) -> Value {
         let handed = self.worker_lines();
@@ -197,7 +195,7 @@ impl<'a> Watched<'a> {
         handed.into_iter().next().unwrap_or_default()
     }
 
-    /// Returns the response to a request, which is the only line sent to any client.
+    /// Returns the response to a request. It must be the only line sent to any client.
     #[track_caller]
     fn only_answer(&mut self, client: u32, id: &Value) -> Value {
         let heard = self.client_lines();
@@ -210,7 +208,7 @@ impl<'a> Watched<'a> {
         heard.into_iter().next().map(|(_, answer)| answer).unwrap_or_default()
     }
 
-    /// Checks that a request is refused with this code and did not reach the worker.
+    /// Checks that a request was refused with this code and did not reach the worker.
     #[track_caller]
     fn is_refused(&mut self, client: u32, id: &Value, code: i64) {
         let answer = self.only_answer(client, id);

@@ -9,7 +9,7 @@ use crate::oracle::{Tag, Truth, WorkerIndex, WorkerMessage, entries, number_in, 
 use crate::random::Random;
 use crate::scenario::PoolTraits;
 
-/// Sessions of a worker that accepts only a few.
+/// Maximum number of sessions of a worker that accepts only a few.
 const MAX_SESSIONS: usize = 4;
 
 /// A request in progress.
@@ -21,16 +21,16 @@ pub(crate) struct Task {
     pub(crate) session: Option<String>,
     server: Option<String>,
     pub(crate) cancelled: bool,
-    /// By the cancellation of the session, not of the request.
+    /// `true` if its session was cancelled, not the request.
     pub(crate) stopped: bool,
-    /// Answered, but the turn continues.
+    /// `true` if the request is answered, but the turn continues.
     pub(crate) begun: bool,
 }
 
-/// The sessions on disk of all workers of a pool, and global counters.
+/// The sessions that all workers of a pool have on disk, and global counters.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    /// By pool and name.
+    /// Sessions by pool and name.
     pub(crate) sessions: BTreeMap<(usize, String), Truth>,
     pub(crate) truths: usize,
     pub(crate) tags: usize,
@@ -50,19 +50,19 @@ pub(crate) struct SimWorker {
     pub(crate) traits: PoolTraits,
     pub(crate) tasks: Vec<Task>,
     pub(crate) sessions: BTreeMap<String, Truth>,
-    /// Announced child sessions, and the sessions they belong to.
+    /// Announced child sessions, each with the session that it belongs to.
     children: Vec<(String, Truth)>,
-    /// The MCP servers of its sessions, which are in clients.
+    /// The MCP servers of its sessions. They run in clients.
     servers: BTreeMap<String, String>,
-    /// Lines on their way to the bus, with their meaning.
+    /// Lines that are on their way to the bus, with their meaning.
     pub(crate) out: VecDeque<(Vec<u8>, Vec<WorkerMessage>)>,
-    /// Pending requests of its own, by id.
+    /// Ids of its own pending requests.
     pub(crate) asking: Vec<Vec<u8>>,
-    /// Ids that it has answered, for a second answer.
+    /// Ids that it has answered. It may answer them a second time.
     pub(crate) answered: Vec<Vec<u8>>,
-    /// It never answers `initialize`.
+    /// `true` if it never answers `initialize`.
     pub(crate) never_initializes: bool,
-    /// It ignores cancellations.
+    /// `true` if it ignores cancellations.
     pub(crate) ignores_cancel: bool,
     counter: usize,
 }
@@ -86,7 +86,6 @@ impl SimWorker {
         }
     }
 
-    /// Handles one line.
     pub(crate) fn read(&mut self, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
@@ -94,7 +93,7 @@ impl SimWorker {
             Kind::Request => {
                 let method = view.method().unwrap_or_default().into_owned();
                 let session = view.session().or_else(|| view.top_session()).map(std::borrow::Cow::into_owned);
-                // A session that is created later is not meant.
+                // A session that is created later is not deleted.
                 let is_meant = |name: &String| method != "session/delete" || self.sessions.contains_key(name);
                 self.tasks.push(Task {
                     id: view.id().unwrap_or_default().to_vec(),
@@ -134,7 +133,6 @@ impl SimWorker {
         self.out.push_back((text, vec![reply]));
     }
 
-    /// Sends an update in a session.
     pub(crate) fn update(&mut self, name: &str, truth: Option<Truth>, pad: usize, store: &mut Store) {
         let tag = store.tag();
         let pad = "y".repeat(pad);
@@ -150,7 +148,6 @@ impl SimWorker {
         self.send(text, |text| WorkerMessage::Notify { tag, truth, about: None, text });
     }
 
-    /// Announces a child of a session.
     fn announce(&mut self, name: &str, truth: Truth, store: &mut Store) {
         let tag = store.tag();
         let child = format!("k{}", self.children.len());
@@ -193,7 +190,6 @@ impl SimWorker {
         self.send(text, |text| WorkerMessage::Notify { tag, truth, about: None, text });
     }
 
-    /// Returns an id for its own request.
     fn own_id(&mut self) -> String {
         self.counter += 1;
         let id = if self.counter.is_multiple_of(2) {
@@ -205,7 +201,7 @@ impl SimWorker {
         id
     }
 
-    /// Sends a request about a request of a client.
+    /// Sends a request that belongs to a request of a client.
     fn elicit(&mut self, scope: Vec<u8>, store: &mut Store) {
         let tag = store.tag();
         let (id, about) = (self.own_id(), String::from_utf8_lossy(&scope).into_owned());
@@ -237,7 +233,6 @@ impl SimWorker {
         Some(())
     }
 
-    /// Sends a request in a session.
     pub(crate) fn question(&mut self, name: &str, truth: Option<Truth>, store: &mut Store) {
         let tag = store.tag();
         let id = self.own_id();
@@ -251,7 +246,6 @@ impl SimWorker {
         self.sessions.get(name).copied()
     }
 
-    /// Continues one of its tasks.
     pub(crate) fn work(&mut self, at: usize, hurry: bool, store: &mut Store, random: &mut Random) {
         let task = &self.tasks[at];
         let name = task.session.clone();
@@ -378,7 +372,7 @@ impl SimWorker {
         }
         if let Some(name) = &closes {
             let closed = self.sessions.remove(name);
-            // Their names are not reused.
+            // Names of children are not reused.
             for (_, truth) in self.children.iter_mut().filter(|(_, truth)| Some(*truth) == closed) {
                 *truth = Truth::MAX;
             }
@@ -415,7 +409,8 @@ impl SimWorker {
         self.traits.narrow && self.traits.share == Share::All && self.sessions.len() >= MAX_SESSIONS
     }
 
-    /// Returns a name for a new session: workers that can load sessions use unique names, others count from one.
+    /// Returns a name for a new session. Workers that can load sessions use unique names, others count from
+    /// one.
     fn minted(&mut self, store: &mut Store) -> String {
         if self.traits.load || self.traits.resume {
             let name = (1..)

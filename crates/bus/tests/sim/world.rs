@@ -17,7 +17,7 @@ use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::worker::{SimWorker, Store};
 
-/// One run.
+/// One run: a bus, its clients and its workers.
 pub(crate) struct World {
     core: Core,
     net: Net,
@@ -31,12 +31,10 @@ pub(crate) struct World {
     left: Vec<(usize, String)>,
 }
 
-/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) digest: Digest,
     pub(crate) faults: usize,
-    /// Number of steps until it ended.
     pub(crate) steps: usize,
     pub(crate) served: usize,
     pub(crate) wrongs: Vec<String>,
@@ -71,7 +69,6 @@ impl World {
         }
     }
 
-    /// Runs to the end.
     pub(crate) fn run(mut self) -> Outcome {
         self.core.start(self.now, &mut self.net);
         self.after();
@@ -119,7 +116,7 @@ impl World {
         }
     }
 
-    /// Handles the orders of the core after a call.
+    /// Performs the actions of the core after a call.
     fn after(&mut self) {
         for (worker, pool) in std::mem::take(&mut self.net.spawns) {
             let name = self.core.pool(pool).name.clone();
@@ -168,7 +165,6 @@ impl World {
         (0..self.net.procs.len()).filter(|slot| self.net.procs[*slot].is_some()).collect()
     }
 
-    /// Connects a client.
     fn connect(&mut self, listener: usize, wanted: usize) -> Option<usize> {
         let ends_bus = self.scenario.faults > 0 && self.random.one_in(80);
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
@@ -236,7 +232,7 @@ impl World {
         if let Some(oracle) = &mut self.net.oracle {
             oracle.conn_closed(conn, false);
         }
-        // The slot is free only when the core has returned.
+        // The slot becomes free only when the core has returned.
         self.core.client_gone(self.now, client_at(slot), &mut self.net);
         self.net.ports[slot] = None;
         self.after();
@@ -283,7 +279,6 @@ impl World {
         self.after();
     }
 
-    /// Starts a worker's process.
     fn worker_begins(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         proc.up = true;

@@ -1,4 +1,5 @@
-//! Checks of clients' lines: each request gets one response, on its connection, with its id, and with the worker's own bytes.
+//! Checks of clients' lines. Each request gets one response, on its connection, with its id, and with the
+//! worker's own bytes.
 
 use narrows_wire::{Kind, View};
 
@@ -57,7 +58,7 @@ impl Oracle {
                         && !thing.answered
                     {
                         thing.said = Some(text);
-                        // Also from a batch that has to wait, behind another line or in parts.
+                        // The worker must get the response at once, even from a batch that has to wait.
                         self.due.push(Due::Returned(tag));
                     }
                 }
@@ -123,7 +124,7 @@ impl Oracle {
         let code = view.error().map(|error| error.code);
         if id == b"null" {
             if code == Some(-32012) {
-                // The reason why a slow reader is closed, which is its last line.
+                // This is the reason why a slow reader is closed, and its last line.
                 self.conns[conn].dismissed = true;
                 return None;
             }
@@ -150,7 +151,7 @@ impl Oracle {
             asked.answered = true;
             return asked.array;
         }
-        // The first request with this id may be finished when the second one is handled.
+        // The first request with this id may have ended when the second one is handled.
         let later = next.filter(|_| !state.flight.contains_key(&id));
         let Some(tag) = state.flight.remove(&id).or_else(|| later.map(|at| state.doubled.remove(at).1))
         else {
@@ -168,7 +169,7 @@ impl Oracle {
 
     fn judge_answer(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>, code: Option<i64>) {
         let number = number_in(view.bytes());
-        // An entry of a batch may be answered in place of its worker, which becomes visible only later.
+        // The bus may answer an entry of a batch in place of its worker, which becomes visible only later.
         let is_ahead = match code {
             None => value_of(view.bytes(), "stopReason") == Some(b"\"cancelled\""),
             Some(code) => matches!(code, -32010 | -32011 | -32016),
@@ -264,7 +265,8 @@ impl Oracle {
                 effects.map(String::from_utf8_lossy)
             ));
         }
-        // A stopped worker may have read it or not, and an entry of a batch was answered while more was pending.
+        // A stopped worker may or may not have read the request, and an entry of a batch was answered while
+        // more was pending.
         if !reached && !waiting && !in_array && code != -32011 && effects == Some(b"\"possible\"") {
             self.wrong(format!(
                 "F1 #{tag}# {method} reached no worker, but its error {code} says that it may have"

@@ -1,4 +1,4 @@
-//! Checks of sessions: which clients and workers may use one, where it is, and the order of messages.
+//! Checks of sessions: the clients and workers that may use one, its location, and the order of messages.
 
 use narrows_wire::View;
 
@@ -30,7 +30,7 @@ impl Oracle {
             return here.or(meant);
         }
         if method == "session/delete" {
-            // Workers that do not know it are asked too.
+            // Workers that do not know the session are asked too.
             let owner = here.and_then(|here| self.truth(here)?.owner).filter(|owner| self.conns[*owner].open);
             if owner.is_some_and(|owner| owner != conn) && !kind.per_connection {
                 self.wrong(format!("#{tag}# of connection {conn} deletes a session of {owner:?}"));
@@ -38,7 +38,7 @@ impl Oracle {
             return here;
         }
         let (Some(here), Some(meant)) = (here, meant) else {
-            // An exclusive worker may decide itself, and so may one that is to load the session.
+            // An exclusive worker may decide itself, and so may a worker that is to load the session.
             if !self.is_users(worker, conn) && !self.is_taking_up(worker, conn, name) {
                 self.wrong(format!(
                     "#{tag}# {method} for session {name} was handed to worker {worker}, which has no {local}"
@@ -116,7 +116,7 @@ impl Oracle {
         }
     }
 
-    /// Records that the bus does not know a session any more: its owner loses it.
+    /// Records that the bus no longer knows a session: its owner loses it.
     pub(super) fn forgotten(&mut self, tag: Tag) {
         let Some(asked) = self.asked(tag) else { return };
         let (conn, name) = (asked.conn, asked.session.clone());
@@ -157,7 +157,7 @@ impl Oracle {
                 }
             }
             "session/load" | "session/resume" => {
-                // Unless another client has requested it since.
+                // The owner stays if another client has requested the session since.
                 let is_last = |state: &&mut TruthState| state.taking.is_none_or(|taking| taking == tag);
                 if let Some(state) = self.truth(truth).filter(is_last) {
                     state.owner = Some(conn);
@@ -214,8 +214,8 @@ impl Oracle {
             return;
         }
         let Some(truth) = truth else {
-            // The client may have the session by now, or wait for this worker to load or resume it: messages of the worker during
-            // the load are for the client that requested it, under the requested name.
+            // The client may already have the session, or wait for this worker to load or resume it. Messages
+            // of the worker during the load are for the client that requested it, under the requested name.
             let name = view.session().unwrap_or_default();
             let own = self.visible.get(&*name).filter(|truth| {
                 self.truths[**truth]
@@ -240,7 +240,8 @@ impl Oracle {
         }
     }
 
-    /// Checks a list: each session once, none of another identity, and all that workers listed of the client's own.
+    /// Checks a list: it has each session once, none of another identity, and all sessions of the client that
+    /// workers listed.
     pub(super) fn list_heard(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>) {
         let Some(asked) = self.asked(tag) else { return };
         let (listed, hidden, handed) = (asked.listed.clone(), asked.hidden.clone(), asked.handed.clone());
@@ -253,7 +254,7 @@ impl Oracle {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             self.wrong(format!("#{tag}# lists a session twice: {names:?}"));
         }
-        // Another worker may have listed one of the same name.
+        // Another worker may have listed a session of the same name.
         let stranger =
             hidden.iter().filter_map(|truth| self.truths[*truth].as_ref()?.visible.clone()).find(|name| {
                 names.contains(name) && !listed.iter().any(|(told, at)| told == name && !hidden.contains(at))
@@ -273,7 +274,8 @@ impl Oracle {
         }
     }
 
-    /// Checks a message about a request: the client's own or one to it, by the id that it knows.
+    /// Checks a message about a request: one of the client, or one to the client, by the id that the client
+    /// knows.
     fn about_heard(&mut self, conn: ConnIndex, tag: Tag, about: About, view: View<'_>) {
         let id = view.request_id().unwrap_or_default();
         let state = &self.conns[conn];
@@ -289,7 +291,7 @@ impl Oracle {
         }
     }
 
-    /// Returns `true` if the worker is exclusive to this client.
+    /// Returns `true` if only this client uses the worker.
     fn is_users(&self, worker: WorkerIndex, conn: ConnIndex) -> bool {
         let state = &self.workers[worker];
         (state.kind.per_connection || state.kind.per_session) && state.users.contains(&conn)
@@ -338,8 +340,8 @@ impl Oracle {
             return self.wrong(format!("the bus itself sent {method} to connection {conn}"));
         }
         let Some(name) = view.session() else { return };
-        // Also while the response that names a new session is part of an incomplete batch: the client must know the name before
-        // the bus mentions the session.
+        // The order also applies while the response that names a new session is part of an incomplete batch.
+        // The client must know the name before the bus mentions the session.
         let owner = self
             .visible
             .get(&*name)

@@ -2,7 +2,7 @@
 
 use narrows_wire::{Part, View};
 
-/// Returns the number in a message.
+/// Returns the unique number in a message.
 pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
     let start = memchr::memchr(b'#', line)? + 1;
     let mut number = 0;
@@ -16,7 +16,7 @@ pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns a message without its changeable parts: the id, and the names of its session and of a child.
+/// Returns a message without the parts that may change: the id, and the names of its session and of a child.
 pub(crate) fn stripped(view: View<'_>) -> Vec<u8> {
     let line = view.bytes();
     let mut holes: Vec<_> =
@@ -53,7 +53,6 @@ pub(crate) fn text_of(line: &[u8], key: &str) -> Option<String> {
     Some(String::from_utf8_lossy(raw).into_owned())
 }
 
-/// Returns the sessions in a list.
 pub(super) fn names_in(list: &[u8]) -> Vec<String> {
     let key = b"\"sessionId\":\"";
     memchr::memmem::find_iter(list, key)
@@ -64,7 +63,6 @@ pub(super) fn names_in(list: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Returns the entries of an array.
 pub(crate) fn entries(array: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let (mut depth, mut start, mut quoted, mut escaped) = (0_u32, 1, false, false);

@@ -1,4 +1,5 @@
-//! Checks of workers' lines: nothing twice, nothing of foreign clients, and only what clients sent.
+//! Checks of workers' lines: each line arrives once, comes from a client of this worker, and was sent by that
+//! client.
 
 use narrows_wire::{Kind, View};
 
@@ -98,7 +99,7 @@ impl Oracle {
         let tag = self.workers[worker].asked.remove(id);
         let asked =
             tag.and_then(|tag| self.asked(tag)).map(|asked| (asked.conn, asked.method, asked.answered));
-        // A session that the bus closed itself had no client, and may be loaded elsewhere by now.
+        // A session that the bus itself closed had no client, and may be loaded in another worker by now.
         if let Some(name) = closes
             && let Some(truth) = self.workers[worker].sessions.remove(&name)
             && let Some((conn, "session/close" | "session/delete", _)) = asked
@@ -176,7 +177,7 @@ impl Oracle {
         }
     }
 
-    /// Checks a line to a worker; its first byte is the `start`th of all.
+    /// Checks a line to a worker. Its first byte is the `start`th of all bytes for this worker.
     pub(crate) fn worker_hears(&mut self, worker: WorkerIndex, start: u64, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
@@ -260,7 +261,8 @@ impl Oracle {
         }
         let is_everybodys = matches!(method, "session/list" | "session/delete");
         if !is_everybodys || self.workers[worker].identity.is_some() {
-            // A session is loaded where it is, even if another identity loads one that was left there.
+            // A session is loaded in the worker that has it, even if another identity loads one that was left
+            // there.
             let is_there = matches!(method, "session/load" | "session/resume")
                 && view.session().is_some_and(|name| self.workers[worker].sessions.contains_key(&*name));
             self.used_by(worker, conn, is_there);

@@ -4,21 +4,19 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-/// A session and its clients.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) identity: usize,
-    /// The controller.
     pub(super) owner: Option<u32>,
     /// The observers, in the order in which they joined.
     pub(super) observers: Vec<u32>,
-    /// The running turn: the worker's request, and the client that waits for its end with its id.
+    /// The running turn: the worker's request, and the client that waits for its end, with the client's id.
     pub(super) turn: Option<(Value, Option<(u32, Value)>)>,
-    /// The history in the worker.
+    /// The history that the worker has stored.
     pub(super) history: Vec<Value>,
     /// The updates kept for later observers, with their lengths.
     pub(super) ring: VecDeque<(Value, usize)>,
-    /// The first updates are no longer kept.
+    /// `true` if the first updates are no longer kept.
     pub(super) gone: bool,
 }
 
@@ -63,8 +61,8 @@ impl Session {
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) session: String,
-    /// All clients are asked, not only the controller.
+    /// `true` if all clients are asked, not only the controller.
     pub(super) for_all: bool,
-    /// The clients that are asked, each with its id.
+    /// The clients that are asked, each with its id of the request.
     pub(super) takers: Vec<(u32, Value)>,
 }

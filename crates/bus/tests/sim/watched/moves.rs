@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::Watched;
 use super::model::{Ask, Session};
 
-/// The session does not exist for this client.
+/// The code for a session that does not exist for this client.
 const UNKNOWN: i64 = -32002;
-/// Another client has the session.
+/// The code for a session that another client has.
 const IN_USE: i64 = -32602;
 
 /// Removes the mark of a replay. Returns `true` if it was there.
@@ -74,7 +74,7 @@ impl Watched<'_> {
         self.count("opened");
     }
 
-    /// A client joins a session of another client, or without one.
+    /// A client joins a session that another client has, or none.
     fn attaches(&mut self) {
         let Some(client) = self.some_client() else { return };
         let identity = self.clients[&client].identity;
@@ -105,7 +105,7 @@ impl Watched<'_> {
         if !session.observers.contains(&client) {
             session.observers.push(client);
         }
-        // The kept updates come first, and then the pending requests.
+        // The kept updates come first, then the pending requests.
         let asked = heard.split_off(kept.len().min(heard.len()));
         let told: Vec<Value> = heard
             .into_iter()
@@ -164,7 +164,6 @@ impl Watched<'_> {
         }
     }
 
-    /// An observer leaves.
     fn detaches(&mut self) {
         let Some(name) = self.some_session(|session| !session.observers.is_empty()) else { return };
         let observers = self.sessions[&name].observers.clone();
@@ -341,7 +340,7 @@ impl Watched<'_> {
         told.sort();
         due.sort();
         assert_eq!(told, due, "seed {}", self.seed);
-        // The first client has to answer the cancellation; the request is withdrawn from the others.
+        // The first client has to answer the cancellation. For the others, the request is withdrawn.
         let ask = self.asks.get_mut(&number).expect("it is open");
         ask.for_all = false;
         for (client, id) in ask.takers.split_off(1) {
@@ -370,7 +369,7 @@ impl Watched<'_> {
     fn leaves(&mut self) {
         let Some(client) = self.some_client() else { return };
         self.core.client_gone(Time::ZERO, ClientId(client), &mut self.net);
-        // The grace period is zero, but a timer ends the turn.
+        // The grace period is zero, but only a timer ends the turn.
         self.core.tick(Time::ZERO, &mut self.net);
         self.clients.remove(&client);
         assert_eq!(self.client_lines(), [], "seed {}", self.seed);
@@ -388,7 +387,7 @@ impl Watched<'_> {
             promoted += usize::from(had && session.owner.is_some());
             left.extend((had && session.owner.is_none() && session.turn.is_some()).then(|| name.clone()));
         }
-        // No client is left to answer or to wait for the turn.
+        // No client is left to answer a request or to wait for the turn.
         let (stopped, answered): (Vec<Value>, Vec<Value>) =
             self.worker_lines().into_iter().partition(|line| line["method"] == "session/cancel");
         let mut numbers: Vec<u64> = answered.iter().filter_map(|line| line["id"].as_u64()).collect();
@@ -413,7 +412,8 @@ impl Watched<'_> {
         self.count(if promoted > 0 { "left to another" } else { "left" });
     }
 
-    /// A client of another identity, or not on the session, or with an unknown name.
+    /// A client of another identity, or one that has not joined the session, or one that uses an unknown
+    /// name.
     fn intrudes(&mut self) {
         let Some(client) = self.some_client() else { return };
         let identity = self.clients[&client].identity;
@@ -431,7 +431,8 @@ impl Watched<'_> {
         self.count(if is_foreign { "intruded" } else { "named none" });
     }
 
-    /// The controller may send other requests and gets the only response. Other clients may not.
+    /// The controller may send other requests, and only it gets the response. Other clients may not send
+    /// them.
     fn does_other_things(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some()) else { return };
         let all = self.sessions[&name].all();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::World;
 use crate::client::SimClient;
 
-/// Time to settle everything without further faults. Sessions without a client take longest.
+/// Time to settle everything without further faults. The expiry of sessions without a client takes longest.
 const SETTLE_TIME: Duration = Duration::from_secs(400);
 
 impl World {
@@ -178,7 +178,6 @@ impl World {
         }
     }
 
-    /// Starts to drain the bus.
     pub(super) fn drain(&mut self) {
         self.draining = true;
         self.net.trace_line(|| "drain".to_owned());

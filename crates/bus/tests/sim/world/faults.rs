@@ -1,4 +1,4 @@
-//! Moves that are faults.
+//! Random moves that are faults of clients, workers or the driver.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use super::World;
 use crate::client::{Line, SimClient};
 use crate::oracle::{ClientMessage, WorkerMessage};
 
-/// Invalid lines.
 const BROKEN: [&[u8]; 10] = [
     b"hello",
     b"{\"jsonrpc\":\"2.0\",\"method\":\"x\"",
@@ -88,7 +87,7 @@ impl World {
         ]);
         let listens = !matches!(why, Stuck::InputClosed { .. });
         let proc = self.net.proc(slot)?;
-        // A worker that has only closed its input may still answer what it has read.
+        // A worker that has only closed its input may still answer the requests that it has read.
         (proc.frozen, proc.closed) = (listens, !listens);
         self.worker_sticks(slot, why);
         if listens && self.net.proc(slot).is_some_and(|proc| proc.stop.is_none()) {
@@ -148,7 +147,7 @@ impl World {
         Some(())
     }
 
-    /// A client answers a request to another client, or an unknown one.
+    /// A client answers a request that was sent to another client, or to none.
     fn forges(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let other = self.some_client()?;
@@ -183,7 +182,8 @@ impl World {
         Some(())
     }
 
-    /// A worker answers an unknown request, or twice, or invalidly, or uses a session of another worker.
+    /// A worker answers an unknown request, answers twice, answers invalidly, or uses a session of another
+    /// worker.
     fn worker_lies(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let random = &mut self.random;
@@ -242,7 +242,7 @@ impl World {
         Some(())
     }
 
-    /// Several messages of a client in one batch, some of them invalid.
+    /// A client sends several messages in one batch, some of them invalid.
     fn array(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let mut lines = Vec::new();
@@ -332,11 +332,11 @@ impl World {
         Some(())
     }
 
-    /// Several messages of a worker in one batch.
+    /// A worker sends several messages in one batch.
     fn array_of_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
-        // The end of a session ends its turns, whatever follows about them.
+        // The end of a session ends its turns, whatever the batch says about them later.
         let plain = |reply: &WorkerMessage| match reply {
             WorkerMessage::Noise
             | WorkerMessage::TooLong
@@ -364,7 +364,7 @@ impl World {
         Some(())
     }
 
-    /// Another configuration: other numbers, another environment of a pool, or one pool less.
+    /// A reload with other limits, with another environment of a pool, or without one of the pools.
     fn reloads(&mut self) -> Option<()> {
         if self.draining {
             return None;

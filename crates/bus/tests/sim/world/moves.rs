@@ -1,4 +1,4 @@
-//! Moves without faults.
+//! Random moves without faults.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl World {
         (!slots.is_empty()).then(|| self.random.pick(&slots))
     }
 
-    /// Performs the driver's part of an order, and lets the worker read.
+    /// Performs the driver's part for a worker, and lets the worker read.
     pub(super) fn worker_moves(&mut self, slot: usize, most: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         match (proc.up, proc.stop) {
