@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_and_keys_are_not() {
+    fn containers_and_values_count_but_keys_do_not() {
         for json in ["null", "0", "\"\"", " [ ] ", "{\n}", r#""[,{\"[,""#] {
             check(json, 1);
         }

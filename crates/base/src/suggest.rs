@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_name_is_recognized() {
+    fn a_misspelled_name_is_recognized() {
         let keys = ["pool", "max_line", "listen"];
         for (word, expected) in [
             ("max_lines", "max_line"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_get_no_suggestion() {
+    fn unrelated_words_get_no_suggestion() {
         check("colour", &["pool", "max_line", "listen"], None);
         check("vendor", &["governance", "operator", "acp_rev", "tier"], None);
         check("rite", &["tier"], None);

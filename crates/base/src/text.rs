@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn text_for_a_file_keeps_marks_of_direction() {
+    fn text_for_a_file_keeps_bidirectional_marks() {
         assert_eq!(without_controls("a\tb\r\nü\n"), "a\tb\r\nü\n");
         assert_eq!(without_controls("\u{1b}[31m\u{7f}\u{0}a\rb"), "\\u{1b}[31m\\u{7f}\\u{0}a\\u{d}b");
         assert_eq!(without_controls("\u{2067}א\u{2069}"), "\u{2067}א\u{2069}");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn json_keeps_its_value() {
+    fn escaped_json_parses_to_the_same_value() {
         assert_eq!(escape_json("\"\u{ad}\u{fe0f}\u{e0100}\"".to_owned()), "\"\\u00ad\\ufe0f\\udb40\\udd00\"");
         let plain = "{\"a\":\"b\u{e4}\u{1f600}\"}\n";
         assert_eq!(escape_json(plain.to_owned()), plain);

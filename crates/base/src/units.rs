@@ -159,7 +159,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn what_is_formatted_is_parsed(bytes in any::<u64>(), millis in 0u64..31_536_000_000) {
+        fn formatted_values_parse_back(bytes in any::<u64>(), millis in 0u64..31_536_000_000) {
             prop_assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
             let time = Duration::from_millis(millis);
             prop_assert_eq!(parse_duration(&format_duration(time)), Ok(time));

@@ -448,7 +448,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_little_less_is_no_matter() {
+    fn only_a_shortage_of_more_than_a_tenth_is_reported() {
         for (room, wanted, much) in [
             (8_999, 10_000, true),
             (9_000, 10_000, false),

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_for_this_machine_and_its_settings_are_inherited() {
+    fn a_port_is_on_loopback_and_accepted_sockets_inherit_its_options() {
         let (entry, address) = open(&ListenAddr::Tcp("127.0.0.1:0".into()), Duration::from_secs(30)).unwrap();
         let (BoundListener::Socket(listener), ListenAddr::Tcp(at)) = (entry, address) else {
             panic!("a socket")
@@ -390,9 +390,9 @@ mod tests {
         let _listener = unix(&path).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
-        assert!(matches!(unix(&path), Err(ListenError::InUse(_))), "somebody listens");
+        assert!(matches!(unix(&path), Err(ListenError::InUse(_))), "another listener uses the socket");
         let entries = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
-        assert_eq!(entries, 1, "nothing else is left there");
+        assert_eq!(entries, 1, "no temporary file is left");
 
         std::fs::write(dir.path().join("plain"), "").unwrap();
         assert!(matches!(unix(&dir.path().join("plain")), Err(ListenError::NotASocket(_))));
@@ -426,7 +426,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let second = unix(&path).unwrap();
         drop(first);
-        assert!(path.exists(), "it is another's by now");
+        assert!(path.exists(), "the file of the other listener stays");
         drop(second);
         assert!(!path.exists());
     }

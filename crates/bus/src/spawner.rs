@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_gets_what_it_needs_and_no_secrets() {
+    fn a_worker_gets_the_selected_variables_and_no_others() {
         let mut pool = Pool::new("p", vec!["cat".into(), "-u".into()]);
         assert_eq!(names(&pool), ["HOME", "PATH"]);
         pool.pass_env = vec!["OPENAI_*".into()];

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_isolated_part_returns_its_first_error_and_leaves_the_others_alone() {
+    fn an_isolated_part_returns_its_first_error_and_keeps_the_others() {
         let findings = Findings::new("f", "a\nb\nc\n");
         findings.error(4, "before", None);
         let part = findings.isolated(|| {

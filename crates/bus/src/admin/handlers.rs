@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_machine_are_ours() {
+    fn host_names_of_this_machine_are_accepted() {
         for (host, ours) in [
             ("localhost", true),
             ("LocalHost:9090", true),
@@ -221,14 +221,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_else_is_ours(name in "[a-z0-9.:\\[\\]]{0,24}", port: u16) {
+        fn other_host_names_are_refused(name in "[a-z0-9.:\\[\\]]{0,24}", port: u16) {
             let known = ["localhost", "127.0.0.1", "[::1]"];
             prop_assert_eq!(is_this_machine(&format!("{name}:{port}")), known.contains(&name.as_str()));
         }
     }
 
     #[test]
-    fn a_request_names_one_host_and_that_is_this_machine() {
+    fn a_request_with_several_or_foreign_hosts_is_refused() {
         let check = |url: &str, hosts: &[&str]| {
             let request =
                 hosts.iter().fold(Request::builder().uri(url), |request, host| request.header("host", *host));
@@ -253,11 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn pools_that_are_not_ready_are_named() {
         let mut status = status();
         assert_eq!(missing(&status).as_deref(), Some("pool \"spare\": tripped, circuit breaker is open\n"));
         status.pools.retain(|pool| pool.name != "spare");
-        assert_eq!(missing(&status), None, "what is leaving keeps nobody from being ready");
+        assert_eq!(missing(&status), None, "a leaving pool does not make the bus unready");
         status.draining = true;
         assert_eq!(missing(&status).as_deref(), Some("bus is shutting down\n"));
     }

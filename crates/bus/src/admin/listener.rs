@@ -301,11 +301,11 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= IDLE_TIMEOUT);
         drop(connection);
-        assert!(timeout(Duration::ZERO, slots.acquire()).await.is_ok(), "there is room for the next");
+        assert!(timeout(Duration::ZERO, slots.acquire()).await.is_ok(), "a slot is free again");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_has_begun_must_end_however_it_comes() {
+    async fn an_incomplete_request_is_closed_after_a_timeout() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let began = Instant::now();
         let mut connection = AdminConnection::new(Stream::Unix(ours), Slots::new(1).acquire().await);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_user_gets_an_answer_however_the_request_comes() {
+    async fn a_refused_user_gets_an_answer_to_a_request_in_parts() {
         for parts in [&["GET / HTTP/1.1\r\n\r\n"][..], &["GET / HTTP/1.1\r\nHost: x\r\n\r", "\nmore"], &[""]]
         {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_users_are_counted_and_answered_in_bounds() {
+    async fn refused_users_are_counted_and_few_are_answered_at_once() {
         let (path, mut peers) = (tempfile::tempdir().unwrap(), Vec::new());
         let socket = Socket::Unix(UnixListener::bind(path.path().join("s")).unwrap());
         let refused_users = Arc::new(AtomicU64::new(0));
@@ -378,11 +378,15 @@ mod tests {
             (refused_users.load(Ordering::Relaxed), listener.refusals.len()),
             (MAX_REFUSALS as u64 + 1, MAX_REFUSALS)
         );
-        assert_eq!(peers[MAX_REFUSALS].read(&mut [0]).await.unwrap(), 0, "it is closed");
+        assert_eq!(
+            peers[MAX_REFUSALS].read(&mut [0]).await.unwrap(),
+            0,
+            "the connection is closed without an answer"
+        );
     }
 
     #[tokio::test]
-    async fn a_connection_without_a_request_makes_room() {
+    async fn a_connection_without_a_request_is_evicted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let socket = Socket::Unix(UnixListener::bind(&path).unwrap());

@@ -299,7 +299,7 @@ pub(super) mod tests {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
         #[test]
-        fn whatever_pools_are_called_the_text_can_be_read(names in prop::collection::vec("\\PC{0,12}|\"\\\\\n", 0..5)) {
+        fn any_pool_name_gives_valid_metrics(names in prop::collection::vec("\\PC{0,12}|\"\\\\\n", 0..5)) {
             let mut status = status();
             let pool = status.pools.remove(1);
             status.pools.extend(names.into_iter().map(|name| PoolStatus { name, ..pool.clone() }));

@@ -523,7 +523,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn updates_that_matter_are_read_and_others_are_not() {
+    fn only_state_and_subagent_updates_are_parsed() {
         #[track_caller]
         fn check(params: &str, expected: Option<&UpdateEvent>) {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);

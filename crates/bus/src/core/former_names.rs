@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_pushes_out_its_own_names_only() {
+    fn an_identity_displaces_only_its_own_names() {
         let mut identities = Identities::default();
         let (one, two) = (identities.number("one"), identities.number("two"));
         let mut names = FormerNames::default();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_earned_by_waiting() {
+    fn an_identity_over_its_rate_has_to_pause() {
         let mut identities = Identities::default();
         let known = identities.get_mut(Identity::ANYONE).unwrap();
         let at = Duration::from_secs(9);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_servers_are_removed_as_others_come() {
+    fn unused_servers_are_removed_when_the_table_grows() {
         let mut table = ServerTable::default();
         let _kept = enter(&mut table, 1, "kept");
         for number in 0..10_000 {

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_charged_is_given_back() {
+    fn a_dropped_charge_is_released() {
         let mut memory = Memory::default();
         let mut one = memory.charge(Identity::ANYONE, 7);
         let two = memory.charge(Identity::ANYONE, 5);

@@ -570,7 +570,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_too_many_values_is_sent_again_as_it_is() {
+    fn a_line_with_too_many_values_is_replayed_without_the_mark() {
         let line = |values: usize| format!(r#"{{"params":{{"a":[{}0]}}}}"#, "0,".repeat(values));
         let marked = r#""_meta":{"narrows":{"replay":true}}"#;
         assert!(marked_as_replay(line(10).as_bytes()).unwrap().contains(marked));

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_those_of_what_is_there() {
+    fn counts_match_the_requests_in_the_table() {
         let mut memory = Memory::default();
         let mut identities = Identities::default();
         let (one, two) = (identities.number("one"), identities.number("two"));
@@ -170,7 +170,7 @@ mod tests {
         table.insert(9, pending(&mut memory, two, RequestKind::New, 90));
         assert_eq!((table.creating(), table.creating_for(one), table.creating_for(two)), (3, 2, 1));
         assert!(table.opens() && table.creates_for_others(one) && table.creates_for_others(two));
-        assert!(table.set_overdue(1).is_none(), "it creates nothing");
+        assert!(table.set_overdue(1).is_none(), "the request creates no session");
         assert!(table.set_overdue(9).is_some() && table.set_overdue(9).is_some());
         assert!(!table.creates_for_others(one) && table.creates_for_others(two));
         assert!(table.remove(9).is_some() && table.remove(9).is_none());

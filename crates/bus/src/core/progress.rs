@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_found_where_they_mean_something() {
+    fn tokens_are_found_only_in_requests_and_progress_notifications() {
         let request = |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
         check(&request(r#"{"_meta":{"progressToken":"a"}}"#), Ok(Some("\"a\"")));
         check(
@@ -149,7 +149,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn what_is_found_is_what_a_parser_finds(params in any_json(), pretty: bool, escape: bool) {
+        fn tokens_are_found_where_a_json_parser_finds_them(params in any_json(), pretty: bool, escape: bool) {
             let mut text = if pretty { format!("{params:#}") } else { params.to_string() };
             if escape {
                 text = escaped(&text);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_number_parses_back() {
         for number in [0, 1, 9, 10, 99, 100, 12_345_678_901, 9_999_999_999_999_999_999 / 10] {
             let digits = Digits::new(number);
             assert_eq!(digits.as_bytes(), number.to_string().as_bytes());

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_stay_as_they_are_but_for_their_names() {
+    fn entries_change_only_in_their_names() {
         #[track_caller]
         fn check(result: &str, expected: &str) {
             assert_eq!(filtered(result).as_deref(), Ok(expected));

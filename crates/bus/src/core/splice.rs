@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_replaced_wherever_they_stand() {
+    fn fields_are_replaced_at_any_position() {
         use Part::{Id, RequestId, Session};
         let line =
             r#" {"params":{"requestId":7,"x":{},"sessionId":"a"} ,"id":"q", "method":"m","jsonrpc":"2.0"}"#;

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_not_good_for_the_next_entry_in_its_slot() {
+    fn a_key_does_not_find_the_next_entry_in_its_slot() {
         let mut table = Table::default();
         let first = table.insert("one");
         assert_eq!(table.get(first), Some(&"one"));

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_one_holds_nothing_and_gets_its_buffer_back() {
+    fn an_empty_outbox_holds_no_buffer_and_reuses_one() {
         let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
         outbox.push(Framing::Lines, &[b"a", b"", b"bc"], &mut spare);
         let mut seen = Vec::new();
@@ -329,7 +329,7 @@ mod tests {
     proptest! {
         /// Checks that all bytes come out in order, whatever is pushed and however little each write accepts.
         #[test]
-        fn order_is_kept(steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), 0usize..700), 1..80)) {
+        fn bytes_are_written_in_order(steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), 0usize..700), 1..80)) {
             let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
             let (mut expected, mut seen) = (Vec::new(), Vec::new());
             for (line, room) in steps {

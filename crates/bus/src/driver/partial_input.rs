@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_budget_limits_what_is_kept_to_be_sent_again() {
+    fn a_memory_budget_limits_the_replay_memory() {
         let limits = Limits::default();
         assert_eq!(limits.replay_memory(), (256 << 20, 64 << 20));
         assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.replay_memory(), (16 << 20, 8 << 20));

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_stands_behind_any_name() {
+    fn the_process_state_is_found_after_any_process_name() {
         for (stat, expected) in [
             (b"7 (cat) T 1 2".as_slice(), Some(b'T')),
             (b"7 (a) S) R 1", Some(b'R')),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_known() {
+    fn resident_memory_is_read() {
         assert!(resident().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_leads_back_to_its_place() {
+    fn a_poll_token_converts_back() {
         let slots = [0, 1, 77, u32::MAX];
         let kinds = [
             PollToken::Listener,

@@ -323,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_noticed_in_time() {
+    fn a_silent_client_is_pinged_and_then_lost() {
         let seen = watch(&mut websocket(), &Outflow::default(), 100, 200);
         assert_eq!(seen, [(113_500, Activity::Ping), (127_000, Activity::Ping), (140_500, Activity::Lost)]);
     }
 
     #[test]
-    fn an_answer_is_a_sign() {
+    fn an_answer_to_a_ping_is_activity() {
         let mut websocket = websocket();
         assert_eq!(watch(&mut websocket, &Outflow::default(), 100, 130).len(), 2);
         websocket.record_activity(second(130));

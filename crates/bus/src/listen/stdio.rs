@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_copied_by_threads() {
+    fn files_on_stdio_are_copied_by_threads() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         std::fs::write(&from, "what stands in a file\n").unwrap();
@@ -155,12 +155,12 @@ mod tests {
         assert_eq!(read_to_end(&taken.input), b"what stands in a file\n");
         taken.output.write(b"answer\n").unwrap();
         drop(taken.output);
-        assert!(taken.copied.unwrap().recv().is_err(), "hung up on");
+        assert!(taken.copied.unwrap().recv().is_err(), "the sender is dropped when everything is copied");
         assert_eq!(std::fs::read_to_string(&to).unwrap(), "answer\n");
     }
 
     #[test]
-    fn pipes_and_sockets_are_used_as_they_are_and_left_as_they_were() {
+    fn pipes_and_sockets_are_used_directly_and_left_unchanged() {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_is_as_if_it_was_never_there() {
+    fn an_incomplete_last_line_is_ignored_and_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("o");
         let mut text = Vec::new();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bus_at_a_time_and_only_our_own_files() {
+    fn the_file_is_locked_and_other_formats_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("o");
         let first = File::open(&path).unwrap();
@@ -298,13 +298,13 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
         #[test]
-        fn whatever_stands_there_is_no_harm(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_file_content_is_read_without_a_panic(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("o");
             fs::write(&path, [FILE_HEADER.as_bytes(), b"\n", &text].concat()).unwrap();
             let (mut file, known) = File::open(&path).unwrap();
             prop_assert!(file.rewrite(&known).is_ok());
-            prop_assert_eq!(File::open(&path).is_err(), true, "it is still held");
+            prop_assert_eq!(File::open(&path).is_err(), true, "the lock is still held");
             drop(file);
             prop_assert_eq!(File::open(&path).unwrap().1, known);
         }

@@ -33,7 +33,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_was_written_is_known_again() {
+fn written_owners_are_read_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sub").join("owners");
     let (mut index, learned) = open(&path);
@@ -94,7 +94,7 @@ fn unused_owners_expire() {
 }
 
 #[test]
-fn what_guards_a_name_stays_as_long_as_the_name() {
+fn an_entry_that_guards_a_name_stays_as_long_as_the_name() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
@@ -171,14 +171,14 @@ fn a_line_of_an_older_version_guards_the_name_in_the_pool_and_the_name_of_client
 }
 
 #[test]
-fn what_is_used_within_its_time_stays() {
+fn owners_in_use_do_not_expire() {
     let directory = tempfile::tempdir().unwrap();
     let (mut index, _) = open(&directory.path().join("owners"));
     let now = seconds();
     for used in [0, 60, 120, 180] {
         index.write([own("a", "x")].into_iter(), now + used);
     }
-    assert!(index.expire(now + 270).is_empty(), "it is kept for 100 seconds, however few days that are");
+    assert!(index.expire(now + 270).is_empty(), "the owner is kept for 100 seconds after its last use");
 }
 
 #[test]
@@ -194,7 +194,10 @@ fn no_identity_loses_sessions_because_another_has_more() {
     index.limits = (60 * each, usize::MAX);
     let gone = index.shrink();
     assert!(index.known.len() <= 60 && index.known.contains_key(&"old".into()), "{gone:?}");
-    assert!(gone.contains(&"m0".into()) && index.known.contains_key(&"m99".into()), "the oldest go first");
+    assert!(
+        gone.contains(&"m0".into()) && index.known.contains_key(&"m99".into()),
+        "the oldest are removed first"
+    );
     check_bytes(&index);
     // The same limit applies to long names.
     index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
@@ -258,7 +261,7 @@ fn records_that_have_to_stay_do_not_keep_others() {
 }
 
 #[test]
-fn a_disk_that_refused_gets_everything_later() {
+fn entries_are_written_once_the_disk_works_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
@@ -274,7 +277,7 @@ fn a_disk_that_refused_gets_everything_later() {
 }
 
 #[test]
-fn what_is_missing_is_appended_when_there_is_little_room() {
+fn missing_entries_are_appended_when_there_is_little_room() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
@@ -313,7 +316,7 @@ fn started(index: Index) -> (OwnerWriter, JoinHandle<()>) {
 }
 
 #[test]
-fn a_disk_that_refused_gets_everything_without_a_new_session() {
+fn entries_are_written_again_without_a_new_session() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
@@ -330,7 +333,7 @@ fn a_disk_that_refused_gets_everything_without_a_new_session() {
 }
 
 #[test]
-fn what_the_disk_refused_is_written_at_the_end_at_the_latest() {
+fn entries_that_failed_are_written_at_the_end_at_the_latest() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);

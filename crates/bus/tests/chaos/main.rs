@@ -43,7 +43,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn nothing_is_lost_doubled_crossed_or_orphaned() {
+fn no_message_is_lost_doubled_or_misdelivered_and_no_process_is_orphaned() {
     let _alone = alone();
     let seed = number("NARROWS_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
     let kills = number("NARROWS_CHAOS_KILLS").unwrap_or(300);
@@ -115,7 +115,7 @@ fn nothing_is_lost_doubled_crossed_or_orphaned() {
 
 /// All clients number their requests from 0, so every id is in use many times at any moment.
 #[test]
-fn a_hundred_clients_that_count_alike_do_not_meet() {
+fn a_hundred_clients_with_equal_ids_do_not_get_each_others_answers() {
     let _alone = alone();
     let rig = Rig::new(3);
     let converse = |number: usize| -> Result<Vec<(String, Claim)>, String> {
@@ -154,7 +154,7 @@ fn a_hundred_clients_that_count_alike_do_not_meet() {
 /// Buses start and end with clients and workers that disconnect abruptly. Each bus must release all its
 /// resources.
 #[test]
-fn nothing_is_left_of_a_bus() {
+fn a_bus_releases_all_its_resources() {
     let _alone = alone();
     let mut after_first = None;
     for round in 0..5 {

@@ -64,7 +64,7 @@ fn a_whole_message_at_the_end_of_the_input_needs_no_line_end() {
 }
 
 #[test]
-fn many_clients_do_not_mix() {
+fn lines_of_many_clients_do_not_mix() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peers: Vec<Peer> = (0..300).map(|_| rig.connect()).collect();
     for round in 0..3 {
@@ -106,7 +106,7 @@ fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
     drop(reader);
     rig.until(|event| *event == Event::Gone(0));
     rig.finish();
-    assert!(!path.exists(), "the socket goes with the bus");
+    assert!(!path.exists(), "the socket file is removed with the bus");
 }
 
 /// Reads the rest slowly and returns its lines.
@@ -150,7 +150,7 @@ fn a_slow_reader_gets_the_reason_of_its_disconnect() {
             std::thread::sleep(pause);
             let lines = read_slowly(reading);
             assert_eq!(lines.last().unwrap(), "[\"reason\"]", "unix: {is_unix}, {pause:?}");
-            assert!(lines.len() < 8000, "what waits before is left out");
+            assert!(lines.len() < 8000, "queued lines before the reason are removed");
             assert!(lines[..lines.len() - 1].iter().all(|line| line.len() == 1000));
             rig.until(|event| *event == Event::Gone(0));
             rig.finish();
@@ -170,7 +170,7 @@ fn a_client_that_does_not_send_json_gets_an_error_and_is_closed() {
     peer.send("\n [1]\n");
     assert_eq!(peer.read_line(), " [1]\n");
     peer.send("nonsense\n");
-    assert_eq!(peer.read_line(), "nonsense\n", "later lines are the core's business");
+    assert_eq!(peer.read_line(), "nonsense\n", "later lines are passed to the core unchecked");
     rig.finish();
 }
 
@@ -190,7 +190,7 @@ fn a_panic_costs_one_connection() {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_is_disconnected() {
+fn a_client_that_reads_nothing_is_disconnected() {
     let mut config = config("");
     config.limits.queue_bytes = 64 << 10;
     config.limits.stall_timeout = Duration::from_millis(300);
@@ -205,7 +205,7 @@ fn a_reader_that_takes_nothing_is_disconnected() {
 }
 
 #[test]
-fn a_client_accepted_elsewhere_has_no_stall_timeout() {
+fn a_client_accepted_by_the_caller_has_no_stall_timeout() {
     let mut config = config("");
     config.limits.queue_bytes = 64 << 10;
     config.limits.stall_timeout = Duration::from_millis(100);
@@ -234,7 +234,7 @@ fn a_client_accepted_elsewhere_has_no_stall_timeout() {
 }
 
 #[test]
-fn a_reader_that_wakes_up_too_late_hears_why_it_is_disconnected() {
+fn a_client_that_reads_too_late_gets_the_reason_of_its_disconnect() {
     let mut config = config("");
     config.limits.queue_bytes = 64 << 10;
     config.limits.stall_timeout = Duration::from_millis(200);
@@ -323,7 +323,7 @@ fn a_memory_budget_is_watched() {
 }
 
 #[test]
-fn another_longest_line_holds_for_those_that_are_there() {
+fn a_changed_line_limit_applies_to_connected_clients() {
     let with = |max_line| Config { limits: Limits { max_line, ..Limits::default() }, ..config("exec cat") };
     let rig = Rig::new(Mode::Pairs, with(10));
     let mut peer = rig.connect();
@@ -340,14 +340,14 @@ fn another_longest_line_holds_for_those_that_are_there() {
     rig.until(|event| *event == Event::Reloaded);
     peer.send(&line[50..]);
     let answer = peer.read_line();
-    assert!(answer.contains("-32603"), "the brain wants none that is too long: {answer}");
+    assert!(answer.contains("-32603"), "the router refuses a line that is too long: {answer}");
     drop(peer);
     rig.until(|event| *event == Event::Gone(0));
     rig.finish();
 }
 
 #[test]
-fn the_end_is_orderly() {
+fn status_and_reload_work_until_the_bus_has_ended() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peer = rig.connect();
     peer.send("[1]\n");
@@ -367,7 +367,7 @@ fn the_end_is_orderly() {
 }
 
 #[test]
-fn what_cannot_work_is_an_error_at_once() {
+fn an_unusable_configuration_is_an_error_at_the_start() {
     let start = |config: Config| {
         let (tell, _events) = sync_channel(1);
         Bus::start_with(config, Vec::new(), |config| SimpleRouter::new(Mode::Mirror, config, tell))

@@ -66,7 +66,7 @@ fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_mu
     peers[0].speaks();
     peers[2].speaks();
     peers[1].send("]\"\n");
-    assert!(peers[1].read_line().contains("-32700"), "its message was read to the end");
+    assert!(peers[1].read_line().contains("-32700"), "the rest of the message was read");
     drop(peers);
     real.finish();
 }

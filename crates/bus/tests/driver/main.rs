@@ -56,7 +56,7 @@ impl Rig {
     }
 
     fn next(&self) -> Event {
-        self.events.recv_timeout(TEST_TIMEOUT).expect("something happens")
+        self.events.recv_timeout(TEST_TIMEOUT).expect("an event within the timeout")
     }
 
     #[track_caller]

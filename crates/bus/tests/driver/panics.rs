@@ -59,7 +59,7 @@ fn a_panic_about_no_client_closes_no_connection() {
 }
 
 #[test]
-fn a_deadline_that_cannot_be_met_is_not_tried_without_end() {
+fn a_timer_that_panics_is_not_run_without_pause() {
     let rig = check("tick", config("exec cat"), |rig, victim| {
         rig.until(|event| *event == Event::Ticked);
         victim.send("[2]\n");
@@ -71,7 +71,7 @@ fn a_deadline_that_cannot_be_met_is_not_tried_without_end() {
 }
 
 #[test]
-fn a_router_that_missed_an_event_does_not_keep_the_bus_from_ending() {
+fn a_router_that_missed_an_event_does_not_block_the_end_of_the_bus() {
     let mut config = config("exec cat");
     config.limits.drain_timeout = Duration::ZERO;
     for panic_at in ["gone", "ended"] {

@@ -42,7 +42,7 @@ fn rig(address: &str, auth: Auth) -> Option<(Rig, String)> {
 }
 
 #[test]
-fn another_user_is_refused_before_it_is_heard_and_the_own_one_is_not() {
+fn another_user_is_refused_before_its_input_is_read() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let Some((rig, at)) = rig(address, Auth::User) else { continue };
         if let Some(heard) = as_other(&at) {
@@ -59,7 +59,7 @@ fn another_user_is_refused_before_it_is_heard_and_the_own_one_is_not() {
 }
 
 #[test]
-fn every_user_is_admitted_where_the_settings_say_so() {
+fn every_user_is_admitted_if_the_settings_permit_it() {
     let (rig, at) = rig("127.0.0.1:0", Auth::None).unwrap();
     if let Some(heard) = as_other(&at) {
         assert_eq!(heard, "[1]\n");

@@ -100,7 +100,7 @@ fn an_unfinished_message_over_the_limit_ends_the_connection_with_a_reason() {
 }
 
 #[test]
-fn what_is_split_anywhere_is_put_together() {
+fn frames_split_at_any_byte_are_joined() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, _served) = rig.upgrade(&[], TEST_TIMEOUT);
     let mut bytes = Vec::new();
@@ -230,7 +230,7 @@ fn a_client_that_answers_pings_stays() {
 }
 
 #[test]
-fn pings_of_a_client_that_does_not_read_are_answered_with_a_bound() {
+fn pings_of_a_client_that_does_not_read_get_few_answers() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, _served) = rig.upgrade(&["[\"flood\",15000000]"], Duration::from_secs(60));
     page.get_ref().set_write_timeout(Some(TEST_TIMEOUT)).unwrap();

@@ -76,7 +76,7 @@ fn long_lines_pass_unchanged_to_slow_readers() {
 }
 
 #[test]
-fn a_worker_has_as_many_descriptors_as_we_were_started_with() {
+fn a_worker_gets_the_original_descriptor_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(500), maximum }).unwrap();
     let rig = Rig::new(Mode::Pairs, config("read line; echo \"[$(ulimit -n)]\"; exec cat"));
@@ -100,13 +100,13 @@ fn more_workers_than_there_can_be_are_refused() {
 }
 
 #[test]
-fn an_end_tells_how_and_what_was_taken() {
+fn a_worker_exit_reports_its_reason_and_the_bytes_read() {
     // A shell reads byte by byte, so the second line stays in the pipe.
     let rig = Rig::new(Mode::Pairs, config("read a; read b; echo \"[\\\"$a\\\"]\"; echo oops >&2; exit 3"));
     let mut peer = rig.connect();
     rig.until(|event| matches!(event, Event::Up(..)));
     peer.send("[1]\n[22]\n[333]\n");
-    assert_eq!(peer.read_rest(), "[\"[1]\"]\n", "what it said last is delivered");
+    assert_eq!(peer.read_rest(), "[\"[1]\"]\n", "the last output of the worker is delivered");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     let reason = "exited with status 3; stderr: oops".to_owned();
     assert_eq!(end, WorkerExit { reason, taken: 9, ..WorkerExit::default() });
@@ -114,13 +114,13 @@ fn an_end_tells_how_and_what_was_taken() {
 }
 
 #[test]
-fn what_was_never_written_comes_back() {
+fn unwritten_lines_are_returned_to_the_router() {
     let rig = Rig::new(Mode::Pairs, config("read a; sleep 1000"));
     let mut peer = rig.connect();
     let up = rig.until(|event| matches!(event, Event::Up(..)));
     let long = format!("[{}]\n", "1".repeat(2_000_000));
     peer.send(&format!("[1]\n{long}[2]\n[\"flood\",1]\n"));
-    assert_eq!(peer.read_line(), "x\n", "everything before has been taken");
+    assert_eq!(peer.read_line(), "x\n", "all earlier lines were read");
     let shell = Pid::from_raw(pid(&up).unwrap().cast_signed()).unwrap();
     kill_process(shell, Signal::KILL).unwrap();
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
@@ -130,7 +130,7 @@ fn what_was_never_written_comes_back() {
 }
 
 #[test]
-fn closed_pipes_are_noticed() {
+fn closed_pipes_are_reported() {
     for (script, why) in [
         ("exec >&-; sleep 1000", Stuck::OutputClosed),
         ("exec <&-; sleep 1000", Stuck::InputClosed { taken: 0 }),
@@ -147,7 +147,7 @@ fn closed_pipes_are_noticed() {
 }
 
 #[test]
-fn a_stopped_worker_is_noticed() {
+fn a_stopped_worker_is_reported() {
     let rig = Rig::new(Mode::Pairs, config("read a; kill -STOP $$; exec cat"));
     let mut peer = rig.connect();
     peer.send("[1]\n");
@@ -174,7 +174,7 @@ fn a_worker_that_is_stopped_for_a_moment_is_kept() {
 
 /// Takes fifteen seconds.
 #[test]
-fn a_worker_that_does_not_read_is_noticed() {
+fn a_worker_that_does_not_read_is_reported() {
     let rig = Rig::new(Mode::Pairs, config("read a; sleep 1000"));
     let mut peer = rig.connect();
     peer.send(&format!("[1]\n[{}]\n", "1".repeat(2_000_000)));
@@ -186,7 +186,7 @@ fn a_worker_that_does_not_read_is_noticed() {
 }
 
 #[test]
-fn nothing_outlives_the_bus() {
+fn no_worker_process_outlives_the_bus() {
     let rig = Rig::new(Mode::Pairs, config("trap '' TERM; setsid sleep 1000 & echo [$!]; cat; sleep 1000"));
     let mut peer = rig.connect();
     let up = rig.until(|event| matches!(event, Event::Up(..)));
@@ -211,7 +211,7 @@ fn a_worker_that_cannot_start_is_reported() {
 }
 
 #[test]
-fn a_client_that_vanishes_takes_its_worker_along() {
+fn an_exclusive_worker_ends_with_its_client() {
     let rig = Rig::new(Mode::Pairs, config("exec sleep 1000"));
     let mut peer = rig.connect();
     let up = rig.until(|event| matches!(event, Event::Up(..)));
@@ -266,7 +266,7 @@ fn can(limit: Controller) -> bool {
 }
 
 #[test]
-fn a_worker_that_forks_too_much_meets_the_limit_of_its_pool() {
+fn a_worker_cannot_exceed_the_process_limit_of_its_pool() {
     if !can(Controller::Pids) {
         return;
     }

@@ -53,7 +53,7 @@ fn call(peer: &mut BufReader<UnixStream>, method: &str, params: &Value) -> Value
 }
 
 #[test]
-fn a_session_is_its_makers_also_after_a_restart() {
+fn a_session_keeps_its_owner_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let owners = directory.path().join("bus").join("owners");
     let web = || config("http://127.0.0.1:1/acp", Auth::Token);

@@ -74,7 +74,7 @@ fn finish(bus: &Bus) {
 }
 
 #[test]
-fn the_same_ids_of_many_clients_never_cross() {
+fn equal_ids_of_many_clients_are_never_mixed_up() {
     let bus = start(3);
     let mut peers: Vec<_> = (0..100).map(|_| connect(&bus)).collect();
     for (number, peer) in peers.iter_mut().enumerate() {
@@ -93,7 +93,7 @@ fn the_same_ids_of_many_clients_never_cross() {
 }
 
 #[test]
-fn a_killed_worker_costs_its_requests_and_is_replaced() {
+fn a_killed_worker_fails_its_requests_and_is_replaced() {
     let bus = start(1);
     let mut peer = connect(&bus);
     peer.get_mut().write_all(request("echo", &json!("a"), &json!({})).as_bytes()).unwrap();

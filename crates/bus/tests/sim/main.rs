@@ -54,7 +54,7 @@ fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
             continue;
         }
         let second = World::new(Scenario::new(family, seed, calm), seed, false, false).run();
-        assert_eq!(first.digest, second.digest, "seed {seed} went another way when it came again");
+        assert_eq!(first.digest, second.digest, "seed {seed} gave another digest in its second run");
         record.add(seed, first.digest);
         faults += first.faults;
         served += first.served;
@@ -68,7 +68,7 @@ fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
         })
         .collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
-    assert!(served > 0, "nobody was ever served");
+    assert!(served > 0, "no client got a response from a worker");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn pools_of_all_kinds() {
 }
 
 #[test]
-fn days_without_faults() {
+fn runs_without_faults() {
     check(
         "calm",
         Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP },

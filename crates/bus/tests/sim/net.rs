@@ -98,7 +98,7 @@ impl CoreOutput for Net {
         self.trace_line(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
         let Some(port) = self.port(client.0 as usize) else {
-            self.wrong(format!("a line for client {}, who is not there", client.0));
+            self.wrong(format!("a line for client {}, which is not connected", client.0));
             return 0;
         };
         if port.closing {
@@ -125,7 +125,7 @@ impl CoreOutput for Net {
         self.trace_line(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
         let Some(proc) = self.proc(worker.0 as usize) else {
-            self.wrong(format!("a line for worker {}, which is not there", worker.0));
+            self.wrong(format!("a line for worker {}, which does not run", worker.0));
             return 0;
         };
         let (start, worker_index) = (proc.queued, proc.worker.worker_index);

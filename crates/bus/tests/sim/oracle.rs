@@ -377,7 +377,7 @@ impl Oracle {
             let state = &self.workers[worker];
             if state.alive && !state.spent && !state.asking.is_empty() {
                 let tags: Vec<Tag> = state.asking.values().copied().collect();
-                self.wrong(format!("worker {worker} has no answer to its requests {tags:?}"));
+                self.wrong(format!("worker {worker} got no answer to its requests {tags:?}"));
             }
         }
     }

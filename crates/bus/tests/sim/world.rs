@@ -132,7 +132,7 @@ impl World {
                 self.net.procs.push(None);
             }
             if self.net.procs[slot].is_some() {
-                self.wrong(format!("two workers are called {slot}"));
+                self.wrong(format!("two workers have slot {slot}"));
             }
             let stop = self.net.stops.iter().find(|(stopped, _)| *stopped == worker).map(|(_, kill)| *kill);
             self.net.stops.retain(|(stopped, _)| *stopped != worker);
@@ -196,7 +196,7 @@ impl World {
             stalled: 0,
         };
         if self.net.ports[slot].replace(port).is_some() {
-            self.wrong(format!("two clients are called {slot}"));
+            self.wrong(format!("two clients have slot {slot}"));
         }
         self.after();
         Some(slot)

@@ -59,7 +59,7 @@ const ROWS: &[Row] = &[
     (
         "CB5",
         "the same ids on several connections",
-        &[(CHAOS, "a_hundred_clients_that_count_alike_do_not_meet"), (SIM, "shared_by_all")],
+        &[(CHAOS, "a_hundred_clients_with_equal_ids_do_not_get_each_others_answers"), (SIM, "shared_by_all")],
     ),
     (
         "CB6",
@@ -98,7 +98,7 @@ const ROWS: &[Row] = &[
         "F26",
         "a client that reads slowly, or not at all",
         &[
-            (DRIVER, "a_reader_that_takes_nothing_is_disconnected"),
+            (DRIVER, "a_client_that_reads_nothing_is_disconnected"),
             (SOCKETS, "a_client_that_does_not_read_delays_no_other_and_is_closed"),
             (SLOW, "a_slow_client_stays_and_receives_everything_once"),
         ],

@@ -113,7 +113,7 @@ fn settings_for_the_agent_in_meta_are_refused_and_nothing_is_sent() {
 }
 
 #[test]
-fn members_of_meta_pass_that_are_listed_or_have_a_fixed_meaning() {
+fn listed_and_protocol_members_of_meta_are_permitted() {
     let passes = |pool: Pool, is_owner: bool, meta: &Value| {
         let (mut bus, client) = bus(pool, is_owner);
         let params = json!({"cwd": "/", "mcpServers": [], "_meta": meta});
@@ -141,7 +141,7 @@ fn a_governed_pool_leaves_servers_to_its_gate() {
 }
 
 #[test]
-fn servers_in_the_client_pass() {
+fn servers_in_the_client_are_permitted() {
     let (mut bus, client) = bus(pool(Share::All), false);
     let params = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "a", "id": "1"}]});
     bus.request(client, 2, "session/new", &params);
@@ -194,7 +194,7 @@ fn a_pool_of_another_protocol_refuses_servers_of_the_session_methods() {
 }
 
 #[test]
-fn listed_servers_are_what_the_pool_describes() {
+fn listed_servers_get_the_description_of_the_pool() {
     let listed = Pool { mcp: Some(McpAccess::Listed), mcp_servers: vec![files()], ..pool(Share::All) };
     let (mut bus, client) = bus(listed, true);
     let evil = json!({"name": "files", "command": "/bin/sh", "args": ["-c", "id"], "env": []});
@@ -339,7 +339,7 @@ fn a_session_in_a_pool_that_a_client_may_not_use_does_not_exist_for_it() {
 }
 
 #[test]
-fn a_reload_takes_a_pool_from_clients_that_are_there() {
+fn a_reload_can_forbid_a_pool_to_connected_clients() {
     let mut bus = two_pools(vec![listener(None, None)]);
     let client = enter(&mut bus, 0, None);
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -374,7 +374,7 @@ fn positional_parameters_are_refused_in_every_session_and_share_mode() {
 }
 
 #[test]
-fn what_concerns_a_connection_is_not_sent_to_a_shared_worker_by_naming_a_session() {
+fn a_connection_message_that_names_a_session_is_not_sent_to_a_shared_worker() {
     let (mut bus, client) = bus(pool(Share::All), true);
     bus.session(client, 0, "own");
     bus.seen();
@@ -389,7 +389,7 @@ fn what_concerns_a_connection_is_not_sent_to_a_shared_worker_by_naming_a_session
 }
 
 #[test]
-fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
+fn ambiguous_servers_of_a_client_are_refused() {
     let (mut bus, client) = bus(Pool { mix_identities: true, ..pool(Share::All) }, true);
     let ask = |bus: &mut TestBus, server: &str, more: &str| {
         bus.line(

@@ -83,7 +83,7 @@ fn tags_and_results_of_sessions_leave_room_for_params_and_for_others() {
         bus.core.sessions.iter().filter(|(_, session)| is_it(session)).count()
     };
     assert!(count(&bus, |session| session.tag.is_some()) < 10);
-    assert!(count(&bus, |session| !session.params.is_empty()) > 40, "params have the other half");
+    assert!(count(&bus, |session| !session.params.is_empty()) > 40, "params may use the other half");
     assert!(bus.tagged(two, "two", "tag", &json!({"models": "m"})));
     let (kept, _) = bus.check_account("token:two");
     assert!(kept > 0 && count(&bus, |session| *session.name == *"two" && session.tag.is_some()) == 1);
@@ -101,7 +101,7 @@ fn tags_and_results_of_sessions_leave_room_for_params_and_for_others() {
 }
 
 #[test]
-fn sessions_with_one_result_keep_it_once() {
+fn sessions_with_equal_results_share_one_copy() {
     let mut bus = bus(Protocol::V1);
     let one = bus.open_as("token:one");
     let result = json!({"models": "m".repeat(20_000)});
@@ -143,7 +143,7 @@ fn questions(bus: &TestBus) -> usize {
 }
 
 #[test]
-fn questions_of_a_worker_are_bounded_for_each_identity() {
+fn requests_of_a_worker_to_clients_are_bounded_for_each_identity() {
     let mut bus = bus(Protocol::V1);
     bus.core.limits.unfinished_input = 1 << 20;
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));

@@ -77,7 +77,7 @@ fn answers_in_an_array_do_not_wait_for_the_lines_before_it() {
 }
 
 #[test]
-fn an_array_of_answers_leaves_nothing_to_wait() {
+fn an_array_of_answers_never_waits() {
     let (mut bus, client) = asked_beside_slow_pool();
     bus.line(client, &request(1, "session/new", "q").to_string());
     bus.seen();

@@ -70,7 +70,7 @@ fn a_list_of_the_only_worker_of_a_client_is_bounded_where_owners_are_kept() {
 }
 
 #[test]
-fn workers_whose_answer_to_initialize_is_too_long_do_not_start() {
+fn a_worker_with_too_long_an_initialize_result_is_not_used() {
     let long = "x".repeat(300 << 10);
     let many = vec![json!({}); 30_000];
     for junk in [json!(long), json!(many)] {
@@ -104,7 +104,7 @@ fn requests_that_open_a_session_have_a_bounded_number_of_values() {
 }
 
 #[test]
-fn sessions_that_are_first_named_in_any_message_count_for_the_limits() {
+fn sessions_first_named_in_any_message_count_for_the_limits() {
     let mut bus = bus(256 << 20, Protocol::JsonRpc);
     bus.core.limits.max_sessions_per_identity = 2;
     let client = bus.open_as("token:one");
@@ -132,7 +132,7 @@ fn sessions_that_are_first_named_in_any_message_count_for_the_limits() {
 }
 
 #[test]
-fn when_memory_is_short_no_message_makes_a_session() {
+fn no_message_creates_a_session_while_memory_is_short() {
     let mut bus = bus(256 << 20, Protocol::JsonRpc);
     let client = bus.open_as("token:one");
     bus.request(client, 0, "x", &json!({}));
@@ -179,7 +179,7 @@ fn unanswered_requests_are_bounded_for_each_identity() {
         bus.request(other, 1, "x", &json!({}));
         assert!(bus.seen().starts_with("w0 < "), "another identity has room");
         bus.kill_worker(0);
-        assert_eq!(held(&bus), 0, "what was for a worker that is gone is given back");
+        assert_eq!(held(&bus), 0, "bytes queued for a lost worker are released");
     }
 }
 
@@ -208,7 +208,7 @@ fn short_lines_that_wait_for_a_worker_are_bounded_for_each_identity() {
 }
 
 #[test]
-fn many_short_lines_that_wait_weigh_more_than_their_bytes() {
+fn waiting_lines_are_charged_for_more_than_their_bytes() {
     let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -268,11 +268,11 @@ fn ids_of_servers_in_clients_are_bounded_and_counted() {
     bus.request(other, 1, "session/new", &json!({"cwd": "/", "mcpServers": [server("a".into())]}));
     assert!(bus.seen().starts_with("w0 < "), "another identity has room");
     bus.request(client, 100, "session/new", &json!({"cwd": "/", "mcpServers": []}));
-    assert!(bus.seen().starts_with("w0 < "), "what names no servers needs no room");
+    assert!(bus.seen().starts_with("w0 < "), "a request without servers needs no memory for them");
 }
 
 #[test]
-fn names_that_agents_give_sessions_have_a_bounded_length() {
+fn session_names_of_agents_have_a_bounded_length() {
     for protocol in [Protocol::V1, Protocol::JsonRpc] {
         for method in ["session/new", "x"] {
             let mut bus = bus(256 << 20, protocol);

@@ -18,7 +18,7 @@ fn new_in(pool: &str) -> Value {
 }
 
 #[test]
-fn what_has_its_worker_waits_for_no_other() {
+fn a_message_with_a_worker_does_not_wait_for_another_pool() {
     let (mut bus, client) = beside();
     bus.request(client, 1, "session/prompt", &prompt("a"));
     bus.request(client, 2, "session/new", &new_in("q"));
@@ -113,7 +113,7 @@ fn an_incomplete_list_is_an_error() {
 }
 
 #[test]
-fn initialize_is_said_once_to_each_worker() {
+fn initialize_is_sent_once_to_each_worker() {
     for share in [Share::Connection, Share::Session] {
         let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(share) }]));
         bus.up(0);
@@ -135,7 +135,7 @@ fn initialize_is_said_once_to_each_worker() {
 }
 
 #[test]
-fn where_nothing_is_known_initialize_is_a_request_like_others() {
+fn without_a_known_protocol_initialize_is_a_request_like_others() {
     let unknowing = Pool { instances: 1, protocol: Protocol::JsonRpc, ..pool(Share::All) };
     let mut bus = TestBus::new(&config(vec![unknowing]));
     bus.up(0);
@@ -183,7 +183,7 @@ fn lsp_cancel(bus: &mut TestBus, client: u32, id: &Value) -> String {
 }
 
 #[test]
-fn a_cancellation_of_lsp_means_the_clients_own_request() {
+fn an_lsp_cancellation_cancels_only_a_request_of_the_same_client() {
     for protocol in [Protocol::V1, Protocol::JsonRpc] {
         let mut bus = TestBus::new(&config(vec![Pool { protocol, ..pool(Share::All) }]));
         bus.up(0);
@@ -222,7 +222,7 @@ fn a_cancellation_of_lsp_means_the_clients_own_request() {
 }
 
 #[test]
-fn a_worker_that_gives_up_in_the_way_of_lsp_means_its_own_request() {
+fn an_lsp_cancellation_of_a_worker_cancels_its_own_request() {
     let mut bus = TestBus::shared(1);
     let (alice, bob) = (bus.open(), bus.open());
     bus.session(alice, 0, "a");
@@ -249,7 +249,7 @@ fn a_worker_that_gives_up_in_the_way_of_lsp_means_its_own_request() {
 }
 
 #[test]
-fn a_cancellation_of_lsp_ends_what_waits_for_a_worker() {
+fn an_lsp_cancellation_ends_a_request_that_waits_for_a_worker() {
     let (mut bus, client) = beside();
     bus.request(client, 1, "session/new", &new_in("q"));
     bus.request(client, 2, "session/new", &new_in("q"));
@@ -260,7 +260,7 @@ fn a_cancellation_of_lsp_ends_what_waits_for_a_worker() {
 }
 
 #[test]
-fn what_waits_for_the_sessions_of_others_is_given_up_on() {
+fn a_request_that_waits_for_new_sessions_of_others_can_be_cancelled() {
     let mut bus = identities_at_one_worker::mixed(1, Protocol::V1);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     bus.request(one, 1, "session/new", &json!({"cwd": "/"}));
@@ -276,7 +276,7 @@ fn what_waits_for_the_sessions_of_others_is_given_up_on() {
 }
 
 #[test]
-fn what_waits_for_room_is_given_up_on() {
+fn a_request_that_waits_for_room_can_be_cancelled() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "old");

@@ -9,7 +9,7 @@ fn new(bus: &mut TestBus, client: u32, id: u64) {
 }
 
 #[test]
-fn a_session_without_a_client_gives_way_when_its_worker_is_full() {
+fn a_session_without_a_client_is_closed_when_its_worker_is_full() {
     let mut bus = TestBus::shared(1);
     let (one, two) = (bus.open(), bus.open());
     for name in ["a", "b"] {
@@ -153,8 +153,8 @@ fn a_session_that_its_clients_left_makes_room_for_another_of_its_identity() {
     bus.seen();
     new(&mut bus, one, 7);
     let seen = bus.seen();
-    let closed = seen.find("session/close").expect("the one that was left is closed");
-    assert!(closed < seen.find("session/new").expect("another is opened"), "{seen}");
+    let closed = seen.find("session/close").expect("the session without a client is closed");
+    assert!(closed < seen.find("session/new").expect("another session is opened"), "{seen}");
     assert!(seen.contains("\"b\"") && !seen.contains("other"), "{seen}");
 }
 
@@ -170,7 +170,7 @@ fn a_client_that_leaves_while_room_is_made_is_forgotten() {
     let close = bus.last_id(0);
     bus.disconnect(two);
     let three = bus.open();
-    assert_eq!(three, two, "its place is used again");
+    assert_eq!(three, two, "the slot is used again");
     bus.seen();
     bus.answer(0, close, &json!({}));
     assert_eq!(bus.seen(), "");
@@ -231,7 +231,7 @@ fn sessions_that_are_being_opened_count_for_the_limit_of_an_identity() {
 }
 
 #[test]
-fn where_a_worker_takes_few_sessions_one_identity_may_have_half_of_them() {
+fn one_identity_may_have_half_of_the_known_capacity_of_a_worker() {
     let mut bus =
         TestBus::new(&config(vec![Pool { mix_identities: true, max_instances: 1, ..pool(Share::All) }]));
     bus.up(0);
@@ -269,7 +269,7 @@ fn four(share: Share) -> TestBus {
 }
 
 #[test]
-fn one_identity_leaves_a_worker_to_others_where_each_has_its_own() {
+fn one_identity_cannot_use_all_workers_if_each_connection_has_its_own() {
     let mut bus = four(Share::Connection);
     for client in 0..4 {
         let client_of_one = bus.open_as("token:one");
@@ -284,7 +284,7 @@ fn one_identity_leaves_a_worker_to_others_where_each_has_its_own() {
 }
 
 #[test]
-fn one_identity_leaves_a_worker_to_others_where_sessions_are_spread() {
+fn one_identity_cannot_use_all_workers_of_a_shared_pool() {
     let mut bus = four(Share::All);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     for id in 1..=8 {
@@ -297,7 +297,7 @@ fn one_identity_leaves_a_worker_to_others_where_sessions_are_spread() {
 }
 
 #[test]
-fn workers_that_are_kept_for_one_identity_give_way_before_those_of_another() {
+fn idle_workers_of_the_identity_with_the_most_are_stopped_first() {
     let mut bus = four(Share::Connection);
     let two = bus.open_as("token:two");
     bus.request(two, 1, "initialize", &json!({"protocolVersion": 1}));

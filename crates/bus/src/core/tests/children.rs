@@ -41,7 +41,7 @@ impl TestBus {
 }
 
 #[test]
-fn an_announced_child_speaks_to_the_client_of_its_parent() {
+fn messages_in_an_announced_child_reach_the_client_of_its_parent() {
     let mut bus = bus();
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
@@ -89,12 +89,12 @@ fn a_session_that_was_never_announced_is_a_protocol_violation() {
 /// In version 1, a client must have declared that it shows children. If an agent announces them nevertheless,
 /// the other sessions of its worker are not affected.
 #[test]
-fn children_that_clients_do_not_show_are_dropped_and_not_held_against_the_worker() {
+fn children_that_clients_do_not_show_are_dropped_without_a_violation() {
     let mut bus = TestBus::shared(1);
     let one = bus.open();
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
-    assert!(bus.seen().contains("Dropped"), "it is logged");
+    assert!(bus.seen().contains("Dropped"), "the violation is logged");
     bus.announce(0, "a", "kid");
     for _ in 0..5 {
         bus.update(0, "kid", "hi");
@@ -118,7 +118,7 @@ fn children_that_clients_do_not_show_are_dropped_and_not_held_against_the_worker
 }
 
 #[test]
-fn version_one_announces_children_where_the_pool_says_that_clients_show_them() {
+fn version_one_announces_children_if_the_pool_declares_the_capability() {
     let capable = Pool { client_capabilities: json!({"subagents": {}}), ..pool(Share::All) };
     let mut bus = TestBus::new(&config(vec![capable]));
     bus.up(0);
@@ -142,7 +142,7 @@ fn the_state_of_a_child_is_not_that_of_its_parent() {
     let running = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"kid","update":{"sessionUpdate":"state_update","state":"running"}}}"#;
     bus.worker_sends(0, running);
     bus.core.drain(bus.now, &mut bus.output);
-    assert!(bus.seen().contains("Stop"), "nothing runs in a session that a client opened");
+    assert!(bus.seen().contains("Stop"), "the worker is stopped: no turn runs in a session of a client");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_session_of_a_client_is_not_made_a_child_by_announcing_it() {
 }
 
 #[test]
-fn children_end_with_their_parent_and_are_not_held_against_the_worker() {
+fn children_end_with_their_parent_without_a_violation() {
     let mut bus = bus();
     let one = bus.open();
     bus.session(one, 0, "a");
@@ -210,7 +210,7 @@ fn children_end_with_their_parent_and_are_not_held_against_the_worker() {
 }
 
 #[test]
-fn children_go_with_their_parent_to_another_worker() {
+fn children_move_with_their_parent_to_another_worker() {
     let mut bus = scene_of(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
     let one = bus.open();
     bus.session(one, 0, "a");
@@ -251,7 +251,7 @@ fn a_request_in_a_child_fails_with_its_worker_and_is_not_sent_to_another() {
 }
 
 #[test]
-fn what_a_child_says_before_its_announcement_is_taken_waits_for_it() {
+fn messages_in_a_child_wait_for_its_announcement() {
     let mut bus = bus();
     let (one, two) = (bus.open(), bus.open());
     bus.request(one, 1, "session/new", &json!({"cwd": "/"}));
@@ -304,7 +304,7 @@ fn other_identities_do_not_see_children() {
 }
 
 #[test]
-fn a_child_is_reached_only_where_its_session_is() {
+fn a_child_is_reached_only_in_the_pool_of_its_session() {
     let pools = ["p", "q"].map(|name| Pool { name: name.into(), protocol: Protocol::V2, ..pool(Share::All) });
     let mut settings = config(pools.into());
     settings.listen =
@@ -358,7 +358,7 @@ fn children_are_bounded_for_each_session_and_identity_in_number_and_bytes() {
 }
 
 #[test]
-fn an_observer_sees_children_and_controls_none() {
+fn an_observer_sees_children_but_cannot_control_them() {
     let mut bus = scene_of(1, vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()]);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
@@ -420,7 +420,7 @@ fn children_of_a_client_with_a_worker_of_its_own_can_be_cancelled() {
 }
 
 #[test]
-fn nothing_that_opens_lists_or_deletes_sessions_goes_to_a_child() {
+fn requests_that_open_list_or_delete_sessions_are_refused_for_a_child() {
     let mut bus = bus();
     let one = bus.open();
     bus.session(one, 0, "a");
@@ -440,7 +440,7 @@ fn nothing_that_opens_lists_or_deletes_sessions_goes_to_a_child() {
 }
 
 #[test]
-fn a_child_that_came_with_its_session_gives_way_to_one_that_its_worker_announces() {
+fn a_moved_child_loses_its_name_to_one_that_the_worker_announces() {
     let mut bus = bus();
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");

@@ -61,7 +61,7 @@ fn a_partly_written_message_does_not_close_the_client() {
 }
 
 #[test]
-fn a_pool_gets_back_to_strength_though_some_of_it_was_there_all_the_time() {
+fn a_pool_recovers_fully_although_some_workers_never_failed() {
     let mut bus = TestBus::shared(4);
     let mut young = vec![1, 2, 3];
     let mut opened = false;
@@ -86,7 +86,7 @@ fn a_pool_gets_back_to_strength_though_some_of_it_was_there_all_the_time() {
 }
 
 #[test]
-fn workers_that_number_alike_do_not_mix_their_sessions_where_nothing_is_known() {
+fn equal_session_names_in_two_workers_stay_apart_without_a_known_protocol() {
     let mut bus = unknowing(2);
     let (a, b) = (bus.open(), bus.open());
     for (client, worker) in [(a, 0), (b, 1)] {
@@ -99,7 +99,7 @@ fn workers_that_number_alike_do_not_mix_their_sessions_where_nothing_is_known() 
 }
 
 #[test]
-fn a_session_where_nothing_is_known_stays_where_it_is_when_its_first_client_leaves() {
+fn a_session_without_a_known_protocol_keeps_its_worker_when_its_first_client_disconnects() {
     let mut bus = unknowing(2);
     let (a, b) = (bus.open(), bus.open());
     for client in [a, b] {
@@ -135,7 +135,7 @@ fn a_list_without_a_worker_or_with_a_missing_part_is_an_error() {
 }
 
 #[test]
-fn a_reload_cuts_no_turn_short_and_no_session_off() {
+fn a_reload_ends_no_turn_and_no_session() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -181,7 +181,7 @@ fn a_pool_shrinks_by_unused_workers() {
 }
 
 #[test]
-fn a_list_under_way_survives_a_reload() {
+fn a_pending_list_survives_a_reload() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.request(client, 1, "session/list", &json!({}));
@@ -204,7 +204,7 @@ fn a_worker_without_a_client_does_not_stay_for_abandoned_requests() {
 }
 
 #[test]
-fn the_session_that_was_left_first_makes_room() {
+fn the_session_without_a_client_for_longest_is_closed_first() {
     let (mut bus, client) = exclusive(Share::Connection, 1, true);
     bus.disconnect(client);
     bus.seen();
@@ -229,7 +229,7 @@ fn a_worker_that_floods_and_does_not_read_is_not_read() {
 }
 
 #[test]
-fn numbers_of_one_worker_mean_nothing_to_another() {
+fn request_numbers_of_one_worker_do_not_apply_to_another() {
     let mut bus = TestBus::shared(2);
     let (a, b) = (bus.open(), bus.open());
     bus.request(b, 1, "session/new", &json!({"cwd": "/"}));
@@ -249,7 +249,7 @@ fn numbers_of_one_worker_mean_nothing_to_another() {
 }
 
 #[test]
-fn a_session_that_is_loaded_stays_though_another_answer_about_it_was_none() {
+fn a_loaded_session_stays_although_another_response_about_it_is_invalid() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.request(client, 1, "session/load", &json!({"sessionId": "x"}));
@@ -288,7 +288,7 @@ fn a_client_that_names_a_missing_pool_gets_no_other() {
 }
 
 #[test]
-fn a_client_that_was_refused_a_pool_can_use_any() {
+fn a_client_that_asked_for_a_missing_pool_can_choose_another() {
     let pools = [("p", Share::All), ("own", Share::Connection)];
     let mut bus =
         TestBus::new(&config(pools.map(|(name, share)| Pool { name: name.into(), ..pool(share) }).into()));
@@ -343,7 +343,7 @@ fn no_client_logs_a_shared_agent_out_and_a_refused_login_is_not_a_loss() {
 }
 
 #[test]
-fn the_words_of_one_clients_worker_are_not_for_others() {
+fn stderr_of_one_clients_worker_is_not_shown_to_others() {
     let (mut bus, _) = exclusive(Share::Connection, 1, false);
     let end = WorkerExit { reason: "exit status 1; stderr: SECRET".into(), ..WorkerExit::default() };
     bus.core.worker_gone(bus.now, WorkerId(0), &end, &mut bus.output);
@@ -411,7 +411,7 @@ fn a_cancelled_prompt_request_has_the_cancel_grace() {
 }
 
 #[test]
-fn names_have_an_end() {
+fn names_of_sessions_have_a_bounded_length() {
     let mut bus = unknowing(1);
     let client = bus.open();
     bus.request(client, 1, "use", &json!({"sessionId": "x".repeat(5_000)}));

@@ -88,7 +88,7 @@ fn a_client_that_does_not_read_gets_no_repeated_replays() {
         bus.request(two, id, "session/resume", &json!({"sessionId": "a"}));
     }
     let seen = bus.seen();
-    assert_eq!(seen.matches("xxxxx\"").count(), 2, "the queue is full behind the second");
+    assert_eq!(seen.matches("xxxxx\"").count(), 2, "the queue is full after the second answer");
     assert_eq!(seen.matches("-32012").count(), 998);
     // The client has drained its queue.
     bus.output.waiting.clear();
@@ -221,7 +221,7 @@ fn extension_methods_of_shared_workers_have_a_bounded_length() {
     bus.line(one, &long(r#""method":"_x/y","params":{"sessionId":"a","#, 1_100_000));
     assert_eq!(bus.seen(), "", "a notification is dropped");
     bus.line(one, &long(r#""id":1,"method":"session/set_mode","params":{"sessionId":"a","#, 1_100_000));
-    assert!(bus.seen().starts_with("w0 < "), "a method of the protocol");
+    assert!(bus.seen().starts_with("w0 < "), "methods of the protocol are forwarded");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn answers_come_without_looking_through_requests_whose_clients_have_gone() {
 }
 
 #[test]
-fn giving_up_on_what_is_answered_does_not_look_through_all_sessions() {
+fn cancelling_an_answered_request_does_not_look_through_all_sessions() {
     let mut bus = bus();
     let clients: Vec<u32> = (0..25).map(|number| bus.open_as(&format!("token:{number}"))).collect();
     for client in &clients {

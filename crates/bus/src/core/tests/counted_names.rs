@@ -120,7 +120,7 @@ impl Run {
         if let Some(owner) = message.pointer("/params/_meta/owner").and_then(Value::as_u64) {
             self.delivered += 1;
             if owner != identity as u64 {
-                self.wrong(&format!("client {slot} of identity {identity} got what is {owner}'s"));
+                self.wrong(&format!("client {slot} of identity {identity} got a message of {owner}"));
             }
         }
         let Some(client) = self.clients.get_mut(&slot) else { return };

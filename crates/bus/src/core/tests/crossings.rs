@@ -4,7 +4,7 @@ use super::*;
 
 /// The client that gets `mcp/connect` chooses the name of the connection.
 #[test]
-fn the_name_of_a_connection_is_no_id_of_a_server() {
+fn the_name_of_a_connection_is_not_looked_up_as_a_server_id() {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());

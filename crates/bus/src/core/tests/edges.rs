@@ -10,7 +10,7 @@ fn servers(name: &str) -> Value {
 }
 
 #[test]
-fn unread_requests_of_a_worker_with_closed_input_fail_at_once_and_read_ones_may_end() {
+fn closed_input_fails_unread_requests_and_read_ones_can_still_be_answered() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     for name in ["a", "b"] {
@@ -109,7 +109,7 @@ fn a_server_is_known_as_long_as_one_session_uses_it() {
 }
 
 #[test]
-fn a_worker_for_one_session_goes_with_it_even_if_it_was_the_first() {
+fn a_worker_for_one_session_ends_with_it_even_if_it_was_the_first() {
     let mut bus = TestBus::new(&config(vec![Pool { max_instances: 2, ..pool(Share::Session) }]));
     bus.up(0);
     let client = bus.open();
@@ -213,7 +213,7 @@ fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
 }
 
 #[test]
-fn a_session_without_an_owner_stays_without_one_if_it_cannot_be_opened() {
+fn a_session_without_an_owner_gets_none_from_a_failed_open() {
     let mut bus = TestBus::shared(1);
     let (one, other) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
@@ -232,7 +232,7 @@ fn a_session_without_an_owner_stays_without_one_if_it_cannot_be_opened() {
 }
 
 #[test]
-fn a_turn_begun_since_is_not_taken_for_the_one_that_was_cancelled() {
+fn a_turn_begun_after_a_cancellation_is_not_cancelled() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -252,7 +252,7 @@ fn a_turn_begun_since_is_not_taken_for_the_one_that_was_cancelled() {
 }
 
 #[test]
-fn workers_that_did_well_and_are_lost_together_are_one_loss() {
+fn long_running_workers_lost_together_count_as_one_loss() {
     let mut bus = TestBus::shared(8);
     bus.advance(100.0);
     for worker in 0..8 {

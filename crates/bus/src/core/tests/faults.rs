@@ -6,7 +6,7 @@ use super::*;
 use crate::core::Stuck;
 
 #[test]
-fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
+fn requests_of_a_lost_worker_fail_and_its_session_is_restored_in_another() {
     let mut bus = TestBus::shared(2);
     let client = bus.open();
     bus.request(
@@ -45,7 +45,7 @@ fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
 }
 
 #[test]
-fn what_a_dead_worker_never_saw_is_sent_again() {
+fn requests_that_a_lost_worker_never_read_are_sent_again() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.request(client, 1, "_ext/read", &json!({}));
@@ -88,7 +88,7 @@ fn a_session_that_cannot_be_restored_is_lost_with_a_reason() {
 }
 
 #[test]
-fn a_lone_worker_comes_back_and_its_session_with_it() {
+fn the_only_worker_is_restarted_and_its_session_restored() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -109,7 +109,7 @@ fn a_lone_worker_comes_back_and_its_session_with_it() {
 }
 
 #[test]
-fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
+fn a_turn_that_waits_for_its_session_can_be_cancelled() {
     for by_client in [true, false] {
         let mut bus = TestBus::shared(1);
         let client = bus.open();
@@ -142,7 +142,7 @@ fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
 }
 
 #[test]
-fn a_turn_that_was_cancelled_before_its_worker_saw_it_is_not_begun_elsewhere() {
+fn a_turn_cancelled_before_its_worker_read_it_is_not_started_in_another() {
     let mut bus = TestBus::shared(2);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -167,7 +167,7 @@ fn a_turn_that_was_cancelled_before_its_worker_saw_it_is_not_begun_elsewhere() {
 }
 
 #[test]
-fn what_cannot_be_read_does_not_wait() {
+fn invalid_lines_do_not_wait_for_a_worker() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.kill_worker(0);
@@ -205,7 +205,7 @@ fn a_worker_of_one_connection_is_replaced_and_initialized_again() {
 }
 
 #[test]
-fn a_worker_that_we_could_not_start_is_no_loss() {
+fn a_worker_that_could_not_start_for_lack_of_resources_is_no_loss() {
     for share in [Share::All, Share::Connection] {
         let mut bus = TestBus::new(&config(vec![pool(share)]));
         let client = bus.open();
@@ -460,7 +460,7 @@ fn a_slow_reader_holds_up_its_own_worker_only() {
 }
 
 #[test]
-fn what_a_client_that_is_gone_waited_for_is_not_given_to_the_next() {
+fn answers_for_a_disconnected_client_do_not_reach_the_next_one_in_its_slot() {
     let mut bus = TestBus::shared(1);
     let owner = bus.open();
     bus.session(owner, 0, "a");
@@ -469,7 +469,7 @@ fn what_a_client_that_is_gone_waited_for_is_not_given_to_the_next() {
     let other = bus.open();
     bus.request(other, 4242, "session/close", &json!({"sessionId": "a"}));
     bus.disconnect(other);
-    assert_eq!(bus.open(), other, "the place is used again");
+    assert_eq!(bus.open(), other, "the slot is used again");
     bus.seen();
     bus.advance(1.0);
     bus.up(0);
@@ -501,7 +501,7 @@ fn limits_may_change_while_lines_wait() {
 }
 
 #[test]
-fn one_message_beyond_the_limit_is_let_through_with_what_follows() {
+fn one_message_over_the_limit_is_queued_with_the_messages_after_it() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -525,7 +525,7 @@ fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
         bus.seen();
         let (client, name) = if dead == 0 { (one, "s1") } else { (two, "s1~2") };
         bus.request(client, 7, "session/prompt", &prompt(name));
-        assert_eq!(bus.seen(), "", "it waits for another worker");
+        assert_eq!(bus.seen(), "", "the request waits for another worker");
         bus.advance(1.0);
         bus.up(dead);
         bus.answer(dead, 1, &able());
@@ -547,7 +547,7 @@ fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
     bus.request(one, 7, "session/prompt", &prompt("s1"));
     assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32002,"message":"session lost, its id was reused","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
     bus.request(two, 8, "session/prompt", &prompt("s1~2"));
-    assert!(bus.seen().starts_with("w0 < "), "the other goes on");
+    assert!(bus.seen().starts_with("w0 < "), "the other session continues");
 }
 
 #[test]
@@ -572,7 +572,7 @@ fn a_session_left_during_a_turn_can_be_taken_over_by_the_same_identity() {
     bus.request(gone, 1, "session/prompt", &prompt("a"));
     bus.seen();
     bus.request(back, 1, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
-    assert!(bus.seen().contains("session_in_use"), "it is there");
+    assert!(bus.seen().contains("session_in_use"), "the session is open");
     bus.core.client_eof(bus.now, ClientId(gone), &mut bus.output);
     bus.request(back, 2, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
     bus.update(0, "a", "still");

@@ -106,7 +106,7 @@ fn claimed(bus: &mut TestBus, identity: &str, scopes: Option<&[String]>) -> (u32
 }
 
 #[test]
-fn a_session_goes_on_under_the_scopes_that_its_client_has_now() {
+fn a_session_continues_with_the_present_scopes_of_its_client() {
     for share in [Share::Connection, Share::Session] {
         let mut bus = bus(share);
         let (ada, worker) = claimed(&mut bus, "token:ada", None);

@@ -171,7 +171,7 @@ fn lists_contain_own_sessions_only() {
 }
 
 #[test]
-fn what_is_used_for_long_is_written_down_again_now_and_then() {
+fn the_owner_of_a_session_in_long_use_is_recorded_again() {
     for (expiry, refresh) in [(90 * 24 * 3600, 24 * 3600), (100, 50)] {
         let mut config = authenticating(vec![Pool { instances: 1, ..pool(Share::All) }]);
         config.limits.owner_expiry = Duration::from_secs(expiry);
@@ -244,7 +244,7 @@ fn no_owners_are_recorded_without_authentication() {
 }
 
 #[test]
-fn sessions_of_clients_that_are_gone_are_for_their_identity_alone() {
+fn only_their_identity_reaches_sessions_of_disconnected_clients() {
     let (mut bus, [first, second]) = TestBus::two(Share::All, true);
     bus.disconnect(first);
     bus.request(second, 7, "session/load", &json!({"sessionId": "live-one"}));
@@ -487,7 +487,7 @@ fn users_and_anyone_have_separate_sessions_while_the_bus_runs() {
     bus.seen();
     let load = |name: &str| json!({"sessionId": name, "cwd": "/", "mcpServers": []});
     bus.request(anyone, 1, "session/load", &load("a"));
-    assert!(bus.seen().contains("-32002"), "it is another's");
+    assert!(bus.seen().contains("-32002"), "the session belongs to another identity");
     bus.request(anyone, 2, "session/list", &json!({}));
     let id = bus.last_id(0);
     bus.answer(
@@ -498,9 +498,9 @@ fn users_and_anyone_have_separate_sessions_while_the_bus_runs() {
     let seen = bus.seen();
     assert!(seen.contains("older") && !seen.contains(r#""sessionId":"a""#), "{seen}");
     bus.request(anyone, 3, "session/load", &load("older"));
-    assert!(bus.seen().starts_with("w0 < "), "it may be whoever's who asks");
+    assert!(bus.seen().starts_with("w0 < "), "without a known owner, any identity may open it");
     bus.request(user, 6, "session/load", &load("a"));
-    assert!(bus.seen().starts_with("w0 < "), "it is still its owner's");
+    assert!(bus.seen().starts_with("w0 < "), "the owner still has it");
 }
 
 /// An agent that numbers its sessions reuses a name.

@@ -144,7 +144,7 @@ fn a_fork_keeps_the_server_ids_of_its_session_in_use() {
 }
 
 #[test]
-fn a_flood_of_closed_sessions_does_not_make_a_name_of_another_identity_unknown() {
+fn many_closed_sessions_do_not_displace_a_name_of_another_identity() {
     let mut bus = mixed(1, Protocol::V1);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(victim, 0, "v");
@@ -306,7 +306,7 @@ fn a_session_lost_by_a_reload_is_not_restored_as_one_that_another_has_closed() {
 }
 
 #[test]
-fn a_new_session_wins_over_one_of_its_name_that_is_being_restored() {
+fn a_new_session_ends_the_restore_of_one_with_the_same_name() {
     let mut bus = mixed(2, Protocol::V1);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(mallory, 0, "s1");
@@ -358,7 +358,7 @@ fn the_owner_of_a_turn_stops_it_after_its_listener_lost_the_pool() {
 }
 
 #[test]
-fn a_child_wins_over_a_session_of_another_identity_that_is_being_opened_under_its_name() {
+fn a_child_cancels_the_opening_of_another_identitys_session_with_its_name() {
     let all = [Protocol::V1, Protocol::V2]
         .map(|protocol| [(protocol, "session/prompt"), (protocol, "session/resume")]);
     for (protocol, again) in all.into_iter().flatten() {

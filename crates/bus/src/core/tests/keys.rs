@@ -18,7 +18,7 @@ fn apart() -> (TestBus, u32, u32) {
 }
 
 #[test]
-fn a_late_answer_does_not_end_the_session_that_has_the_slot_by_then() {
+fn a_late_answer_does_not_end_the_next_session_in_the_slot() {
     for ends in ["session/delete", "session/close"] {
         let (mut bus, mallory, alice) = apart();
         bus.request(mallory, 1, ends, &json!({"sessionId": "hers"}));

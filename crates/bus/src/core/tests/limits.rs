@@ -4,7 +4,7 @@ use super::identities::authenticating;
 use super::*;
 
 #[test]
-fn an_identity_has_so_many_connections_and_sessions() {
+fn connections_and_sessions_of_an_identity_are_limited() {
     let limits =
         Limits { max_connections_per_identity: 2, max_sessions_per_identity: 1, ..Limits::default() };
     let mut bus = TestBus::new(&Config { limits, ..authenticating(vec![pool(Share::All)]) });

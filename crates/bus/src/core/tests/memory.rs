@@ -42,17 +42,17 @@ impl TestBus {
 fn messages_that_a_worker_does_not_read_are_bounded_for_each_identity_and_for_all() {
     let mut bus = bus();
     assert_eq!(bus.prompts("token:one", 5), 2);
-    assert_eq!(bus.prompts(ANYONE, 5), 2, "another has room");
+    assert_eq!(bus.prompts(ANYONE, 5), 2, "another identity has room");
     for other in 0..5 {
         bus.prompts(&format!("token:{other}"), 5);
     }
     let held = bus.core.memory.held(super::super::identity::Identity::ANYONE).0;
     assert!(held <= 1 << 20, "{held}");
     bus.core.worker_drained(bus.now, WorkerId(0), &mut bus.output);
-    assert_eq!(bus.prompts("token:one", 5), 2, "there is room again when it has read");
+    assert_eq!(bus.prompts("token:one", 5), 2, "there is room again once the worker has read");
     bus.kill_worker(0);
     let held = bus.core.memory.held(super::super::identity::Identity::ANYONE).0;
-    assert_eq!(held, 0, "what was for a worker that is gone is given back");
+    assert_eq!(held, 0, "bytes queued for a lost worker are released");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_long_initialize_is_refused_and_long_ids_are_bounded() {
 }
 
 #[test]
-fn when_memory_is_short_clients_that_nothing_is_known_of_get_no_sessions_first() {
+fn clients_without_an_identity_are_refused_sessions_first_when_memory_is_short() {
     let mut bus = bus();
     let (anyone, one) = (bus.open_as(ANYONE), bus.open_as("token:one"));
     bus.core.set_anonymous_pressure(true);
@@ -139,7 +139,7 @@ fn when_memory_is_short_open_sessions_are_neither_loaded_again_nor_forked() {
         assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{method}: {seen}");
     }
     bus.request(one, 4, "session/prompt", &prompt("a"));
-    assert!(bus.seen().starts_with("w0 < "), "what is open goes on");
+    assert!(bus.seen().starts_with("w0 < "), "open sessions continue");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn params_that_are_kept_to_restore_sessions_are_bounded_by_the_memory_budget() {
 }
 
 #[test]
-fn one_identity_leaves_room_to_keep_what_restores_the_sessions_of_others() {
+fn kept_params_of_one_identity_leave_room_for_those_of_others() {
     let mut bus = bus();
     bus.core.limits.queue_bytes = 1 << 30;
     bus.core.limits.memory = 4 << 20;
@@ -185,7 +185,7 @@ fn one_identity_leaves_room_to_keep_what_restores_the_sessions_of_others() {
     bus.answer(0, 1, &able());
     bus.seen();
     bus.request(two, 2, "session/prompt", &prompt("two"));
-    assert!(bus.seen().contains(r#""method":"session/resume""#), "it is restored in the new worker");
+    assert!(bus.seen().contains(r#""method":"session/resume""#), "the session is restored in the new worker");
     // Dropped sessions do not count.
     for number in 0..6 {
         let key = bus.core.sessions.find(&format!("one-{number}")).unwrap();

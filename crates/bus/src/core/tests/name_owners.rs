@@ -87,7 +87,7 @@ fn a_name_of_several_identities_opens_nothing_after_a_restart() {
 }
 
 #[test]
-fn a_stored_session_is_not_asked_for_while_a_worker_makes_one_for_another_identity() {
+fn a_stored_session_is_not_opened_while_its_worker_creates_one_for_another_identity() {
     let mut bus = mixed(2, Protocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.session(alice, 0, "2");
@@ -107,7 +107,7 @@ fn a_stored_session_is_not_asked_for_while_a_worker_makes_one_for_another_identi
     // Another worker may know the session.
     bus.fail(0, last_id_in(&seen, 0), -32002);
     let seen = bus.seen();
-    assert_eq!(seen, "", "it waits");
+    assert_eq!(seen, "", "the request waits");
     bus.answer(1, new, &json!({"sessionId": "2"}));
     let seen = bus.seen();
     assert!(seen.contains(&format!(r#"c{bob} < {{"jsonrpc":"2.0","id":1,"result":{{"sessionId":"2~2"}}}}"#)));
@@ -151,7 +151,7 @@ fn a_request_for_a_stored_session_goes_on_once_the_worker_has_answered_the_other
 }
 
 #[test]
-fn what_waits_behind_requests_for_new_sessions_goes_with_its_client() {
+fn requests_that_wait_for_new_sessions_are_removed_with_their_client() {
     let mut bus = mixed(1, Protocol::V1);
     bus.core.know_owner(&"kept".into(), "token:alice");
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
@@ -222,7 +222,7 @@ fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
 }
 
 #[test]
-fn a_lost_session_is_not_restored_while_a_worker_makes_one_for_another_identity() {
+fn a_lost_session_is_not_restored_while_the_worker_creates_one_for_another_identity() {
     for name in ["s1", "s2"] {
         let mut bus = mixed(2, Protocol::V1);
         let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
@@ -253,5 +253,5 @@ fn a_stored_session_gets_a_worker_of_its_own_where_identities_do_not_share_worke
     bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
     bus.seen();
     bus.request(alice, 1, "session/load", &open_params("kept"));
-    assert!(bus.seen().contains("Spawn"), "a worker for alice");
+    assert!(bus.seen().contains("Spawn"), "a worker is started for alice");
 }

@@ -61,7 +61,7 @@ fn a_late_observer_gets_the_replay_and_then_the_updates() {
 }
 
 #[test]
-fn where_clients_come_from_this_machine_alone_a_session_is_one_clients() {
+fn sessions_cannot_be_observed_without_a_network_listener() {
     let mut bus = TestBus::shared(1);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
@@ -99,7 +99,7 @@ fn the_first_answer_wins_and_the_request_is_withdrawn_from_the_others() {
 }
 
 #[test]
-fn a_question_ends_for_all_when_its_agent_goes_or_gives_up() {
+fn a_permission_request_is_withdrawn_from_all_when_its_agent_exits_or_cancels_it() {
     let mut bus = bus();
     let (one, two) = bus.watched();
     bus.request(one, 2, "session/prompt", &prompt("a"));
@@ -210,7 +210,7 @@ fn a_turn_continues_while_an_observer_is_connected() {
     bus.update(0, "a", "still there");
     let before = bus.seen();
     bus.request(two, 9, "session/prompt", &prompt("a"));
-    assert!(bus.seen().contains("session_in_use"), "it is not the turn of who controls it now");
+    assert!(bus.seen().contains("session_in_use"), "the turn belongs to the former controller");
     bus.answer(0, 3, &json!({"stopReason": "end_turn"}));
     bus.request(two, 2, "session/prompt", &prompt("a"));
     assert_snapshot!(before + "\n" + &bus.seen(), @r#"
@@ -235,7 +235,7 @@ fn an_observer_can_cancel_a_turn_by_a_request_too() {
 }
 
 #[test]
-fn an_observer_that_goes_is_asked_nothing_and_costs_nothing() {
+fn a_disconnected_observer_gets_no_requests_and_uses_no_memory() {
     let mut bus = bus();
     let (one, two) = bus.watched();
     bus.request(one, 2, "session/prompt", &prompt("a"));
@@ -307,7 +307,7 @@ fn a_replay_reaches_only_the_client_that_requested_it() {
 }
 
 #[test]
-fn others_do_not_watch() {
+fn other_identities_cannot_observe() {
     let mut bus = bus();
     let (_, two) = bus.watched();
     bus.disconnect(two);

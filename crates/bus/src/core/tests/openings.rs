@@ -29,7 +29,7 @@ impl TestBus {
 }
 
 #[test]
-fn a_request_in_a_session_that_could_be_of_two_clients_is_answered_in_time() {
+fn a_request_in_a_session_of_unknown_client_fails_after_a_timeout() {
     let (mut bus, _, ids) = two_openings();
     bus.asks_early("f", "fs/read_text_file");
     bus.asks_early("p", "session/request_permission");
@@ -62,7 +62,7 @@ fn a_request_in_a_session_that_is_opened_in_time_reaches_its_client() {
 }
 
 #[test]
-fn a_request_in_a_session_that_can_only_be_of_one_client_reaches_it_at_once() {
+fn a_request_reaches_the_only_client_that_its_session_can_have_at_once() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     for id in [7, 8] {
@@ -74,7 +74,7 @@ fn a_request_in_a_session_that_can_only_be_of_one_client_reaches_it_at_once() {
 }
 
 #[test]
-fn a_request_in_a_session_that_only_clients_that_are_gone_have_asked_for_is_answered_at_once() {
+fn a_request_in_a_session_of_disconnected_clients_fails_at_once() {
     let (mut bus, clients, _) = two_openings();
     for client in clients {
         bus.disconnect(client);

@@ -23,7 +23,7 @@ fn progress(token: &str) -> String {
 }
 
 #[test]
-fn tokens_may_collide() {
+fn equal_tokens_of_two_clients_stay_apart() {
     let mut bus = bus();
     let (one, two) = (bus.open(), bus.open());
     bus.request(one, 7, "tools/call", &call(&json!("t")));
@@ -45,7 +45,7 @@ fn tokens_may_collide() {
 }
 
 #[test]
-fn what_is_not_under_way_has_no_progress() {
+fn progress_without_a_pending_request_is_dropped() {
     let mut bus = bus();
     let (one, two) = (bus.open(), bus.open());
     bus.request(one, 1, "tools/call", &call(&json!(5)));
@@ -70,7 +70,7 @@ fn what_is_not_under_way_has_no_progress() {
 }
 
 #[test]
-fn a_token_that_stands_there_twice_is_refused() {
+fn a_duplicate_token_is_refused() {
     let mut bus = bus();
     let client = bus.open();
     bus.line(

@@ -117,7 +117,7 @@ fn a_client_of_a_removed_pool_starts_again_with_initialize() {
 }
 
 #[test]
-fn a_worker_of_a_pool_that_is_gone_goes_when_its_client_begins_anew_and_has_nothing_there() {
+fn a_worker_of_a_removed_pool_is_stopped_when_its_client_starts_again_without_sessions() {
     for share in [Share::Connection, Share::Session] {
         for has_session in [false, true] {
             let (mut bus, client) = with_session(share);
@@ -223,11 +223,11 @@ fn workers_that_clients_wait_for_are_not_stopped() {
     bus.seen();
     bus.reload(with(1));
     let free = bus.core.workers.iter().filter(|(_, state)| state.stage == WorkerLifecycle::Starting).count();
-    assert_eq!(free, 3, "one for each of them, and one to be ready");
+    assert_eq!(free, 3, "one free worker per waiting client, and one to be ready");
 }
 
 #[test]
-fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
+fn after_a_reload_a_connection_keeps_its_worker_and_a_new_session_gets_a_new_one() {
     for share in [Share::Connection, Share::Session] {
         for has_session in [false, true] {
             let (mut bus, client) = with_session(share);
@@ -370,7 +370,7 @@ fn before_initialize_no_session_of_another_connection_is_resumed_in_any_pool() {
 }
 
 #[test]
-fn a_removed_shared_pool_ends_after_its_time_though_a_client_has_an_idle_session() {
+fn a_removed_shared_pool_ends_after_its_timeout_despite_an_idle_session() {
     let unable = json!({"protocolVersion": 1, "agentCapabilities": {}});
     let (mut bus, client) = shared_with_session(&unable);
     let other = Pool { name: "other".into(), ..pool(Share::All) };

@@ -69,7 +69,7 @@ fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
 }
 
 #[test]
-fn ids_of_any_kind_come_back_as_they_were_and_never_meet() {
+fn ids_of_any_kind_are_returned_unchanged_and_never_mixed_up() {
     let mut bus = TestBus::shared(1);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
@@ -137,7 +137,7 @@ fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
 }
 
 #[test]
-fn two_sessions_of_one_name_get_two() {
+fn two_sessions_with_one_name_get_different_names() {
     let mut bus = TestBus::shared(2);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "same");
@@ -184,7 +184,7 @@ fn cancellations_use_the_id_that_the_receiver_knows() {
 }
 
 #[test]
-fn batches_are_taken_apart_and_answered_as_one() {
+fn batches_are_split_and_answered_with_one_array() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.line(client, r#"[{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}},{"jsonrpc":"2.0","id":1,"method":"x"},7,{"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"a"}},{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}]"#);
@@ -288,7 +288,7 @@ fn a_session_can_have_a_worker_for_itself() {
 }
 
 #[test]
-fn of_unknown_protocols_the_session_is_known() {
+fn sessions_are_routed_without_a_known_protocol() {
     let mut bus =
         TestBus::new(&config(vec![Pool { instances: 2, protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
     bus.up(0);
@@ -346,7 +346,7 @@ fn a_pool_can_be_named() {
 }
 
 #[test]
-fn a_session_that_is_not_live_is_looked_for_everywhere() {
+fn a_session_that_is_not_open_is_requested_from_every_worker() {
     let mut bus = TestBus::shared(2);
     let client = bus.open();
     bus.request(client, 1, "session/load", &json!({"sessionId": "old"}));
@@ -372,7 +372,7 @@ fn a_session_that_is_not_live_is_looked_for_everywhere() {
 }
 
 #[test]
-fn servers_in_clients_are_known_wherever_their_session_goes() {
+fn servers_in_clients_move_with_their_session_to_another_worker() {
     let mut bus = TestBus::shared(2);
     let client = bus.open();
     bus.request(client, 1, "session/new", &json!({"mcpServers": [{"type": "acp", "serverId": "m"}]}));
@@ -386,7 +386,7 @@ fn servers_in_clients_are_known_wherever_their_session_goes() {
 }
 
 #[test]
-fn servers_in_clients_are_their_clients() {
+fn messages_to_a_server_reach_only_its_client() {
     let mut bus = TestBus::shared(1);
     let (one, two) = (bus.open(), bus.open());
     let server = |id: &str| json!({"mcpServers": [{"type": "acp", "name": "n", "serverId": id}]});
@@ -413,7 +413,7 @@ fn servers_in_clients_are_their_clients() {
 }
 
 #[test]
-fn equal_ids_of_servers_in_two_clients_of_one_worker_do_not_meet() {
+fn equal_server_ids_of_two_clients_of_one_worker_stay_apart() {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -477,7 +477,7 @@ fn a_renamed_server_has_its_new_id_under_both_keys() {
 
 /// A shared worker cannot tell which client a message about a server comes from.
 #[test]
-fn a_client_speaks_for_its_own_mcp_servers_only() {
+fn a_client_can_send_messages_only_for_its_own_mcp_servers() {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -524,7 +524,7 @@ fn a_client_speaks_for_its_own_mcp_servers_only() {
 }
 
 #[test]
-fn a_server_of_two_sessions_speaks_to_the_worker_that_asked() {
+fn a_server_of_two_sessions_answers_the_worker_that_asked() {
     let mut bus = TestBus::shared(2);
     let client = bus.open();
     let server = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "serverId": "files"}]});
@@ -545,7 +545,7 @@ fn a_server_of_two_sessions_speaks_to_the_worker_that_asked() {
 }
 
 #[test]
-fn identities_that_must_not_mix_have_separate_workers() {
+fn identities_have_separate_workers_unless_mixing_is_permitted() {
     let mut bus = TestBus::shared(1);
     let one = bus.open();
     bus.request(one, 1, "session/new", &json!({}));
@@ -571,7 +571,7 @@ fn identities_that_must_not_mix_have_separate_workers() {
 }
 
 #[test]
-fn the_session_at_the_top_comes_back_in_batches_too() {
+fn the_top_level_session_is_returned_in_batches_too() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");

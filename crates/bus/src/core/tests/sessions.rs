@@ -123,7 +123,7 @@ fn messages_in_a_closed_session_reach_no_client() {
 }
 
 #[test]
-fn what_waited_for_a_worker_goes_only_where_it_still_may() {
+fn a_request_that_waited_is_refused_if_another_client_has_its_session_by_then() {
     let (mut bus, one, other) = two_of_three();
     bus.request(other, 1, "session/new", &json!({}));
     bus.kill_worker(0);
@@ -158,7 +158,7 @@ fn a_session_is_not_reached_by_its_workers_name_for_it() {
 }
 
 #[test]
-fn what_is_asked_too_early_is_answered_as_it_was_asked() {
+fn early_requests_of_a_worker_are_delivered_once_their_session_is_known() {
     let mut bus = TestBus::shared(1);
     let (client, other) = (bus.open(), bus.open());
     bus.request(client, 1, "session/new", &json!({}));
@@ -331,7 +331,7 @@ fn of_two_requests_to_resume_a_session_one_that_succeeds_is_enough() {
 }
 
 #[test]
-fn a_client_whose_resume_waited_in_vain_does_not_own_the_session() {
+fn a_client_whose_resume_timed_out_does_not_own_the_session() {
     let mut bus = TestBus::shared(1);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
@@ -353,7 +353,7 @@ fn a_client_whose_resume_waited_in_vain_does_not_own_the_session() {
 }
 
 #[test]
-fn a_load_is_answered_also_if_its_worker_closes_its_input_and_the_session_is_asked_for_again() {
+fn a_load_is_answered_after_its_worker_closed_its_input_and_the_session_was_requested_again() {
     let mut bus = TestBus::shared(1);
     let one = bus.open();
     bus.request(one, 7, "session/load", &json!({"sessionId": "a", "cwd": "/"}));

@@ -40,7 +40,7 @@ fn a_method_that_concerns_the_whole_connection_does_not_reach_a_shared_worker() 
         }
     }
     bus.request(alice, 8, "_vendor/read", &json!({}));
-    assert!(bus.seen().starts_with("w0 < "), "methods that ACP does not have still do");
+    assert!(bus.seen().starts_with("w0 < "), "methods outside ACP still reach the worker");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn keys_that_name_another_session_are_refused_by_the_pool_that_a_message_goes_to
 }
 
 #[test]
-fn keys_that_only_look_like_routing_keys_pass_to_a_worker_of_one_client() {
+fn keys_similar_to_routing_keys_are_forwarded_to_an_exclusive_worker() {
     let (mut bus, alice) = in_another_pool(pool(Share::Connection));
     bus.request(alice, 3, "session/new", &json!({"cwd": "/", "mcpServers": []}));
     let id = bus.last_id(0);
@@ -161,7 +161,7 @@ fn keys_that_only_look_like_routing_keys_pass_to_a_worker_of_one_client() {
 }
 
 #[test]
-fn a_name_beside_one_of_a_session_that_speaks_acp_is_no_name_at_its_worker() {
+fn a_second_name_beside_that_of_an_acp_session_is_not_bound_to_its_worker() {
     let raw = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
     let (mut bus, alice) = in_another_pool(raw);
     bus.line(
@@ -190,7 +190,7 @@ fn two_turns() -> (TestBus, u32, u64) {
 }
 
 #[test]
-fn a_client_that_does_not_answer_in_a_cancelled_turn_does_not_stop_the_worker_whatever_it_was_asked() {
+fn a_client_that_does_not_answer_in_a_cancelled_turn_does_not_stop_the_worker() {
     for method in ["mcp/message", "mcp/connect", "elicitation/create"] {
         for is_late in [false, true] {
             let (mut bus, alice, number) = two_turns();
@@ -222,7 +222,7 @@ fn a_client_that_does_not_answer_in_a_cancelled_turn_does_not_stop_the_worker_wh
 }
 
 #[test]
-fn what_another_client_is_asked_is_left_alone_when_a_turn_is_cancelled() {
+fn cancelling_a_turn_does_not_affect_requests_to_other_clients() {
     let (mut bus, alice, _) = two_turns();
     let bob = alice + 1;
     let params = json!({"sessionId": "b", "path": "/x"});

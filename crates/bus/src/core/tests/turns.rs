@@ -49,7 +49,7 @@ fn a_turn_of_a_lost_worker_is_reported_as_ended() {
 }
 
 #[test]
-fn a_turn_that_goes_on_though_it_was_cancelled_is_ended() {
+fn a_cancelled_turn_that_continues_is_ended_by_the_bus() {
     for share in SHARES {
         let (mut bus, client) = running(share);
         bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
@@ -63,7 +63,7 @@ fn a_turn_that_goes_on_though_it_was_cancelled_is_ended() {
 }
 
 #[test]
-fn a_turn_whose_client_goes_is_cancelled() {
+fn a_turn_whose_client_disconnects_is_cancelled() {
     for share in SHARES {
         let (mut bus, client) = running(share);
         bus.disconnect(client);
@@ -73,7 +73,7 @@ fn a_turn_whose_client_goes_is_cancelled() {
 }
 
 #[test]
-fn a_bus_that_stops_waits_for_a_turn_and_says_when_it_does_no_more() {
+fn a_drain_waits_for_a_turn_and_reports_when_it_gives_up() {
     for share in SHARES {
         let (mut bus, _) = running(share);
         bus.core.drain(bus.now, &mut bus.output);
@@ -122,7 +122,7 @@ fn open_permission_requests_of_a_cancelled_turn_are_answered_as_cancelled() {
     bus.asks("p", "session/request_permission");
     bus.seen();
     bus.notify(one, "session/cancel", &json!({"sessionId": "a"}));
-    assert!(!bus.seen().contains("outcome"), "its client has its time to answer");
+    assert!(!bus.seen().contains("outcome"), "the client still has time to answer");
     bus.advance(29.0);
     let seen = bus.seen();
     let answer = r#"w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}"#;
@@ -135,7 +135,7 @@ fn open_permission_requests_of_a_cancelled_turn_are_answered_as_cancelled() {
     bus.seen();
     bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"cancelled"}}}"#);
     bus.advance(100.0);
-    assert_eq!(bus.seen(), "", "the worker goes on, and so does the turn of the other");
+    assert_eq!(bus.seen(), "", "the worker and the turn of the other client continue");
     bus.request(one, 8, "session/prompt", &prompt("a"));
     bus.asks("r", "session/request_permission");
     bus.sees(r#"c0 < {"jsonrpc":"2.0","id":3,"method":"session/request_permission""#);
@@ -154,7 +154,7 @@ fn permission_requests_that_the_client_answers_itself_are_answered_once() {
 }
 
 #[test]
-fn other_requests_of_a_cancelled_turn_fail_before_its_worker_is_to_blame() {
+fn other_requests_of_a_cancelled_turn_fail_before_the_cancel_grace_ends() {
     let (mut bus, one, prompts) = two_turns();
     bus.asks("f", "fs/read_text_file");
     bus.notify(one, "session/cancel", &json!({"sessionId": "a"}));
@@ -170,7 +170,7 @@ fn other_requests_of_a_cancelled_turn_fail_before_its_worker_is_to_blame() {
 }
 
 #[test]
-fn a_turn_that_was_begun_before_a_cancelled_one_ended_is_not_taken_for_it() {
+fn a_turn_begun_before_a_cancelled_one_ended_is_not_cancelled() {
     let (mut bus, one, prompts) = two_turns();
     bus.notify(one, "session/cancel", &json!({"sessionId": "a"}));
     bus.request(one, 8, "session/prompt", &prompt("a"));

@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use super::*;
 
 #[test]
-fn a_client_that_goes_leaves_its_session_to_come_back_to() {
+fn a_client_can_return_to_its_session_after_a_disconnect() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -64,7 +64,7 @@ fn a_session_without_a_client_is_closed_after_the_grace_period() {
 }
 
 #[test]
-fn a_client_that_only_ends_its_input_gets_what_it_is_owed() {
+fn a_client_that_ends_its_input_still_gets_its_answers() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.request(client, 1, "session/new", &json!({}));
@@ -81,7 +81,7 @@ fn a_client_that_only_ends_its_input_gets_what_it_is_owed() {
 }
 
 #[test]
-fn workers_of_one_connection_go_with_it() {
+fn workers_of_one_connection_end_with_it() {
     let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
     bus.up(0);
     let client = bus.open();
@@ -95,7 +95,7 @@ fn workers_of_one_connection_go_with_it() {
 }
 
 #[test]
-fn a_bus_that_stops_lets_turns_end_and_takes_no_more() {
+fn a_drain_lets_turns_end_and_accepts_no_more() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -119,7 +119,7 @@ fn a_bus_that_stops_lets_turns_end_and_takes_no_more() {
 }
 
 #[test]
-fn a_bus_that_stops_answers_behind_what_it_drops() {
+fn a_drain_answers_requests_behind_dropped_lines() {
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
     bus.up(0);
     let (one, other) = (bus.open(), bus.open());
@@ -132,7 +132,7 @@ fn a_bus_that_stops_answers_behind_what_it_drops() {
 }
 
 #[test]
-fn a_bus_that_stops_waits_only_so_long() {
+fn a_drain_has_a_timeout() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
@@ -187,7 +187,7 @@ fn settings_change_without_a_failed_request() {
 }
 
 #[test]
-fn on_stdio_what_was_said_before_the_end_is_answered() {
+fn on_stdio_requests_before_the_end_of_input_are_answered() {
     let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
     let from = ClientInfo { ends_bus: true, ..ClientInfo::new(0, ANYONE) };
     let client = bus.core.client_open(bus.now, from, &mut bus.output).unwrap();
@@ -208,7 +208,7 @@ fn on_stdio_what_was_said_before_the_end_is_answered() {
 }
 
 #[test]
-fn a_pool_that_comes_back_is_found_by_its_name() {
+fn a_pool_that_is_added_again_is_found_by_its_name() {
     let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
     let mut bus = TestBus::new(&config(vec![named("p"), named("q")]));
     bus.core.reload(bus.now, &config(vec![named("p")]), &mut bus.output);

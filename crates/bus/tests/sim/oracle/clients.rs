@@ -75,11 +75,13 @@ impl Oracle {
             return;
         }
         if self.conns[conn].dismissed {
-            self.wrong(format!("F26 connection {conn} hears more after the reason why it is hung up on"));
+            self.wrong(format!("F26 connection {conn} got a line after the reason of its disconnect"));
         }
         let view = View::parse(line);
         match view.kind() {
-            Kind::Invalid(fault) => self.wrong(format!("connection {conn} is sent no JSON-RPC ({fault:?})")),
+            Kind::Invalid(fault) => {
+                self.wrong(format!("connection {conn} got a line that is not JSON-RPC ({fault:?})"))
+            }
             Kind::Batch => self.array_heard(conn, line),
             Kind::Response => {
                 let array = self.response_heard(conn, view);
@@ -99,12 +101,12 @@ impl Oracle {
         for entry in &parts {
             let view = View::parse(entry);
             if view.kind() != Kind::Response {
-                self.wrong(format!("connection {conn} is sent an array with something else than answers"));
+                self.wrong(format!("connection {conn} got an array with other messages than answers"));
                 continue;
             }
             let Some(array) = self.response_heard(conn, view) else { continue };
             if *named.get_or_insert(array) != array {
-                self.wrong(format!("F58 one array answers several on connection {conn}"));
+                self.wrong(format!("F58 one array answers several arrays on connection {conn}"));
             }
         }
         if let Some(array) = named
@@ -129,7 +131,7 @@ impl Oracle {
                 return None;
             }
             if self.conns[conn].nameless == 0 {
-                self.wrong(format!("connection {conn} is sent an answer to nothing, without id"));
+                self.wrong(format!("connection {conn} got an error without id that is not due"));
             } else {
                 self.conns[conn].nameless -= 1;
             }
@@ -187,14 +189,14 @@ impl Oracle {
         match (&said, number) {
             (Some(said), Some(_)) if !repeatable => {
                 if !is_same(said, &stripped(view)) {
-                    self.wrong(format!("the answer to #{tag}# is not what its worker said"));
+                    self.wrong(format!("the answer to #{tag}# differs from that of its worker"));
                 }
                 self.served += 1;
             }
             (Some(_), None) if !repeatable && !late => {
                 self.wrong(format!("F3 the worker's answer to #{tag}# was replaced, {code:?}"));
             }
-            (None, Some(_)) if !repeatable => self.wrong(format!("the answer to #{tag}# comes from nowhere")),
+            (None, Some(_)) if !repeatable => self.wrong(format!("no worker sent the answer to #{tag}#")),
             (None, None) => self.judge_own(tag, method, view, code, malformed, &handed),
             _ => {}
         }
@@ -244,10 +246,10 @@ impl Oracle {
             && handed.len() == 1
             && self.workers[handed[0].0].alive
         {
-            self.wrong(format!("F17 F23 what is no answer to #{tag}# became {code}, not {due}"));
+            self.wrong(format!("F17 F23 an invalid answer to #{tag}# became {code}, not {due}"));
         }
         if method == TOO_LONG && code != -32013 {
-            self.wrong(format!("F17 too long a request #{tag}# is refused with {code}"));
+            self.wrong(format!("F17 the too long request #{tag}# is refused with {code}"));
         }
         if code == -32002 {
             self.forgotten(tag);

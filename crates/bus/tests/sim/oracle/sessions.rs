@@ -55,7 +55,7 @@ impl Oracle {
         }
         let owner = self.truth(here).and_then(|state| state.owner);
         if owner != Some(conn) && !kind.per_connection && method != "session/close" {
-            self.wrong(format!("#{tag}# {method} of connection {conn} was let into a session of {owner:?}"));
+            self.wrong(format!("#{tag}# {method} of connection {conn} reached a session of {owner:?}"));
         }
         Some(here)
     }
@@ -175,7 +175,7 @@ impl Oracle {
         };
         let text = stripped(view);
         let Some(Thing::FromWorker(thing)) = self.things.get_mut(tag) else {
-            return self.wrong(format!("connection {conn} is sent #{tag}#, which no worker said"));
+            return self.wrong(format!("connection {conn} got #{tag}#, which no worker sent"));
         };
         let again = thing.delivered.replace(conn).is_some();
         let (worker, truth, is_ask, about) = (thing.worker, thing.truth, thing.id.is_some(), thing.about);
@@ -189,7 +189,7 @@ impl Oracle {
         if is_ask {
             let id = view.id().unwrap_or_default().to_vec();
             if self.conns[conn].asked.insert(id, tag).is_some() {
-                self.wrong(format!("connection {conn} was given one id for two requests of workers"));
+                self.wrong(format!("connection {conn} got one id for two requests of workers"));
             }
         }
         if about.scope.is_some() || about.taken_back.is_some() {
@@ -227,7 +227,9 @@ impl Oracle {
                 && !self.is_opening(worker, conn)
                 && !self.is_taking_up(worker, conn, &name)
             {
-                self.wrong(format!("BW2 #{tag}#: worker {worker} spoke in a session that is not its own"));
+                self.wrong(format!(
+                    "BW2 #{tag}#: worker {worker} sent a message in a session that it does not have"
+                ));
             }
             return;
         };
@@ -287,7 +289,7 @@ impl Oracle {
         };
         if !known {
             let id = String::from_utf8_lossy(id).into_owned();
-            self.wrong(format!("#{tag}# is about {about:?}, but connection {conn} hears of {id}"));
+            self.wrong(format!("#{tag}# is about {about:?}, but connection {conn} got {id}"));
         }
     }
 
@@ -328,7 +330,7 @@ impl Oracle {
         if let Some(at) = state.undelivered.iter().position(|due| *due == tag) {
             let missing: Vec<Tag> = state.undelivered.drain(..=at).filter(|due| *due != tag).collect();
             if !missing.is_empty() {
-                self.wrong(format!("I3 {missing:?} were left out before #{tag}#"));
+                self.wrong(format!("I3 {missing:?} were not delivered before #{tag}#"));
             }
         }
     }
@@ -349,7 +351,9 @@ impl Oracle {
             .and_then(|truth| self.truth(truth))
             .and_then(|state| state.owner);
         if owner != Some(conn) {
-            self.wrong(format!("crossed: connection {conn} was told by the bus of a session of {owner:?}"));
+            self.wrong(format!(
+                "crossed: the bus sent connection {conn} a message about a session of {owner:?}"
+            ));
         }
     }
 }

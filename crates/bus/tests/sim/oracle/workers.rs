@@ -181,7 +181,9 @@ impl Oracle {
     pub(crate) fn worker_hears(&mut self, worker: WorkerIndex, start: u64, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
-            Kind::Invalid(fault) => self.wrong(format!("worker {worker} is sent no JSON-RPC ({fault:?})")),
+            Kind::Invalid(fault) => {
+                self.wrong(format!("worker {worker} got a line that is not JSON-RPC ({fault:?})"))
+            }
             Kind::Batch => {
                 let parts = entries(line);
                 let mut named = None;
@@ -195,18 +197,20 @@ impl Oracle {
                     }
                     let array = self.answer_returned(worker, view);
                     if *named.get_or_insert(array) != array || array.is_none() {
-                        self.wrong(format!("F58 worker {worker} is sent answers together that are not"));
+                        self.wrong(format!(
+                            "F58 worker {worker} got an array of answers to requests of several arrays"
+                        ));
                     }
                 }
                 if let Some(owed) = named.flatten().map(|array| self.arrays[array])
                     && owed != parts.len()
                 {
-                    self.wrong(format!("F58 worker {worker} is sent {} answers of {owed}", parts.len()));
+                    self.wrong(format!("F58 worker {worker} got {} of {owed} answers", parts.len()));
                 }
             }
             Kind::Response => {
                 if self.answer_returned(worker, view).is_some() {
-                    self.wrong(format!("F58 worker {worker} is sent a part of an array's answer alone"));
+                    self.wrong(format!("F58 worker {worker} got one answer of an array outside of an array"));
                 }
             }
             Kind::Request => self.request_handed(worker, start, view),
@@ -222,7 +226,7 @@ impl Oracle {
             |tag| matches!(self.things.get(*tag), Some(Thing::Asked(asked)) if asked.method == method),
         ) else {
             if !own(&method) {
-                self.wrong(format!("the bus itself asked worker {worker} for {method}"));
+                self.wrong(format!("the bus itself sent the request {method} to worker {worker}"));
             }
             return;
         };
@@ -257,7 +261,7 @@ impl Oracle {
             }
         }
         if self.workers[worker].asked.insert(id.clone(), tag).is_some() {
-            self.wrong(format!("worker {worker} was given one id for two requests"));
+            self.wrong(format!("worker {worker} got one id for two requests"));
         }
         let is_everybodys = matches!(method, "session/list" | "session/delete");
         if !is_everybodys || self.workers[worker].identity.is_some() {
@@ -287,12 +291,12 @@ impl Oracle {
         });
         let Some((tag, conn, session, about, text, times)) = told else {
             if !matches!(&*method, "session/cancel" | "$/cancel_request" | "notifications/initialized") {
-                self.wrong(format!("the bus itself told worker {worker} {method}"));
+                self.wrong(format!("the bus itself sent the notification {method} to worker {worker}"));
             }
             return;
         };
         if times > 1 {
-            self.wrong(format!("#{tag}# {method} was told twice"));
+            self.wrong(format!("#{tag}# {method} was sent twice"));
         }
         if text != stripped(view) {
             self.wrong(format!("#{tag}# {method} was changed on its way to worker {worker}"));
@@ -307,7 +311,7 @@ impl Oracle {
                 .and_then(|tag| self.asked(tag))
                 .map(|asked| asked.conn);
             if owner != Some(conn) && !self.was_asked(about, worker, &id) {
-                self.wrong(format!("#{tag}# took back another request than #{about}# at worker {worker}"));
+                self.wrong(format!("#{tag}# cancelled another request than #{about}# in worker {worker}"));
             }
         } else {
             self.session_used(worker, conn, tag, "", session.as_deref(), view);
@@ -340,7 +344,7 @@ impl Oracle {
         let (said, delivered, array) = (thing.said.clone(), thing.delivered, thing.about.array);
         match said {
             Some(said) if said != text => {
-                self.wrong(format!("#{tag}#: worker {worker} is given another answer than its client gave"));
+                self.wrong(format!("#{tag}#: worker {worker} got another answer than its client sent"));
             }
             None if number_in(view.bytes()).is_some() => {
                 self.wrong(format!(

@@ -111,7 +111,7 @@ impl Watched<'_> {
             .into_iter()
             .map(|(_, message)| {
                 let (message, marked) = unmarked(message);
-                assert!(marked, "what is told again says so: {message}");
+                assert!(marked, "a replayed message is marked as a replay: {message}");
                 message
             })
             .collect();
@@ -180,7 +180,7 @@ impl Watched<'_> {
         let (_, answer) = heard.remove(at.expect("an answer"));
         assert!(answer["result"].is_object(), "seed {}: {answer}", self.seed);
         self.are_withdrawn(heard, withdrawn.into_iter().map(|id| (client, id)).collect());
-        assert_eq!(self.worker_lines(), Vec::<Value>::new(), "the worker does not notice");
+        assert_eq!(self.worker_lines(), Vec::<Value>::new(), "the worker gets no line");
         self.session(&name).observers.retain(|observer| *observer != client);
         self.count("detached");
     }

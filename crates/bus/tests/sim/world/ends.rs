@@ -17,7 +17,7 @@ impl World {
         while self.now < end && !self.is_wrong() && !self.net.finished {
             rounds += 1;
             if rounds > 5_000 {
-                return self.wrong(format!("it goes on and on at {:?}", self.now));
+                return self.wrong(format!("the run does not settle at {:?}", self.now));
             }
             if !self.round() {
                 let Some(deadline) = self.core.deadline().filter(|at| *at < end) else { break };
@@ -94,7 +94,7 @@ impl World {
         }
         let left = self.core.status(self.now);
         if self.scenario.faults == 0 && left.counters.strikes > 0 {
-            self.wrong(format!("BW2 workers without a fault are said to have some: {left:?}"));
+            self.wrong(format!("BW2 protocol violations of workers without a fault: {left:?}"));
         }
         // A worker that ignores cancellations may never answer a prompt of a closed session.
         let deaf = self
@@ -104,7 +104,7 @@ impl World {
             .flatten()
             .any(|proc| proc.worker.ignores_cancel && !proc.worker.tasks.is_empty());
         if left.clients + left.sessions > 0 || left.pending > 0 && !deaf {
-            self.wrong(format!("I6 without clients something is kept: {left:?}"));
+            self.wrong(format!("I6 state is kept without clients: {left:?}"));
         }
         for proc in self.net.procs.iter_mut().flatten() {
             proc.worker.never_initializes = false;
@@ -112,7 +112,7 @@ impl World {
         }
         for listener in 0..self.scenario.config.listen.len() {
             let Some(slot) = self.connect(listener, listener) else {
-                return self.wrong("a bus without clients takes none".to_owned());
+                return self.wrong("the bus accepts no client although none is connected".to_owned());
             };
             let plain = self.net.port(slot).is_some_and(|port| port.client.traits.is_plain());
             let plan: &[&'static str] =
@@ -129,7 +129,7 @@ impl World {
     fn probe_with(&mut self, slot: usize, listener: usize, method: &'static str) {
         let tag = self.store.tag();
         let Some(port) = self.net.ports[slot].as_mut() else {
-            return self.wrong(format!("the last client of listener {listener} was hung up on"));
+            return self.wrong(format!("the last client of listener {listener} was disconnected"));
         };
         let session = (method == "session/prompt").then(|| port.client.sessions.first().cloned()).flatten();
         let line = port.client.request(tag, method, session, 2, &mut self.random);
@@ -167,7 +167,8 @@ impl World {
             }
         }
         if !self.net.finished {
-            return self.wrong("F41 the bus has not ended forty seconds after it was told to".to_owned());
+            return self
+                .wrong("F41 the bus has not ended forty seconds after the start of the drain".to_owned());
         }
         for slot in self.client_slots() {
             self.client_goes(slot);
