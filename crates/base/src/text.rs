@@ -5,7 +5,8 @@
 
 use std::borrow::Cow;
 
-/// Returns `true` for characters that control a terminal, end a line, change the direction of text or cannot be seen.
+/// Returns `true` for characters that control a terminal, end a line, change the direction of text or cannot
+/// be seen.
 ///
 /// Joiners and variation selectors are not among them: some languages and emoji need them.
 #[must_use]

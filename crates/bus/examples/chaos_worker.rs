@@ -32,7 +32,6 @@ struct Worker {
     asked_turns: HashMap<String, Turn>,
     held: Vec<Turn>,
     count: u64,
-    /// `true` if the worker has closed its stdout.
     stdout_closed: bool,
     stdin_closed: bool,
 }
@@ -79,7 +78,6 @@ impl Worker {
         self.log.write_all(format!("{what}\n").as_bytes())
     }
 
-    /// Logs a sent message unless stdout is closed.
     fn log_sent(&mut self, what: &str) -> io::Result<()> {
         if self.stdout_closed { Ok(()) } else { self.log(what) }
     }
@@ -216,7 +214,6 @@ impl Worker {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
     }
 
-    /// Handles a client's response.
     fn handle_answer(&mut self, message: &Value) -> io::Result<()> {
         let Some(turn) = message["id"].as_str().and_then(|id| self.asked_turns.remove(id)) else {
             return Ok(());

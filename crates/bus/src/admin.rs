@@ -95,7 +95,6 @@ pub struct Facts {
     pub version: String,
     pub pid: u32,
     pub listen: Vec<String>,
-    /// Worker limits that this machine can enforce.
     pub worker_limits: Vec<String>,
     /// Worker limits that this machine cannot enforce, each with the reason.
     pub worker_limits_missing: BTreeMap<String, String>,

@@ -35,23 +35,16 @@ const MAX_WORKER_EVENTS: usize = 256;
 /// The reason why a bus could not be started or reloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A listener could not be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A pool's program cannot be started.
     #[error("pool {pool:?}: {source}")]
     Program { pool: String, source: SpawnError },
     /// A limit is configured that this machine cannot enforce.
     #[error("pool {pool:?}: cannot enforce `{}` on this machine: {}", source.controller, source.why)]
-    Unlimited {
-        pool: String,
-        /// The limit, and the reason why it cannot be enforced.
-        source: Unenforceable,
-    },
+    Unlimited { pool: String, source: Unenforceable },
     /// The configured workers need more file descriptors than this process may have.
     #[error("pools and one client need {needed} descriptors, the limit is {limit}")]
     Descriptors { needed: u64, limit: u64 },
-    /// The file of session owners could not be opened.
     #[error(transparent)]
     Owners(#[from] OwnersError),
     /// Session owners have to be recorded, but no file is given.
@@ -80,9 +73,7 @@ impl fmt::Debug for StartOptions {
 /// The result of a bus that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The bus has drained.
     Done,
-    /// The bus failed, for this reason.
     Failed(String),
 }
 
@@ -405,7 +396,6 @@ pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
     [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::check(controller)))
 }
 
-/// Checks that the workers of every pool can be started.
 fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), StartError> {
     for pool in &config.pools {
         let spec = spawner::spec(pool, environment);

@@ -115,12 +115,9 @@ impl Listen {
 /// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddr {
-    /// Stdin and stdout of the bus, for one client.
     Stdio,
-    /// A host and a port, as `HOST:PORT`.
     Tcp(String),
     Unix(PathBuf),
-    /// HTTP and WebSocket.
     Web(Box<Web>),
 }
 
@@ -131,14 +128,12 @@ pub enum Share {
     Connection,
     /// No sharing between sessions: each has its own worker.
     Session,
-    /// All clients of the pool share its workers.
     All,
 }
 
 /// The protocol of the workers of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// ACP version 1.
     V1,
     V2,
     /// Any JSON-RPC messages, one per line. The bus interprets only `sessionId`.
@@ -148,7 +143,6 @@ pub enum Protocol {
 /// A pool: workers that run the same command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// The name by which clients and listeners select the pool.
     pub name: String,
     pub command: Vec<String>,
     /// The manifest that governs the workers. Each worker has its own gate, which gets the identity of the
@@ -158,7 +152,6 @@ pub struct Pool {
     pub identities: Option<PathBuf>,
     /// The working directory of the workers. `None`: the current directory of the bus.
     pub cwd: Option<PathBuf>,
-    /// The number of workers that are kept ready.
     pub instances: u32,
     /// The maximum number of workers.
     pub max_instances: u32,
@@ -166,9 +159,7 @@ pub struct Pool {
     pub protocol: Protocol,
     /// Variables added to the environment of the workers.
     pub env: BTreeMap<String, String>,
-    /// Patterns of the variables of the bus that are passed on to workers.
     pub pass_env: Vec<String>,
-    /// `true` if workers get the whole environment of the bus.
     pub whole_env: bool,
     /// The client capabilities that are announced to workers with [`Share::All`].
     pub client_capabilities: Value,
@@ -181,7 +172,6 @@ pub struct Pool {
     /// The MCP servers that clients may name. `None`: any on stdio and unix sockets, for the user of the bus;
     /// none elsewhere.
     pub mcp: Option<McpAccess>,
-    /// The servers that clients select by name if `mcp` is [`McpAccess::Listed`].
     pub mcp_servers: Vec<McpServer>,
     /// The members of `_meta` that clients may send even if they may not name any MCP server.
     pub client_meta: Vec<String>,
@@ -386,7 +376,6 @@ impl Limits {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admin {
     pub socket: Option<PathBuf>,
-    /// The loopback address of the admin port, as `HOST:PORT`.
     pub port: Option<String>,
     /// `true` if every user of this machine may use the port. `false`: only the user of the bus.
     pub is_open: bool,

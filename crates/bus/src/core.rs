@@ -97,7 +97,6 @@ pub struct Core {
     pools: Vec<PoolState>,
     /// Configured pools in order. The first is the default.
     order: Vec<PoolId>,
-    /// The listeners, each with the pools that it permits.
     listeners: Vec<Listen>,
     clients: Table<ClientState>,
     workers: Table<WorkerState>,
@@ -105,7 +104,6 @@ pub struct Core {
     children: Children,
     identities: Identities,
     owners: Owners,
-    /// `true` if session updates are stored for observers.
     is_observable: bool,
     kept_replay_bytes: usize,
     memory: Memory,
@@ -125,7 +123,6 @@ pub struct Core {
     counters: Counters,
 }
 
-/// The context in which the core handles one event.
 struct Ctx<'a, O> {
     core: &'a mut Core,
     now: Time,
@@ -384,7 +381,6 @@ impl Core {
         &self.pools[pool.0 as usize]
     }
 
-    /// Returns the pool that replaced `pool`, or `pool` itself.
     fn current(&self, mut pool: PoolId) -> PoolId {
         while let Some(successor) = self.pool_of(pool).successor {
             pool = successor;
@@ -392,7 +388,6 @@ impl Core {
         pool
     }
 
-    /// Returns `true` if a worker serves one client at a time.
     fn is_exclusive(&self, worker: table::WorkerKey) -> bool {
         self.workers.get(worker).is_some_and(|worker| !self.pool_of(worker.pool).is_shared())
     }

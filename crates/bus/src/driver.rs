@@ -73,7 +73,6 @@ const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// Maximum number of write rounds before the next read. A write can make the core queue more.
 const MAX_FLUSH_ROUNDS: usize = 8;
 
-/// The reason why the event loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoopError {
     #[error("cannot wait for events: {0}")]
@@ -93,7 +92,6 @@ pub(crate) struct DriverParts<B: Router> {
     pub(crate) command_queue: Arc<CommandQueue<B::Status>>,
     pub(crate) owner_writer: Option<OwnerWriter>,
     pub(crate) hand_over: Option<HandOver>,
-    /// Number of file descriptors for connections.
     pub(crate) descriptors: usize,
 }
 
@@ -102,7 +100,6 @@ pub(crate) struct Driver<B: Router> {
     poll: Poll,
     clock: Instant,
     conns: Connections,
-    /// The incomplete input of each client and worker.
     client_decoders: Vec<ClientDecoder>,
     worker_lines: Vec<Splitter>,
     scratch: Box<[u8]>,
@@ -118,7 +115,6 @@ pub(crate) struct Driver<B: Router> {
     /// The writer of session owners. `None` if they are not recorded.
     owner_writer: Option<OwnerWriter>,
     hand_over: Option<HandOver>,
-    /// The time of the next periodic check.
     next_check: Time,
     checks: periodic::PeriodicChecks,
     /// Clients that have sent no message yet.
@@ -126,7 +122,6 @@ pub(crate) struct Driver<B: Router> {
     descriptors: usize,
     draining: bool,
     failed: Option<LoopError>,
-    /// Number of panics of the router.
     panics: u64,
     /// The time at which a drain ends after a panic of the router, even if the router does not end it.
     drain_by: Time,
@@ -137,14 +132,12 @@ pub(crate) struct Driver<B: Router> {
     refused_users: LogLimit,
 }
 
-/// A configured listener.
 struct ListenerSlot {
     entry: BoundListener,
     readable: bool,
     listed: bool,
 }
 
-/// Returns the token of the waker that other threads use.
 pub(crate) fn waker_token() -> mio::Token {
     PollToken::Waker.token()
 }
@@ -338,7 +331,6 @@ impl<B: Router> Driver<B> {
         self.batch.clear();
     }
 
-    /// Performs the core's actions and writes its output for a bounded number of rounds.
     fn settle(&mut self, now: Time) {
         for _ in 0..MAX_FLUSH_ROUNDS {
             self.perform_actions(now);
@@ -387,7 +379,6 @@ impl<B: Router> Driver<B> {
         clients.chain(&mut self.worker_lines).for_each(|lines| lines.set_limit(limits.max_line));
     }
 
-    /// Runs the commands from handles of the bus.
     fn run_commands(&mut self, now: Time) {
         let commands = self.command_queue.take();
         if let Some(config) = commands.reload {

@@ -33,7 +33,6 @@ const DIRECTORY_LOCK_INTERVAL: Duration = Duration::from_millis(10);
 /// The reason why a listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address would be reachable from the network.
     #[error("{0} is not a loopback address")]
     NotLoopback(SocketAddr),
     /// The configuration is unsafe or incomplete.
@@ -42,7 +41,6 @@ pub enum ListenError {
     /// The host name does not resolve, or the address is not that of a socket.
     #[error("{0:?} is not a valid address")]
     NoAddress(String),
-    /// Another process listens on the address.
     #[error("{0} is in use by another process")]
     InUse(String),
     #[error("{0:?} exists and is not a socket")]
@@ -53,7 +51,6 @@ pub enum ListenError {
     /// Stdin and stdout serve one client only.
     #[error("stdio can be used by one client only")]
     StdioTwice,
-    /// A system call failed.
     #[error("cannot listen on {place}: {source}")]
     Io { place: String, source: io::Error },
 }
@@ -84,7 +81,6 @@ pub struct Listener {
     file: Option<SocketFile>,
 }
 
-/// The file of a unix socket that was created here.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -101,7 +97,6 @@ impl SocketFile {
 }
 
 impl BoundListener {
-    /// Returns the file of a unix socket.
     pub(crate) fn file(&self) -> Option<&SocketFile> {
         match self {
             Self::Socket(listener) => listener.file.as_ref(),
@@ -119,7 +114,6 @@ impl Listener {
         self.fd.try_clone()
     }
 
-    /// Accepts the next connection.
     pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
         rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
     }

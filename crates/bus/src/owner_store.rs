@@ -31,7 +31,6 @@ const FORGOTTEN_DIVISOR: usize = 16;
 const MAX_WAITING: usize = 16_384;
 /// Interval of removing expired entries while no entries arrive.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
-/// Pause after a failed write.
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +49,6 @@ pub(crate) enum OwnerEntry {
 pub(crate) enum OwnerStoreEvent {
     /// All entries up to this number are on disk, or will never be.
     Kept(u64),
-    /// The owners of these sessions were removed.
     Forgotten(Vec<OwnedName>),
 }
 
@@ -143,7 +141,6 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWr
     Ok((OwnerWriter { sender, waiting: VecDeque::new(), events }, thread))
 }
 
-/// The known owners and their file.
 #[derive(Debug)]
 pub(crate) struct Index {
     file: File,
@@ -293,7 +290,6 @@ impl Index {
         }
     }
 
-    /// Rewrites the file if most of its lines are outdated.
     fn compact(&mut self) {
         if self.file.lines() > 2 * self.known.len() + MAX_BATCH_ENTRIES
             && self.behind.is_none()

@@ -60,7 +60,6 @@ pub(crate) enum WorkerEvent {
 pub(crate) struct Ended {
     /// The class of the exit, or the reason why the worker did not start.
     pub(crate) reason: String,
-    /// The last stderr lines, escaped, on one line.
     pub(crate) stderr: String,
     /// `true` if the worker was killed because it used too much memory.
     pub(crate) oom: bool,
@@ -91,13 +90,11 @@ impl Orders {
         true
     }
 
-    /// Returns `true` if the thread has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 }
 
-/// Sends worker events to the event loop.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerEventSender {
     pub(crate) events: SyncSender<WorkerEvent>,
@@ -238,7 +235,6 @@ fn take_pipes(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
     Ok((child, stdin, stdout))
 }
 
-/// Returns the last stderr lines of a worker, as one line.
 fn last_stderr_lines(child: &Child) -> String {
     let tail = child.stderr().tail(MAX_QUOTED_LINES);
     let tail = tail.trim();
@@ -248,7 +244,6 @@ fn last_stderr_lines(child: &Child) -> String {
     format!("{cut}{}", tail[start..].replace('\n', " | "))
 }
 
-/// Returns an error with its causes.
 fn with_causes(error: &SpawnError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -39,7 +39,6 @@ impl Reader<'_> {
         Ok(node)
     }
 
-    /// Returns the next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         while matches!(self.text.get(self.at), Some(b' ' | b'\t' | b'\r' | b'\n')) {
             self.at += 1;

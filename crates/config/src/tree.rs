@@ -24,13 +24,11 @@ pub enum Kind {
     Text(String),
     /// A whole number. A number outside the range of `i128`, also a negative one, becomes `i128::MAX`.
     Whole(i128),
-    /// A number with a fraction.
     Fraction(f64),
     Flag(bool),
     List(Vec<Node>),
     /// A table, its entries in the order of the file.
     Table(Vec<Entry>),
-    /// JSON `null`.
     Null,
 }
 

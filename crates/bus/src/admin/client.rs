@@ -63,7 +63,6 @@ fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String
     read(&answer)
 }
 
-/// Returns the body of an answer with status 200.
 fn read(answer: &[u8]) -> Result<String, AskError> {
     let answer = std::str::from_utf8(answer).map_err(|_| AskError::Stranger)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(AskError::Stranger)?;

@@ -94,7 +94,6 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-/// Accepts permitted users while slots are free, and refuses the others.
 struct GuardedListener {
     socket: Socket,
     slots: Slots,
@@ -194,7 +193,6 @@ impl Stream {
         }
     }
 
-    /// Returns the peer's user if the system knows it.
     fn user(&self) -> Option<u32> {
         match self {
             Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),

@@ -16,7 +16,6 @@ const EVICTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) struct Slots {
     slots: Arc<Semaphore>,
-    /// Slots in use, oldest first.
     taken: VecDeque<UsedSlot>,
 }
 
@@ -29,7 +28,6 @@ pub(super) struct Slot {
     request: Request,
     has_asked: Arc<AtomicBool>,
     leave: Option<oneshot::Receiver<()>>,
-    /// `true` if the connection is to be closed.
     is_evicted: bool,
     _slot: OwnedSemaphorePermit,
 }
@@ -100,7 +98,6 @@ impl Slot {
         (before, self.request)
     }
 
-    /// Resolves when the connection has to close.
     pub(super) fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(leave) = &mut self.leave
             && let Poll::Ready(told) = Pin::new(leave).poll(cx)

@@ -93,7 +93,6 @@ fn have_equal_rights(one: &Listen, other: &Listen) -> bool {
     is_same_proof && one.auth == other.auth && one.pool == other.pool && one.pools == other.pools
 }
 
-/// Returns `true` if two HTTP listeners have the same address.
 fn is_same_place(one: &ListenAddr, other: &ListenAddr) -> bool {
     matches!((one, other), (ListenAddr::Web(one), ListenAddr::Web(other)) if one.address == other.address)
 }

@@ -64,7 +64,6 @@ impl ListenAddr {
         }
     }
 
-    /// Returns the host and the port, if the address has one.
     pub(super) fn port(&self) -> Option<&str> {
         match self {
             Self::Tcp(address) => Some(address),

@@ -39,13 +39,11 @@ pub struct McpServer {
 /// The command or URL by which a worker reaches an MCP server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum McpTarget {
-    /// A process that the worker starts.
     Command {
         words: Vec<String>,
         /// Variables added to the environment of the process.
         env: BTreeMap<String, String>,
     },
-    /// A Streamable HTTP endpoint.
     Url(String),
 }
 

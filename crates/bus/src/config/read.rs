@@ -7,7 +7,6 @@ use narrows_config::{Finding, Findings, Node, Paths, SourcePos};
 use super::machine::{Machine, PoolPositions};
 use super::{Config, settings, stdio_bus};
 
-/// A configuration, and the positions of settings that are checked against the machine.
 pub(super) struct ParsedConfig {
     pub(super) config: Config,
     pub(super) positions: Vec<PoolPositions>,
@@ -18,16 +17,13 @@ pub(super) struct ParsedConfig {
 
 pub(super) struct RequiredFile {
     pub(super) path: PathBuf,
-    /// The byte offset of the file name in the configuration.
     pub(super) at: usize,
-    /// The hint if it cannot be read.
     pub(super) hint: &'static str,
 }
 
 /// A configuration and all its findings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspected {
-    /// The configuration, unless there are errors.
     pub config: Option<Config>,
     pub errors: Vec<Finding>,
     pub warnings: Vec<Finding>,

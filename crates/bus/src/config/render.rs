@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use super::{Config, Limits, Listen, ListenAddr, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
 
-/// The text shown in place of the value of a variable.
 const HIDDEN_VALUE: &str = "(hidden)";
 
 /// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable is a comment, so

@@ -62,7 +62,6 @@ const UNFINISHED_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 40);
 /// Range of the bytes kept to be sent again. They must cover the data that the kernel has buffered.
 const REPLAY_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 30);
 
-/// The highest rate, in messages per second.
 const MAX_MESSAGES_PER_SECOND: u64 = 1_000_000_000;
 
 /// About the memory that the bus itself needs. With a smaller budget it refuses all clients.
@@ -176,7 +175,6 @@ fn listen<'a>(
     Some((listen, url))
 }
 
-/// Adds an error if no pool has this name.
 fn check_pool_exists(item: Item<'_>, name: &str, pools: &[&str]) {
     if !pools.contains(&name) {
         let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
@@ -223,7 +221,6 @@ fn warn_rejecting_gates<'a>(
     }
 }
 
-/// Adds an error for each listener whose address is already in use by another one.
 fn check_unique_addresses(listen: &[(Listen, Item<'_>)]) {
     for (index, (one, url)) in listen.iter().enumerate() {
         if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.at.is_same(&one.at)) {
@@ -307,7 +304,6 @@ pub(super) fn warn_long_drain(item: Item<'_>, time: Duration) {
     }
 }
 
-/// Sets `target` to the result of `reading` for `key`, if the key is present and valid.
 fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(Item<'a>) -> Option<T>) {
     if let Some(value) = table.get(key).and_then(reading) {
         *target = value;

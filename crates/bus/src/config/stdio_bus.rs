@@ -140,7 +140,6 @@ fn set_number<N: TryFrom<i128> + Copy>(
     }
 }
 
-/// Reads the listeners of the file.
 fn transport(table: Table<'_>) -> Vec<Listen> {
     warn_unknown_keys(table, TRANSPORT_KEYS);
     for (key, wanted) in [("framing", "ndjson"), ("protocol", "json")] {

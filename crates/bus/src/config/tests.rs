@@ -531,7 +531,6 @@ fn broken(of: &'static str) -> impl Strategy<Value = String> {
     })
 }
 
-/// A TOML value of any type.
 fn value() -> impl Strategy<Value = String> {
     let word = prop_oneof!["[a-z_]{1,8}", Just("tcp://127.0.0.1:1".to_owned()), Just("64MiB".to_owned())];
     let leaf = prop_oneof![

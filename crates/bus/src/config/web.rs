@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::address::host_and_port;
 
-/// The default path of a URL.
 const DEFAULT_PATH: &str = "/acp";
 
 pub const TOKENS_HINT: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
@@ -18,7 +17,6 @@ pub const PEM_HINT: &str = "it takes a certificate and its private key, both in 
 pub enum Auth {
     /// No proof: every user of this machine is admitted.
     None,
-    /// The user that the bus runs as.
     User,
     /// Clients that present a token.
     Token,
@@ -48,9 +46,7 @@ impl Auth {
 /// File paths of the TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The file with the server's certificates.
     pub cert: PathBuf,
-    /// The file with the server's private key.
     pub key: PathBuf,
     /// The file with the authorities that sign client certificates. `None`: no client certificates.
     pub client_ca: Option<PathBuf>,
@@ -59,20 +55,17 @@ pub struct Tls {
 /// The address and the settings of an HTTP and WebSocket listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
-    /// The address, as `HOST:PORT`.
     pub address: String,
     /// `true` for `https` and `wss`.
     pub secure: bool,
     /// `true` if the URL is written with `ws` or `wss`, which mean the same as `http` and `https`.
     pub is_socket: bool,
-    /// The path, with its leading slash.
     pub path: String,
     pub auth: Auth,
     /// The file with the hashes of tokens.
     pub tokens: Option<PathBuf>,
     /// The origins of the web pages that may connect.
     pub origins: Vec<String>,
-    /// The host names that clients may use, besides those of this machine.
     pub hosts: Vec<String>,
     pub tls: Option<Tls>,
 }

@@ -78,7 +78,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         first.ok_or_else(|| RpcError::new(Code::NotFound, "no pool configured"))
     }
 
-    /// Counts and logs that a client asked for a pool that it may not use.
     pub(super) fn deny_pool(&mut self, client: ClientKey) -> RpcError {
         self.core.counters.refused_pools += 1;
         self.log(Note::PoolRefused(client.into()));

@@ -82,20 +82,15 @@ pub enum Action {
         /// `true`: kill it. `false`: close its stdin, then send SIGTERM, then SIGKILL.
         kill: bool,
     },
-    /// Pause reading from a worker.
     PauseWorker(WorkerId),
-    /// Resume reading from a worker.
     ResumeWorker(WorkerId),
-    /// Pause reading from a client.
     PauseClient(ClientId),
-    /// Resume reading from a client.
     ResumeClient(ClientId),
     /// Close a client after its queue is flushed or the linger timeout expires.
     Close {
         client: ClientId,
         reason: Reason,
     },
-    /// Record the owner of a session.
     Own {
         /// The client that gets no more output before the record is on disk.
         client: Option<ClientId>,
@@ -103,13 +98,11 @@ pub enum Action {
         session: OwnedName,
         identity: Arc<str>,
     },
-    /// Delete the record of a session.
     Disown {
         /// The session, under one of its names.
         session: OwnedName,
     },
     Log(Note),
-    /// The bus has drained.
     Finished,
 }
 
@@ -153,9 +146,7 @@ impl fmt::Debug for OwnedName {
 /// The reason to close a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The client reads too slowly for a shared worker.
     SlowReader,
-    /// The bus drains.
     Draining,
     /// The input of the client has ended and all its requests are answered.
     Served,
@@ -164,16 +155,13 @@ pub enum Reason {
 /// The reason why a worker can no longer be used although its process may still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
-    /// The worker is stopped (SIGSTOP).
     Stopped,
     /// The worker does not read its stdin.
     Undrained,
-    /// The worker has closed its stdin.
     InputClosed {
         /// Number of bytes from the queue that the worker may have read.
         taken: u64,
     },
-    /// The worker has closed its stdout.
     OutputClosed,
 }
 
@@ -197,16 +185,13 @@ pub struct WorkerExit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     Ready(WorkerId),
-    /// A worker was lost.
     Lost {
         worker: WorkerId,
-        /// The reason of its exit, as text.
         reason: String,
         /// Number of its pending requests that were answered with an error.
         requests: usize,
         sessions: usize,
     },
-    /// A worker sent an invalid message, or one that it may not send.
     Strike {
         worker: WorkerId,
         what: &'static str,
@@ -218,7 +203,6 @@ pub enum Note {
     },
     /// The circuit breaker of a pool opened, because too many of its workers were lost.
     CircuitOpened(PoolId),
-    /// The circuit breaker of a pool closed.
     CircuitClosed(PoolId),
     /// A client named an MCP server that its pool does not permit.
     McpRefused {
@@ -231,6 +215,5 @@ pub enum Note {
         client: ClientId,
         pool: PoolId,
     },
-    /// A client asked for a pool that it may not use.
     PoolRefused(ClientId),
 }

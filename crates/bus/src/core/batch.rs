@@ -30,14 +30,12 @@ pub(super) enum Sender {
     Worker(WorkerKey),
 }
 
-/// A batch that is not completely answered.
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     sender: Sender,
     batch: Batch,
     /// Entries that wait until the request `barrier` is answered.
     rest: VecDeque<BatchStep>,
-    /// The id of the request that `rest` waits for.
     barrier: Option<Box<[u8]>>,
     /// Ids of a client's requests whose answers are collected here. They stay in use until the array is sent.
     ids: Vec<Box<[u8]>>,
@@ -46,7 +44,6 @@ pub(super) struct OpenBatch {
     answered: bool,
     /// Lines to send after the array, because they are about sessions that the array names.
     behind: Vec<Bytes>,
-    /// Bytes of the collected answers and of `behind`.
     bytes: usize,
     /// Bytes of the received batch. Its entries are kept until they are handled.
     length: usize,
@@ -58,7 +55,6 @@ pub(super) struct OpenBatch {
 }
 
 impl OpenBatch {
-    /// Updates the charge to the bytes that are still kept.
     fn recharge(&mut self) {
         let entries = if self.rest.is_empty() { 0 } else { self.length };
         if let Some(charge) = &mut self.charge {
@@ -73,14 +69,12 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Removes the batches of a sender that is gone.
     pub(super) fn forget(&mut self, sender: Sender) {
         self.table.retain(|open| open.sender != sender);
     }
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Splits a batch and handles its entries in order.
     pub(super) fn handle_batch(&mut self, sender: Sender, message: View<'_>) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
         let most = match sender {
@@ -325,7 +319,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Answers every request of a client's batch with `error`.
     pub(super) fn refuse_batch(&mut self, client: ClientKey, message: View<'_>, error: &RpcError) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
         let Ok((mut batch, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {

@@ -87,7 +87,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Cancels a request that waits for any worker.
     fn cancel_held(&mut self, client: ClientKey, id: &[u8]) {
         let place = self.place_among_held(client, id);
         let held = self.core.client(client).and_then(|state| state.held.as_mut());

@@ -19,7 +19,6 @@ use super::table::WorkerKey;
 /// The cancellation method of LSP and of most JSON-RPC libraries.
 pub(super) const LSP_CANCEL: &str = "$/cancelRequest";
 
-/// Returns `true` if a method cancels a request.
 pub(super) fn cancels_request(method: &str) -> bool {
     matches!(method, CANCEL_REQUEST | MCP_CANCELLED | LSP_CANCEL)
 }

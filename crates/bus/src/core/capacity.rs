@@ -61,7 +61,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(best)
     }
 
-    /// Returns `true` if a worker has reported that it accepts no more sessions.
     fn is_full(&self, state: &WorkerState) -> bool {
         state.capacity.is_some_and(|(most, until)| self.now < until && state.sessions.len() >= most)
     }
@@ -304,7 +303,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Returns the error for a client that gets no worker.
     pub(super) fn no_worker(&self, pool: PoolId, code: Code) -> RpcError {
         let state = self.core.pool_of(pool);
         let until = state.open_until.unwrap_or(state.delayed_until);

@@ -69,7 +69,6 @@ impl Child {
 
 #[derive(Debug, Default)]
 pub(super) struct ChildSet {
-    /// The children in the order of their announcement.
     children: VecDeque<ChildKey>,
     /// Total bytes of the agent's ids.
     bytes: usize,
@@ -87,7 +86,6 @@ pub(super) struct Children {
 }
 
 impl Children {
-    /// Returns the child with this id for clients.
     pub(super) fn find(&self, name: &str) -> Option<&Child> {
         self.table.get(*self.by_name.get(name)?)
     }
@@ -136,12 +134,10 @@ impl Children {
     }
 }
 
-/// The part of a session update that the bus acts on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UpdateEvent {
     /// `true` if the agent works in the session (v2).
     Running(bool),
-    /// The session has a child with this id.
     Child(Box<str>),
 }
 
@@ -197,13 +193,11 @@ fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the child that `worker` knows as `name`.
     pub(super) fn child_of(&self, worker: WorkerKey, name: &str) -> Option<&Child> {
         let state = self.core.workers.get(worker)?;
         self.core.children.get(*state.children.get(name)?)
     }
 
-    /// Returns the session that a child belongs to.
     pub(super) fn root_of(&self, worker: WorkerKey, name: &str) -> Option<SessionKey> {
         self.child_of(worker, name).map(|child| child.root)
     }
@@ -335,7 +329,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forgets a child of a session in `worker`.
     fn forget_child(&mut self, worker: WorkerKey, key: ChildKey) {
         let Some(child) = self.core.children.remove(key) else { return };
         let child_set =
@@ -377,7 +370,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forgets the children of a session that has ended.
     pub(super) fn forget_children(&mut self, worker: Option<WorkerKey>, child_set: Option<Box<ChildSet>>) {
         for key in child_set.into_iter().flat_map(|child_set| child_set.children) {
             if let Some(child) = self.core.children.remove(key)
@@ -441,7 +433,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Sends a client's request to the worker of a child.
     pub(super) fn forward_to_child(
         &mut self,
         client: ClientKey,
@@ -513,7 +504,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the error for a client's request that a child's worker never read.
 pub(super) fn child_lost() -> RpcError {
     RpcError::new(narrows_wire::Code::WorkerLost, "agent process exited").effects(narrows_wire::Effects::None)
 }

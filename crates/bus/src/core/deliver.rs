@@ -90,7 +90,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Answers a client's request with an error.
     pub(super) fn refuse(
         &mut self,
         client: ClientKey,
@@ -123,7 +122,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.close_if_served(client);
     }
 
-    /// Queues a line for a worker that accepts input.
     pub(super) fn write_worker(&mut self, worker: WorkerKey, parts: &[&[u8]]) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.accepts_input() {

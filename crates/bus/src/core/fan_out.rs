@@ -32,7 +32,6 @@ pub(super) struct FanOut {
     left: usize,
     /// The unanswered requests to workers, each with the id that the worker knows.
     parts: Vec<(WorkerKey, u64)>,
-    /// Memory charge for the request and its answers.
     charge: Charge,
     bytes: usize,
     succeeded: bool,
@@ -200,7 +199,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .collect()
     }
 
-    /// Fails the parts of workers that have not answered within the timeout.
     pub(super) fn expire_fan_out(&mut self, key: FanKey) {
         let Some(fan) = self.core.fans.get_mut(key) else { return };
         let error = RpcError::new(Code::Deadline, "agent did not respond in time");
@@ -225,7 +223,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         parts
     }
 
-    /// Ends a fan-out with an error.
     pub(super) fn fail_fan(&mut self, key: FanKey, error: RpcError) {
         if let Some(fan) = self.core.fans.get_mut(key) {
             fan.error = Some(error.effects(fan.effects()));
@@ -234,7 +231,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Adds the answer of one worker.
     pub(super) fn add_fan_part(&mut self, key: FanKey, worker: WorkerKey, part: Result<View<'_>, &RpcError>) {
         let serial = self.core.worker(worker).map_or(0, |state| state.serial);
         let Some(client) = self.core.fans.get(key).map(|fan| fan.client) else { return };

@@ -13,10 +13,8 @@ use super::identity::Identity;
 const MAX_NAMES: usize = 1_000;
 const MAX_BYTES: usize = 512 << 10;
 
-/// The way in which a former name was used in a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameUse {
-    /// The worker had a session of this name.
     Opened,
     /// A client asked for the session, and the worker did not open it. The name stays free for other
     /// identities.
@@ -29,7 +27,6 @@ struct Ring {
     bytes: usize,
 }
 
-/// The former names of one worker.
 #[derive(Debug, Default)]
 pub(super) struct FormerNames {
     // Agents choose the names, so they are hashed with a secret.
@@ -77,7 +74,6 @@ impl FormerNames {
         }
     }
 
-    /// Removes a name that the worker has given to a new session.
     pub(super) fn remove(&mut self, name: &str) {
         let Some((identity, _)) = self.by_name.remove(name) else { return };
         let Some(ring) = self.rings.get_mut(&identity) else { return };

@@ -341,7 +341,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends a request that its worker will not answer.
     pub(super) fn fail(&mut self, worker: WorkerKey, pending: Pending, error: &RpcError) {
         match pending.asker {
             RequestOrigin::Client { client, id, batch } => {

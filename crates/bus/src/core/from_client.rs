@@ -19,7 +19,6 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// The MCP notification that cancels a request.
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
 /// The MCP notification that the result of `initialize` has arrived, and the maximum size of one that is
 /// kept.
@@ -324,7 +323,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Answers a worker's request with an error.
     pub(super) fn fail_asked(&mut self, asked: &Asked, error: &RpcError) {
         let line = message::error(&asked.id, error);
         match asked.batch {
@@ -372,7 +370,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Answers a worker's request that no client will answer.
     pub(super) fn answer_without_client(&mut self, asked: &Asked) {
         if !asked.is_permission {
             self.fail_asked(asked, &RpcError::new(Code::Cancelled, "client disconnected"));
@@ -439,7 +436,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.finish_if_drained();
     }
 
-    /// Removes a client that is gone from workers and pools.
     fn forget_client(&mut self, client: ClientKey) {
         for worker in self.core.workers.values_mut() {
             worker.pausing.retain(|paused| *paused != client);

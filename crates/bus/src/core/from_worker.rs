@@ -21,7 +21,6 @@ use super::table::{ClientKey, WorkerKey};
 /// Number of protocol violations within the restart window after which a worker is replaced.
 const MAX_STRIKES: usize = 3;
 
-/// The destination of a worker's message.
 enum Target {
     Client(ClientKey, Option<SessionKey>),
     Gone,
@@ -29,7 +28,6 @@ enum Target {
     Opening,
     /// No client: the message replays the history of a session.
     Replay,
-    /// No client, for this reason.
     Undeliverable(&'static str),
     /// No client: the worker may not use this session.
     Foreign,
@@ -45,7 +43,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.handle_worker_message(worker, message, None);
     }
 
-    /// Handles one message from a worker.
     pub(super) fn handle_worker_message(
         &mut self,
         worker: WorkerKey,
@@ -407,7 +404,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Delivers the messages in a child that arrived before its announcement.
     #[inline]
     fn deliver_early_messages_of(&mut self, worker: WorkerKey, child: Option<Box<str>>) {
         if let Some(child) = child {

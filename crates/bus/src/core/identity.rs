@@ -26,7 +26,6 @@ const SEVERAL: &str = "several";
 #[derive(Debug)]
 pub(super) struct IdentityState {
     pub(super) name: Arc<str>,
-    /// Number of connections.
     pub(super) clients: usize,
     /// Connections and sessions that were refused because of this identity's limits.
     pub(super) refused: u64,

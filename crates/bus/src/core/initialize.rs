@@ -58,7 +58,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_initialize(worker, params.to_string().as_bytes());
     }
 
-    /// Sends a client's `initialize` to a further worker of this client.
     pub(super) fn replay_initialize(&mut self, worker: WorkerKey, client: ClientKey) {
         let Some(params) = self.core.client(client).and_then(|state| state.initialize.clone()) else {
             return;
@@ -148,7 +147,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the response to an `initialize` that the bus sent.
     fn handle_initialize_result(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.stage != WorkerLifecycle::Initializing {
@@ -390,7 +388,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.reply(client, batch, tag, parts.concat().into());
     }
 
-    /// Merges the results of a shared pool again after a worker was added or removed.
     pub(super) fn refresh_answer(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         self.core.pool_mut(pool).answers.remove(&worker);
@@ -424,7 +421,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.answer = Some(merged.to_string().into_bytes().into());
     }
 
-    /// Returns `true` if a worker is initialized.
     pub(super) fn is_initialized(&self, worker: WorkerKey) -> bool {
         self.core
             .workers
@@ -440,7 +436,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a result of `initialize` is too long to be parsed.
 pub(super) fn is_too_long(result: &[u8]) -> bool {
     result.len() > MAX_ANSWER_BYTES || has_more_values_than(result, MAX_ANSWER_VALUES)
 }
@@ -510,7 +505,6 @@ fn takes_notices(message: View<'_>) -> bool {
         || params["clientCapabilities"]["session"]["notices"].is_object()
 }
 
-/// Returns `true` if a client with these params shows child sessions.
 fn shows_children(params: &[u8]) -> bool {
     let params = serde_json::from_slice::<Value>(params).unwrap_or_default();
     params["clientCapabilities"]["subagents"].is_object()

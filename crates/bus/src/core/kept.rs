@@ -35,7 +35,6 @@ impl Core {
         Some(KeptBytes { bytes: bytes.into(), _charge: charge })
     }
 
-    /// Keeps the top-level `sessionId` that the client of a session uses.
     pub(super) fn keep_tag(&mut self, key: SessionKey, tag: Option<&[u8]>) {
         // The former tag is released first, so that its memory can be used again.
         if let Some(session) = self.sessions.get_mut(key) {

@@ -35,7 +35,6 @@ const MAX_SERVERS: usize = 256;
 /// Maximum number of members in the description of a server. Most have five or six.
 const MAX_SERVER_KEYS: usize = 64;
 
-/// The error for servers that are not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refused;
 

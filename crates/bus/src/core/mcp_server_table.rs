@@ -13,13 +13,10 @@ use serde_json::Value;
 use super::memory::Charge;
 use super::table::ClientKey;
 
-/// An MCP server in a client.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) client: ClientKey,
-    /// The client's id of the server.
     pub(super) own: Box<str>,
-    /// The worker's id of the server.
     pub(super) wire: Box<str>,
 }
 
@@ -34,7 +31,6 @@ pub(super) struct ServerUse {
 /// Estimated bytes of the tables per server, without its ids.
 const SERVER_BYTES: usize = 384;
 
-/// The error for a server that the session does not have.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnknownServer;
 
@@ -134,7 +130,6 @@ impl ServerTable {
         self.by_wire.get(wire).filter(|server| is_used(server)).map(|server| &**server)
     }
 
-    /// Returns the worker's id of a client's server.
     pub(super) fn wire(&self, client: ClientKey, own: &str) -> Option<&str> {
         self.find(client, own).map(|server| &*server.wire)
     }

@@ -21,9 +21,7 @@ use super::table::{ClientKey, WorkerKey};
 /// A request of a worker to an MCP server in a client.
 #[derive(Debug)]
 pub(super) struct AskedServer {
-    /// The client's id of the server.
     own: String,
-    /// The id of the MCP request, as JSON.
     request: String,
 }
 
@@ -38,7 +36,6 @@ const MAX_ID_BYTES: usize = 256;
 /// Longer ids of MCP requests are not kept.
 const MAX_REQUEST_BYTES: usize = 1024;
 
-/// The keys by which a message names a server.
 const KEYS: [&str; 2] = ["serverId", "acpId"];
 
 /// The key by which an older form of message names a connection to a server. The client chooses that name, so
@@ -189,7 +186,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if the message is to or from an MCP server in a client.
 pub(super) fn is_about_server(message: View<'_>) -> bool {
     [method::MCP_MESSAGE, method::MCP_CONNECT, method::MCP_DISCONNECT]
         .iter()

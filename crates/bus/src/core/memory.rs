@@ -31,7 +31,6 @@ pub(super) const PENDING_BYTES: usize = 512;
 pub(super) const LINE_BYTES: usize = 256;
 /// Estimated bytes of the tables for a worker's request that no client has answered, without its id.
 pub(super) const ASKED_BYTES: usize = 256;
-/// `retryAfterMs` of requests that are refused for lack of memory.
 pub(super) const RETRY_MS: u64 = 1_000;
 
 /// Bytes held for all identities and for each.
@@ -65,7 +64,6 @@ impl Memory {
         self.account(identity).charge(bytes)
     }
 
-    /// Returns the bytes held for all identities and for one.
     pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
         let one = self.each.get(&identity).map_or(0, |account| account.one.load(Ordering::Relaxed));
         (self.all.load(Ordering::Relaxed), one)
@@ -112,7 +110,6 @@ impl super::Core {
         }
     }
 
-    /// Charges the identity of a client for a queued line.
     pub(super) fn charge_line(&mut self, client: ClientKey, line: &[u8]) -> Charge {
         self.charge(client, line.len() + LINE_BYTES)
     }

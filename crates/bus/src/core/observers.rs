@@ -33,7 +33,6 @@ const MAX_RESULT_BYTES: usize = 64 << 10;
 /// Maximum number of observers per session.
 const MAX_OBSERVERS: usize = 64;
 
-/// State of a session that clients may observe.
 #[derive(Debug, Default)]
 pub(super) struct ObserverState {
     observers: Vec<ClientKey>,
@@ -74,14 +73,12 @@ pub(super) struct SharedRequest {
 }
 
 impl SharedRequest {
-    /// Returns the observers that were asked, each with the id of its request.
     pub(super) fn into_recipients(self) -> Vec<(ClientKey, u64)> {
         self.recipients
     }
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the state for a new session, if it may be observed.
     pub(super) fn new_sharing(&self, pool: super::PoolId) -> Option<Box<ObserverState>> {
         (self.core.is_observable && self.core.pool_of(pool).is_acp()).then(Box::default)
     }
@@ -126,7 +123,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.kept_replay_bytes -= bytes;
     }
 
-    /// Records the result of opening a session.
     pub(super) fn record_open_result(&mut self, key: SessionKey, message: View<'_>) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         // A provisional session may be tried at the next worker, with another result.
@@ -215,7 +211,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         running.any(|pending| !is_own(&pending.asker))
     }
 
-    /// Returns `true` if the worker of a session is free to replay its history.
     fn can_replay(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let SessionState::On(worker) = session.place else { return false };
@@ -403,7 +398,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Withdraws the permission requests that an observer was sent.
     fn withdraw_from(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let mut numbers = Vec::new();
@@ -416,7 +410,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.withdraw(numbers.into_iter().map(|number| (client, number)));
     }
 
-    /// Sends a permission request to all observers too.
     pub(super) fn ask_observers(
         &mut self,
         worker: WorkerKey,
@@ -538,7 +531,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns a message with the mark of a replay.
 fn marked_as_replay(line: &[u8]) -> Option<String> {
     // A message with too many values is sent without the mark.
     if has_more_values_than(line, MAX_PEER_VALUES) {
@@ -557,7 +549,6 @@ fn set_meta(params: &mut Map<String, Value>, key: &str, value: Value) {
     params.insert("_meta".to_owned(), Value::Object(meta));
 }
 
-/// Removes and returns a member if it is an object.
 fn take_object(object: &mut Map<String, Value>, key: &str) -> Map<String, Value> {
     match object.remove(key) {
         Some(Value::Object(inner)) => inner,

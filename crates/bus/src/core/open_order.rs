@@ -25,7 +25,6 @@ const MAX_WAITING: usize = 1024;
 pub(super) struct AwaitedCreations {
     pub(super) lines: Vec<(WorkerKey, Waiting)>,
     sessions: Vec<(WorkerKey, SessionKey)>,
-    /// `true` if the timer that handles them is set.
     is_scheduled: bool,
 }
 
@@ -40,7 +39,6 @@ impl AwaitedCreations {
     }
 }
 
-/// The place where a stored session is opened.
 pub(super) enum OpeningPlace {
     At(WorkerKey),
     /// In this worker, once it has answered the requests for new sessions.
@@ -81,7 +79,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.workers.get(worker).is_some_and(|state| state.pending.creates_for_others(identity))
     }
 
-    /// Queues a request until a worker has answered the requests for new sessions.
     pub(super) fn await_creations(
         &mut self,
         worker: WorkerKey,

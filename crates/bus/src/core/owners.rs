@@ -39,7 +39,6 @@ enum OwnerRetention {
 /// Maximum number of owners that are kept in memory only.
 const MAX_REMEMBERED_NAMES: usize = 1 << 16;
 
-/// The names of one identity that are kept in memory only, oldest first.
 #[derive(Debug, Default)]
 struct Remembered {
     names: VecDeque<OwnedName>,
@@ -80,7 +79,6 @@ impl Owners {
         Self { kept, limits: config.limits.owner_memory(), ..Self::default() }
     }
 
-    /// Returns `true` if owners are kept.
     #[inline]
     pub(super) fn are_kept(&self) -> bool {
         self.kept != OwnerRetention::Never
@@ -150,7 +148,6 @@ impl Owners {
         self.find_owner(name).is_some_and(|owner| owner != identity)
     }
 
-    /// Returns the owner of the session that clients call `name`.
     pub(super) fn find_owner(&self, name: &str) -> Option<Identity> {
         self.by_name.get(name).copied()
     }

@@ -91,7 +91,6 @@ impl PendingTable {
         self.openings > 0
     }
 
-    /// Returns the number of requests that create sessions.
     pub(super) fn creating(&self) -> usize {
         self.creations.values().map(|counts| counts.all).sum()
     }

@@ -70,7 +70,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(pool)
     }
 
-    /// Routes a message in a shared pool with a known protocol.
     pub(super) fn route_shared(
         &mut self,
         client: ClientKey,

@@ -36,14 +36,12 @@ pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>
     Ok(Some(start + token.start..start + token.end))
 }
 
-/// Returns the position of the token in a progress notification.
 fn token_of_progress(message: View<'_>) -> Option<Range<usize>> {
     let token = member(message.params()?, TOKEN).ok()??;
     let start = message.envelope().params.range().start;
     Some(start + token.start..start + token.end)
 }
 
-/// Returns a line with the bytes at `place` replaced.
 pub(super) fn respelled(line: &[u8], place: Range<usize>, raw: &[u8]) -> Vec<u8> {
     [&line[..place.start], raw, &line[place.end..]].concat()
 }

@@ -129,7 +129,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Retires workers beyond the configured number.
     fn shrink(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let live: Vec<(WorkerKey, &WorkerState)> = state

@@ -22,7 +22,6 @@ use super::timer::Timer;
 const MAX_WAITING_LINES: usize = 1024;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Queues a line until its session is restored.
     pub(super) fn await_session(
         &mut self,
         key: SessionKey,
@@ -59,7 +58,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.sessions.get(key).is_some_and(|session| !session.waiting.is_empty())
     }
 
-    /// Selects a worker in which to restore a session.
     pub(super) fn start_restore(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let SessionState::Lost(reason) = &session.place else { return };
@@ -146,14 +144,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             || per_session && state.used
     }
 
-    /// Continues to restore the sessions that wait for a worker of `pool`.
     pub(super) fn serve_restores(&mut self, pool: PoolId) {
         for key in std::mem::take(&mut self.core.pool_mut(pool).restores) {
             self.start_restore(key);
         }
     }
 
-    /// Asks a worker to load or resume a session.
     pub(super) fn send_restore(&mut self, key: SessionKey, worker: WorkerKey) {
         if !self.may_live_at(worker, key) || !self.has_scopes_of(worker, key) {
             self.fail_restore(key, &name_reused());
@@ -208,7 +204,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.is_some_and(|session| matches!(session.place, SessionState::Restoring(at) if at == worker))
     }
 
-    /// Handles a worker's response to a restore.
     pub(super) fn handle_restored(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
         // The restore may have been cancelled here and started in another worker.
         if !self.is_restored_by(key, worker) {
@@ -230,7 +225,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles a restore that its worker will not answer.
     pub(super) fn handle_restore_failure(&mut self, key: SessionKey, worker: WorkerKey, error: &RpcError) {
         let gone =
             [Code::WorkerLost, Code::Deadline, Code::Draining].into_iter().find(|code| error.is(*code));

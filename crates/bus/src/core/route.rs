@@ -56,7 +56,6 @@ pub(super) enum Route {
     Backlog(WorkerKey),
     /// Queue it until this worker has answered the requests for new sessions.
     AwaitCreations(WorkerKey),
-    /// Queue it until its session is restored.
     Restore(SessionKey),
     /// Close a lost session.
     Close(SessionKey),
@@ -219,7 +218,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the ownership of a session that a client names.
     #[inline]
     fn claim_of(&self, client: ClientKey, name: &str, key: Option<SessionKey>) -> Claim {
         if key.is_some_and(|key| !self.may_reach(client, key)) {
@@ -279,7 +277,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.clients.get(client).is_some_and(|state| state.sessions.len() >= MAX_CLIENT_SESSIONS)
     }
 
-    /// Returns `true` if the identity of a client may have one more session.
     fn may_open_session(&mut self, client: ClientKey) -> bool {
         let Some(state) = self.core.clients.get(client).filter(|state| state.metered) else {
             return true;

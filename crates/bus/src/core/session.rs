@@ -23,14 +23,11 @@ const MAX_KEPT_PARAMS_BYTES: usize = 1 << 20;
 
 pub(super) type SessionKey = Key<Session>;
 
-/// The location of a session.
 #[derive(Debug)]
 pub(super) enum SessionState {
-    /// In a worker.
     On(WorkerKey),
     /// In no worker: its worker was lost, for this reason.
     Lost(Arc<str>),
-    /// It is being restored in this worker.
     Restoring(WorkerKey),
 }
 
@@ -65,9 +62,7 @@ pub(super) struct Session {
     pub(super) tag: Option<KeptBytes>,
     /// The params of the request that opened the session, used to restore it.
     pub(super) params: Box<[u8]>,
-    /// Memory charge for `params`.
     pub(super) params_charge: Option<Charge>,
-    /// Memory charge for the names of the session.
     pub(super) name_charge: Option<Charge>,
     /// The MCP servers of the client with which the session was opened.
     pub(super) servers: ServerUse,
@@ -78,7 +73,6 @@ pub(super) struct Session {
     pub(super) unsure: bool,
     /// Number of bytes queued for the worker when the worker confirmed that it opened this stored session.
     pub(super) reopened_at: u64,
-    /// The ids of its pending prompts.
     pub(super) prompts: Vec<u64>,
     /// `true` while the agent works in the session, according to its state updates (v2).
     pub(super) running: bool,
@@ -86,7 +80,6 @@ pub(super) struct Session {
     pub(super) cancelling: Option<Time>,
     /// The number of the session's last cancelled prompt.
     pub(super) stopped: u64,
-    /// Lines that wait until the session is restored.
     pub(super) waiting: Vec<Waiting>,
     /// The time since when the first of `waiting` waits.
     pub(super) awaited: Time,
@@ -101,7 +94,6 @@ pub(super) struct Session {
     /// The batch of the request that created the session. Until the batch is answered, the client does not
     /// know the session's name.
     pub(super) named_in: Option<BatchKey>,
-    /// State for observers.
     pub(super) sharing: Option<Box<ObserverState>>,
     /// Its child sessions. `None` if it never had any.
     pub(super) child_set: Option<Box<ChildSet>>,
@@ -115,7 +107,6 @@ impl Session {
         }
     }
 
-    /// Returns the name that its worker uses.
     pub(super) fn agent_name(&self) -> Box<str> {
         let wire = self.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
         wire.unwrap_or_else(|| self.name.clone())
@@ -127,7 +118,6 @@ impl Session {
         self.sharing.as_deref().and_then(ObserverState::reader).unwrap_or(self.owner)
     }
 
-    /// Returns `true` while its worker replays its history to a new observer.
     pub(super) fn is_replaying(&self) -> bool {
         self.sharing.as_deref().is_some_and(|sharing| sharing.reader().is_some())
     }
@@ -136,7 +126,6 @@ impl Session {
         self.running || !self.prompts.is_empty()
     }
 
-    /// Returns `true` if a cancelled turn has not ended.
     pub(super) fn is_stopping(&self) -> bool {
         let goes_on = self.running || self.prompts.iter().any(|prompt| *prompt <= self.stopped);
         self.cancelling.is_some() && goes_on
@@ -154,7 +143,6 @@ impl Session {
 pub(super) struct Sessions {
     table: Table<Session>,
     by_name: HashMap<Box<str>, SessionKey>,
-    /// Number of sessions per identity.
     counts: FxHashMap<Identity, usize>,
     /// Number of generated names. No name is generated twice, so a client with an outdated name cannot reach
     /// another session by it.
@@ -275,7 +263,6 @@ impl Sessions {
         }
     }
 
-    /// Removes the waiting lines of a client that is gone.
     pub(super) fn forget_waiting(&mut self, client: ClientKey) {
         for session in self.table.values_mut() {
             session.waiting.retain(|waiting| waiting.client != client);
@@ -305,7 +292,6 @@ impl Core {
             .filter(|key| self.sessions.get(*key).is_some_and(|session| session.moves == pending.moves))
     }
 
-    /// Clears the sessions of requests to which they no longer apply.
     pub(super) fn check_sessions(&self, requests: &mut [(u64, Pending)]) {
         for (_, pending) in requests {
             pending.session = self.session_of_pending(pending);
@@ -319,7 +305,6 @@ pub(super) fn take_first(lines: &mut Vec<Waiting>, is_it: impl Fn(&Waiting) -> b
     Some(lines.remove(at))
 }
 
-/// Returns `text` as a JSON string.
 pub(super) fn quoted(text: &str) -> Box<[u8]> {
     serde_json::to_vec(text).expect("text is plain data").into()
 }

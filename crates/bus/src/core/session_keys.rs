@@ -20,7 +20,6 @@ use super::table::ClientKey;
 /// share, reads all its keys.
 const MAX_EXTENSION_BYTES: usize = 1 << 20;
 
-/// The key in `_meta` that names a pool.
 const POOL: &str = "narrows/pool";
 
 /// `sessionId` without case, `_` and `-`.
@@ -179,7 +178,6 @@ pub(super) fn decoded(raw: &[u8]) -> Option<String> {
     serde_json::from_slice(raw).ok()
 }
 
-/// Returns the pool that a message names in `params._meta["narrows/pool"]`.
 pub(super) fn meta_pool(message: View<'_>) -> Option<String> {
     let params = message.params()?;
     let meta = params.get(member(params, "_meta").ok()??)?;

@@ -22,7 +22,6 @@ pub(super) struct SessionList<'a> {
     result: &'a [u8],
     /// The position of the array in `result`. `None`: there is no array.
     sessions: Option<Range<usize>>,
-    /// The agent's `nextCursor`, as JSON.
     pub(super) cursor: Option<&'a [u8]>,
 }
 
@@ -54,7 +53,6 @@ impl<'a> SessionList<'a> {
         Ok(Self { result, sessions: find("sessions")?.filter(is_array), cursor })
     }
 
-    /// Iterates over the sessions that have a name.
     pub(super) fn sessions(&self) -> impl Iterator<Item = ListedSession<'a>> + use<'a> {
         let result = self.result;
         let list = self.sessions.clone().and_then(|place| result.get(place)).unwrap_or_default();

@@ -151,7 +151,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(key)
     }
 
-    /// Handles the response to a request that opens a session.
     pub(super) fn handle_opened(&mut self, worker: WorkerKey, mut pending: Pending, message: View<'_>) {
         let Some(mut opening) = pending.opening.take() else { return };
         if pending.what.creates() {
@@ -203,7 +202,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(())
     }
 
-    /// Refuses a session name of an agent that is too long to be kept.
     fn check_name(&mut self, worker: WorkerKey, name: &str) -> Result<(), RpcError> {
         if name.len() <= MAX_SESSION_NAME_BYTES {
             return Ok(());
@@ -408,7 +406,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.used = state.pending.opens() || !state.sessions.is_empty() || state.had_session;
     }
 
-    /// Sends the request to the next worker that may know the session.
     fn try_next(
         &mut self,
         worker: WorkerKey,
@@ -555,7 +552,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Handles the queued messages about a session that has become known.
     pub(super) fn deliver_early_messages(&mut self, worker: WorkerKey, name: &str) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.early_messages.is_empty() {

@@ -74,7 +74,6 @@ impl<'a> Parts<'a> {
         &self.parts[..self.count]
     }
 
-    /// Returns the length of the line in bytes, with its line end.
     pub(super) fn len(&self) -> usize {
         self.as_slice().iter().map(|part| part.len()).sum::<usize>() + 1
     }

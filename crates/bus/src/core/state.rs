@@ -32,7 +32,6 @@ pub(super) const MAX_OPEN_REQUESTS: usize = 16_384;
 pub(super) const MAX_LONG_IDS: usize = 1_024;
 pub(super) const LONG_ID_BYTES: usize = 256;
 
-/// The kind of a request, if the bus handles it in a special way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestKind {
     Initialize,
@@ -48,7 +47,6 @@ pub(super) enum RequestKind {
     Prompt,
     /// A load that replays the history of a session to a new observer.
     Replay,
-    /// The cancellation of a turn.
     Cancel,
     /// Any request to a child session.
     Child,
@@ -74,7 +72,6 @@ impl RequestKind {
         }
     }
 
-    /// Returns `true` if it opens a stored session.
     pub(super) fn reopens(self) -> bool {
         matches!(self, Self::Load | Self::Resume)
     }
@@ -87,7 +84,6 @@ impl RequestKind {
 
 #[derive(Debug)]
 pub(super) enum RequestOrigin {
-    /// A client, with its own id.
     Client {
         client: ClientKey,
         id: Raw,
@@ -127,7 +123,6 @@ pub(super) struct Pending {
     pub(super) progress: Option<Raw>,
     /// Details of a request that opens a session. `None` for any other.
     pub(super) opening: Option<Box<Opening>>,
-    /// Memory charge for a client's request, and for the data kept for it.
     pub(super) charge: Option<Charge>,
 }
 
@@ -140,7 +135,6 @@ impl Pending {
         }
     }
 
-    /// Returns the client's batch that the response belongs to.
     pub(super) fn batch(&self) -> Option<BatchKey> {
         match &self.asker {
             RequestOrigin::Client { batch, .. } => *batch,
@@ -151,7 +145,6 @@ impl Pending {
 
 #[derive(Debug)]
 pub(super) struct Opening {
-    /// The request as the client sent it.
     pub(super) line: Raw,
     /// The client's identity. The client may have disconnected when the response arrives.
     pub(super) identity: Identity,
@@ -163,7 +156,6 @@ pub(super) struct Opening {
     pub(super) is_overdue: bool,
     /// The MCP servers of the client that the request names, until the session holds them.
     pub(super) servers: ServerUse,
-    /// Memory charge for `line`.
     pub(super) charge: Charge,
 }
 
@@ -181,7 +173,6 @@ pub(super) struct Asked {
     pub(super) charge: Option<Charge>,
 }
 
-/// The location of a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestLocation {
     /// Sent to a worker under this id.
@@ -200,7 +191,6 @@ pub(super) enum RequestLocation {
     InBatch,
 }
 
-/// A line of a client that waits for a worker.
 #[derive(Debug)]
 pub(super) struct HeldLine {
     pub(super) line: KeptLine,
@@ -219,14 +209,12 @@ pub(super) struct Held {
     pub(super) bytes: usize,
     /// Hashes of the ids of requests among the lines. Some may be outdated.
     pub(super) ids: FxHashSet<u64>,
-    /// Memory charge for the lines.
     pub(super) charge: Option<Charge>,
     /// `true` if a line is a batch, which may concern any session.
     pub(super) has_batch: bool,
 }
 
 impl Held {
-    /// Updates the charge to the lines that are still held.
     pub(super) fn recharge(&mut self) {
         if let Some(charge) = &mut self.charge {
             charge.set(self.bytes + self.lines.len() * LINE_BYTES);
@@ -262,7 +250,6 @@ pub(super) struct ClientState {
     /// The method and params of its login, to be replayed.
     pub(super) authenticate: Option<(Box<str>, Raw)>,
     pub(super) charges: [Option<Charge>; 2],
-    /// `true` if the client shows notices.
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, RequestLocation>,
     /// The id of a request that was refused once for lack of room and is repeated.
@@ -270,14 +257,12 @@ pub(super) struct ClientState {
     pub(super) asked: FxHashMap<u64, Asked>,
     pub(super) next_ask: u64,
     pub(super) sessions: FxHashSet<SessionKey>,
-    /// Sessions of other clients that it observes.
     pub(super) observing: FxHashSet<SessionKey>,
     pub(super) held: Option<Box<Held>>,
     /// `true` while its held lines are being handled, so that not all its pending requests are known yet.
     pub(super) catching_up: bool,
     pub(super) eof: bool,
     pub(super) closing: bool,
-    /// `true` if its queue is full.
     pub(super) full: bool,
     /// Bytes of a line over the limit that was accepted into a queue that was not full. 0 once the queue has
     /// drained.
@@ -286,7 +271,6 @@ pub(super) struct ClientState {
     pub(super) self_paused: bool,
     /// The workers that are paused because of it.
     pub(super) pausing: Vec<WorkerKey>,
-    /// Number of reasons why reading from it is paused.
     pub(super) paused: u32,
 }
 
@@ -300,7 +284,6 @@ pub(super) enum WorkerLifecycle {
     Stopping,
 }
 
-/// The identities that a worker has served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tenants {
     #[default]
@@ -319,7 +302,6 @@ impl Tenants {
     }
 }
 
-/// A worker's message about a session that is not known yet.
 #[derive(Debug)]
 pub(super) struct EarlyMessage {
     pub(super) name: Box<str>,
@@ -335,7 +317,6 @@ pub(super) struct WorkerState {
     pub(super) pool: PoolId,
     pub(super) stage: WorkerLifecycle,
     pub(super) pid: u32,
-    /// The client that uses it exclusively.
     pub(super) client: Option<ClientKey>,
     /// `true` if that client took the worker over from one that has disconnected.
     pub(super) inherited: bool,
@@ -367,9 +348,7 @@ pub(super) struct WorkerState {
     /// `true` if it had a session that has ended.
     pub(super) had_session: bool,
     pub(super) former: FormerNames,
-    /// The identities that it has served, if it is shared.
     pub(super) tenants: Tenants,
-    /// The session of its last message.
     pub(super) recent: Option<SessionKey>,
     /// Its last line, to recognize lines of the same layout without a scan.
     pub(super) alike: narrows_wire::ScanCache,
@@ -386,7 +365,6 @@ pub(super) struct WorkerState {
     pub(super) backlog: Vec<Waiting>,
     /// Sessions to restore once the worker is initialized.
     pub(super) restores: Vec<SessionKey>,
-    /// The MCP servers in clients.
     pub(super) servers: ServerTable,
     pub(super) strikes: Vec<Time>,
     /// `true` while the timeout for answering requests without a client runs.
@@ -405,7 +383,6 @@ pub(super) struct WorkerState {
     pub(super) pausing: Vec<ClientKey>,
     /// Memory charges for lines of clients in its full queue.
     pub(super) charges: Vec<Charge>,
-    /// Number of reasons why reading from it is paused.
     pub(super) paused: u32,
     pub(super) since: Time,
 }
@@ -445,9 +422,7 @@ pub(super) struct Abilities {
 pub(super) struct PoolState {
     pub(super) settings: config::Pool,
     pub(super) workers: Vec<WorkerKey>,
-    /// The pool that replaced it in a reload.
     pub(super) successor: Option<PoolId>,
-    /// `true` if a reload removed it.
     pub(super) removed: bool,
     /// Number of consecutive losses of workers.
     pub(super) failures: u32,
@@ -456,11 +431,8 @@ pub(super) struct PoolState {
     pub(super) open_until: Option<Time>,
     /// After a loss, no worker is started before this time.
     pub(super) delayed_until: Time,
-    /// The reason of the last loss.
     pub(super) last_loss: Option<Arc<str>>,
-    /// Clients that wait for a worker.
     pub(super) waiting: VecDeque<ClientKey>,
-    /// Sessions that wait for a worker to be restored in.
     pub(super) restores: VecDeque<SessionKey>,
     /// Session capabilities that all workers of a shared pool have.
     pub(super) abilities: Abilities,
@@ -489,7 +461,6 @@ impl PoolState {
         }
     }
 
-    /// Returns `true` if a reload has replaced or removed the pool.
     pub(super) fn is_leaving(&self) -> bool {
         self.removed || self.successor.is_some()
     }

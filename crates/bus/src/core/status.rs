@@ -13,14 +13,12 @@ use super::state::WorkerLifecycle;
 pub struct Counters {
     pub connections: u64,
     pub from_clients: u64,
-    /// Lines from workers to clients.
     pub to_clients: u64,
     pub from_workers: u64,
     pub to_workers: u64,
     pub sessions: u64,
     /// Sessions restored after a loss of their worker.
     pub revived: u64,
-    /// Requests that the bus answered with an error.
     pub refused: u64,
     /// Messages dropped because they have no recipient.
     pub dropped: u64,
@@ -49,16 +47,12 @@ pub struct IdentityStatus {
 /// The status of a bus.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
-    /// Time since the start, in seconds.
     pub uptime: f64,
-    /// `true` while the bus drains.
     pub draining: bool,
     pub clients: usize,
     pub sessions: usize,
-    /// Number of connected clients per listener.
     pub listeners: Vec<usize>,
     pub identities: BTreeMap<String, IdentityStatus>,
-    /// Requests that workers have not answered.
     pub pending: usize,
     /// The configured pools in order, followed by the pools that are leaving.
     pub pools: Vec<PoolStatus>,
@@ -69,14 +63,12 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolStatus {
     pub name: String,
-    /// The manifest that governs its workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
     /// `ready`, `starting`, `tripped` (the circuit breaker is open) or `leaving`.
     pub state: &'static str,
     /// Time until the next start, in milliseconds, while the circuit breaker is open.
     pub retry_after_ms: Option<u64>,
-    /// The reason of the last loss of a worker.
     pub last_loss: Option<String>,
     pub waiting: usize,
     pub workers: Vec<WorkerStatus>,
@@ -90,16 +82,12 @@ pub struct WorkerStatus {
     pub pid: u32,
     /// `starting`, `greeting`, `ready`, `busy`, `retiring` or `stopping`.
     pub state: &'static str,
-    /// Time since its start, in seconds.
     pub age: f64,
     pub sessions: usize,
-    /// Requests that the worker has not answered.
     pub pending: usize,
     /// Requests of the worker that clients have not answered.
     pub asking: usize,
-    /// Protocol violations within the restart window.
     pub strikes: usize,
-    /// `true` while reading from it is paused.
     pub paused: bool,
 }
 

@@ -24,7 +24,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Starts the workers that a pool lacks.
     pub(super) fn fill(&mut self, pool: PoolId) {
         self.fill_for(pool, 0);
     }
@@ -243,7 +242,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Kills a worker that missed a deadline.
     pub(super) fn kill_stuck(&mut self, worker: WorkerKey, what: &'static str) {
         if let Some(state) = self.core.worker(worker) {
             state.fault = Some(what);
@@ -254,7 +252,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.stop_worker(worker, true);
     }
 
-    /// Fails all pending requests of a worker.
     pub(super) fn fail_all(&mut self, worker: WorkerKey, error: &RpcError) {
         for (number, pending) in self.take_pending(worker) {
             self.forget_pending(&pending, number);
@@ -311,7 +308,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Stops a retiring worker that has no pending requests left.
     pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         // Checked first: most workers are not retiring, and may have many requests of clients that
@@ -352,7 +348,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Stops a retiring worker and fails its pending requests.
     pub(super) fn end_retired(&mut self, worker: WorkerKey) {
         let why = match self.core.worker(worker).and_then(|state| state.fault) {
             Some(fault) => format!("agent {fault} and was replaced"),

@@ -17,7 +17,6 @@ use super::state::{ClientState, WorkerState};
 pub(super) type ClientKey = Key<ClientState>;
 pub(super) type WorkerKey = Key<WorkerState>;
 
-/// The key of one entry of a [`Table`].
 pub(super) struct Key<T> {
     slot: u32,
     serial: NonZeroU64,
@@ -137,7 +136,6 @@ impl<T> Table<T> {
         Some(self.slab.remove(key.slot as usize).value)
     }
 
-    /// Returns the key of the entry that is now in a slot.
     #[inline]
     pub(super) fn key_at(&self, slot: u32) -> Option<Key<T>> {
         let entry = self.slab.get(slot as usize)?;

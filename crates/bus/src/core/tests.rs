@@ -40,7 +40,6 @@ use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
 
 use super::{ANYONE, Action, ClientId, ClientInfo, Core, CoreOutput, Time, WorkerExit, WorkerId};
 
-/// A core without a driver.
 struct TestBus {
     core: Core,
     now: Time,
@@ -107,7 +106,6 @@ impl TestBus {
         bus
     }
 
-    /// Creates one shared pool with `workers` initialized workers.
     fn shared(workers: u32) -> Self {
         let mut bus = Self::new(&config(vec![Pool { instances: workers, ..pool(Share::All) }]));
         for worker in 0..workers {

@@ -10,7 +10,6 @@ use super::session::SessionKey;
 use super::state::WorkerLifecycle;
 use super::table::{ClientKey, WorkerKey};
 
-/// The event of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// Timeout of a worker's response to the bus's `initialize`.
@@ -32,7 +31,6 @@ pub(super) enum Timer {
     CancelAsked(SessionKey),
     /// End of the grace period after which a turn without a client is cancelled.
     Abandoned(SessionKey),
-    /// End of the grace period of a session without a client.
     Expired(SessionKey),
     RestoreOverdue(SessionKey),
     Fanned(FanKey),
@@ -42,7 +40,6 @@ pub(super) enum Timer {
     Rested(ClientKey),
     /// End of the delay before a pool may start workers again.
     Respawn(PoolId),
-    /// End of the drain timeout.
     Drained,
 }
 

@@ -17,7 +17,6 @@ use super::timer::Timer;
 const PERMISSION_TIMEOUT: Time = Time::from_secs(2);
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Starts the timeouts of a session whose turn was cancelled.
     pub(super) fn start_cancelling(&mut self, key: SessionKey) {
         let (now, grace) = (self.now, self.core.limits.cancel_grace);
         // Turns are unknown in a pool without a known protocol.
@@ -176,7 +175,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_cancelled(asker, tag.as_deref());
     }
 
-    /// Answers a prompt as cancelled.
     pub(super) fn send_cancelled(&mut self, asker: RequestOrigin, tag: Option<&[u8]>) {
         let RequestOrigin::Client { client, id, batch } = asker else { return };
         if let Some(state) = self.core.client(client) {
@@ -323,7 +321,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the worker's name of a session, as JSON.
 pub(super) fn wire_name(session: &super::session::Session) -> Value {
     match &session.wire {
         Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),

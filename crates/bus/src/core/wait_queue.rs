@@ -15,7 +15,6 @@ use super::state::{Held, HeldLine};
 use super::table::ClientKey;
 use super::timer::Timer;
 
-/// The position of a line among the held ones.
 #[derive(Clone, Copy)]
 enum HeldPosition {
     Front,
@@ -186,7 +185,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(held)
     }
 
-    /// Refuses the held lines of a client after the timeout.
     pub(super) fn expire_held(&mut self, client: ClientKey) {
         let Some(pool) = self.core.client(client).and_then(|state| state.pool) else { return };
         let error = self.no_worker(pool, Code::Deadline);

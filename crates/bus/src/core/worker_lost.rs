@@ -100,7 +100,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.finish_if_drained();
     }
 
-    /// Removes a worker from the state of clients and of its pool.
     fn forget_worker(&mut self, worker: WorkerKey, state: &WorkerState) {
         for client in &state.pausing {
             self.resume_client(*client);
@@ -199,7 +198,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Marks the sessions of a worker as lost and notifies their clients.
     pub(super) fn lose_sessions(&mut self, worker: WorkerKey, reason: &Arc<str>) {
         let Some(state) = self.core.worker(worker) else { return };
         let mut sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
@@ -264,7 +262,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Sends a notice about a lost session to a client that shows notices.
     fn notify(&mut self, client: ClientKey, key: SessionKey, reason: &str) {
         if !self.core.client(client).is_some_and(|state| state.notices) {
             return;

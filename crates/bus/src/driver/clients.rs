@@ -34,7 +34,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Accepts the pending connections of a listener.
     pub(super) fn accept(&mut self, now: Time, slot: u32) {
         for _ in 0..MAX_ACCEPTS_PER_ROUND {
             let Some(listener_slot) = self.listeners.get_mut(slot as usize) else { return };
@@ -196,7 +195,6 @@ impl<B: Router> Driver<B> {
         Some(client.0)
     }
 
-    /// Reads once from a client and passes its lines to the core.
     pub(super) fn read_client(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.conns.client(slot) else { return };
         conn.intake.listed = false;
@@ -304,7 +302,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Closes a client's connection and removes it from the core.
     pub(super) fn drop_client(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.conns.take_client(slot) else { return };
         conn.deregister(self.poll.registry());
@@ -398,7 +395,6 @@ fn refuse_user(peer: OwnedFd) {
     refuse(&ClientConn::new(Stream::socket(peer), None, false, false), &error);
 }
 
-/// Returns the name of the identity of a user.
 fn user_name(user: u32) -> String {
     format!("uid:{user}")
 }

@@ -23,7 +23,6 @@ const MAX_HANDOVERS: usize = 32 << 10;
 /// A client whose connection the caller has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingClient {
-    /// The index of the configured listener that it connected to.
     pub listener: usize,
     pub identity: String,
     /// The scopes of its token, for pools with a gate. `None`: unrestricted.
@@ -101,7 +100,6 @@ pub(super) struct LoopCommands<S> {
     pub(super) incoming: Vec<(OwnedFd, IncomingClient)>,
     pub(super) upgrades: Vec<Upgrade>,
     pub(super) close_requests: Vec<CloseRequest>,
-    /// `true` once the event loop has ended.
     closed: bool,
 }
 
@@ -182,7 +180,6 @@ impl<S> CommandQueue<S> {
         })
     }
 
-    /// Queues the close of a WebSocket.
     pub(crate) fn close_websocket(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
         let request = CloseRequest { number: served.number, code, reason };
         self.update(|commands| {
@@ -192,7 +189,6 @@ impl<S> CommandQueue<S> {
         });
     }
 
-    /// Rejects all further commands.
     pub(crate) fn close(&self) {
         let mut commands = lock(&self.commands);
         *commands = LoopCommands { closed: true, ..LoopCommands::default() };

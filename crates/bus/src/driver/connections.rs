@@ -50,7 +50,6 @@ pub(super) struct ClientConn {
     pub(super) descriptors: usize,
 }
 
-/// The progress of closing a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseState {
     /// The deadline. `None`: no deadline as long as the queue makes progress.
@@ -122,7 +121,6 @@ impl ClientConn {
         }
     }
 
-    /// Returns the framing of its messages.
     #[inline]
     pub(super) fn framing(&self) -> Framing {
         if self.websocket.is_some() { Framing::Frames } else { Framing::Lines }
@@ -153,7 +151,6 @@ impl ClientConn {
     }
 }
 
-/// A worker's process, from the order to start it until its end.
 #[derive(Debug)]
 pub(super) struct WorkerConn {
     /// Distinguishes this worker from other workers in the same slot.
@@ -164,21 +161,14 @@ pub(super) struct WorkerConn {
     pub(super) stdout: Option<Stream>,
     pub(super) intake: Intake,
     pub(super) outflow: Outflow,
-    /// Bytes written to its stdin.
     pub(super) written: u64,
-    /// `true` if the worker is being stopped.
     pub(super) stopping: bool,
-    /// The time when it was found stopped (SIGSTOP).
     pub(super) stopped_since: Option<Time>,
-    /// The time when its stdin was found closed.
     pub(super) stdin_closed_at: Option<Time>,
-    /// The time when its stdout was found closed.
     pub(super) stdout_closed_at: Option<Time>,
-    /// The exit of its process, while the rest of its output is read.
     pub(super) ending: Option<Ending>,
 }
 
-/// The exit of a worker whose output is still read.
 #[derive(Debug)]
 pub(super) struct Ending {
     /// The deadline for reading the rest of its output.
@@ -222,9 +212,7 @@ pub(super) struct Connections {
     pub(super) clients: Vec<Option<ClientConn>>,
     pub(super) accounts: Accounts,
     pub(super) workers: Vec<Option<WorkerConn>>,
-    /// Sources with data to read.
     pub(super) ready: Vec<PollToken>,
-    /// Destinations with data to write.
     pub(super) dirty: Vec<PollToken>,
     /// The list `dirty` while it is processed. Kept for its allocation.
     flushing: Vec<PollToken>,
@@ -239,10 +227,8 @@ pub(super) struct Connections {
     next_serial: u64,
 }
 
-/// The results of a write round.
 #[derive(Debug, Default)]
 pub(super) struct FlushOutcome {
-    /// Queues that were full and have room again.
     pub(super) drained: Vec<PollToken>,
     pub(super) lost: Vec<u32>,
     /// `true` if a worker is now blocked or has closed its stdin.
@@ -283,7 +269,6 @@ impl Connections {
         self.workers.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Returns `true` if lines of this client are still handled.
     #[inline]
     pub(super) fn accepts_lines(&self, slot: u32) -> bool {
         matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.close_state.is_none())
@@ -311,7 +296,6 @@ impl Connections {
         }
     }
 
-    /// Schedules a write to a client that has become writable.
     pub(super) fn unblock_client(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.outflow.blocked
@@ -323,7 +307,6 @@ impl Connections {
         }
     }
 
-    /// Schedules a write to a worker that has become writable.
     pub(super) fn unblock_worker(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.workers.get_mut(slot as usize)
             && conn.outflow.blocked
@@ -334,7 +317,6 @@ impl Connections {
         }
     }
 
-    /// Returns `true` if a write or an action is pending.
     pub(super) fn is_busy(&self) -> bool {
         !self.dirty.is_empty() || !self.actions.is_empty()
     }
@@ -395,7 +377,6 @@ impl Connections {
         }
     }
 
-    /// Writes the last output of a client without waiting.
     pub(super) fn write_last(&mut self, slot: u32, registry: &Registry) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize) {
             // An error can be ignored, because the connection is closed next.

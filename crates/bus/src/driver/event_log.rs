@@ -12,7 +12,6 @@ pub(super) struct Names {
     workers: Vec<Name>,
 }
 
-/// The name of a pool, or of a worker's pool.
 #[derive(Clone, Debug, Default)]
 struct Name {
     name: Arc<str>,

@@ -6,13 +6,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{Config, ListenAddr};
 
-/// File descriptors that the bus itself uses.
 const OWN_DESCRIPTORS: u64 = 64;
 /// File descriptors per worker: its pipes, its guardian's socket and handle, and some more while it is
 /// started.
 const DESCRIPTORS_PER_WORKER: u64 = 8;
 
-/// The limit of this process before it was raised for the first time.
 static ORIGINAL_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
 /// Returns the limit before it was raised. `None`: unlimited.

@@ -15,22 +15,17 @@ const MAX_DIRECT_WRITE_PARTS: usize = 7;
 
 #[derive(Debug, Default)]
 pub(super) struct Intake {
-    /// `true` if there may be data to read.
     pub(super) readable: bool,
     /// `true` if the peer has closed, so that a short read does not mean that all data was read.
     pub(super) hung_up: bool,
-    /// `true` if the peer is listed for reading.
     pub(super) listed: bool,
-    /// `true` if the core has paused reading.
     pub(super) paused: bool,
-    /// `true` if the end of input was read.
     pub(super) ended: bool,
     /// `true` if the peer has disconnected, so that it does not read either.
     pub(super) dead: bool,
 }
 
 impl Intake {
-    /// Returns `true` if the peer has to be listed for reading.
     #[inline]
     pub(super) fn wants(&self) -> bool {
         self.readable && !self.listed && !self.paused && !self.ended
@@ -42,7 +37,6 @@ pub(super) struct Outflow {
     pub(super) outbox: Outbox,
     /// `true` if writes block until an event reports room.
     pub(super) blocked: bool,
-    /// `true` if the peer is listed for writing.
     pub(super) dirty: bool,
     /// `true` if the queue is full, and the core was told.
     pub(super) over: bool,
@@ -81,7 +75,6 @@ impl Outflow {
         }
     }
 
-    /// Writes a long message at once and queues the rest.
     #[inline(never)]
     fn put_long(
         &mut self,

@@ -12,16 +12,13 @@ use crate::core::{ClientId, Time};
 use super::{About, Driver, Router};
 
 const MAX_FIRST_LINE_BYTES: usize = 64 << 10;
-/// The method of the request that resumes a connection.
 const RESUME: &str = "_narrows/resume";
 
 /// A resumable connection that is passed to another server.
 #[derive(Debug)]
 pub struct Handoff {
     pub socket: OwnedFd,
-    /// The bytes that were already read from the socket.
     pub read: Vec<u8>,
-    /// The index of the configured listener that the client connected to.
     pub listener: usize,
     pub identity: String,
 }
@@ -29,7 +26,6 @@ pub struct Handoff {
 /// Serves resumable connections. Called in the event loop, so it must not block.
 pub type HandOver = Box<dyn FnMut(Handoff) + Send>;
 
-/// State of a connection until its first line is complete.
 #[derive(Debug)]
 pub(super) struct FirstLine {
     pub(super) listener: usize,
@@ -37,7 +33,6 @@ pub(super) struct FirstLine {
     pub(super) read: Vec<u8>,
 }
 
-/// The bytes to handle after a read.
 pub(super) enum FirstRead {
     /// The bytes just read.
     Read,
@@ -82,7 +77,6 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// Returns `true` if a connection with this first line is resumable.
 fn is_resumable(line: &[u8]) -> bool {
     if memchr::memmem::find(line, b"resume").is_none() {
         return false;

@@ -12,9 +12,7 @@ use super::connections::{ClientConn, Connections};
 pub(super) struct Accounts {
     numbers: HashMap<Box<str>, u32>,
     each: Vec<Account>,
-    /// Bytes of incomplete messages of all identities.
     pub(super) unfinished: usize,
-    /// Number of file descriptors of all connections.
     pub(super) descriptors: usize,
 }
 
@@ -25,7 +23,6 @@ struct Account {
 }
 
 impl Accounts {
-    /// Returns the number of the account of an identity.
     pub(super) fn number(&mut self, identity: &str) -> u32 {
         if let Some(number) = self.numbers.get(identity) {
             return *number;
@@ -36,7 +33,6 @@ impl Accounts {
         number
     }
 
-    /// Returns the number of connections without an identity.
     pub(super) fn anonymous(&self) -> usize {
         let number = self.numbers.get(ANYONE).copied();
         number.and_then(|number| self.each.get(number as usize)).map_or(0, |account| account.connections)

@@ -29,13 +29,10 @@ impl BufferPool {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// One message per line.
     Lines,
-    /// One message per WebSocket frame.
     Frames,
 }
 
-/// Buffer for the header of a frame.
 pub(super) type HeaderBuffer = [u8; websocket::MAX_HEAD_BYTES];
 
 impl Framing {
@@ -73,7 +70,6 @@ impl Outbox {
         self.bytes.len() - self.head
     }
 
-    /// Appends one message with its framing.
     #[inline]
     pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut BufferPool) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -88,7 +84,6 @@ impl Outbox {
         self.bytes.extend_from_slice(end);
     }
 
-    /// Appends raw bytes.
     pub(super) fn append(&mut self, parts: &[&[u8]], spare: &mut BufferPool) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         if length > 0 {
@@ -212,7 +207,6 @@ impl Outbox {
         Ok(Flushed { written, blocked })
     }
 
-    /// Returns the bytes that were not written.
     pub(super) fn into_unsent(self) -> Vec<u8> {
         let mut bytes = self.bytes;
         bytes.drain(..self.head);

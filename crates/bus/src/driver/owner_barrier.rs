@@ -10,7 +10,6 @@ use super::{About, Driver, PollToken, Router};
 #[derive(Debug, Default)]
 pub(super) struct OwnerBarrier {
     pub(super) on: bool,
-    /// The number of the last entry.
     pub(super) last: u64,
     /// Entries that were not sent to the writer yet.
     pub(super) entries: Vec<(u64, OwnerEntry)>,

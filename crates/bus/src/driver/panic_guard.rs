@@ -14,7 +14,6 @@ use super::{Driver, Router};
 /// Pause of the router's timers after a panic, because the next timer may be the one that caused it.
 const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The peer that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Client(u32),
@@ -57,7 +56,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Runs the router's timers that are due.
     pub(super) fn tick(&mut self, now: Time) {
         if self.deadline().is_some_and(|deadline| deadline <= now)
             && self.call_router(About::All, |router, conns| router.tick(now, conns)).is_none()

@@ -26,7 +26,6 @@ const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct PeriodicChecks {
     /// No connection is accepted before this time. `None`: accepting is not paused.
     accept_after: Option<Time>,
-    /// `true` while there are no free file descriptors.
     short_of_descriptors: bool,
     short_of_memory: bool,
     /// `true` if the whole budget is used, not only the part for clients without an identity.
@@ -35,13 +34,11 @@ pub(super) struct PeriodicChecks {
     owners_behind: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
-    /// The heap is not released before this time.
     release_after: Time,
     framed_at: Option<Time>,
 }
 
 impl PeriodicChecks {
-    /// Returns `true` while no connections are accepted.
     pub(super) fn is_accept_paused(&self) -> bool {
         self.accept_after.is_some()
     }
@@ -51,7 +48,6 @@ impl PeriodicChecks {
         self.out_of_memory || self.short_of_memory && is_anonymous
     }
 
-    /// Schedules the check of WebSockets.
     pub(super) fn schedule_websocket_check(&mut self, by: Time) {
         self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
     }
@@ -69,7 +65,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Runs the checks that are due, and schedules the next.
     pub(super) fn check(&mut self, now: Time) {
         self.next_check = Time::MAX;
         if let Some(after) = self.checks.accept_after {
@@ -101,7 +96,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Schedules the checks of queues that do not drain.
     pub(super) fn watch_queues(&mut self) {
         let now = self.conns.now;
         // Progress can only become later, so at worst this checks once too often.
@@ -249,7 +243,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Pauses accepting while there are no free file descriptors.
     pub(super) fn pause_accepting(&mut self, now: Time) {
         self.checks.accept_after = Some(now + ACCEPT_RETRY_DELAY);
         self.check_by(now + ACCEPT_RETRY_DELAY);
@@ -308,7 +301,6 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// Returns `true` if a process was stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
     state_of(pid) == Some(b'T')
 }
@@ -329,7 +321,6 @@ fn state(stat: &[u8]) -> Option<u8> {
     stat.get(name_end + 2).copied()
 }
 
-/// Returns the resident memory of this process in bytes.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

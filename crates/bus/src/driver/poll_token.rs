@@ -2,7 +2,6 @@
 
 use mio::Token;
 
-/// The source of an event, or the destination of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollToken {
     /// Another thread has sent something to the event loop.

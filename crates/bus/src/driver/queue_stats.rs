@@ -9,11 +9,8 @@ use super::connections::Connections;
 /// Bytes that wait to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Queues {
-    /// Bytes for all clients.
     pub clients: u64,
-    /// Bytes for the client with the longest queue.
     pub longest: u64,
-    /// Number of clients with a full queue.
     pub full: usize,
     /// Bytes for each worker with a queue, by its number.
     pub workers: BTreeMap<u32, u64>,

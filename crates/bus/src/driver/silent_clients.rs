@@ -18,7 +18,6 @@ use super::{Driver, Router};
 const RELAXED_TIMEOUT_FACTOR: u32 = 30;
 /// Maximum number of connections closed at once when file descriptors are short.
 const MAX_EVICTED_CLIENTS: usize = 16;
-/// `retryAfterMs` while memory is short.
 const MEMORY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Connections without a message, oldest first. Some may have sent one since, or have been closed.
@@ -52,7 +51,6 @@ impl<B: Router> Driver<B> {
             || accounts.descriptors > self.descriptors / 2
     }
 
-    /// Sets the deadline of a new connection.
     pub(super) fn await_first(&mut self, now: Time, slot: u32, family: Family) {
         self.silent.count += 1;
         let number = self.silent.count;
@@ -71,7 +69,6 @@ impl<B: Router> Driver<B> {
         matches!(self.conns.clients.get(waiting.slot as usize), Some(Some(conn)) if conn.silent == Some(waiting.number) && conn.close_state.is_none())
     }
 
-    /// Disconnects the connections whose deadline has passed.
     pub(super) fn check_silent(&mut self, now: Time) {
         for family in [Family::Tcp, Family::Unix] {
             let timeout = self.first_message_timeout(family);
@@ -142,7 +139,6 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// Returns the error for a connection over a limit.
 pub(super) fn crowded_error() -> RpcError {
     RpcError::new(Code::Backpressure, "too many connections")
 }

@@ -52,7 +52,6 @@ impl Stream {
         }
     }
 
-    /// Writes several parts with one call.
     pub(crate) fn write_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
             let written = if self.socket {

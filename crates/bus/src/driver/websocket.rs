@@ -18,7 +18,6 @@ use super::{About, Driver, Router};
 
 /// The close code when the bus closes the connection.
 const GOING_AWAY_CODE: u16 = 1001;
-/// The close code of a refused connection.
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
 /// Number of pings without an answer after which a client is considered lost.
 const MAX_UNANSWERED_PINGS: u8 = 2;
@@ -27,7 +26,6 @@ const IDLE_CHECK_DIVISOR: u32 = 30;
 /// Maximum queue length at which pings are answered at once.
 const MAX_PONG_BACKLOG_BYTES: usize = 64 << 10;
 
-/// Splits a client's bytes into messages.
 #[derive(Debug)]
 pub(super) enum ClientDecoder {
     Lines(Splitter),
@@ -41,9 +39,7 @@ pub(super) struct WebSocketState {
     idle: Duration,
     /// The time of its last activity or of the last ping.
     since: Time,
-    /// Number of pings since its last activity.
     pings: u8,
-    /// `true` if a close frame is queued or written.
     closed: bool,
     /// The payload of the last ping that is not answered yet.
     pong: Option<Box<[u8]>>,
@@ -149,7 +145,6 @@ impl Connections {
         self.put_close(slot, GOING_AWAY_CODE, "going away")
     }
 
-    /// Closes a client with this code and reason.
     fn send_away(&mut self, slot: u32, code: u16, reason: &str) {
         if self.put_close(slot, code, reason) {
             self.close_client(slot, Reason::SlowReader);
@@ -187,7 +182,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Passes the messages of a read to the core.
     pub(super) fn read_frames(&mut self, now: Time, slot: u32, read: usize) {
         let Some(ClientDecoder::Frames(decoder)) = self.client_decoders.get_mut(slot as usize) else {
             return;
@@ -256,7 +250,6 @@ impl<B: Router> Driver<B> {
         next
     }
 
-    /// Closes the WebSockets for which a handle requested it.
     pub(super) fn send_away(&mut self, close_requests: &[CloseRequest]) {
         if close_requests.is_empty() {
             return;
@@ -271,7 +264,6 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// Returns the frames for a refused connection.
 pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     websocket::put_text(&mut bytes, message);
@@ -279,7 +271,6 @@ pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Passes one message to the core.
 fn handle_message<B: Router>(
     router: &mut B,
     conns: &mut Connections,

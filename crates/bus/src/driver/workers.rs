@@ -178,7 +178,6 @@ impl<B: Router> Driver<B> {
         self.resume_accepting(now);
     }
 
-    /// Reads once from a worker and passes its lines to the core.
     pub(super) fn read_worker(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.conns.worker(slot) else { return };
         conn.intake.listed = false;

@@ -13,7 +13,6 @@ use crate::driver::stream::Stream;
 
 const COPY_BYTES: usize = 64 << 10;
 
-/// The two descriptors of a client on stdio.
 #[derive(Debug)]
 pub(crate) struct StdioStreams {
     pub(crate) input: Stream,

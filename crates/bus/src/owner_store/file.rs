@@ -18,13 +18,10 @@ const FILE_HEADER: &str = r#"{"narrows":"owners","version":1}"#;
 /// The reason why the file of owners cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnersError {
-    /// Another bus uses the file.
     #[error("{0:?} is in use by another bus of this user")]
     InUse(PathBuf),
-    /// The file has another format.
     #[error("{0:?} is not a session owners file of a known version")]
     Unknown(PathBuf),
-    /// A system call failed.
     #[error("cannot open {path:?}: {source}")]
     Io { path: PathBuf, source: io::Error },
 }
@@ -64,7 +61,6 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Opens or creates the file, for this user only, and reads it.
     pub(super) fn open(path: &Path) -> Result<(Self, HashMap<OwnedName, Owned>), OwnersError> {
         let failed = |source| OwnersError::Io { path: path.to_owned(), source };
         if let Some(parent) = path.parent() {
@@ -102,7 +98,6 @@ impl File {
         Ok((this, known))
     }
 
-    /// Returns the number of lines about sessions.
     pub(super) fn lines(&self) -> usize {
         self.lines
     }
@@ -124,7 +119,6 @@ impl File {
         Ok(())
     }
 
-    /// Replaces the file by one with the known owners only.
     pub(super) fn rewrite(&mut self, known: &HashMap<OwnedName, Owned>) -> io::Result<()> {
         let mut text = format!("{FILE_HEADER}\n").into_bytes();
         for (session, owned) in known {
@@ -142,7 +136,6 @@ impl File {
     }
 }
 
-/// Writes a copy of the file and renames it into place.
 fn replace(path: &Path, new: &Path, text: &[u8]) -> io::Result<fs::File> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
     file.write_all(text)?;

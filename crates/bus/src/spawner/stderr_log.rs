@@ -41,7 +41,6 @@ impl StderrLog {
         }
     }
 
-    /// Logs the lines that were not logged yet, within the limit.
     pub(super) fn log_lines(&mut self) {
         let (lines, next) = self.stderr.lines_after(self.told);
         self.told = next;

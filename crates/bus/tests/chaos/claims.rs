@@ -20,7 +20,6 @@ pub(crate) enum Claim {
     Unknown,
 }
 
-/// The log entries of workers about one request.
 #[derive(Debug, Default)]
 struct Noted {
     begun: u32,

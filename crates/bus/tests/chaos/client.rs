@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use super::claims::Claim;
 use super::conn::{Conn, Progress, RequestType};
 
-/// More bytes than a line may have.
 const OVERSIZE_BYTES: usize = 100 << 10;
 /// Number and size of updates for a slow reader: more than a socket and a queue hold.
 const FLOOD: (u64, u64) = (60, 40 << 10);
@@ -145,7 +144,6 @@ impl Client<'_> {
         }
     }
 
-    /// Disconnects in a random way.
     fn end(&mut self, conn: &mut Conn) -> Result<(), String> {
         match self.random.u32(0..8) {
             // Waits until everything is answered.

@@ -59,7 +59,6 @@ impl PendingRequest {
     }
 }
 
-/// The state of the connection after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Line,
@@ -79,18 +78,15 @@ pub(crate) struct Conn {
     /// `true` if the client got the reason why it is closed.
     dismissed: bool,
     output: Vec<u8>,
-    /// Sessions without a running turn.
     pub(crate) idle: Vec<String>,
     /// Sessions that were lost but can be loaded.
     pub(crate) lost: Vec<String>,
     loads: u32,
-    /// `true` if the client may be disconnected as a slow reader.
     pub(crate) slow: bool,
     /// `true` if the client has ended its input, so that its turns are cancelled.
     shut: bool,
     pub(crate) initialized: bool,
     pub(crate) claims: Vec<(String, Claim)>,
-    /// Number of responses by error code.
     pub(crate) tally: HashMap<i64, u64>,
     pub(crate) updates: u64,
 }
@@ -133,7 +129,6 @@ impl Conn {
         })
     }
 
-    /// Returns a unique tag.
     pub(crate) fn tag(&self) -> String {
         format!("{}.r{}", self.name, self.next)
     }
@@ -205,7 +200,6 @@ impl Conn {
         );
     }
 
-    /// Sends a line that is too long.
     pub(crate) fn giant(&mut self, length: usize) {
         let params = json!({"tag": self.tag(), "filling": "x".repeat(length)});
         self.request(RequestType::Giant, "_chaos/echo", &params);
@@ -220,7 +214,6 @@ impl Conn {
         self.put(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).as_bytes());
     }
 
-    /// Returns the id of the last request.
     pub(crate) fn last(&self) -> u64 {
         self.next - 1
     }
@@ -267,7 +260,6 @@ impl Conn {
         !self.pending.is_empty() || self.nulls > 0
     }
 
-    /// Reads until everything is answered.
     pub(crate) fn settle(&mut self) -> Result<Progress, String> {
         while self.has_pending() {
             if self.read_line()? == Progress::End {
@@ -277,7 +269,6 @@ impl Conn {
         Ok(Progress::Line)
     }
 
-    /// Handles one line of any kind.
     pub(crate) fn read_line(&mut self) -> Result<Progress, String> {
         let mut line = Vec::new();
         let read = self.socket.read_until(b'\n', &mut line);
@@ -496,7 +487,6 @@ impl Conn {
     }
 }
 
-/// Returns `true` if the peer has closed.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected)
 }

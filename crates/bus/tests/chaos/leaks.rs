@@ -43,7 +43,6 @@ impl Holdings {
     }
 }
 
-/// Repeats a check until it succeeds.
 pub(crate) fn eventually(look: impl Fn() -> Result<(), String>) -> Result<(), String> {
     let since = Instant::now();
     loop {
@@ -55,7 +54,6 @@ pub(crate) fn eventually(look: impl Fn() -> Result<(), String>) -> Result<(), St
     }
 }
 
-/// Returns a variable in the environment of a process.
 pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let prefix = format!("{name}=");

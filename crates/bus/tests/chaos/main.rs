@@ -27,7 +27,6 @@ use rig::Rig;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// Number of concurrent clients.
 const CLIENTS: usize = 20;
 /// Maximum memory in KiB that this process may gain, including its clients.
 const MAX_MEMORY_KIB: u64 = 96 << 10;

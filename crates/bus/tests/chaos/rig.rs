@@ -29,7 +29,6 @@ pub(crate) struct Rig {
 pub(crate) struct KillCounts {
     pub(crate) kills: u64,
     pub(crate) stops: u64,
-    /// Number of kills of workers with pending requests.
     pub(crate) busy: u64,
 }
 
@@ -136,7 +135,6 @@ impl Rig {
             && pidfd_send_signal(process, signal).is_ok()
     }
 
-    /// Ends the bus and checks for leaks.
     pub(crate) fn finish(self) -> Result<TempDir, String> {
         self.bus.drain();
         let ended = self

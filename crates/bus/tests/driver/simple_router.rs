@@ -13,9 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Lines are returned to their clients.
     Mirror,
-    /// Each client has its own worker.
     Pairs,
 }
 
@@ -42,7 +40,6 @@ pub(crate) struct SimpleRouter {
     /// `true` if the client in this slot is connected, and if its worker is up.
     slots: Vec<(bool, bool)>,
     draining: bool,
-    /// The next event at which the router panics.
     panic_at: Option<String>,
     /// The worker that the router stops at one check of the driver and continues at the next.
     paused: Cell<(Option<Pid>, bool)>,

@@ -258,7 +258,6 @@ fn clients_that_disconnect_leave_no_descriptors() {
     rig.finish();
 }
 
-/// Returns `true` if this machine can enforce the limit.
 fn can(limit: Controller) -> bool {
     let (_, can) =
         narrows_bus::worker_limits().into_iter().find(|(controller, _)| *controller == limit).unwrap();

@@ -55,7 +55,6 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap() })
 }
 
-/// Waits until the status matches.
 fn status(bus: &Bus, wanted: impl Fn(&Status) -> bool) -> Status {
     wait(async {
         loop {

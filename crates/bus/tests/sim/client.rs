@@ -6,7 +6,6 @@ use crate::oracle::{ClientMessage, ConnIndex, TOO_LONG, Tag, entries, stripped};
 use crate::random::Random;
 use crate::scenario::PoolTraits;
 
-/// A pending request of the client.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) id: Vec<u8>,
@@ -26,7 +25,6 @@ pub(crate) struct SimClient {
     pub(crate) sessions: Vec<String>,
     /// Ids of pending requests of workers.
     pub(crate) questions: Vec<Vec<u8>>,
-    /// `true` if the client reads nothing.
     pub(crate) asleep: bool,
     /// `true` if the client names a pool, because its listener has another default pool.
     pub(crate) chooses: bool,
@@ -150,7 +148,6 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// Returns the beginning of a request that is too long.
     pub(crate) fn long_request(&mut self, tag: Tag, random: &mut Random) -> Line {
         let mut line = self.request(tag, "_x/custom", None, 0, random);
         line.text.truncate(30 + random.below(40));
@@ -192,7 +189,6 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// Returns a response to the worker's request with this id.
     pub(crate) fn answer(tag: Tag, id: &[u8], random: &mut Random) -> Line {
         let shown = String::from_utf8_lossy(id);
         let body = match random.below(3) {

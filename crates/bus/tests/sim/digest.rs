@@ -13,19 +13,16 @@ use narrows_bus::core::{Action, Note, OwnedName, Reason};
 pub(crate) struct Digest(u64);
 
 impl Digest {
-    /// Adds a line that the core sends to a client.
     pub(crate) fn client_line(&mut self, client: u32, parts: &[&[u8]]) {
         self.number(1, client);
         self.bytes(&parts.concat());
     }
 
-    /// Adds a line that the core sends to a worker.
     pub(crate) fn worker_line(&mut self, worker: u32, parts: &[&[u8]]) {
         self.number(2, worker);
         self.bytes(&parts.concat());
     }
 
-    /// Adds an action with all its members.
     pub(crate) fn action(&mut self, action: &Action) {
         match action {
             Action::Spawn { worker, pool } => {

@@ -7,7 +7,6 @@ use crate::digest::Digest;
 use crate::oracle::{ConnIndex, Oracle, WorkerIndex};
 use crate::worker::SimWorker;
 
-/// The driver's side of a client.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) client: SimClient,
@@ -22,7 +21,6 @@ pub(crate) struct Port {
     pub(crate) stalled: u32,
 }
 
-/// The driver's side of a worker.
 #[derive(Debug)]
 pub(crate) struct Proc {
     pub(crate) worker: SimWorker,
@@ -47,7 +45,6 @@ pub(crate) struct Proc {
 pub(crate) struct Net {
     pub(crate) ports: Vec<Option<Port>>,
     pub(crate) procs: Vec<Option<Proc>>,
-    /// Workers whose process is to be started.
     pub(crate) spawns: Vec<(WorkerId, PoolId)>,
     /// Workers to stop before their process is started. `true`: to kill.
     pub(crate) stops: Vec<(WorkerId, bool)>,

@@ -19,7 +19,6 @@ pub(crate) type ConnIndex = usize;
 pub(crate) type WorkerIndex = usize;
 /// The number of a session, independent of its names.
 pub(crate) type Truth = usize;
-/// The unique number in a message.
 pub(crate) type Tag = usize;
 
 /// Requests that the bus may send to several workers, and repeatedly.
@@ -59,31 +58,48 @@ pub(crate) enum ClientMessage {
 #[derive(Debug)]
 pub(crate) enum WorkerMessage {
     /// A response. `opens`: the session that is now in this worker, and its name in the worker.
-    Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
+    Answer {
+        id: Vec<u8>,
+        opens: Option<(Truth, String)>,
+        closes: Option<String>,
+        text: Vec<u8>,
+    },
     /// A session is refused for lack of room. The request may be repeated in this or another worker.
-    Full { id: Vec<u8>, text: Vec<u8> },
+    Full {
+        id: Vec<u8>,
+        text: Vec<u8>,
+    },
     /// An invalid response with a pending id, and the code that the client gets.
-    Malformed { id: Vec<u8>, code: i64 },
+    Malformed {
+        id: Vec<u8>,
+        code: i64,
+    },
     /// A request. `scope`: the request of a client that it belongs to.
-    Request { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
+    Request {
+        tag: Tag,
+        id: Vec<u8>,
+        truth: Option<Truth>,
+        scope: Option<Vec<u8>>,
+        text: Vec<u8>,
+    },
     /// A notification. `about`: the request that it cancels.
-    Notify { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
+    Notify {
+        tag: Tag,
+        truth: Option<Truth>,
+        about: Option<Vec<u8>>,
+        text: Vec<u8>,
+    },
     /// An invalid message, or a response to no request.
     Noise,
-    /// A message that is too long.
     TooLong,
 }
 
-/// The properties of a worker's pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// `true` if each connection has its own worker.
     pub(crate) per_connection: bool,
-    /// `true` if each session has its own worker.
     pub(crate) per_session: bool,
     /// `true` if sessions in workers have the names that clients use.
     pub(crate) plain: bool,
-    /// `true` if identities may share a worker.
     pub(crate) mixed: bool,
 }
 
@@ -104,7 +120,6 @@ struct Asked {
     /// `true` if the bus gave the worker up. Its response may or may not be forwarded.
     late: bool,
     malformed: Option<i64>,
-    /// The worker's refusal for lack of room.
     full: Option<Vec<u8>>,
     answered: bool,
 }
@@ -154,7 +169,6 @@ struct ConnState {
     silent: bool,
     identity: u32,
     flight: HashMap<Vec<u8>, Tag>,
-    /// Requests whose id was in use.
     doubled: Vec<(Vec<u8>, Tag)>,
     /// Number of errors without an id that are due.
     nameless: usize,
@@ -177,7 +191,6 @@ struct WorkerRecord {
     sessions: HashMap<String, Truth>,
     /// Requests to the worker, by the id with which it got them.
     asked: HashMap<Vec<u8>, Tag>,
-    /// The worker's own requests, by its id.
     asking: HashMap<Vec<u8>, Tag>,
     users: Vec<ConnIndex>,
     identity: Option<u32>,
@@ -251,7 +264,6 @@ impl Oracle {
         self.truths.get_mut(truth).and_then(Option::as_mut)
     }
 
-    /// Creates an oracle.
     pub(crate) fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
@@ -271,7 +283,6 @@ impl Oracle {
         self.conns.len() - 1
     }
 
-    /// Records that a client has ended its input.
     pub(crate) fn conn_silent(&mut self, conn: ConnIndex) {
         self.conns[conn].silent = true;
     }
@@ -307,7 +318,6 @@ impl Oracle {
         }
     }
 
-    /// Records that a worker is started.
     pub(crate) fn worker_started(&mut self, kind: Kind) -> WorkerIndex {
         self.workers.push(WorkerRecord {
             kind,

@@ -1,6 +1,5 @@
 //! Reproducible random numbers.
 
-/// A xorshift generator.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
@@ -20,17 +19,14 @@ impl Random {
         self.0
     }
 
-    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end.max(1)
     }
 
-    /// Returns `true` once in `times` calls on average.
     pub(crate) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// Returns a random item.
     pub(crate) fn pick<T: Copy>(&mut self, these: &[T]) -> T {
         these[self.below(these.len())]
     }

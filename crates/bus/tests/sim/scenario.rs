@@ -14,14 +14,11 @@ pub(crate) struct PoolTraits {
     pub(crate) load: bool,
     pub(crate) resume: bool,
     pub(crate) mixed: bool,
-    /// `true` if they accept only a few sessions at once.
     pub(crate) narrow: bool,
-    /// `true` if they announce child sessions.
     pub(crate) announces: bool,
 }
 
 impl PoolTraits {
-    /// Returns the protocol version that its clients request.
     pub(crate) fn version(self) -> u32 {
         if self.protocol == Protocol::V2 { 2 } else { 1 }
     }
@@ -53,7 +50,6 @@ pub(crate) struct Scenario {
     pub(crate) faults: usize,
 }
 
-/// The kinds of pools that a run may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     pub(crate) shares: &'static [Share],

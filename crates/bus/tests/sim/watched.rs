@@ -17,7 +17,6 @@ use model::{Ask, Session};
 /// Number of occurrences of each move, over all runs.
 pub(crate) type MoveCounts = BTreeMap<&'static str, usize>;
 
-/// The output of the core.
 #[derive(Default)]
 struct Net {
     to_clients: Vec<(u32, Vec<u8>)>,
@@ -88,7 +87,6 @@ fn config(limit: usize) -> Config {
 }
 
 impl<'a> Watched<'a> {
-    /// Returns a bus with one ready worker.
     pub(crate) fn new(seed: u64, counts: &'a mut MoveCounts) -> Self {
         let mut random = Random::new(seed);
         let (limit, tells) = (random.pick(&[400, 1 << 20]), random.one_in(2));
@@ -146,7 +144,6 @@ impl<'a> Watched<'a> {
         client
     }
 
-    /// Sends a request of a client.
     fn request(&mut self, client: u32, method: &str, params: &Value) -> Value {
         let client_state = self.clients.get_mut(&client).expect("it is there");
         client_state.next += 1;
@@ -169,7 +166,6 @@ impl<'a> Watched<'a> {
         self.worker_says(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    /// Returns all lines sent to clients.
     fn client_lines(&mut self) -> Vec<(u32, Value)> {
         let lines = std::mem::take(&mut self.net.to_clients);
         lines
@@ -178,7 +174,6 @@ impl<'a> Watched<'a> {
             .collect()
     }
 
-    /// Returns the lines sent to the worker.
     fn worker_lines(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.net.to_worker)
     }

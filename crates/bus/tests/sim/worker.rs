@@ -12,7 +12,6 @@ use crate::scenario::PoolTraits;
 /// Maximum number of sessions of a worker that accepts only a few.
 const MAX_SESSIONS: usize = 4;
 
-/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: Vec<u8>,
@@ -30,7 +29,6 @@ pub(crate) struct Task {
 /// The sessions that all workers of a pool have on disk, and global counters.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    /// Sessions by pool and name.
     pub(crate) sessions: BTreeMap<(usize, String), Truth>,
     pub(crate) truths: usize,
     pub(crate) tags: usize,
@@ -56,13 +54,10 @@ pub(crate) struct SimWorker {
     servers: BTreeMap<String, String>,
     /// Lines that are on their way to the bus, with their meaning.
     pub(crate) out: VecDeque<(Vec<u8>, Vec<WorkerMessage>)>,
-    /// Ids of its own pending requests.
     pub(crate) asking: Vec<Vec<u8>>,
     /// Ids that it has answered. It may answer them a second time.
     pub(crate) answered: Vec<Vec<u8>>,
-    /// `true` if it never answers `initialize`.
     pub(crate) never_initializes: bool,
-    /// `true` if it ignores cancellations.
     pub(crate) ignores_cancel: bool,
     counter: usize,
 }
@@ -212,7 +207,6 @@ impl SimWorker {
         self.send(text, |text| WorkerMessage::Request { tag, id, truth: None, scope: Some(scope), text });
     }
 
-    /// Sends a message to an MCP server.
     fn call(&mut self, server: &str, store: &mut Store) {
         let (tag, id) = (store.tag(), self.own_id());
         let text = format!(
@@ -404,7 +398,6 @@ impl SimWorker {
         )
     }
 
-    /// Returns `true` if it accepts no more sessions.
     fn is_full(&self) -> bool {
         self.traits.narrow && self.traits.share == Share::All && self.sessions.len() >= MAX_SESSIONS
     }

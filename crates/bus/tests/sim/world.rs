@@ -116,7 +116,6 @@ impl World {
         }
     }
 
-    /// Performs the actions of the core after a call.
     fn after(&mut self) {
         for (worker, pool) in std::mem::take(&mut self.net.spawns) {
             let name = self.core.pool(pool).name.clone();
@@ -238,7 +237,6 @@ impl World {
         self.after();
     }
 
-    /// Lets a client read up to `most` queued lines.
     fn client_reads(&mut self, slot: usize, most: usize) {
         let limit = self.net.limit;
         let Some(port) = self.net.port(slot) else { return };
@@ -260,7 +258,6 @@ impl World {
         }
     }
 
-    /// Lets the bus read a line of a worker.
     fn worker_says(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         let worker_index = proc.worker.worker_index;
@@ -349,7 +346,6 @@ impl World {
         self.after();
     }
 
-    /// Reports a stuck worker.
     fn worker_sticks(&mut self, slot: usize, why: Stuck) {
         let Some(proc) = self.net.proc(slot) else { return };
         let worker_index = proc.worker.worker_index;
@@ -361,7 +357,6 @@ impl World {
         self.after();
     }
 
-    /// Ends a client's input.
     fn client_ends(&mut self, slot: usize) {
         let Some(port) = self.net.port(slot) else { return };
         port.ended = true;

@@ -9,7 +9,6 @@ use super::set;
 
 const SERVER_KEYS: &[&str] = &["name", "command", "url", "env"];
 
-/// Hints for unknown keys that are often used.
 const KEY_HINTS: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("type", "a server with `url` is of type http, one with `command` of type stdio"),
@@ -41,7 +40,6 @@ pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     commands
 }
 
-/// Adds findings for settings that conflict or have no effect.
 fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
     let access = table.get("mcp");
     if pool.manifest.is_some() {

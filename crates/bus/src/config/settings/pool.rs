@@ -30,7 +30,6 @@ const POOL_KEYS: &[&str] = &[
     "client_meta",
 ];
 
-/// Hints for unknown keys that are often used.
 const KEY_HINTS: &[(&str, &str)] = &[
     ("args", "write the arguments in `command`, after the program"),
     ("id", "did you mean `name`?"),
@@ -38,7 +37,6 @@ const KEY_HINTS: &[(&str, &str)] = &[
     ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
 ];
 
-/// The client capabilities of ACP version 1, and those of `fs`.
 const CLIENT_CAPABILITIES: &[&str] =
     &["fs", "terminal", "session", "subagents", "plan", "auth", "elicitation", "nes", "positionEncodings"];
 const FS_CAPABILITIES: &[&str] = &["readTextFile", "writeTextFile"];
@@ -106,7 +104,6 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool
     Some((PositionedPool { pool, at: at_name }, positions))
 }
 
-/// Applies `manifest` and `identities` to the pool.
 fn read_manifest(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     let file = |item: Item<'_>| {
         let path = item.path(paths)?;
@@ -142,7 +139,6 @@ fn check_gate_settings(table: Table<'_>, pool: &Pool) {
     }
 }
 
-/// A pool, and the byte offset of its name.
 pub(super) struct PositionedPool {
     pool: Pool,
     at: usize,
@@ -177,7 +173,6 @@ fn warn_without_effect(table: Table<'_>, pool: &Pool) {
     }
 }
 
-/// Warns about unknown names in `client_capabilities`.
 fn warn_unknown_capabilities(table: Table<'_>) {
     // A value of another type has its own finding, or is passed on to the agent unchanged.
     fn subtable<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
@@ -238,7 +233,6 @@ pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
     Some(variables)
 }
 
-/// Checks the name of a variable, or a prefix followed by `*`.
 fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     match name {

@@ -14,10 +14,8 @@ const HTTP_ONLY_KEYS: &[&str] = &["tokens", "origins", "hosts", "tls"];
 const NO_HOST_NAME_WARNING: &str = "cannot be reached from other machines, which get 403: list the names and addresses that \
                         clients use, such as hosts = [\"bus.example\"]";
 
-/// Warning for a listener without authentication.
 const ALL_USERS_WARNING: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
 
-/// Reads `auth` of a listener that does not use HTTP.
 pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> Auth {
     for item in HTTP_ONLY_KEYS.iter().filter_map(|key| table.get(key)) {
         item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
@@ -81,7 +79,6 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<
     files
 }
 
-/// Reads a list of texts, each checked by `reading`.
 fn texts(
     table: Table<'_>,
     key: &str,

@@ -246,7 +246,6 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     assert!(seen.contains(REFUSED) && !seen.contains("\"command\""), "{seen}");
 }
 
-/// Returns a bus with two shared pools, `one` and `two`, and these listeners.
 fn two_pools(listen: Vec<Listen>) -> TestBus {
     let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
     let config = Config { listen, ..config(vec![named("one"), named("two")]) };
@@ -435,7 +434,6 @@ fn ambiguous_servers_of_a_client_are_refused() {
     assert!(seen.contains(r#""serverId":"srv~2""#), "{seen}");
 }
 
-/// Clients of version 1 write the same id under both keys.
 #[test]
 fn a_server_of_a_client_may_have_the_same_id_under_both_keys() {
     for share in [Share::Connection, Share::Session, Share::All] {

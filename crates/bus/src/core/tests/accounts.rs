@@ -136,7 +136,6 @@ fn long_names_of_sessions_are_bounded_for_each_identity() {
     bus.check_account("token:two");
 }
 
-/// Returns the bytes held for requests that clients have not answered.
 fn questions(bus: &TestBus) -> usize {
     let asked = bus.core.clients.iter().flat_map(|(_, state)| state.asked.values());
     asked.map(|asked| 256 + 2 * asked.id.len()).sum()

@@ -255,7 +255,6 @@ fn one_identity_may_have_half_of_the_known_capacity_of_a_worker() {
     assert!(bus.seen().starts_with("w0 < "));
 }
 
-/// Returns a pool of four running workers for authenticated clients.
 fn four(share: Share) -> TestBus {
     let mut bus = TestBus::new(&config(vec![Pool { instances: 4, max_instances: 4, ..pool(share) }]));
     for worker in 0..4 {

@@ -3,7 +3,6 @@
 use super::super::Stuck;
 use super::*;
 
-/// Returns a configuration with two shared pools, `p` and `q`, with one worker each.
 fn two_pools() -> Config {
     let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
     config(vec![named("p"), named("q")])

@@ -235,7 +235,6 @@ fn extension_methods_of_other_workers_may_be_long() {
     }
 }
 
-/// Returns clients with many requests that the worker does not answer.
 fn unanswered(bus: &mut TestBus) -> Vec<u32> {
     let clients: Vec<u32> = (0..20).map(|_| bus.open_as("token:one")).collect();
     for client in &clients {

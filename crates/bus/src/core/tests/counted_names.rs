@@ -13,7 +13,6 @@ use super::*;
 
 const IDENTITIES: [&str; 2] = ["token:a", "token:b"];
 
-/// Reproducible random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -29,7 +28,6 @@ impl Random {
 /// The state of an agent. It never forgets the owner of a name.
 #[derive(Default)]
 struct Agent {
-    /// The owner of each session and child, by name.
     owners: BTreeMap<String, usize>,
     /// The owner of each MCP server, by the id in the request that opened a session with it.
     servers: BTreeMap<String, usize>,
@@ -53,7 +51,6 @@ struct Run {
     settings: Config,
     random: Random,
     protocol: Protocol,
-    /// The agents by worker slot.
     agents: BTreeMap<u32, Agent>,
     clients: BTreeMap<u32, Client>,
     reloads: usize,

@@ -9,7 +9,6 @@ fn bus(share: Share) -> TestBus {
     scene_of(config(vec![pool(share)]))
 }
 
-/// Returns a bus with observable sessions.
 fn watched(share: Share) -> TestBus {
     let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
     scene_of(Config { listen, ..config(vec![pool(share)]) })
@@ -34,7 +33,6 @@ fn open_narrowed(bus: &mut TestBus, identity: &str, scopes: Option<&[String]>) -
     bus.core.client_open(bus.now, from, &mut bus.output).unwrap().0
 }
 
-/// Returns the lines sent to a worker.
 fn sent_to(seen: &str, worker: u32) -> Vec<String> {
     let start = format!("w{worker} < ");
     seen.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect()

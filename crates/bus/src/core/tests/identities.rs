@@ -18,7 +18,6 @@ const METHODS: [&str; 9] = [
     "session/cancel",
 ];
 
-/// Returns a configuration with authentication.
 pub(super) fn authenticating(pools: Vec<Pool>) -> Config {
     let mut listen = Listen::parse("http://127.0.0.1:1/acp").unwrap();
     if let ListenAddr::Web(web) = &mut listen.at {

@@ -51,7 +51,6 @@ fn the_first_pool_of_the_file_serves_clients_that_name_none() {
     check(&["a", "b", "a"]);
 }
 
-/// Returns a client of a pool `p` with a session `a` in worker 0.
 fn with_session(share: Share) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![named("p", "x", share)]));
     bus.up(0);

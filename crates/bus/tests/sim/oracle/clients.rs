@@ -10,7 +10,6 @@ use super::{
 };
 
 impl Oracle {
-    /// Records a line of a client.
     pub(crate) fn client_said(&mut self, conn: ConnIndex, said: Vec<ClientMessage>, is_array: bool) {
         let array = is_array.then(|| {
             let owed = said
@@ -69,7 +68,6 @@ impl Oracle {
         }
     }
 
-    /// Checks a line to a client.
     pub(crate) fn client_hears(&mut self, conn: ConnIndex, line: &[u8]) {
         if !self.conns[conn].open {
             return;

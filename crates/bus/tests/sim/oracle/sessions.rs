@@ -128,7 +128,6 @@ impl Oracle {
         }
     }
 
-    /// Records the name of a session in a response.
     pub(super) fn session_named(
         &mut self,
         conn: ConnIndex,
@@ -168,7 +167,6 @@ impl Oracle {
         }
     }
 
-    /// Checks a request or notification to a client.
     pub(super) fn message_heard(&mut self, conn: ConnIndex, view: View<'_>) {
         let Some(tag) = number_in(view.bytes()) else {
             return self.own_message(conn, view);
@@ -335,7 +333,6 @@ impl Oracle {
         }
     }
 
-    /// Checks a message that the bus made itself.
     fn own_message(&mut self, conn: ConnIndex, view: View<'_>) {
         let method = view.method().unwrap_or_default().into_owned();
         if !matches!(&*method, "session/update" | "$/cancel_request") {

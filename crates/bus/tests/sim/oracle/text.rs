@@ -2,7 +2,6 @@
 
 use narrows_wire::{Part, View};
 
-/// Returns the unique number in a message.
 pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
     let start = memchr::memchr(b'#', line)? + 1;
     let mut number = 0;
@@ -47,7 +46,6 @@ pub(super) fn is_same(said: &[u8], heard: &[u8]) -> bool {
     said == heard || rest().unwrap_or(false)
 }
 
-/// Returns the first string at `key`.
 pub(crate) fn text_of(line: &[u8], key: &str) -> Option<String> {
     let raw = value_of(line, key)?.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     Some(String::from_utf8_lossy(raw).into_owned())

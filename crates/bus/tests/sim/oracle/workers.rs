@@ -10,7 +10,6 @@ use super::{
 };
 
 impl Oracle {
-    /// Records a line of a worker.
     pub(crate) fn worker_said(&mut self, worker: WorkerIndex, said: Vec<WorkerMessage>, is_array: bool) {
         let array = is_array.then(|| {
             self.arrays
@@ -161,7 +160,6 @@ impl Oracle {
         }
     }
 
-    /// Records the session list of a worker.
     fn list_told(&mut self, worker: WorkerIndex, conn: ConnIndex, tag: Tag, text: &[u8]) {
         let identity = self.conns[conn].identity;
         for name in names_in(text) {
@@ -323,7 +321,6 @@ impl Oracle {
             .is_some_and(|asked| asked.handed.iter().any(|(at, _, given)| *at == worker && given == id))
     }
 
-    /// Checks the response to a worker's request.
     fn answer_returned(&mut self, worker: WorkerIndex, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         if id == b"null" {
@@ -359,7 +356,6 @@ impl Oracle {
         array
     }
 
-    /// Records that a client uses a worker.
     fn used_by(&mut self, worker: WorkerIndex, conn: ConnIndex, is_there: bool) {
         let identity = self.conns[conn].identity;
         let open: Vec<bool> = self.workers[worker].users.iter().map(|user| self.conns[*user].open).collect();

@@ -21,12 +21,10 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Returns all clients that get updates.
     pub(super) fn all(&self) -> Vec<u32> {
         self.owner.into_iter().chain(self.observers.iter().copied()).collect()
     }
 
-    /// Keeps an update within the limit.
     pub(super) fn keep(&mut self, line: Value, length: usize, limit: usize) {
         self.ring.push_back((line, length));
         while self.ring.iter().map(|(_, length)| length).sum::<usize>() > limit {
@@ -35,7 +33,6 @@ impl Session {
         }
     }
 
-    /// Makes an observer the controller, and the controller an observer.
     pub(super) fn swap(&mut self, client: u32) {
         self.observers.retain(|observer| *observer != client);
         self.observers.extend(self.owner.replace(client));
@@ -57,7 +54,6 @@ impl Session {
     }
 }
 
-/// A pending request of the worker.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) session: String,

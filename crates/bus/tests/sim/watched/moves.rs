@@ -22,7 +22,6 @@ fn unmarked(mut message: Value) -> (Value, bool) {
 }
 
 impl Watched<'_> {
-    /// Makes a random move.
     pub(super) fn step(&mut self) {
         match self.random.below(20) {
             0 | 1 if self.clients.len() < 6 => {
@@ -185,7 +184,6 @@ impl Watched<'_> {
         self.count("detached");
     }
 
-    /// Checks that exactly these requests are withdrawn.
     #[track_caller]
     fn are_withdrawn(&mut self, heard: Vec<(u32, Value)>, mut due: Vec<(u32, Value)>) {
         for (client, message) in heard {
@@ -449,7 +447,6 @@ impl Watched<'_> {
         self.count("did something else");
     }
 
-    /// The controller closes the session for all clients.
     fn closes(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some() && session.turn.is_none())
         else {

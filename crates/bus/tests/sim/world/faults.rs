@@ -22,7 +22,6 @@ const BROKEN: [&[u8]; 10] = [
 ];
 
 impl World {
-    /// Makes a random fault.
     pub(super) fn fault(&mut self) {
         let happened = match self.random.below(34) {
             0..=3 => self.breaks_off(),
@@ -332,7 +331,6 @@ impl World {
         Some(())
     }
 
-    /// A worker sends several messages in one batch.
     fn array_of_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;

@@ -7,7 +7,6 @@ use crate::client::{Line, SimClient};
 use crate::net::Proc;
 
 impl World {
-    /// Makes a random move.
     pub(super) fn step(&mut self) {
         match self.random.below(24) {
             0 => {
@@ -60,7 +59,6 @@ impl World {
         (!slots.is_empty()).then(|| self.random.pick(&slots))
     }
 
-    /// Returns a worker with something to do.
     fn worker_with(&mut self, has: impl Fn(&Proc) -> bool) -> Option<usize> {
         let mut slots = self.worker_slots();
         slots.retain(|slot| self.net.procs[*slot].as_ref().is_some_and(&has));
