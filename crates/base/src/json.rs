@@ -1,6 +1,7 @@
 //! A bound on the values of a JSON text, judged before the text is parsed.
 //!
-//! Two bytes of text can become a hundred bytes of parsed values, so a bound on bytes alone does not bound memory.
+//! Two bytes of text can become a hundred bytes of parsed values, so a bound on bytes alone does not bound
+//! memory.
 
 /// Maximum number of values in a peer's JSON that is parsed into a tree of values.
 pub const MAX_PEER_VALUES: usize = 20_000;

@@ -43,8 +43,8 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{e0000}'..='\u{10ffff}')
 }
 
-/// Returns `text` as one line of at most `max_chars` characters, and `…` if it is cut. Line ends and tabs become a blank, unsafe
-/// characters are escaped.
+/// Returns `text` as one line of at most `max_chars` characters, and `…` if it is cut. Line ends and tabs
+/// become a blank, unsafe characters are escaped.
 #[must_use]
 pub fn one_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim(), max_chars, is_unsafe)
@@ -56,8 +56,8 @@ pub fn visible_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim_matches([' ', '\n', '\t']), max_chars, is_hidden)
 }
 
-/// Returns `text` as a message quotes it, in at most `max_chars` characters: hidden characters are escaped, line ends and tabs as
-/// `\n`, `\r` and `\t`, blanks at both ends stay.
+/// Returns `text` as a message quotes it, in at most `max_chars` characters: hidden characters are escaped,
+/// line ends and tabs as `\n`, `\r` and `\t`, blanks at both ends stay.
 #[must_use]
 pub fn quoted(text: &str, max_chars: usize) -> String {
     let mut line = BoundedLine::new(text.len(), max_chars);
@@ -80,7 +80,8 @@ pub fn multi_line(text: &str) -> Cow<'_, str> {
     lines_without(text, is_unsafe, "")
 }
 
-/// Returns `text` with its lines and tabs, as [`multi_line`] does, for an approval: hidden characters are escaped.
+/// Returns `text` with its lines and tabs, as [`multi_line`] does, for an approval: hidden characters are
+/// escaped.
 #[must_use]
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
     lines_without(text, is_hidden, "")

@@ -59,7 +59,8 @@ impl Admin {
         &self.addresses
     }
 
-    /// Serves requests until it is dropped. Must be polled inside a tokio runtime. `network` is called for each request.
+    /// Serves requests until it is dropped. Must be polled inside a tokio runtime. `network` is called for
+    /// each request.
     pub async fn serve(self, bus: Handle, facts: Facts, network: AskNetwork) {
         let state = Arc::new(handlers::AdminState { bus, facts, network, refused_users: Default::default() });
         // Dropping the set ends the tasks.

@@ -63,8 +63,8 @@ impl Config {
             .any(|listen| matches!(&listen.at, ListenAddr::Web(web) if web.auth.names_clients()))
     }
 
-    /// Returns `true` if some listeners admit only a user of this machine and others do not. Sessions then have different
-    /// owners, even if no client is identified.
+    /// Returns `true` if some listeners admit only a user of this machine and others do not. Sessions then
+    /// have different owners, even if no client is identified.
     #[must_use]
     pub fn separates_users(&self) -> bool {
         let is_user = |listen: &Listen| matches!(listen.at, ListenAddr::Stdio | ListenAddr::Unix(_));
@@ -80,7 +80,7 @@ pub struct Listen {
     pub pool: Option<String>,
     /// The pools that clients may use. `None`: only `pool`, or all pools if that is `None` too.
     pub pools: Option<Vec<String>>,
-    /// Who is admitted on TCP: [`Auth::User`] or [`Auth::None`]. For HTTP and WebSocket see [`Web::auth`].
+    /// The proof required on TCP: [`Auth::User`] or [`Auth::None`]. For HTTP and WebSocket see [`Web::auth`].
     pub auth: Auth,
 }
 

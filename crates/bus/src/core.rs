@@ -211,7 +211,8 @@ impl Core {
         }
     }
 
-    /// Refuses an incomplete message of a client because too much incomplete input is buffered. `head` is its beginning.
+    /// Refuses an incomplete message of a client because too much incomplete input is buffered. `head` is its
+    /// beginning.
     pub fn refuse_unfinished<O: CoreOutput>(
         &mut self,
         now: Time,

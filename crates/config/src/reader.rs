@@ -41,8 +41,8 @@ impl<'a> Item<'a> {
         None
     }
 
-    /// Records that the value is not what was expected. The value itself may be a secret, and is quoted only if the
-    /// file has none.
+    /// Records that the value is not what was expected. The value itself may be a secret, and is quoted only
+    /// if the file has none.
     pub fn expected<T>(self, wanted: &str, hint: Option<&str>) -> Option<T> {
         let found = match &self.node.kind {
             _ if !self.findings.shows_values => String::new(),
@@ -171,7 +171,8 @@ impl<'a> Item<'a> {
             .or_else(|| self.expected(&format!("from {} to {}", format_size(least), format_size(most)), None))
     }
 
-    /// Returns a program and its arguments: a list of texts, or one text that is split as a shell splits words.
+    /// Returns a program and its arguments: a list of texts, or one text that is split as a shell splits
+    /// words.
     #[must_use]
     pub fn command(self) -> Option<Vec<String>> {
         let words: Vec<String> = match &self.node.kind {
@@ -255,7 +256,8 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Returns the value of `key`, if there is one. A key in its old spelling, with `-` for `_`, is found too.
+    /// Returns the value of `key`, if there is one. A key in its old spelling, with `-` for `_`, is found
+    /// too.
     #[must_use]
     pub fn get(self, key: &str) -> Option<Item<'a>> {
         let exact = self.entries.iter().find(|entry| entry.key == key);

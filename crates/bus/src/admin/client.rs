@@ -115,7 +115,7 @@ mod tests {
                 if let Some(answer) = answer {
                     stream.write_all(answer.as_bytes()).unwrap();
                 }
-                // Only a peer with an empty answer closes first.
+                // A peer with an empty answer is the only one that closes first.
                 if answer != Some("") {
                     while stream.read(&mut asked).is_ok_and(|read| read > 0) {}
                 }

@@ -63,8 +63,8 @@ async fn only_this_machine(request: Request, next: Next) -> Response {
     }
 }
 
-/// Accepts a request that has no Origin and exactly one Host header, which names this machine. A host in the request line must
-/// name this machine too: it takes precedence over the header (RFC 9112, section 3.2.2).
+/// Accepts a request that has no Origin and exactly one Host header, which names this machine. A host in the
+/// request line must name this machine too: it takes precedence over the header (RFC 9112, section 3.2.2).
 fn check_host(request: &Request) -> Result<(), (StatusCode, &'static str)> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {

@@ -44,7 +44,8 @@ pub(super) struct AdminListener {
 }
 
 impl AdminListener {
-    /// Binds the listener. A TCP port accepts only the user `only`, or every user if `None`. Also returns the bound address.
+    /// Binds the listener. A TCP port accepts only the user `only`, or every user if `None`. Also returns the
+    /// bound address.
     pub(super) fn open(address: &ListenAddr, only: Option<u32>) -> Result<(Self, ListenAddr), ListenError> {
         let (entry, address) = listen::open(address, IDLE_TIMEOUT)?;
         match entry {
@@ -126,8 +127,8 @@ impl GuardedListener {
     }
 }
 
-/// Answers a request with 403. Closing a socket with unread input resets it and loses the answer, so the request is read first
-/// and the peer's close is awaited.
+/// Answers a request with 403. Closing a socket with unread input resets it and loses the answer, so the
+/// request is read first and the peer's close is awaited.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let answer = async {
         let mut request = Vec::new();
@@ -201,7 +202,8 @@ impl Stream {
     }
 }
 
-/// A connection that ends when it is idle, when its request is incomplete for too long, or when its slot is needed.
+/// A connection that ends when it is idle, when its request is incomplete for too long, or when its slot is
+/// needed.
 struct AdminConnection {
     stream: Stream,
     idle: Pin<Box<Sleep>>,

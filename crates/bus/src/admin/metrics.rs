@@ -1,7 +1,7 @@
 //! Metrics of a bus in the text format of Prometheus.
 //!
-//! The set of series is fixed except for the names of pools, listeners and identities. Those come from the configuration, token
-//! files and certificates, so no peer can add a series.
+//! The set of series is fixed except for the names of pools, listeners and identities. Those come from the
+//! configuration, token files and certificates, so no peer can add a series.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

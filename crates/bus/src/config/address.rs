@@ -1,4 +1,5 @@
-//! Addresses of listeners, as people write them: `tcp://127.0.0.1:9000`, `unix:/path`, `stdio:` or `http://127.0.0.1:8787/acp`.
+//! Addresses of listeners, as people write them: `tcp://127.0.0.1:9000`, `unix:/path`, `stdio:` or
+//! `http://127.0.0.1:8787/acp`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -43,8 +44,8 @@ impl Listen {
 }
 
 impl ListenAddr {
-    /// Returns `true` if one process cannot listen on both: a port has one listener, whatever its protocol. Port 0 stands for
-    /// a different port each time.
+    /// Returns `true` if one process cannot listen on both: a port has one listener, whatever its protocol.
+    /// Port 0 stands for a different port each time.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self.port(), other.port()) {

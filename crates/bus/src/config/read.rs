@@ -46,7 +46,8 @@ pub fn read(text: &str, path: &Path, home: Option<&Path>) -> Result<(Config, Vec
     config.map(|config| (config, warnings)).ok_or(errors)
 }
 
-/// Reads the file as [`read`] does and returns all findings. With `machine`, it is also checked against this machine.
+/// Reads the file as [`read`] does and returns all findings. With `machine`, it is also checked against this
+/// machine.
 pub fn inspect(text: &str, path: &Path, home: Option<&Path>, machine: Option<Machine<'_>>) -> Inspected {
     let file = path.display().to_string();
     let findings = Findings::new(&file, text);

@@ -11,8 +11,8 @@ use super::{Config, Limits, Listen, ListenAddr, McpAccess, McpServer, McpTarget,
 
 const HIDDEN_VALUE: &str = "(hidden)";
 
-/// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable is a comment, so
-/// that its placeholder is not read as a value.
+/// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable
+/// is a comment, so that its placeholder is not read as a value.
 #[must_use]
 pub fn toml(config: &Config) -> String {
     // Serializing these types cannot fail. The tests parse the result.

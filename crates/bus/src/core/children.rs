@@ -175,8 +175,8 @@ fn parse_update(params: &[u8]) -> Option<UpdateEvent> {
     }
 }
 
-/// Returns the first kind of an update and its closing quote, if the members are in the usual order. An update
-/// with two kinds is ambiguous, so the bus may ignore it.
+/// Returns the first kind of an update and its closing quote, if the members are in the usual order. An
+/// update with two kinds is ambiguous, so the bus may ignore it.
 #[inline]
 fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
     let session = message.part_range(Part::Session)?;

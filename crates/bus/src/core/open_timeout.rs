@@ -18,9 +18,9 @@ pub(super) const EARLY_REQUEST_TIMEOUT: Time = Time::from_secs(2);
 
 /// The client that has asked a worker for a session that is not known yet.
 pub(super) enum Opener {
-    /// Only this client.
+    /// This client, and no other.
     One(ClientKey),
-    /// Only clients that have disconnected.
+    /// Clients that have all disconnected.
     Gone,
     /// One of several clients, or none.
     Unknown,

@@ -27,7 +27,7 @@ pub(super) enum Claim {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum OwnerRetention {
-    /// Not at all: all clients have the same identity.
+    /// Owners are not kept: all clients have the same identity.
     #[default]
     Never,
     /// Until the bus ends. A session without a known owner is open to all clients.

@@ -180,7 +180,8 @@ fn surplus_shared(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) ->
     live.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Returns the surplus unclaimed workers of a pool whose workers serve one client each, those not ready first.
+/// Returns the surplus unclaimed workers of a pool whose workers serve one client each, those not ready
+/// first.
 fn surplus_unclaimed(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let (claimed, mut free): (Vec<_>, Vec<_>) = live.into_iter().partition(|(_, state)| state.claimed);
     let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.restores.len();

@@ -95,7 +95,7 @@ pub(super) struct Session {
     /// know the session's name.
     pub(super) named_in: Option<BatchKey>,
     pub(super) sharing: Option<Box<ObserverState>>,
-    /// Its child sessions. `None` if it never had any.
+    /// The child sessions. `None` if the session never had any.
     pub(super) child_set: Option<Box<ChildSet>>,
 }
 

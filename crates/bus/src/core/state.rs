@@ -179,13 +179,13 @@ pub(super) enum RequestLocation {
     At(WorkerKey, u64),
     /// Sent to several workers, whose responses are merged.
     Fanned(FanKey),
-    /// Not sent yet: it waits until a session is restored.
+    /// Queued until a session is restored.
     AtSession(SessionKey),
-    /// Not sent yet: it waits until a worker is initialized.
+    /// Queued until a worker is initialized.
     InBacklog(WorkerKey),
     /// Refused by a worker for lack of room. It is sent again.
     Refused(WorkerKey),
-    /// Not sent yet: it waits for the sessions that a worker creates.
+    /// Queued until a worker has answered the requests for new sessions.
     BehindCreations,
     /// In a batch that is not complete: behind another request, or already answered. It cannot be cancelled.
     InBatch,
@@ -242,10 +242,10 @@ pub(super) struct ClientState {
     pub(super) pool: Option<PoolId>,
     /// `true` if it asked for a pool that does not exist, and has not chosen another one since.
     pub(super) pool_missing: bool,
-    /// Its own worker, the first of several, or the one for messages without a session.
+    /// The worker of this client, the first of several, or the one for messages without a session.
     pub(super) worker: Option<WorkerKey>,
     pub(super) initialize: Option<Raw>,
-    /// Its MCP notification that it has received the result of `initialize`, to be replayed.
+    /// The client's MCP notification that it has received the result of `initialize`, to be replayed.
     pub(super) initialized: Option<Raw>,
     /// The method and params of its login, to be replayed.
     pub(super) authenticate: Option<(Box<str>, Raw)>,
@@ -350,7 +350,7 @@ pub(super) struct WorkerState {
     pub(super) former: FormerNames,
     pub(super) tenants: Tenants,
     pub(super) recent: Option<SessionKey>,
-    /// Its last line, to recognize lines of the same layout without a scan.
+    /// The worker's last line, to recognize lines of the same layout without a scan.
     pub(super) alike: narrows_wire::ScanCache,
     /// Sessions with a cancelled turn whose client has not answered the worker's requests in time. Some of
     /// the turns may have ended.

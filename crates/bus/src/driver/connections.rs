@@ -45,7 +45,7 @@ pub(super) struct ClientConn {
     /// Bytes of an incomplete message, and the time since when.
     pub(super) unfinished: usize,
     pub(super) begun: Time,
-    /// Its number among the connections that have sent no complete message yet.
+    /// The number of this connection among those that have sent no complete message yet.
     pub(super) silent: Option<u64>,
     pub(super) descriptors: usize,
 }

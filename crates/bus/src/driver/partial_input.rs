@@ -50,7 +50,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Frees memory when it is short: drops incomplete messages over a lower limit and old ones, and disconnects slow readers.
+    /// Frees memory when it is short: drops incomplete messages over a lower limit and old ones, and
+    /// disconnects slow readers.
     pub(super) fn free_memory(&mut self, now: Time) {
         let most = usize::try_from(self.limits.memory / PRESSURE_DIVISOR).unwrap_or(usize::MAX);
         if self.conns.accounts.unfinished > most {
@@ -119,7 +120,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Drops the incomplete message of a client, which gets an error. A client that sends lines can continue after it.
+    /// Drops the incomplete message of a client, which gets an error. A client that sends lines can continue
+    /// after it.
     fn drop_input(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.conns.client(slot) else { return };
         let (bytes, is_fresh) = (conn.unfinished, conn.first_line.take().is_some());

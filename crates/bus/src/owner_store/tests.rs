@@ -199,7 +199,7 @@ fn no_identity_loses_sessions_because_another_has_more() {
         "the oldest are removed first"
     );
     check_bytes(&index);
-    // The same limit applies to long names.
+    // The limit also applies to long names.
     index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
     let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();
     index.limits = (4_000, usize::MAX);

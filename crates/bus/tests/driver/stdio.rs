@@ -7,7 +7,7 @@ use super::*;
 /// Two lines. The last one has no line end.
 const INPUT: &str = "[1]\n{\"jsonrpc\":\"2.0\",\"method\":\"last\"}";
 
-/// Not a test by itself: the next test runs it in another process.
+/// Runs in another process, which the next test starts. Ignored otherwise.
 #[test]
 #[ignore = "takes stdin and stdout"]
 fn serve() {

@@ -339,7 +339,7 @@ impl Oracle {
         self.workers[worker].read = read;
     }
 
-    /// Records that the core gave up a worker, or that the worker was found stuck.
+    /// Records that the core retired or stopped a worker, or that the worker was reported as stuck.
     pub(crate) fn worker_given_up(&mut self, worker: WorkerIndex) {
         self.workers[worker].spent = true;
     }

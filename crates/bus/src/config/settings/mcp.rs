@@ -1,4 +1,5 @@
-//! `mcp`, `[[pool.mcp_server]]` and `client_meta`: the MCP servers and the metadata that clients of a pool may send.
+//! `mcp`, `[[pool.mcp_server]]` and `client_meta`: the MCP servers and the metadata that clients of a pool
+//! may send.
 
 use narrows_config::{Item, Table, quoted};
 

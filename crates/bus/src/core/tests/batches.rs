@@ -33,7 +33,8 @@ fn a_notice_about_a_session_follows_the_array_that_names_it() {
     assert!(notice.is_some() && notice < array, "{seen}");
 }
 
-/// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker. The agent of `a` waits for an answer.
+/// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker. The agent of `a`
+/// waits for an answer.
 fn asked_beside_slow_pool() -> (TestBus, u32) {
     let slow = Pool { name: "q".into(), ..pool(Share::All) };
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));

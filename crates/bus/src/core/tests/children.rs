@@ -258,7 +258,8 @@ fn messages_in_a_child_wait_for_its_announcement() {
     let id = bus.last_id(0);
     bus.request(two, 1, "session/new", &json!({"cwd": "/"}));
     bus.seen();
-    // The agent sends messages in a session and its child before it answers the request that opens the session.
+    // The agent sends messages in a session and its child before it answers the request that opens the
+    // session.
     bus.announce(0, "a", "kid");
     bus.update(0, "kid", "one");
     bus.answer(0, id, &json!({"sessionId": "a"}));

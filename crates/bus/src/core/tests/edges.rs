@@ -1,4 +1,5 @@
-//! Interactions of two conditions: a turn and closed input, a cancellation and a wait, a name and two sessions.
+//! Interactions of two conditions: a turn and closed input, a cancellation and a wait, a name and two
+//! sessions.
 
 use insta::assert_snapshot;
 

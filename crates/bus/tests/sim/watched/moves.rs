@@ -254,7 +254,8 @@ impl Watched<'_> {
         self.count(if count > 1 { "said to several" } else { "said" });
     }
 
-    /// The worker sends a request in a turn: a permission request to all clients, a file request to the controller.
+    /// The worker sends a request in a turn: a permission request to all clients, a file request to the
+    /// controller.
     fn wants_something(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
         else {
