@@ -28,7 +28,7 @@ struct Noted {
 }
 
 /// Returns the contradictions between the logs and `claims`, and the number of started requests.
-pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usize) {
+pub(crate) fn find_contradictions(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usize) {
     let mut problems = Vec::new();
     let mut noted: HashMap<String, Noted> = HashMap::new();
     for file in std::fs::read_dir(log).unwrap() {

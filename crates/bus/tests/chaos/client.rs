@@ -105,8 +105,8 @@ impl Client<'_> {
                 0..=4 => conn.echo(),
                 5 => conn.request(RequestType::Plain, "session/list", &json!({})),
                 6 => conn.batch(self.random.usize(1..5)),
-                7 => conn.broken(BROKEN[self.random.usize(..BROKEN.len())]),
-                8 if self.random.bool() => conn.giant(OVERSIZE_BYTES),
+                7 => conn.send_invalid_line(BROKEN[self.random.usize(..BROKEN.len())]),
+                8 if self.random.bool() => conn.send_long_line(OVERSIZE_BYTES),
                 9 => conn.notify("_chaos/nothing", &json!({})),
                 _ => self.turn(conn),
             }

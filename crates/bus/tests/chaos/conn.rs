@@ -200,12 +200,12 @@ impl Conn {
         );
     }
 
-    pub(crate) fn giant(&mut self, length: usize) {
+    pub(crate) fn send_long_line(&mut self, length: usize) {
         let params = json!({"tag": self.tag(), "filling": "x".repeat(length)});
         self.request(RequestType::Giant, "_chaos/echo", &params);
     }
 
-    pub(crate) fn broken(&mut self, line: &[u8]) {
+    pub(crate) fn send_invalid_line(&mut self, line: &[u8]) {
         self.nulls += 1;
         self.put(line);
     }

@@ -96,7 +96,7 @@ fn no_message_is_lost_doubled_or_misdelivered_and_no_process_is_orphaned() {
     problems.extend(no_orphans(&rig.mark).err());
     let memory = (memory_before, memory());
     let log = rig.log();
-    let judged = claims::judge(&log, &claims);
+    let judged = claims::find_contradictions(&log, &claims);
     problems.extend(judged.0);
     problems.extend(rig.finish().err());
     println!("{counts:?} in {:.1} s; {connections} connections", began.elapsed().as_secs_f64());
@@ -145,7 +145,7 @@ fn a_hundred_clients_with_equal_ids_do_not_get_each_others_answers() {
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
     let claims: Vec<_> = results.into_iter().flat_map(Result::unwrap).collect();
-    assert_eq!(claims::judge(&rig.log(), &claims), (Vec::new(), 100 * 199));
+    assert_eq!(claims::find_contradictions(&rig.log(), &claims), (Vec::new(), 100 * 199));
     assert!(claims.iter().all(|(_, claim)| *claim == Claim::Done));
     rig.finish().unwrap();
 }

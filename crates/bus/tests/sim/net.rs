@@ -111,7 +111,7 @@ impl CoreOutput for Net {
             self.wrong(format!("I6 {waits} bytes wait for connection {conn}"));
         }
         if let Some(oracle) = &mut self.oracle {
-            oracle.client_hears(conn, &line);
+            oracle.check_client_line(conn, &line);
         }
         waits
     }
@@ -135,7 +135,7 @@ impl CoreOutput for Net {
             self.wrong(format!("I6 {waits} bytes wait for worker {worker_index}"));
         }
         if let Some(oracle) = &mut self.oracle {
-            oracle.worker_hears(worker_index, start, &line);
+            oracle.check_worker_line(worker_index, start, &line);
         }
         waits
     }

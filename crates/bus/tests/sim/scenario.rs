@@ -116,13 +116,13 @@ impl Scenario {
             faults: if calm { 0 } else { random.pick(&[2, 3, 3, 6, 20]) },
         };
         if random.one_in(3) {
-            scenario.ask_who();
+            scenario.require_authentication();
         }
         scenario
     }
 
     /// Makes clients authenticate, so that sessions have owners and no observers.
-    fn ask_who(&mut self) {
+    fn require_authentication(&mut self) {
         for listen in &mut self.config.listen {
             let Ok(Listen { at: ListenAddr::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp")
             else {

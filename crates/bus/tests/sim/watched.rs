@@ -133,7 +133,7 @@ impl<'a> Watched<'a> {
         self.counter
     }
 
-    fn comes(&mut self, identity: usize) -> u32 {
+    fn connect_client(&mut self, identity: usize) -> u32 {
         let name = format!("token:{identity}");
         let from = ClientInfo::new(0, &name);
         let client = self.core.client_open(Time::ZERO, from, &mut self.net).expect("there is room").0;
@@ -180,7 +180,7 @@ impl<'a> Watched<'a> {
 
     /// Returns the only line sent to the worker. It must have this method.
     #[track_caller]
-    fn only_handed(&mut self, method: &str) -> Value {
+    fn only_request_to_worker(&mut self, method: &str) -> Value {
         let handed = self.worker_lines();
         assert!(
             handed.len() == 1 && handed[0]["method"] == method,
@@ -205,7 +205,7 @@ impl<'a> Watched<'a> {
 
     /// Checks that a request was refused with this code and did not reach the worker.
     #[track_caller]
-    fn is_refused(&mut self, client: u32, id: &Value, code: i64) {
+    fn check_refused(&mut self, client: u32, id: &Value, code: i64) {
         let answer = self.only_answer(client, id);
         assert_eq!(answer["error"]["code"], code, "seed {}: {answer}", self.seed);
         assert_eq!(self.worker_lines(), Vec::<Value>::new(), "seed {}", self.seed);

@@ -202,14 +202,14 @@ impl World {
     }
 
     /// Passes a client's line to the core, unless the client is paused.
-    fn client_says(&mut self, slot: usize, line: Line) {
+    fn pass_client_line(&mut self, slot: usize, line: Line) {
         let Some(port) = self.net.port(slot) else { return };
         let conn = port.client.conn;
         self.net.trace_line(|| {
             format!("{:?} client {slot} ({conn}) says {}", self.now, String::from_utf8_lossy(&line.text))
         });
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.client_said(conn, line.said, line.array);
+            oracle.record_client_line(conn, line.said, line.array);
         }
         let view = if line.long { View::too_long(&line.text) } else { View::parse(&line.text) };
         self.core.client_line(self.now, client_at(slot), view, &mut self.net);
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    fn worker_says(&mut self, slot: usize) {
+    fn pass_worker_line(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         let worker_index = proc.worker.worker_index;
         let Some((text, said)) = proc.worker.out.pop_front() else { return };
@@ -269,14 +269,14 @@ impl World {
             format!("{:?} worker {slot} ({worker_index}) says {}", self.now, String::from_utf8_lossy(&text))
         });
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.worker_said(worker_index, said, text.first() == Some(&b'['));
+            oracle.record_worker_line(worker_index, said, text.first() == Some(&b'['));
         }
         let view = if long { View::too_long(&text) } else { View::parse(&text) };
         self.core.worker_line(self.now, worker_at(slot), view, &mut self.net);
         self.after();
     }
 
-    fn worker_begins(&mut self, slot: usize) {
+    fn start_worker(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         proc.up = true;
         self.net.trace_line(|| format!("{:?} worker {slot} is up", self.now));
@@ -315,9 +315,9 @@ impl World {
     }
 
     /// Ends a worker. Its output up to the last line end still arrives.
-    fn worker_dies(&mut self, slot: usize, last_words: usize) {
+    fn end_worker(&mut self, slot: usize, last_words: usize) {
         for _ in 0..last_words {
-            self.worker_says(slot);
+            self.pass_worker_line(slot);
         }
         let Some(proc) = self.net.proc(slot) else { return };
         // If the pipe cannot be inspected, all written bytes count as read.
@@ -346,7 +346,7 @@ impl World {
         self.after();
     }
 
-    fn worker_sticks(&mut self, slot: usize, why: Stuck) {
+    fn report_stuck(&mut self, slot: usize, why: Stuck) {
         let Some(proc) = self.net.proc(slot) else { return };
         let worker_index = proc.worker.worker_index;
         self.net.trace_line(|| format!("{:?} worker {slot} is stuck: {why:?}", self.now));

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns a bus with one shared pool whose `workers` workers speak version 2.
-fn scene_of(workers: u32, listen: Vec<Listen>) -> TestBus {
+fn version_two_bus(workers: u32, listen: Vec<Listen>) -> TestBus {
     let pool = Pool { instances: workers, protocol: Protocol::V2, mix_identities: true, ..pool(Share::All) };
     let mut bus = TestBus::new(&Config { listen, ..config(vec![pool]) });
     for worker in 0..workers {
@@ -15,7 +15,7 @@ fn scene_of(workers: u32, listen: Vec<Listen>) -> TestBus {
 }
 
 fn bus() -> TestBus {
-    scene_of(1, vec![Listen::new(crate::config::ListenAddr::Stdio)])
+    version_two_bus(1, vec![Listen::new(crate::config::ListenAddr::Stdio)])
 }
 
 impl TestBus {
@@ -147,7 +147,7 @@ fn the_state_of_a_child_is_not_that_of_its_parent() {
 
 #[test]
 fn children_with_the_same_id_in_two_workers_get_different_names() {
-    let mut bus = scene_of(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
+    let mut bus = version_two_bus(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
     bus.session(two, 1, "a");
@@ -211,7 +211,7 @@ fn children_end_with_their_parent_without_a_violation() {
 
 #[test]
 fn children_move_with_their_parent_to_another_worker() {
-    let mut bus = scene_of(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
+    let mut bus = version_two_bus(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
     let one = bus.open();
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -233,7 +233,7 @@ fn children_move_with_their_parent_to_another_worker() {
 
 #[test]
 fn a_request_in_a_child_fails_with_its_worker_and_is_not_sent_to_another() {
-    let mut bus = scene_of(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
+    let mut bus = version_two_bus(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
     let one = bus.open();
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -278,7 +278,7 @@ fn other_identities_do_not_see_children() {
     if let crate::config::ListenAddr::Web(web) = &mut web.at {
         web.auth = crate::config::Auth::Token;
     }
-    let mut bus = scene_of(1, vec![web]);
+    let mut bus = version_two_bus(1, vec![web]);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -360,7 +360,7 @@ fn children_are_bounded_for_each_session_and_identity_in_number_and_bytes() {
 
 #[test]
 fn an_observer_sees_children_but_cannot_control_them() {
-    let mut bus = scene_of(1, vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()]);
+    let mut bus = version_two_bus(1, vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()]);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");

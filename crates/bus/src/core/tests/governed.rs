@@ -6,15 +6,15 @@ use super::super::{ANYONE, ClientInfo};
 use super::{Config, Listen, Pool, Share, TestBus, able, config, last_id_in, pool};
 
 fn bus(share: Share) -> TestBus {
-    scene_of(config(vec![pool(share)]))
+    gated_bus(config(vec![pool(share)]))
 }
 
 fn watched(share: Share) -> TestBus {
     let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
-    scene_of(Config { listen, ..config(vec![pool(share)]) })
+    gated_bus(Config { listen, ..config(vec![pool(share)]) })
 }
 
-fn scene_of(mut settings: Config) -> TestBus {
+fn gated_bus(mut settings: Config) -> TestBus {
     let governed = settings.pools.remove(0).with_manifest("/w/ACP.md".into(), None);
     settings.pools.push(Pool { instances: 2, ..governed });
     let mut bus = TestBus::new(&settings);

@@ -8,10 +8,10 @@ const PERMISSION: &str = r#"{"jsonrpc":"2.0","id":"p","method":"session/request_
 const YES: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}"#;
 
 fn bus() -> TestBus {
-    scene_with(Limits::default(), Share::All)
+    observable_bus(Limits::default(), Share::All)
 }
 
-fn scene_with(limits: Limits, share: Share) -> TestBus {
+fn observable_bus(limits: Limits, share: Share) -> TestBus {
     let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
     let mut bus = TestBus::new(&Config { listen, limits, ..config(vec![pool(share)]) });
     bus.up(0);
@@ -255,7 +255,7 @@ fn a_disconnected_observer_gets_no_requests_and_uses_no_memory() {
 
 #[test]
 fn an_observer_learns_that_the_beginning_is_missing() {
-    let mut bus = scene_with(Limits { replay_bytes: 300, ..Limits::default() }, Share::All);
+    let mut bus = observable_bus(Limits { replay_bytes: 300, ..Limits::default() }, Share::All);
     let (one, two) = (bus.open(), bus.open());
     bus.request(
         two,
@@ -323,7 +323,7 @@ fn other_identities_cannot_observe() {
 
 #[test]
 fn a_session_of_an_exclusive_worker_can_be_observed() {
-    let mut bus = scene_with(Limits::default(), Share::Connection);
+    let mut bus = observable_bus(Limits::default(), Share::Connection);
     let (one, two) = bus.watched();
     bus.request(one, 2, "session/prompt", &prompt("a"));
     bus.update(0, "a", "x");
@@ -369,7 +369,7 @@ fn the_agent_replays_an_idle_session_to_the_client_that_loads_it() {
 #[test]
 fn an_incomplete_replay_leaves_no_state_behind() {
     let start_replay = |share| {
-        let mut bus = scene_with(Limits::default(), share);
+        let mut bus = observable_bus(Limits::default(), share);
         let (one, two) = (bus.open(), bus.open());
         bus.session(one, 0, "a");
         bus.request(two, 7, "session/load", &json!({"sessionId": "a"}));

@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Oracle {
-    pub(crate) fn client_said(&mut self, conn: ConnIndex, said: Vec<ClientMessage>, is_array: bool) {
+    pub(crate) fn record_client_line(&mut self, conn: ConnIndex, said: Vec<ClientMessage>, is_array: bool) {
         let array = is_array.then(|| {
             let owed = said
                 .iter()
@@ -68,7 +68,7 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn client_hears(&mut self, conn: ConnIndex, line: &[u8]) {
+    pub(crate) fn check_client_line(&mut self, conn: ConnIndex, line: &[u8]) {
         if !self.conns[conn].open {
             return;
         }
@@ -80,20 +80,20 @@ impl Oracle {
             Kind::Invalid(fault) => {
                 self.wrong(format!("connection {conn} got a line that is not JSON-RPC ({fault:?})"))
             }
-            Kind::Batch => self.array_heard(conn, line),
+            Kind::Batch => self.check_array(conn, line),
             Kind::Response => {
-                let array = self.response_heard(conn, view);
+                let array = self.check_response(conn, view);
                 if array.is_some() {
                     self.wrong(format!(
                         "F58 an entry of an array was answered outside of one on connection {conn}"
                     ));
                 }
             }
-            Kind::Request | Kind::Notification => self.message_heard(conn, view),
+            Kind::Request | Kind::Notification => self.check_message(conn, view),
         }
     }
 
-    fn array_heard(&mut self, conn: ConnIndex, line: &[u8]) {
+    fn check_array(&mut self, conn: ConnIndex, line: &[u8]) {
         let mut named = None;
         let parts = entries(line);
         for entry in &parts {
@@ -102,7 +102,7 @@ impl Oracle {
                 self.wrong(format!("connection {conn} got an array with other messages than answers"));
                 continue;
             }
-            let Some(array) = self.response_heard(conn, view) else { continue };
+            let Some(array) = self.check_response(conn, view) else { continue };
             if *named.get_or_insert(array) != array {
                 self.wrong(format!("F58 one array answers several arrays on connection {conn}"));
             }
@@ -119,7 +119,7 @@ impl Oracle {
     }
 
     /// Checks a response. Returns the batch of its request.
-    fn response_heard(&mut self, conn: ConnIndex, view: View<'_>) -> Option<usize> {
+    fn check_response(&mut self, conn: ConnIndex, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         let code = view.error().map(|error| error.code);
         if id == b"null" {
@@ -195,7 +195,7 @@ impl Oracle {
                 self.wrong(format!("F3 the worker's answer to #{tag}# was replaced, {code:?}"));
             }
             (None, Some(_)) if !repeatable => self.wrong(format!("no worker sent the answer to #{tag}#")),
-            (None, None) => self.judge_own(tag, method, view, code, malformed, &handed),
+            (None, None) => self.check_own_response(tag, method, view, code, malformed, &handed),
             _ => {}
         }
         if method == "session/prompt"
@@ -208,16 +208,16 @@ impl Oracle {
             self.wrong(format!("I3 the turn of #{tag}# ended before {missing:?} were delivered"));
         }
         if method == "session/list" && code.is_none() {
-            self.list_heard(conn, tag, view);
+            self.check_list(conn, tag, view);
         }
         match code {
             None => self.session_named(conn, tag, method, view, truth),
-            Some(_) => self.not_taken_up(conn, tag),
+            Some(_) => self.record_refused_open(conn, tag),
         }
     }
 
     /// Checks a response that the bus made itself.
-    fn judge_own(
+    fn check_own_response(
         &mut self,
         tag: Tag,
         method: &'static str,

@@ -26,7 +26,7 @@ impl Oracle {
         let here = self.workers[worker].sessions.get(&local).copied();
         let meant = self.visible.get(name).copied();
         if matches!(method, "session/load" | "session/resume") {
-            self.taken_up(conn, tag, meant, !kind.per_connection && !kind.per_session);
+            self.check_open(conn, tag, meant, !kind.per_connection && !kind.per_session);
             return here.or(meant);
         }
         if method == "session/delete" {
@@ -39,7 +39,7 @@ impl Oracle {
         }
         let (Some(here), Some(meant)) = (here, meant) else {
             // An exclusive worker may decide itself, and so may a worker that is to load the session.
-            if !self.is_users(worker, conn) && !self.is_taking_up(worker, conn, name) {
+            if !self.is_exclusive_to(worker, conn) && !self.is_opening_stored(worker, conn, name) {
                 self.wrong(format!(
                     "#{tag}# {method} for session {name} was handed to worker {worker}, which has no {local}"
                 ));
@@ -48,7 +48,7 @@ impl Oracle {
         };
         let held = self.truth(here).and_then(|state| state.owner).is_some_and(|owner| self.conns[owner].open);
         let is_nobodys = method == "session/close" && !held;
-        if here != meant && !self.is_users(worker, conn) && !is_nobodys {
+        if here != meant && !self.is_exclusive_to(worker, conn) && !is_nobodys {
             self.wrong(format!(
                 "#{tag}# {method} for session {name} reached another session, {local} of worker {worker}"
             ));
@@ -78,7 +78,7 @@ impl Oracle {
     }
 
     /// Checks that a client may load or resume a session.
-    fn taken_up(&mut self, conn: ConnIndex, tag: Tag, meant: Option<Truth>, shared: bool) {
+    fn check_open(&mut self, conn: ConnIndex, tag: Tag, meant: Option<Truth>, shared: bool) {
         let Some(truth) = meant else { return };
         let identity = self.conns[conn].identity;
         let strict = self.strict;
@@ -109,7 +109,7 @@ impl Oracle {
     }
 
     /// Records a refusal: a refused session does not belong to the client.
-    pub(super) fn not_taken_up(&mut self, conn: ConnIndex, tag: Tag) {
+    pub(super) fn record_refused_open(&mut self, conn: ConnIndex, tag: Tag) {
         for state in self.truths.iter_mut().flatten().filter(|state| state.taking == Some(tag)) {
             state.taking = None;
             state.owner = state.owner.filter(|owner| *owner != conn);
@@ -167,7 +167,7 @@ impl Oracle {
         }
     }
 
-    pub(super) fn message_heard(&mut self, conn: ConnIndex, view: View<'_>) {
+    pub(super) fn check_message(&mut self, conn: ConnIndex, view: View<'_>) {
         let Some(tag) = number_in(view.bytes()) else {
             return self.own_message(conn, view);
         };
@@ -191,7 +191,7 @@ impl Oracle {
             }
         }
         if about.scope.is_some() || about.taken_back.is_some() {
-            return self.about_heard(conn, tag, about, view);
+            return self.check_reference(conn, tag, about, view);
         }
         if let Some(server) = text_of(view.bytes(), "serverId") {
             if !server.starts_with(&format!("m{conn}-")) {
@@ -203,7 +203,7 @@ impl Oracle {
         if kind.plain && truth.is_none() {
             let name = view.session().or_else(|| view.top_session()).unwrap_or_default().into_owned();
             if !self.names.get(&name).is_some_and(|(users, _)| users.contains(&conn))
-                && !self.is_users(worker, conn)
+                && !self.is_exclusive_to(worker, conn)
             {
                 self.wrong(format!(
                     "crossed: #{tag}# of session {name} went to connection {conn}, which never used it"
@@ -221,9 +221,9 @@ impl Oracle {
                     .is_some_and(|state| state.owner == Some(conn) && state.worker == worker)
             });
             if own.is_none()
-                && !self.is_users(worker, conn)
+                && !self.is_exclusive_to(worker, conn)
                 && !self.is_opening(worker, conn)
-                && !self.is_taking_up(worker, conn, &name)
+                && !self.is_opening_stored(worker, conn, &name)
             {
                 self.wrong(format!(
                     "BW2 #{tag}#: worker {worker} sent a message in a session that it does not have"
@@ -232,7 +232,7 @@ impl Oracle {
             return;
         };
         let owner = self.truth(truth).and_then(|state| state.owner);
-        if owner != Some(conn) && !self.is_users(worker, conn) {
+        if owner != Some(conn) && !self.is_exclusive_to(worker, conn) {
             self.wrong(format!("crossed: #{tag}# went to connection {conn}, not to the owner {owner:?}"));
         }
         if !is_ask {
@@ -242,7 +242,7 @@ impl Oracle {
 
     /// Checks a list: it has each session once, none of another identity, and all sessions of the client that
     /// workers listed.
-    pub(super) fn list_heard(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>) {
+    pub(super) fn check_list(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>) {
         let Some(asked) = self.asked(tag) else { return };
         let (listed, hidden, handed) = (asked.listed.clone(), asked.hidden.clone(), asked.handed.clone());
         let kinds = handed.iter().map(|(worker, _, _)| self.workers[*worker].kind);
@@ -276,7 +276,7 @@ impl Oracle {
 
     /// Checks a message about a request: one of the client, or one to the client, by the id that the client
     /// knows.
-    fn about_heard(&mut self, conn: ConnIndex, tag: Tag, about: About, view: View<'_>) {
+    fn check_reference(&mut self, conn: ConnIndex, tag: Tag, about: About, view: View<'_>) {
         let id = view.request_id().unwrap_or_default();
         let state = &self.conns[conn];
         let known = match (about.scope, about.taken_back) {
@@ -292,13 +292,13 @@ impl Oracle {
     }
 
     /// Returns `true` if only this client uses the worker.
-    fn is_users(&self, worker: WorkerIndex, conn: ConnIndex) -> bool {
+    fn is_exclusive_to(&self, worker: WorkerIndex, conn: ConnIndex) -> bool {
         let state = &self.workers[worker];
         (state.kind.per_connection || state.kind.per_session) && state.users.contains(&conn)
     }
 
     /// Returns `true` if this client waits for the worker to load or resume a session.
-    fn is_taking_up(&self, worker: WorkerIndex, conn: ConnIndex, name: &str) -> bool {
+    fn is_opening_stored(&self, worker: WorkerIndex, conn: ConnIndex, name: &str) -> bool {
         self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
             Thing::Asked(asked) => {
                 matches!(asked.method, "session/load" | "session/resume")

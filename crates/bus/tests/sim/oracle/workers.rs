@@ -10,7 +10,12 @@ use super::{
 };
 
 impl Oracle {
-    pub(crate) fn worker_said(&mut self, worker: WorkerIndex, said: Vec<WorkerMessage>, is_array: bool) {
+    pub(crate) fn record_worker_line(
+        &mut self,
+        worker: WorkerIndex,
+        said: Vec<WorkerMessage>,
+        is_array: bool,
+    ) {
         let array = is_array.then(|| {
             self.arrays
                 .push(said.iter().filter(|entry| matches!(entry, WorkerMessage::Request { .. })).count());
@@ -144,7 +149,7 @@ impl Oracle {
         if let Some((conn, "session/list", _)) = asked
             && !self.workers[worker].spent
         {
-            self.list_told(worker, conn, tag, &text);
+            self.record_list(worker, conn, tag, &text);
         }
         let spent = self.workers[worker].spent;
         if let Some(asked) = self.asked(tag)
@@ -160,7 +165,7 @@ impl Oracle {
         }
     }
 
-    fn list_told(&mut self, worker: WorkerIndex, conn: ConnIndex, tag: Tag, text: &[u8]) {
+    fn record_list(&mut self, worker: WorkerIndex, conn: ConnIndex, tag: Tag, text: &[u8]) {
         let identity = self.conns[conn].identity;
         for name in names_in(text) {
             let Some(truth) = self.workers[worker].sessions.get(&name).copied() else { continue };
@@ -176,7 +181,7 @@ impl Oracle {
     }
 
     /// Checks a line to a worker. Its first byte is the `start`th of all bytes for this worker.
-    pub(crate) fn worker_hears(&mut self, worker: WorkerIndex, start: u64, line: &[u8]) {
+    pub(crate) fn check_worker_line(&mut self, worker: WorkerIndex, start: u64, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
             Kind::Invalid(fault) => {

@@ -26,23 +26,23 @@ impl Watched<'_> {
         match self.random.below(20) {
             0 | 1 if self.clients.len() < 6 => {
                 let identity = usize::from(self.random.one_in(4));
-                self.comes(identity);
+                self.connect_client(identity);
                 self.count("came");
             }
-            2 if self.sessions.len() < 3 => self.opens(),
-            3 => self.leaves(),
-            4..=6 => self.attaches(),
-            7 => self.detaches(),
-            8 | 9 => self.prompts(),
-            10 | 11 => self.says_something(),
-            12 | 13 => self.wants_something(),
-            14 | 15 => self.is_answered(),
-            16 => self.ends_turn(),
-            17 => self.intrudes(),
-            18 if self.random.one_in(2) => self.answers_late(),
-            18 => self.takes_back(),
-            _ if self.random.one_in(6) => self.closes(),
-            _ => self.does_other_things(),
+            2 if self.sessions.len() < 3 => self.open_session(),
+            3 => self.disconnect_client(),
+            4..=6 => self.join_session(),
+            7 => self.leave_session(),
+            8 | 9 => self.send_prompt(),
+            10 | 11 => self.worker_sends_update(),
+            12 | 13 => self.worker_sends_request(),
+            14 | 15 => self.answer_request(),
+            16 => self.end_turn(),
+            17 => self.use_foreign_session(),
+            18 if self.random.one_in(2) => self.answer_late(),
+            18 => self.worker_cancels_request(),
+            _ if self.random.one_in(6) => self.close_session(),
+            _ => self.send_other_request(),
         }
     }
 
@@ -61,10 +61,10 @@ impl Watched<'_> {
         self.sessions.get_mut(name).expect("it is there")
     }
 
-    fn opens(&mut self) {
+    fn open_session(&mut self) {
         let Some(client) = self.some_client() else { return };
         let id = self.request(client, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-        let asked = self.only_handed("session/new");
+        let asked = self.only_request_to_worker("session/new");
         let name = format!("s{}", self.number());
         self.worker_answers(&asked["id"], &json!({"sessionId": name}));
         assert_eq!(self.only_answer(client, &id)["result"]["sessionId"], json!(name));
@@ -74,7 +74,7 @@ impl Watched<'_> {
     }
 
     /// A client joins a session that another client has, or none.
-    fn attaches(&mut self) {
+    fn join_session(&mut self) {
         let Some(client) = self.some_client() else { return };
         let identity = self.clients[&client].identity;
         let Some(name) =
@@ -91,7 +91,7 @@ impl Watched<'_> {
         let method = if load { "session/load" } else { "session/resume" };
         let id = self.request(client, method, &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}));
         if !is_held || load && self.tells && !is_busy {
-            return self.is_told(client, &id, &name, load);
+            return self.check_replay(client, &id, &name, load);
         }
         assert_eq!(self.worker_lines(), Vec::<Value>::new(), "seed {}", self.seed);
         let mut heard = self.client_lines();
@@ -130,8 +130,8 @@ impl Watched<'_> {
     }
 
     /// The worker replays the history to the requester only.
-    fn is_told(&mut self, client: u32, id: &Value, name: &str, load: bool) {
-        let asked = self.only_handed(if load { "session/load" } else { "session/resume" });
+    fn check_replay(&mut self, client: u32, id: &Value, name: &str, load: bool) {
+        let asked = self.only_request_to_worker(if load { "session/load" } else { "session/resume" });
         assert_eq!(asked["params"]["sessionId"], json!(name));
         let limit = self.limit;
         let session = self.session(name);
@@ -163,7 +163,7 @@ impl Watched<'_> {
         }
     }
 
-    fn detaches(&mut self) {
+    fn leave_session(&mut self) {
         let Some(name) = self.some_session(|session| !session.observers.is_empty()) else { return };
         let observers = self.sessions[&name].observers.clone();
         let client = self.random.pick(&observers);
@@ -178,14 +178,14 @@ impl Watched<'_> {
         let at = heard.iter().position(|(_, message)| message["id"] == id && message.get("method").is_none());
         let (_, answer) = heard.remove(at.expect("an answer"));
         assert!(answer["result"].is_object(), "seed {}: {answer}", self.seed);
-        self.are_withdrawn(heard, withdrawn.into_iter().map(|id| (client, id)).collect());
+        self.check_withdrawn(heard, withdrawn.into_iter().map(|id| (client, id)).collect());
         assert_eq!(self.worker_lines(), Vec::<Value>::new(), "the worker gets no line");
         self.session(&name).observers.retain(|observer| *observer != client);
         self.count("detached");
     }
 
     #[track_caller]
-    fn are_withdrawn(&mut self, heard: Vec<(u32, Value)>, mut due: Vec<(u32, Value)>) {
+    fn check_withdrawn(&mut self, heard: Vec<(u32, Value)>, mut due: Vec<(u32, Value)>) {
         for (client, message) in heard {
             assert_eq!(message["method"], "$/cancel_request", "seed {}: {client} {message}", self.seed);
             let told = (client, message["params"]["requestId"].clone());
@@ -197,7 +197,7 @@ impl Watched<'_> {
         assert!(due.is_empty(), "seed {}: {due:?} were not told", self.seed);
     }
 
-    fn prompts(&mut self) {
+    fn send_prompt(&mut self) {
         let Some(client) = self.some_client() else { return };
         let identity = self.clients[&client].identity;
         let Some(name) = self.some_session(|session| session.identity == identity && session.owner.is_some())
@@ -213,10 +213,10 @@ impl Watched<'_> {
         let prompt = json!({"sessionId": name, "prompt": [{"type": "text", "text": "go"}]});
         let id = self.request(client, "session/prompt", &prompt);
         if !is_on || is_busy {
-            self.is_refused(client, &id, IN_USE);
+            self.check_refused(client, &id, IN_USE);
             return self.count("was refused a turn");
         }
-        let asked = self.only_handed("session/prompt");
+        let asked = self.only_request_to_worker("session/prompt");
         assert_eq!(self.client_lines(), [], "seed {}", self.seed);
         let session = self.session(&name);
         session.turn = Some((asked["id"].clone(), Some((client, id))));
@@ -229,7 +229,7 @@ impl Watched<'_> {
     }
 
     /// The worker sends an update in a turn: all clients of the session get it.
-    fn says_something(&mut self) {
+    fn worker_sends_update(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
         else {
             return;
@@ -256,7 +256,7 @@ impl Watched<'_> {
 
     /// The worker sends a request in a turn: a permission request to all clients, a file request to the
     /// controller.
-    fn wants_something(&mut self) {
+    fn worker_sends_request(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
         else {
             return;
@@ -289,7 +289,7 @@ impl Watched<'_> {
     }
 
     /// One client answers: the worker gets the answer, and the request is withdrawn from the others.
-    fn is_answered(&mut self) {
+    fn answer_request(&mut self) {
         let Some(number) = self.some_ask() else { return };
         let Ask { takers, .. } = self.asks.remove(&number).expect("it is open");
         let at = self.random.below(takers.len());
@@ -300,13 +300,13 @@ impl Watched<'_> {
         let heard = self.client_lines();
         let others: Vec<_> = takers.into_iter().filter(|taker| *taker != (client, id.clone())).collect();
         let several = !others.is_empty();
-        self.are_withdrawn(heard, others);
+        self.check_withdrawn(heard, others);
         self.clients.get_mut(&client).expect("it is there").stale.push(id);
         self.count(if several { "answered first" } else { "answered" });
     }
 
     /// A client answers a request that is already answered or unknown.
-    fn answers_late(&mut self) {
+    fn answer_late(&mut self) {
         let Some(client) = self.some_client() else { return };
         let client_state = self.clients.get_mut(&client).expect("it is there");
         let id = client_state.stale.pop().unwrap_or_else(|| json!(1_000_000));
@@ -324,7 +324,7 @@ impl Watched<'_> {
     }
 
     /// The worker cancels its request, which is withdrawn from all clients.
-    fn takes_back(&mut self) {
+    fn worker_cancels_request(&mut self) {
         let Some(number) = self.some_ask() else { return };
         self.worker_says(
             &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": number}}),
@@ -348,7 +348,7 @@ impl Watched<'_> {
         self.count("took back");
     }
 
-    fn ends_turn(&mut self) {
+    fn end_turn(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some()) else { return };
         if self.asks.values().any(|ask| ask.session == name) {
             return;
@@ -365,7 +365,7 @@ impl Watched<'_> {
     }
 
     /// A client disconnects and gets nothing more. The oldest observer becomes the controller.
-    fn leaves(&mut self) {
+    fn disconnect_client(&mut self) {
         let Some(client) = self.some_client() else { return };
         self.core.client_gone(Time::ZERO, ClientId(client), &mut self.net);
         // The grace period is zero, but only a timer ends the turn.
@@ -413,7 +413,7 @@ impl Watched<'_> {
 
     /// A client of another identity, or one that has not joined the session, or one that uses an unknown
     /// name.
-    fn intrudes(&mut self) {
+    fn use_foreign_session(&mut self) {
         let Some(client) = self.some_client() else { return };
         let identity = self.clients[&client].identity;
         let foreign = self.some_session(|session| session.identity != identity);
@@ -426,36 +426,36 @@ impl Watched<'_> {
         let name = foreign.unwrap_or_else(|| "nowhere".to_owned());
         let params = json!({"sessionId": name, "cwd": "/w", "mcpServers": [], "prompt": []});
         let id = self.request(client, method, &params);
-        self.is_refused(client, &id, UNKNOWN);
+        self.check_refused(client, &id, UNKNOWN);
         self.count(if is_foreign { "intruded" } else { "named none" });
     }
 
     /// The controller may send other requests, and only it gets the response. Other clients may not send
     /// them.
-    fn does_other_things(&mut self) {
+    fn send_other_request(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some()) else { return };
         let all = self.sessions[&name].all();
         let client = self.random.pick(&all);
         let id = self.request(client, "_x/custom", &json!({"sessionId": name}));
         if self.sessions[&name].owner != Some(client) {
-            self.is_refused(client, &id, IN_USE);
+            self.check_refused(client, &id, IN_USE);
             return self.count("was not let steer");
         }
-        let asked = self.only_handed("_x/custom");
+        let asked = self.only_request_to_worker("_x/custom");
         let number = self.number();
         self.worker_answers(&asked["id"], &json!({"number": number}));
         assert_eq!(self.only_answer(client, &id)["result"]["number"], number);
         self.count("did something else");
     }
 
-    fn closes(&mut self) {
+    fn close_session(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some() && session.turn.is_none())
         else {
             return;
         };
         let Some(client) = self.sessions[&name].owner else { return };
         let id = self.request(client, "session/close", &json!({"sessionId": name}));
-        let asked = self.only_handed("session/close");
+        let asked = self.only_request_to_worker("session/close");
         self.worker_answers(&asked["id"], &json!({}));
         assert!(self.only_answer(client, &id)["result"].is_object());
         self.sessions.remove(&name);

@@ -23,7 +23,7 @@ impl World {
                 let Some(deadline) = self.core.deadline().filter(|at| *at < end) else { break };
                 let time = deadline.saturating_sub(self.now).max(Duration::from_millis(1));
                 self.pass(time);
-                self.stalls(time);
+                self.close_stalled_clients(time);
             }
         }
         if let Some(oracle) = &mut self.net.oracle
@@ -51,7 +51,7 @@ impl World {
             }
             while self.net.proc(slot).is_some_and(|proc| !proc.paused && !proc.worker.out.is_empty()) {
                 moved = true;
-                self.worker_says(slot);
+                self.pass_worker_line(slot);
             }
         }
         for slot in self.client_slots() {
@@ -62,7 +62,7 @@ impl World {
             {
                 moved = true;
                 let line = SimClient::answer(self.store.tag(), &id, &mut self.random);
-                self.client_says(slot, line);
+                self.pass_client_line(slot, line);
             }
             if self
                 .net
@@ -134,7 +134,7 @@ impl World {
         let session = (method == "session/prompt").then(|| port.client.sessions.first().cloned()).flatten();
         let line = port.client.request(tag, method, session, 2, &mut self.random);
         let served = self.net.oracle.as_ref().map(|oracle| oracle.served);
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
         for _ in 0..200 {
             let moved = self.round();
             if self.net.port(slot).is_none_or(|port| port.client.flight.is_empty()) {

@@ -24,27 +24,27 @@ const BROKEN: [&[u8]; 10] = [
 impl World {
     pub(super) fn fault(&mut self) {
         let happened = match self.random.below(34) {
-            0..=3 => self.breaks_off(),
-            4 => self.is_stuck(),
-            5 | 6 => self.client_broken_line(),
-            7 => self.too_long(),
-            8 => self.too_many(),
-            9..=11 => self.doubled_id(),
+            0..=3 => self.exit_some_worker(),
+            4 => self.stick_some_worker(),
+            5 | 6 => self.client_sends_invalid_line(),
+            7 => self.client_sends_long_line(),
+            8 => self.client_sends_long_batch(),
+            9..=11 => self.client_reuses_id(),
             12 | 13 => self.some_client().map(|slot| self.client_goes(slot)),
-            14 => self.half_closes(),
-            15 | 16 => self.forges(),
-            17 | 18 => self.worker_noise(),
-            19 | 20 => self.worker_lies(),
-            21 => self.falls_asleep(),
-            22..=24 => self.array(),
-            25 => self.takes_back(),
-            26 | 27 => self.takes_up(),
-            28 => self.stranger(),
-            29 => self.goes_deaf(),
+            14 => self.end_some_input(),
+            15 | 16 => self.forge_answer(),
+            17 | 18 => self.worker_sends_noise(),
+            19 | 20 => self.worker_sends_false_answer(),
+            21 => self.stop_or_resume_reading(),
+            22..=24 => self.client_sends_batch(),
+            25 => self.client_cancels_request(),
+            26 | 27 => self.client_opens_foreign_session(),
+            28 => self.client_uses_foreign_session(),
+            29 => self.make_worker_ignore_cancellations(),
             30 => {
                 let time = Duration::from_secs(self.random.pick(&[2, 7, 31, 61, 310]));
                 self.pass(time);
-                self.stalls(time);
+                self.close_stalled_clients(time);
                 Some(())
             }
             31 => {
@@ -52,29 +52,29 @@ impl World {
                 self.core.set_pressure(on);
                 Some(())
             }
-            32 => self.reloads(),
+            32 => self.reload_config(),
             _ if self.random.one_in(12) => {
                 self.drain();
                 Some(())
             }
-            _ => self.array_of_worker(),
+            _ => self.worker_sends_batch(),
         };
         self.faults += usize::from(happened.is_some());
     }
 
     /// A worker exits at a random point.
-    fn breaks_off(&mut self) -> Option<()> {
+    fn exit_some_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let most = self.random.below(400);
         if self.net.proc(slot)?.up {
             self.worker_reads(slot, most);
         }
         let words = self.random.below(4);
-        self.worker_dies(slot, words);
+        self.end_worker(slot, words);
         Some(())
     }
 
-    fn is_stuck(&mut self) -> Option<()> {
+    fn stick_some_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.up && proc.stop.is_none())?;
         let taken = proc.read;
@@ -88,7 +88,7 @@ impl World {
         let proc = self.net.proc(slot)?;
         // A worker that has only closed its input may still answer the requests that it has read.
         (proc.frozen, proc.closed) = (listens, !listens);
-        self.worker_sticks(slot, why);
+        self.report_stuck(slot, why);
         if listens && self.net.proc(slot).is_some_and(|proc| proc.stop.is_none()) {
             self.wrong(format!("F6 worker {slot} is stuck ({why:?}) and was not stopped"));
         }
@@ -96,36 +96,42 @@ impl World {
     }
 
     /// Returns a client that the core reads.
-    fn speaker(&mut self) -> Option<usize> {
+    fn some_readable_client(&mut self) -> Option<usize> {
         let slot = self.some_client()?;
         self.is_read(slot).then_some(slot)
     }
 
-    fn client_broken_line(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_sends_invalid_line(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let text = self.random.pick(&BROKEN).to_vec();
-        self.client_says(slot, Line { text, said: vec![ClientMessage::Broken], array: false, long: false });
+        self.pass_client_line(
+            slot,
+            Line { text, said: vec![ClientMessage::Broken], array: false, long: false },
+        );
         Some(())
     }
 
-    fn too_long(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_sends_long_line(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let tag = self.store.tag();
         let line = self.net.ports[slot].as_mut()?.client.long_request(tag, &mut self.random);
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
         Some(())
     }
 
     /// A batch with too many entries, which counts as one fault.
-    fn too_many(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_sends_long_batch(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let text = format!("[{}{{}}]", "{},".repeat(self.scenario.config.limits.max_batch)).into_bytes();
-        self.client_says(slot, Line { text, said: vec![ClientMessage::Broken], array: false, long: false });
+        self.pass_client_line(
+            slot,
+            Line { text, said: vec![ClientMessage::Broken], array: false, long: false },
+        );
         Some(())
     }
 
-    fn doubled_id(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_reuses_id(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let random = &mut self.random;
         let client = &mut self.net.ports[slot].as_mut()?.client;
         if client.flight.is_empty() {
@@ -136,36 +142,36 @@ impl World {
         let tag = self.store.tag();
         let method = if client.traits.is_plain() { "work" } else { "_x/custom" };
         let line = client.request_with_id(id, tag, method, session, 2, random);
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
         Some(())
     }
 
-    fn half_closes(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn end_some_input(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         self.client_ends(slot);
         Some(())
     }
 
     /// A client answers a request that was sent to another client, or to none.
-    fn forges(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn forge_answer(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let other = self.some_client()?;
         let id = match self.net.port(other)?.client.questions.last() {
             Some(id) if other != slot => id.clone(),
             _ => format!("{}", self.random.below(40)).into_bytes(),
         };
         let line = SimClient::answer(self.store.tag(), &id, &mut self.random);
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
         Some(())
     }
 
-    fn falls_asleep(&mut self) -> Option<()> {
+    fn stop_or_resume_reading(&mut self) -> Option<()> {
         let slot = self.some_client()?;
         self.net.port(slot)?.client.asleep ^= true;
         Some(())
     }
 
-    fn goes_deaf(&mut self) -> Option<()> {
+    fn make_worker_ignore_cancellations(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot)?;
         proc.worker.never_initializes |= !proc.up;
@@ -173,7 +179,7 @@ impl World {
         Some(())
     }
 
-    fn worker_noise(&mut self) -> Option<()> {
+    fn worker_sends_noise(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let text = self.random.pick(&BROKEN).to_vec();
         let proc = self.net.proc(slot).filter(|proc| proc.up)?;
@@ -183,7 +189,7 @@ impl World {
 
     /// A worker answers an unknown request, answers twice, answers invalidly, or uses a session of another
     /// worker.
-    fn worker_lies(&mut self) -> Option<()> {
+    fn worker_sends_false_answer(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let random = &mut self.random;
         let others: Vec<String> =
@@ -242,8 +248,8 @@ impl World {
     }
 
     /// A client sends several messages in one batch, some of them invalid.
-    fn array(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_sends_batch(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let mut lines = Vec::new();
         for _ in 0..=self.random.below(4) {
             if self.random.one_in(5) {
@@ -260,12 +266,12 @@ impl World {
         if lines.is_empty() {
             return None;
         }
-        self.client_says(slot, SimClient::batch(lines));
+        self.pass_client_line(slot, SimClient::batch(lines));
         Some(())
     }
 
-    fn takes_back(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_cancels_request(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let client = &self.net.ports[slot].as_ref()?.client;
         if client.flight.is_empty() {
             return None;
@@ -277,13 +283,13 @@ impl World {
             return None;
         }
         let line = SimClient::cancel(self.store.tag(), waiting);
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
         Some(())
     }
 
     /// A client loads or resumes a session that another client had or has.
-    fn takes_up(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_opens_foreign_session(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let held = |port: &crate::net::Port| {
             port.client.sessions.iter().map(|name| (port.client.pool, name.clone())).collect::<Vec<_>>()
         };
@@ -303,13 +309,13 @@ impl World {
         let method =
             if client.traits.version() == 1 && random.one_in(2) { "session/load" } else { "session/resume" };
         let line = client.request(self.store.tag(), method, Some(name), 2, random);
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
         Some(())
     }
 
     /// A client uses a session of another client, or an unknown one.
-    fn stranger(&mut self) -> Option<()> {
-        let slot = self.speaker()?;
+    fn client_uses_foreign_session(&mut self) -> Option<()> {
+        let slot = self.some_readable_client()?;
         let names: Vec<String> =
             self.net.ports.iter().flatten().flat_map(|port| port.client.sessions.iter().cloned()).collect();
         let random = &mut self.random;
@@ -327,11 +333,11 @@ impl World {
         } else {
             client.request(self.store.tag(), "session/prompt", Some(name), 2, random)
         };
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
         Some(())
     }
 
-    fn array_of_worker(&mut self) -> Option<()> {
+    fn worker_sends_batch(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
         // The end of a session ends its turns, whatever the batch says about them later.
@@ -363,7 +369,7 @@ impl World {
     }
 
     /// A reload with other limits, with another environment of a pool, or without one of the pools.
-    fn reloads(&mut self) -> Option<()> {
+    fn reload_config(&mut self) -> Option<()> {
         if self.draining {
             return None;
         }

@@ -37,14 +37,14 @@ impl World {
                 let Some(slot) = self.worker_with(|proc| !proc.worker.out.is_empty()) else { return };
                 for _ in 0..=self.random.below(3) {
                     if self.net.proc(slot).is_some_and(|proc| !proc.paused) {
-                        self.worker_says(slot);
+                        self.pass_worker_line(slot);
                     }
                 }
             }
             _ => {
                 let time = Duration::from_millis(self.random.pick(&[1, 10, 100, 1_000]));
                 self.pass(time);
-                self.stalls(time);
+                self.close_stalled_clients(time);
             }
         }
     }
@@ -69,16 +69,16 @@ impl World {
     pub(super) fn worker_moves(&mut self, slot: usize, most: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         match (proc.up, proc.stop) {
-            (_, Some(true)) => self.worker_dies(slot, 1_000),
-            (false, Some(false)) => self.worker_dies(slot, 0),
+            (_, Some(true)) => self.end_worker(slot, 1_000),
+            (false, Some(false)) => self.end_worker(slot, 0),
             (true, Some(false)) => {
                 if self.random.one_in(2) {
-                    self.worker_dies(slot, 1_000);
+                    self.end_worker(slot, 1_000);
                 } else {
                     self.worker_reads(slot, most);
                 }
             }
-            (false, None) => self.worker_begins(slot),
+            (false, None) => self.start_worker(slot),
             (true, None) => self.worker_reads(slot, most),
         }
     }
@@ -98,7 +98,7 @@ impl World {
             return;
         }
         let Some(line) = self.client_line(slot, false) else { return };
-        self.client_says(slot, line);
+        self.pass_client_line(slot, line);
     }
 
     /// Returns the next line of a client, if it has one.
@@ -159,7 +159,7 @@ impl World {
     }
 
     /// Closes stalled clients, and clients that the core has closed.
-    pub(super) fn stalls(&mut self, time: Duration) {
+    pub(super) fn close_stalled_clients(&mut self, time: Duration) {
         let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         for slot in self.client_slots() {
             let Some(port) = self.net.port(slot) else { continue };
