@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Counts events of one kind between two lines of the log.
+/// A counter of events of one kind between two log lines.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit {
     logged: Option<Instant>,

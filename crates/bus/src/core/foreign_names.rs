@@ -70,7 +70,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Reads JSON and fails at the first text, key or value, for which the predicate returns `true`.
+/// A JSON reader that fails at the first text, key or value, for which the predicate returns `true`.
 struct Texts<'f, F>(&'f F);
 
 // Derived impls would require `F: Clone` and `F: Copy`.

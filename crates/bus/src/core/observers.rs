@@ -516,7 +516,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Withdraws a request from all clients that were asked, except the first: that one gets the worker's own
-    /// cancellation. The withdrawal from the first client is not repeated when it answers.
+    /// cancellation. If the first client still answers, nothing is withdrawn again.
     pub(super) fn withdraw_shared(&mut self, worker: WorkerKey, id: &[u8]) {
         let shared = self.core.worker(worker).and_then(|state| state.shared.remove(id));
         self.withdraw(shared.into_iter().flat_map(SharedRequest::into_recipients));

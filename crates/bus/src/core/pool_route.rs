@@ -134,7 +134,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let mut home = None;
         if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
-            // An ACP agent reads no session from such a message, and may know the other name as that of
+            // An ACP agent ignores the top-level session, and may know the name in the params as that of
             // another session.
             let session = self.core.sessions.get(key);
             if session.is_some_and(|session| self.core.pool_of(session.pool).is_acp()) {

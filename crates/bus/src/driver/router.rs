@@ -7,7 +7,7 @@ use crate::core::{
     ClientId, ClientInfo, Core, CoreOutput, OwnedName, PoolId, Status, Stuck, Time, WorkerExit, WorkerId,
 };
 
-/// Decides where lines go. The methods have the same meaning as those of [`Core`].
+/// The part of a bus that decides where lines go. The methods have the same meaning as those of [`Core`].
 pub trait Router: Send + 'static {
     /// The state that [`Router::status`] reports.
     type Status: Send + 'static;
