@@ -14,8 +14,8 @@ use super::memory::{Charge, LINE_BYTES};
 use super::state::RequestLocation;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Maximum number of entries in a batch of a worker. A larger batch has to be handled too: it may hold
-/// answers for several clients.
+/// Maximum number of entries in a batch of a worker. For a larger batch the worker is retired: the batch may
+/// hold answers for several clients, which would get no answer if the bus only ignored it.
 const MAX_WORKER_ENTRIES: usize = 10_000;
 
 /// Answers up to this size are kept even over the memory limit, because an error in their place would not be

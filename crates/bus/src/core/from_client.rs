@@ -223,7 +223,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if RequestKind::from_method(&method) != RequestKind::Other
             && self.core.pools.iter().any(PoolState::is_acp)
         {
-            // A request method without an id has no meaning, but an agent could act on it.
+            // A request without an id has no meaning, but an agent could act on it.
             self.core.counters.dropped += 1;
             return;
         }

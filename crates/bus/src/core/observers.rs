@@ -112,8 +112,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Clears the ring before a worker opens a known session again: a load replays the whole history, a
-    /// resume only the rest.
+    /// Clears the ring before a worker opens a known session again: a load replays the whole history,
+    /// and after a resume the ring begins in the middle of it.
     pub(super) fn rewind(&mut self, key: SessionKey, what: RequestKind) {
         let Some(sharing) = self.sharing(key) else { return };
         let bytes = std::mem::take(&mut sharing.bytes);
