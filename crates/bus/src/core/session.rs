@@ -71,7 +71,7 @@ pub(super) struct Session {
     /// `true` if it had no owner before a pending request to open it. The response decides whether its
     /// present owner keeps it.
     pub(super) unsure: bool,
-    /// Number of bytes queued for the worker when the worker confirmed that it opened this stored session.
+    /// Number of bytes ever queued for the worker when it confirmed that it opened this stored session.
     pub(super) reopened_at: u64,
     pub(super) prompts: Vec<u64>,
     /// `true` while the agent works in the session, according to its state updates (v2).

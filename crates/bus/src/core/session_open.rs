@@ -236,8 +236,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let owner = pending.client();
         let known = self.session_of(worker, &name);
         let known_session = known.and_then(|key| self.core.sessions.get(key));
-        // If another identity has opened a session of this name since the worker got this request, it has opened
-        // the session that this request created.
+        // If another identity has opened a session of this name since the worker got this request, it has
+        // opened the session that this request created.
         let is_made_meanwhile = known_session.is_some_and(|session| {
             session.identity != opening.identity && session.reopened_at > pending.start
         });

@@ -115,7 +115,7 @@ pub(super) struct Pending {
     pub(super) session: Option<SessionKey>,
     /// The `moves` of that session when the request was sent.
     pub(super) moves: u64,
-    /// Number of bytes that were queued for this worker before the request.
+    /// Number of bytes that were ever queued for this worker before the request.
     pub(super) start: u64,
     /// The top-level `sessionId`, which is returned with the response.
     pub(super) tag: Option<Raw>,
