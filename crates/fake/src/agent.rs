@@ -26,7 +26,6 @@ use crate::turn;
 /// How the agent ended. The caller of [`run`] acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The client disconnected.
     PeerLeft,
     /// The script requests an exit with this code.
     Exit(u8),
@@ -121,7 +120,7 @@ pub(crate) struct Agent {
     ended: watch::Sender<Option<Ended>>,
 }
 
-/// What is known of the client.
+/// State of the connection, set by `initialize` and authentication.
 pub(crate) struct Connection {
     pub(crate) handshake: Handshake,
     pub(crate) client: ClientCan,
@@ -201,22 +200,18 @@ impl Agent {
         lock(&self.sessions)
     }
 
-    /// Returns the session with this id.
     pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions().get(id).cloned()
     }
 
-    /// Returns the version of the connection, or version 1 before `initialize`.
     pub(crate) fn version(&self) -> Version {
         self.connection().handshake.version().unwrap_or(Version::V1)
     }
 
-    /// Returns the client's capabilities.
     pub(crate) fn client(&self) -> ClientCan {
         self.connection().client
     }
 
-    /// Returns a new message id.
     pub(crate) fn message_id(&self) -> String {
         format!("message-{}", self.messages.fetch_add(1, Ordering::Relaxed) + 1)
     }

@@ -13,7 +13,6 @@ use crate::step_runner::{RunEnd, StepResult, StepRunner};
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl StepRunner {
-    /// Reads a file through the client.
     pub(crate) async fn read(&mut self, path: &str, line: Option<u32>, limit: Option<u32>) -> StepResult {
         if !self.agent.client().read_text_file {
             return self.report_unsupported(method::FS_READ_TEXT_FILE).await;
@@ -30,7 +29,6 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Writes a file through the client.
     pub(crate) async fn write(&mut self, path: &str, content: &str) -> StepResult {
         if !self.agent.client().write_text_file {
             return self.report_unsupported(method::FS_WRITE_TEXT_FILE).await;
@@ -43,7 +41,7 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Runs a command in a terminal of the client and waits for its end.
+    /// Runs a command in a terminal of the client, and waits until it exits.
     pub(crate) async fn terminal(
         &mut self,
         command: &[String],
@@ -60,7 +58,7 @@ impl StepRunner {
             "args": words.collect::<Vec<_>>(),
             "cwd": cwd.map_or_else(|| self.values.cwd.clone(), |cwd| self.values.path(cwd)),
         });
-        // Not cancelled: a terminal whose id never arrived could not be released.
+        // Not cancellable: without its id, a created terminal could not be released.
         let created = self.ask_client(method::TERMINAL_CREATE, &params).await?;
         let terminal = match created {
             Ok(created) => created["terminalId"].as_str().unwrap_or_default().to_owned(),
@@ -95,7 +93,6 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Releases every terminal that is still open.
     pub(crate) async fn release_terminals(&mut self) {
         for terminal in std::mem::take(&mut self.terminals) {
             let params = json!({"sessionId": self.values.session, "terminalId": terminal});
@@ -107,7 +104,6 @@ impl StepRunner {
         }
     }
 
-    /// Sends any request to the client.
     pub(crate) async fn request(&mut self, method: &str, params: &Value) -> StepResult {
         let params = self.values.fill_json(params);
         let answer = self.call(method, &params).await?;
@@ -115,7 +111,7 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Reports that the client does not offer what the script needs.
+    /// Sends a notice that the client lacks a capability that this step needs.
     async fn report_unsupported(&mut self, method: &str) -> StepResult {
         let text = format!("(this client does not offer {method})");
         self.values.last.clone_from(&text);
@@ -140,7 +136,7 @@ impl StepRunner {
     }
 }
 
-/// Returns a text in a response, or its error.
+/// Returns the text member `field` of a response, or the error text.
 fn text(answer: Result<Value, String>, field: &str) -> String {
     match answer {
         Ok(answer) => answer[field].as_str().unwrap_or_default().to_owned(),

@@ -7,7 +7,6 @@ use crate::placeholders::PlaceholderValues;
 use crate::script::step::{Command, Diff, PlanEntry, Speaker, ToolCall};
 use crate::script::{Auth, Script};
 
-/// Returns a chunk of a message.
 pub(crate) fn chunk(version: Version, speaker: Speaker, text: &str, message: &str) -> Value {
     let kind = match speaker {
         Speaker::Message => "agent_message_chunk",
@@ -38,7 +37,6 @@ pub(crate) fn state(state: &str) -> Value {
     json!({"sessionUpdate": "state_update", "state": state})
 }
 
-/// Returns the update for a new tool call.
 pub(crate) fn tool_call(version: Version, call: &ToolCall, values: &PlaceholderValues) -> Value {
     let kind = match version {
         Version::V1 => "tool_call",
@@ -47,7 +45,6 @@ pub(crate) fn tool_call(version: Version, call: &ToolCall, values: &PlaceholderV
     with_kind(kind, tool_fields(version, call, values))
 }
 
-/// Returns the update for a changed tool call.
 pub(crate) fn tool_update(version: Version, call: &ToolCall, values: &PlaceholderValues) -> Value {
     with_kind("tool_call_update", tool_fields(version, call, values))
 }
@@ -124,7 +121,6 @@ fn patch(path: &str, old: Option<&str>, new: &str) -> String {
     patch
 }
 
-/// Returns the update with a plan.
 pub(crate) fn plan(version: Version, entries: &[PlanEntry], values: &PlaceholderValues) -> Value {
     let entries: Vec<Value> = entries
         .iter()
@@ -140,7 +136,6 @@ pub(crate) fn plan(version: Version, entries: &[PlanEntry], values: &Placeholder
     }
 }
 
-/// Returns the update with the slash commands.
 pub(crate) fn commands(version: Version, commands: &[Command]) -> Value {
     let commands: Vec<Value> = commands
         .iter()
@@ -245,7 +240,7 @@ fn auth_method(version: Version, auth: &Auth) -> Value {
     }
 }
 
-/// Removes `null` members: an absent one is the clearer refusal.
+/// Removes `null` members: clients report an absent member more clearly.
 fn drop_nulls(value: &mut Value) {
     if let Value::Object(members) = value {
         members.retain(|_, member| !member.is_null());

@@ -22,7 +22,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 const UNKNOWN_RESPONSE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":\"never-asked\",\"result\":{}}\n";
 
 impl StepRunner {
-    /// Runs a fault step.
     pub(crate) async fn fault(&mut self, fault: &Fault) -> StepResult {
         match fault {
             Fault::Pollute(text) => self.write_raw(format!("{}\n", self.values.fill(text)).into()).await,
@@ -108,7 +107,7 @@ impl StepRunner {
     async fn flood(&mut self, updates: u64, bytes: usize) -> StepResult {
         for number in 1..=updates {
             let mut text = number.to_string();
-            // Not by a format width, which is limited to 65,535.
+            // A format width is limited to 65,535, so the text is padded by hand.
             text.extend(std::iter::repeat_n(' ', bytes.saturating_sub(text.len())));
             let update = self.chunk(Speaker::Message, &text);
             self.unless_cancelled(self.replay(update)).await??;
@@ -116,7 +115,7 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Returns the parts of a chunk's line before and after its text.
+    /// Returns the parts before and after the text in the line of a message chunk.
     fn line_around(&mut self) -> (Bytes, Bytes) {
         const HERE: &str = "(here)";
         let update = self.chunk(Speaker::Message, HERE);

@@ -52,7 +52,6 @@ impl History {
         }
     }
 
-    /// Returns all updates in order.
     pub(crate) fn replay(&self) -> Vec<Value> {
         self.updates.iter().cloned().collect()
     }

@@ -10,7 +10,7 @@ use crate::script::step::{Ask, Choice};
 use crate::step_runner::{StepResult, StepRunner};
 
 impl StepRunner {
-    /// Requests permission, and runs the steps for the answer.
+    /// Requests permission, and runs the steps of the chosen option.
     pub(crate) async fn ask_permission(&mut self, ask: &Ask) -> StepResult {
         let version = self.agent.version();
         let params = self.permission_params(version, ask);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The values of placeholders.
+/// Values that replace placeholders in texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlaceholderValues {
     /// `{prompt}`: the text of the prompt.
@@ -17,14 +17,14 @@ pub(crate) struct PlaceholderValues {
     pub(crate) turn: u64,
     /// `{n}`: the round of the innermost repetition, from 1.
     pub(crate) round: u64,
-    /// `{last}`: the client's last answer.
+    /// `{last}`: the client's response to the last request.
     pub(crate) last: String,
-    /// `{exit}`: how the last command ended.
+    /// `{exit}`: exit status of the last command.
     pub(crate) exit: String,
 }
 
 impl PlaceholderValues {
-    /// Fills in the placeholders of `text`. Values are not searched for placeholders, and other braces stay.
+    /// Replaces the placeholders in `text`. Values are not searched for placeholders, and other braces stay.
     pub(crate) fn fill(&self, text: &str) -> String {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -48,7 +48,7 @@ impl PlaceholderValues {
         filled
     }
 
-    /// Fills in the placeholders of all texts in `value`.
+    /// Replaces the placeholders in all texts of `value`.
     pub(crate) fn fill_json(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.fill(text)),
@@ -60,7 +60,7 @@ impl PlaceholderValues {
         }
     }
 
-    /// Fills in the placeholders of a path and makes it absolute, as the protocol requires.
+    /// Replaces the placeholders in a path and makes it absolute, as the protocol requires.
     pub(crate) fn path(&self, path: &str) -> String {
         let path = self.fill(path);
         if path.starts_with('/') { path } else { format!("{}/{path}", self.cwd.trim_end_matches('/')) }

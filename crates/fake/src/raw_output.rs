@@ -1,7 +1,7 @@
 //! Writes bytes that are not messages, on a thread of its own.
 //!
-//! Writing blocks while the client does not read. Neither the other sessions nor the end of the process may wait for
-//! that, so it is not a thread of the runtime, whose shutdown waits for its threads.
+//! A write blocks while the client does not read. Neither other sessions nor the exit of the process may wait
+//! for that. So this is not a thread of the runtime: the shutdown of the runtime waits for its threads.
 
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -27,7 +27,6 @@ pub(crate) struct RawOutput {
 enum State {
     /// Nothing was written yet, and the thread is not started.
     Fresh(Box<dyn Write + Send>),
-    /// The thread is running.
     Writing(SyncSender<Job>),
     Closed,
 }
@@ -41,7 +40,7 @@ impl RawOutput {
         *lock(&self.state) = State::Closed;
     }
 
-    /// Writes all of `bytes`, unless the output is closed.
+    /// Writes all of `bytes`. Stops without an error if the output is closed.
     pub(crate) async fn write(&self, mut bytes: Bytes) {
         while !bytes.is_empty() {
             match self.try_write(bytes.clone()).await {
@@ -56,7 +55,7 @@ impl RawOutput {
         }
     }
 
-    /// Writes as much of `bytes` as one write of the thread takes.
+    /// Queues one write for the thread, and returns how many bytes it wrote.
     async fn try_write(&self, bytes: Bytes) -> io::Result<usize> {
         let (done, written) = oneshot::channel();
         self.thread()?.try_send((bytes, done)).map_err(|error| match error {
@@ -66,7 +65,7 @@ impl RawOutput {
         written.await.map_err(|_| io::ErrorKind::BrokenPipe)?
     }
 
-    /// Returns the queue of the thread, which is started when it is first needed.
+    /// Returns the queue of the thread, and starts the thread at first use.
     fn thread(&self) -> io::Result<SyncSender<Job>> {
         let mut state = lock(&self.state);
         if let State::Writing(jobs) = &*state {
@@ -82,14 +81,14 @@ impl RawOutput {
     }
 }
 
-/// Writes what is queued until the queue is closed.
+/// Writes queued jobs until the queue is closed.
 #[expect(clippy::needless_pass_by_value, reason = "the thread owns what it works with")]
 fn write_jobs(mut out: Box<dyn Write + Send>, jobs: Receiver<Job>) {
     while let Ok((bytes, done)) = jobs.recv() {
         let written = out.write(&bytes);
         // The bytes must arrive now; if flushing fails, the next write reports it.
         let _ = out.flush();
-        // The caller may have been cancelled.
+        // The task that waits for the result may have been cancelled.
         let _ = done.send(written);
     }
 }

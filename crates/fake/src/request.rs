@@ -19,20 +19,18 @@ use crate::session::Session;
 use crate::step_runner::{RunEnd, StepRunner};
 use crate::turn;
 
-/// Work that takes time.
+/// The part of a request that takes time.
 pub(crate) type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How a request is handled.
+/// Result, steps and updates of a request.
 struct Plan {
-    /// Result of the request.
     result: Value,
-    /// Event of the script that the request triggers.
+    /// Script event that the request triggers.
     event: Option<Event>,
-    /// Session of the request.
     session: Option<Arc<Session>>,
-    /// Updates sent in that session before the response.
+    /// Updates sent in `session` before the response.
     updates: Vec<Value>,
-    /// The session's turn is cancelled first.
+    /// `true` if the running turn of `session` is cancelled first.
     closes: bool,
 }
 
@@ -183,14 +181,14 @@ fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan,
                 return Err(invalid("unknown configuration option"));
             }
             let mut updates = set_mode(agent, version, &session, &params["value"])?;
-            // The response contains the options, but not the modes of version 1.
+            // The response contains the options, so only the mode update of version 1 is sent.
             updates.retain(|update| update["sessionUpdate"] != "config_option_update");
             let result =
                 json!({"configOptions": encode::options(version, &agent.script.modes, &session.mode())});
             Ok(Plan::new(result, Event::SessionSetConfigOption).in_session(session).with_updates(updates))
         }
         method::SESSION_CANCEL => {
-            // A notification by the specification; a client that gives it an id expects a response.
+            // The specification defines a notification; a client that sends an id expects a response.
             let session = open_session(agent, &params)?;
             turn::cancel(agent, &session);
             Ok(Plan { event: None, ..Plan::new(json!({}), Event::SessionClose) })
@@ -324,12 +322,10 @@ fn reopen(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
     Ok(session)
 }
 
-/// Returns the error for a missing session.
 pub(crate) fn session_not_found(id: &str) -> RpcError {
     RpcError::new(Code::NotFound, "session not found").with("sessionId", json!(id))
 }
 
-/// Returns the error for invalid params.
 pub(crate) fn invalid(message: &'static str) -> RpcError {
     RpcError::new(Code::InvalidParams, message)
 }

@@ -18,11 +18,8 @@ use step::{Event, Step};
 /// Parsed with [`Script::parse`] from TOML, or [built in](Script::builtin).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// Name of the agent.
     pub(crate) name: String,
-    /// Version of the agent.
     pub(crate) version: String,
-    /// Protocol versions.
     pub(crate) protocol: Versions,
     /// Pattern of session ids, with `{n}` for their number.
     pub(crate) session_id: String,
@@ -30,37 +27,31 @@ pub struct Script {
     pub(crate) delay: Duration,
     /// Modes of a session, the initial one first.
     pub(crate) modes: Vec<String>,
-    /// Authentication, if any.
     pub(crate) auth: Option<Auth>,
-    /// Capabilities of the agent.
     pub(crate) capabilities: Capabilities,
     /// Steps before the response to certain requests.
     pub(crate) on: BTreeMap<Event, Vec<Step>>,
-    /// Turns for prompts.
     pub(crate) turns: Vec<Turn>,
 }
 
 /// Steps for a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Turn {
-    /// Only for prompts that contain this text.
+    /// If set, the turn only applies to prompts that contain this text.
     pub(crate) when: Option<String>,
     /// Pause between two steps, if different from the script's.
     pub(crate) delay: Option<Duration>,
-    /// Steps of the turn.
     pub(crate) steps: Vec<Step>,
 }
 
-/// Authentication of the agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Auth {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// `true` if sessions require it.
+    /// `true` if opening a session requires authentication.
     pub(crate) required: bool,
 }
 
-/// Capabilities of the agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Capabilities {
     pub(crate) load: bool,
@@ -88,14 +79,14 @@ impl Default for Capabilities {
             audio: true,
             embedded_context: true,
             mcp_http: true,
-            // Hardly any agent has these.
+            // Few agents support these.
             mcp_sse: false,
             mcp_acp: false,
         }
     }
 }
 
-/// Why a script is invalid.
+/// Error in a script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ScriptError {
@@ -117,7 +108,7 @@ impl ScriptError {
         self.line
     }
 
-    /// Returns what is wrong, and what is valid instead.
+    /// Returns the problem, and the valid alternatives.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -198,7 +189,8 @@ impl Script {
         self.on.get(&event).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the turn for `prompt` after `taken` turns in order, and whether it is the next of these.
+    /// Returns the turn for `prompt` after `taken` turns in order. The flag is `true` if it is the next turn
+    /// in order, and `false` if it was chosen by its condition.
     pub(crate) fn turn(&self, prompt: &str, taken: usize) -> Option<(&Turn, bool)> {
         let matching = |turn: &&Turn| turn.when.as_ref().is_some_and(|when| prompt.contains(when.as_str()));
         if let Some(turn) = self.turns.iter().find(matching) {

@@ -13,9 +13,9 @@ use crate::owed_response::OwedResponse;
 /// A prompt without a response yet.
 pub(crate) struct Prompt {
     pub(crate) owed: OwedResponse,
-    /// The blocks as they came.
+    /// Content blocks as the client sent them.
     pub(crate) blocks: Vec<Value>,
-    /// The blocks as text.
+    /// Text of the blocks.
     pub(crate) text: String,
 }
 
@@ -23,7 +23,6 @@ pub(crate) struct Session {
     pub(crate) id: String,
     pub(crate) cwd: String,
     state: Mutex<State>,
-    /// Whether a turn is running.
     busy: watch::Sender<bool>,
 }
 
@@ -33,23 +32,22 @@ struct State {
     mode: String,
     title: Option<String>,
     turns: u64,
-    /// Turns taken in order, without those that have a condition.
+    /// Number of turns taken in order, without conditional turns.
     turn_index: usize,
     history: History,
-    /// Cancels the running turn.
+    /// Set to `true` to cancel the running turn.
     cancel: Option<watch::Sender<bool>>,
-    /// Prompts that wait for its end.
     waiting: VecDeque<Prompt>,
 }
 
-/// What happens to a prompt.
+/// Outcome of beginning a turn for a prompt.
 pub(crate) enum BeginOutcome {
-    /// Its turn begins. The receiver becomes `true` when it is cancelled.
+    /// The turn begins. The receiver becomes `true` when the turn is cancelled.
     Now(Prompt, watch::Receiver<bool>),
     /// Another turn is running.
     Busy(Prompt),
     Closed(Prompt),
-    /// It waits for the running turn.
+    /// The prompt waits for the end of the running turn.
     Waiting,
 }
 
@@ -108,7 +106,6 @@ impl Session {
         state.waiting.drain(..).collect()
     }
 
-    /// Waits until no turn is running.
     pub(crate) async fn idle(&self) {
         // The sender lives as long as `self`.
         let _ = self.busy.subscribe().wait_for(|busy| !busy).await;

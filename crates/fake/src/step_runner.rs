@@ -19,16 +19,16 @@ use crate::placeholders::PlaceholderValues;
 use crate::script::step::{Speaker, Step};
 use crate::session::Session;
 
-/// Why steps ended before the last one.
+/// End of a list of steps.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RunEnd {
-    /// Not at all: all steps are done.
+    /// All steps are done.
     Done,
     /// The script stopped the turn with this reason.
     Stop(String),
-    /// The client cancelled it.
+    /// The client cancelled the turn.
     Cancelled,
-    /// The script failed it with this error.
+    /// The script failed the turn with this error.
     Error(RpcError),
     /// Nothing more can be sent: the agent hangs or ends, or the client has disconnected.
     Silent,
@@ -37,15 +37,14 @@ pub(crate) enum RunEnd {
 /// Result of a step: `Err` ends the steps.
 pub(crate) type StepResult<T = ()> = Result<T, RunEnd>;
 
-/// The response that is sent at the end.
+/// Response that is sent after the last step.
 enum PendingResponse {
-    /// None, or it was sent.
+    /// No response, or the response was sent.
     Nothing,
-    /// The result of a request.
     Result(OwedResponse, Value),
-    /// The stop reason, for a prompt of version 1.
+    /// Version 1: the stop reason, as the response to a prompt.
     Reason(OwedResponse),
-    /// A state update, for a prompt of version 2 that was answered with this line.
+    /// Version 2: a state update. The prompt was already answered with this line.
     State(Option<Bytes>),
 }
 
@@ -53,18 +52,18 @@ pub(crate) struct StepRunner {
     pub(crate) agent: Arc<Agent>,
     pub(crate) session: Option<Arc<Session>>,
     pub(crate) values: PlaceholderValues,
-    /// Pause between two steps.
     pub(crate) delay: Duration,
     /// Terminals that are not released yet.
     pub(crate) terminals: Vec<String>,
     reply: PendingResponse,
-    /// `true` if to respond twice.
+    /// `true` if the response is sent twice.
     responds_twice: bool,
-    /// Become `true` when the client cancels the turn, or its request.
+    /// Become `true` when the client cancels the turn or the prompt request. `None` if the steps cannot be
+    /// cancelled.
     cancels: Option<[watch::Receiver<bool>; 2]>,
-    /// The script has handled the cancellation, and ends the turn in its own way.
+    /// `true` after cancellation, while the script's own final steps run.
     is_ending_turn: bool,
-    /// Message of the next chunk.
+    /// Speaker and id of the message that the next chunk continues.
     message: Option<(Speaker, String)>,
 }
 
@@ -199,7 +198,7 @@ impl StepRunner {
         for round in 1..=times {
             self.values.round = round;
             self.run_steps(steps).await?;
-            // A round without any wait must let other tasks run.
+            // A round without any wait must yield to other tasks.
             self.unless_cancelled(tokio::task::yield_now()).await?;
         }
         self.values.round = outer;
@@ -359,7 +358,7 @@ fn reason(end: &RunEnd) -> &str {
     }
 }
 
-/// The steps end if the client has disconnected.
+/// Ends the steps if the client has disconnected.
 fn to_step_result(outcome: Result<(), CallError>) -> StepResult {
     outcome.map_err(|_| RunEnd::Silent)
 }

@@ -18,7 +18,7 @@ use crate::script::step::{Speaker, Step};
 use crate::session::{BeginOutcome, Prompt, Session};
 use crate::step_runner::{RunEnd, StepResult, StepRunner};
 
-/// Handles a prompt. Returns its turn, unless it must wait or is refused.
+/// Handles a prompt. Returns a future that runs its turn, or `None` if the prompt must wait or is refused.
 pub(crate) fn handle_prompt(agent: &Arc<Agent>, frame: &Frame, owed: OwedResponse) -> Option<RequestFuture> {
     let parsed = parse_prompt(agent, frame);
     let (version, session, blocks) = match parsed {
@@ -29,7 +29,7 @@ pub(crate) fn handle_prompt(agent: &Arc<Agent>, frame: &Frame, owed: OwedRespons
         }
     };
     let prompt = Prompt { owed, text: prompt_text(&blocks), blocks };
-    // The draft lets a second prompt wait. The stable version does not say, so it gets an error.
+    // The version 2 draft queues a second prompt. Version 1 does not define it, so it gets an error.
     match session.begin(prompt, version == Version::V2) {
         BeginOutcome::Now(prompt, cancelled) => {
             Some(Box::pin(run_turns(Arc::clone(agent), session, prompt, cancelled)))
@@ -81,7 +81,7 @@ fn parse_prompt(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, 
     }
 }
 
-/// Returns `true` if the agent's capabilities include such a block.
+/// Returns `true` if the agent's capabilities include blocks of this type.
 fn accepts_block(can: &Capabilities, block: &Value) -> bool {
     match block["type"].as_str() {
         Some("text" | "resource_link") => true,
@@ -92,7 +92,7 @@ fn accepts_block(can: &Capabilities, block: &Value) -> bool {
     }
 }
 
-/// Returns the text of blocks.
+/// Returns the text of all blocks.
 fn prompt_text(blocks: &[Value]) -> String {
     let word = |block: &Value| {
         let text = match block["type"].as_str() {
@@ -106,7 +106,7 @@ fn prompt_text(blocks: &[Value]) -> String {
     blocks.iter().filter_map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs the turn of a prompt, and those of the prompts that arrive meanwhile.
+/// Runs the turn of a prompt, then the turns of prompts that arrived meanwhile.
 async fn run_turns(
     agent: Arc<Agent>,
     session: Arc<Session>,
@@ -116,7 +116,7 @@ async fn run_turns(
     loop {
         run_turn(&agent, &session, prompt, cancelled).await;
         if agent.silence.is_set() {
-            // The session stays busy for ever.
+            // A silent agent never ends the turn, so the session stays busy.
             return;
         }
         match session.next() {
@@ -156,7 +156,7 @@ async fn run_turn(
     }
 }
 
-/// Acknowledges the prompt, as far as the version can.
+/// Acknowledges the prompt if the version has an acknowledgment.
 async fn acknowledge_prompt(runner: &mut StepRunner, prompt: Prompt) -> StepResult {
     let version = runner.agent.version();
     let message = runner.agent.message_id();
@@ -171,7 +171,7 @@ async fn acknowledge_prompt(runner: &mut StepRunner, prompt: Prompt) -> StepResu
             return runner.send_update(encode::state("running")).await;
         }
     }
-    // Version 1 does not repeat the prompt, but replays it when the session is loaded.
+    // Version 1 does not echo the prompt, but replays it when the session is loaded.
     for update in encode::user_message(version, &prompt.blocks, &message) {
         session.iter().for_each(|session| session.record(&update));
     }

@@ -33,7 +33,7 @@ async fn permission_is_given_or_not() {
     for version in [1, 2] {
         check("ask-allowed", version, "ask", choose("allow_once")).await;
         check("ask-rejected", version, "ask", choose("reject_once")).await;
-        // An option that was never offered allows nothing.
+        // An option that was not offered allows nothing.
         check("ask-invented", version, "ask", choose("allow_everything")).await;
     }
 }
@@ -50,7 +50,7 @@ async fn files_and_terminals_of_the_client() {
         })
     };
     check("files", 1, "files", serve).await;
-    // Version 2 has neither; the agent says so instead of sending a request.
+    // Version 2 has no file methods; the agent reports this instead of sending a request.
     check("files", 2, "files", nothing).await;
 }
 

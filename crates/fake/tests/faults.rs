@@ -142,7 +142,7 @@ async fn an_answer_can_come_twice() {
     }
 }
 
-/// Returns `true` if a whole hour brings nothing.
+/// Returns `true` if the agent sends nothing for an hour of paused time.
 async fn is_silent(talk: &mut Talk) -> bool {
     tokio::time::timeout(Duration::from_secs(3600), talk.client.line()).await.is_err()
 }
@@ -161,7 +161,7 @@ async fn an_agent_that_hangs_reads_and_never_answers() {
         }
         assert!(is_silent(&mut talk).await);
         talk.client.hang_up();
-        // Nor does it respond at the very end.
+        // The agent does not respond at its end either.
         assert_eq!(talk.client.line().await, None);
         assert_eq!(talk.ended().await, Ended::PeerLeft);
     }
@@ -222,7 +222,8 @@ async fn the_end_of_the_input_and_sigterm_can_be_ignored() {
     let mut talk = Talk::open(1, able(), "stubborn").await;
     talk.prompt("go").await;
     talk.next().await;
-    // This process itself: if the signal were not ignored, it would end all tests of this file.
+    // The signal goes to this test process: if the script did not ignore it, all tests of this file would
+    // end.
     let sent = std::process::Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
     assert!(sent.unwrap().success());
     talk.client.hang_up();

@@ -8,26 +8,23 @@ use super::fault;
 use super::parse::{did_you_mean, only_true, strings, word};
 use super::step::{Ask, Choice, Command, Cost, Diff, Event, PlanEntry, Speaker, Step, ToolCall};
 
-/// Where a step is allowed.
+/// The place of a step in a script, which limits the allowed steps.
 #[derive(Clone, Copy)]
 pub(super) enum StepContext {
-    /// In a turn.
     Turn,
-    /// Before the response to another request.
     On(Event),
 }
 
-/// A kind of step.
 pub(super) struct Action {
-    /// The key that names it.
+    /// Key that identifies the kind.
     pub(super) name: &'static str,
-    /// The other keys that it allows.
+    /// Other keys that are allowed in the same table.
     pub(super) beside: &'static [&'static str],
     /// Parses the step from its value, the whole table and its context.
     pub(super) read: fn(Item<'_>, Table<'_>, StepContext) -> Option<Step>,
 }
 
-/// All kinds but faults, which are in [`fault::FAULTS`].
+/// All kinds except faults, which are in [`fault::FAULTS`].
 pub(super) const ACTIONS: &[Action] = &[
     Action { name: "say", beside: &["words", "every"], read: |n, f, _| speak(Speaker::Message, n, f) },
     Action { name: "think", beside: &["words", "every"], read: |n, f, _| speak(Speaker::Thought, n, f) },
@@ -53,7 +50,6 @@ pub(super) const ACTIONS: &[Action] = &[
     Action { name: "error", beside: &[], read: |n, _, _| error(n) },
 ];
 
-/// Returns every kind of step.
 pub(super) fn all() -> impl Iterator<Item = &'static Action> {
     ACTIONS.iter().chain(fault::FAULTS)
 }
@@ -92,7 +88,7 @@ fn step(node: Item<'_>, place: StepContext) -> Option<Step> {
     fits(&step, place).map_or(Some(step), |reason| node.error(format!("`{}` {reason}", action.name), None))
 }
 
-/// Returns why a step is not allowed in its context, if so.
+/// Returns the reason if the step is not allowed in its context.
 fn fits(step: &Step, place: StepContext) -> Option<&'static str> {
     let StepContext::On(event) = place else { return None };
     if step.needs_turn() {
@@ -126,7 +122,7 @@ fn speak(speaker: Speaker, node: Item<'_>, fields: Table<'_>) -> Option<Step> {
     Some(Step::Speak {
         speaker,
         text: node.string()?.to_owned(),
-        // A pace implies words.
+        // `every` only makes sense word by word.
         words: fields.get("words").and_then(Item::flag).unwrap_or(every.is_some()),
         every,
     })
@@ -177,7 +173,7 @@ fn diff(node: Item<'_>) -> Option<Diff> {
     })
 }
 
-/// Parses a line number, or a number of lines.
+/// Parses a line number or a line count.
 fn line(fields: Table<'_>, key: &str) -> Option<u32> {
     fields.get(key)?.count(1, u32::MAX)
 }
@@ -205,7 +201,7 @@ fn plan(node: Item<'_>) -> Option<Step> {
     Some(Step::Plan(entries.collect::<Option<_>>()?))
 }
 
-/// Kinds of permission options, and their default names.
+/// Kinds of permission options, and their default labels.
 const CHOICES: &[(&str, &str)] = &[
     ("allow_once", "Allow once"),
     ("allow_always", "Always allow"),

@@ -120,12 +120,12 @@ fn turn(fields: Table<'_>) -> Option<Turn> {
     })
 }
 
-/// Returns a text of which there are only a few.
+/// Parses a text that must be one of `words`.
 pub(super) fn word(item: Item<'_>, words: &[&'static str]) -> Option<&'static str> {
     item.named(|text| words.iter().copied().find(|word| *word == text), words)
 }
 
-/// Returns a list of texts, with at least one.
+/// Parses a list of at least one text.
 pub(super) fn strings(item: Item<'_>) -> Option<Vec<String>> {
     let strings: Vec<_> =
         item.list("")?.map(|entry| entry.string().map(str::to_owned)).collect::<Option<_>>()?;
@@ -136,7 +136,7 @@ pub(super) fn strings(item: Item<'_>) -> Option<Vec<String>> {
     }
 }
 
-/// Accepts `true` only: the alternative is to leave the key out.
+/// Accepts `true` only: to disable the setting, the key is left out.
 pub(super) fn only_true(item: Item<'_>) -> Option<()> {
     if item.flag()? { Some(()) } else { item.expected("true, or left out", None) }
 }

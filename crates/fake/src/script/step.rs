@@ -37,15 +37,13 @@ impl Event {
         ("session_set_config_option", Self::SessionSetConfigOption),
     ];
 
-    /// Returns `true` if the event has a session, in which the agent can send updates.
+    /// Returns `true` if the event belongs to a session, in which the agent can send updates.
     pub(crate) fn has_session(self) -> bool {
         !matches!(self, Self::Start | Self::Initialize | Self::Authenticate | Self::SessionList)
     }
 }
 
-/// A step.
-///
-/// Texts may contain placeholders, which are filled in when the step runs.
+/// A step of a script. Its texts may contain placeholders, which are filled in when the step runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     Speak { speaker: Speaker, text: String, words: bool, every: Option<Duration> },
@@ -74,7 +72,7 @@ pub(crate) enum Step {
     Fault(Fault),
 }
 
-/// A fault: what a correct agent never does.
+/// A fault: behavior that violates the protocol or breaks the output.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fault {
     Pollute(String),
@@ -94,12 +92,9 @@ pub(crate) enum Fault {
     Orphan(Vec<String>),
 }
 
-/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speaker {
-    /// The agent's answer.
     Message,
-    /// The agent's thought.
     Thought,
 }
 
@@ -119,7 +114,6 @@ pub(crate) struct ToolCall {
     pub(crate) diff: Option<Diff>,
 }
 
-/// A change to a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Diff {
     pub(crate) path: String,
@@ -195,7 +189,7 @@ impl Step {
         }
     }
 
-    /// Returns `true` if the step only makes sense in a turn.
+    /// Returns `true` if the step is only valid in a turn.
     pub(crate) fn needs_turn(&self) -> bool {
         matches!(self, Self::WaitCancel | Self::Stop(_))
     }

@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 
 pub(crate) struct Talk {
     pub(crate) client: Peer,
-    /// All messages, one per line.
     pub(crate) log: String,
     agent: JoinHandle<Ended>,
     version: u16,
@@ -85,7 +84,7 @@ impl Talk {
         self.client.notify(method, &params).await;
     }
 
-    /// Receives everything up to the response to request `id`. `serve` answers requests of the agent.
+    /// Receives everything up to the response to request `id`. `serve` answers the agent's requests.
     pub(crate) async fn answer_to(
         &mut self,
         id: u64,
@@ -135,13 +134,13 @@ impl Talk {
         self.request("session/prompt", params).await
     }
 
-    /// Adds the session to `params`.
+    /// Adds the session id to `params`.
     pub(crate) fn about(&self, mut params: Value) -> Value {
         params["sessionId"] = json!(self.session);
         params
     }
 
-    /// Receives the next message, which must come; updates must match the schema.
+    /// Receives the next message and checks it against the schema.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let message = self.client.next().await?;
         let told = match (message.get("method").and_then(Value::as_str), &message) {
