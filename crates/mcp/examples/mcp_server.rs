@@ -1,7 +1,8 @@
-//! An MCP server by hand for the tests of this crate, with faults to choose from: `mcp_server [FAULT] [NOTES]`.
+//! A handwritten MCP server with selectable faults, for the tests of this crate: `mcp_server [FAULT]
+//! [NOTES]`.
 //!
-//! It speaks JSON-RPC without any library for it, so that it shares no misunderstanding with the client. What it wants
-//! a test to know it appends to the file NOTES.
+//! It implements JSON-RPC without a library, so that a bug of a library cannot hide on both sides. It appends
+//! what a test has to check to the file NOTES.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, Write};
@@ -13,7 +14,7 @@ struct Server {
     fault: String,
     notes: Option<String>,
     changed: bool,
-    /// The call that waits for answers of the client, and what has come of them.
+    /// Id of the call that waits for answers of the client; the answers so far are in `answers`.
     asking: Option<Value>,
     answers: Vec<Value>,
 }
@@ -61,7 +62,7 @@ impl Server {
         Ok(())
     }
 
-    /// Says more than anybody can hear, and asks without listening.
+    /// Writes notifications and requests without end, and reads nothing.
     fn flood(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         for id in 0_u64.. {
@@ -214,7 +215,7 @@ impl Server {
         }
     }
 
-    /// The client has answered a question.
+    /// Collects the client's responses, and answers the waiting call after the fifth.
     fn handle_notification(&mut self, message: &Value) -> io::Result<()> {
         self.answers.push(message.clone());
         if self.answers.len() < 5 {

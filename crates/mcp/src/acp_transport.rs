@@ -1,4 +1,4 @@
-//! The transport through a [`Bridge`]: every request is a message of its own, with its own answer.
+//! Transport through a [`Bridge`]: every MCP request is an ACP request of its own.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::bridge::{Bridge, BridgeError};
 
-/// Most answers and notifications that wait for rmcp.
+/// Most answers and notifications that are queued for rmcp.
 const INBOX_MESSAGES: usize = 64;
 
 pub(crate) struct AcpTransport {
@@ -29,10 +29,10 @@ pub(crate) struct AcpTransport {
     pending: PendingRequests,
 }
 
-/// The requests of an [`AcpTransport`] that are not answered yet. Routes notifications to them.
+/// Unanswered requests of an [`AcpTransport`], to route notifications to them.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingRequests {
-    /// Separates the requests of this session from those of others on the same connection.
+    /// Prefix of request ids: separates this session from others on the same connection.
     prefix: String,
     open: Arc<Mutex<HashMap<RequestId, AbortHandle>>>,
     deliver: mpsc::Sender<ServerJsonRpcMessage>,
@@ -141,7 +141,8 @@ impl Transport<RoleClient> for AcpTransport {
     }
 }
 
-/// Returns the server's answer that an outer answer contains. If it has both a result and an error, the result counts.
+/// Returns the server's answer inside the bridge's answer. If it has both a result and an error, the result
+/// counts.
 fn parse_answer(answer: Result<Value, BridgeError>, id: RequestId) -> ServerJsonRpcMessage {
     let error = match answer {
         Err(BridgeError { code, message }) => error_data(code, message, None),

@@ -17,21 +17,20 @@ use crate::CallProgress;
 use crate::text::clipped;
 use crate::verbatim::{KeepVerbatim, Verbatim};
 
-/// Most answers to a server's own requests that may wait to be written. rmcp has no limit for them, so a server that
-/// sends requests without reading would fill the memory. At the limit the server is not read from.
+/// Most answers to a server's own requests that may be queued. rmcp has no such limit, so a server that sends
+/// requests without reading would fill the memory. At the limit, reading from the server pauses.
 const MAX_PENDING_ANSWERS: usize = 64;
 /// Most progress updates that wait for a slow caller. Further ones are dropped: they are outdated soon anyway.
 const MAX_QUEUED_PROGRESS: usize = 32;
 const MAX_PROGRESS_CHARS: usize = 1000;
 
-/// What a server reports without being asked.
+/// Notifications of a server.
 #[derive(Debug, Default)]
 pub(crate) struct ServerEvents {
     closed: watch::Sender<bool>,
     progress_senders: Mutex<HashMap<ProgressToken, mpsc::Sender<CallProgress>>>,
-    /// Notified when the list of tools has changed.
     pub(crate) changed: Notify,
-    /// The requests whose results are passed on unchanged.
+    /// Requests whose results are passed on unchanged.
     pub(crate) verbatim: Verbatim,
 }
 
@@ -61,20 +60,19 @@ fn call_progress(params: &ProgressNotificationParam) -> CallProgress {
     CallProgress { progress: params.progress, total: params.total, message }
 }
 
-/// Put into the extensions of a request, it receives the request's progress. It travels with the request, so that the
-/// first progress cannot arrive before it.
+/// Extension of a request that receives the request's progress. It travels with the request, so that no
+/// progress arrives before it is registered.
 #[derive(Debug, Clone)]
 pub(crate) struct ProgressSender(mpsc::Sender<CallProgress>);
 
 impl ProgressSender {
-    /// Returns a sender and its receiver.
     pub(crate) fn new() -> (Self, mpsc::Receiver<CallProgress>) {
         let (sender, updates) = mpsc::channel(MAX_QUEUED_PROGRESS);
         (Self(sender), updates)
     }
 }
 
-/// A transport with limits. Consumes notifications: rmcp would start a task for each.
+/// A transport with limits. It handles notifications itself: rmcp would start a task for each.
 pub(crate) struct BoundedTransport<T> {
     inner: T,
     events: Arc<ServerEvents>,
@@ -87,7 +85,7 @@ struct PendingAnswers {
     written: Notify,
 }
 
-/// One answer that waits to be written.
+/// One answer in the queue; dropping it frees its place.
 struct PendingAnswer(Arc<PendingAnswers>);
 
 impl PendingAnswer {
@@ -159,7 +157,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for BoundedTransp
             match &notification.notification {
                 ServerNotification::ProgressNotification(progress) => self.events.progress(&progress.params),
                 ServerNotification::ToolListChangedNotification(_) => self.events.changed.notify_one(),
-                // rmcp cancels the server's request that it is working on.
+                // rmcp needs it to cancel its work on the server's request.
                 ServerNotification::CancelledNotification(_) => return Some(message),
                 _ => {}
             }
@@ -216,7 +214,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| updates.try_recv().ok()).count(), MAX_QUEUED_PROGRESS);
     }
 
-    /// More requests than can be sent before the limit for answers is reached.
+    /// More requests than fit before the limit for answers is reached.
     const ENOUGH: usize = 10_000;
 
     /// A server that sends requests without end and reads no answer.

@@ -1,4 +1,4 @@
-//! MCP over ACP: the path to a server that the ACP client provides.
+//! MCP over ACP: the interface to a server that the ACP client provides.
 
 use std::pin::Pin;
 
@@ -9,8 +9,8 @@ pub type BridgeFuture = Pin<Box<dyn Future<Output = Result<Value, BridgeError>> 
 
 /// Carries MCP requests to the ACP client.
 pub trait Bridge: Send + Sync + 'static {
-    /// Sends the request `mcp/message` with these members as `serverId`, `requestId`, `method` and `params`, and
-    /// returns its result unchanged: an object with `result` or `error`, which the caller takes apart.
+    /// Sends the request `mcp/message` with these members as `serverId`, `requestId`, `method` and `params`.
+    /// Returns its result unchanged: an object with `result` or `error`, which the caller parses.
     ///
     /// `request` is unique per message. Dropping the future must cancel the request.
     fn message(&self, server: String, request: String, method: String, params: Value) -> BridgeFuture;

@@ -22,7 +22,6 @@ use crate::{CallError, CallOutcome, CallProgress, Options, Server, outcome};
 /// Time to wait for the reason of a lost connection.
 const LOSS_REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Calls `tool` and returns its outcome.
 pub(crate) async fn call(
     entry: &ServerEntry,
     tool: &str,
@@ -42,7 +41,6 @@ pub(crate) async fn call(
     }
 }
 
-/// Sends a request and returns the server's answer.
 pub(crate) async fn send_request(
     entry: &ServerEntry,
     mut request: ClientRequest,
@@ -89,12 +87,13 @@ async fn to_call_error(entry: &ServerEntry, error: &ServiceError) -> CallError {
     }
 }
 
-/// Over HTTP a lost call says nothing about the server.
+/// Returns the wait for the server's exit reason. Zero over HTTP: there a lost call does not mean that the
+/// server has gone.
 fn reason_timeout(server: &Server) -> Duration {
     if matches!(server, Server::Http { .. }) { Duration::ZERO } else { LOSS_REASON_TIMEOUT }
 }
 
-/// A call that the server is working on. Dropping this cancels it there.
+/// A call in progress at the server. Dropping this cancels it there.
 struct CancelOnDrop {
     peer: Peer<RoleClient>,
     id: Option<RequestId>,
@@ -116,8 +115,8 @@ impl Drop for CancelOnDrop {
         let params = CancelledNotificationParam::new(Some(id), Some("the caller no longer waits".to_owned()));
         let notification = CancelledNotification::new(params);
         let mut send = pin!(self.peer.send_notification(notification.into()));
-        // One poll is enough to put it into rmcp's queue. If that is full, the server does not read, and would not read
-        // this either.
+        // One poll queues the cancellation in rmcp. If the queue is full, the server does not read, and would
+        // not read the cancellation either.
         _ = send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }

@@ -5,11 +5,9 @@ use std::fmt;
 /// Progress of a request. The message is one line of bounded length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallProgress {
-    /// Steps done.
     pub progress: f64,
     /// Steps in total, if known.
     pub total: Option<f64>,
-    /// Message of the server.
     pub message: Option<String>,
 }
 

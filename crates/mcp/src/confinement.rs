@@ -8,19 +8,18 @@ use std::time::Duration;
 
 use narrows_process::{Limits, Sandbox};
 
-/// Serves the network access of a sandbox as long as it lives.
+/// Serves the network access of a sandbox until it is dropped.
 pub type EgressGuard = Box<dyn Any + Send + Sync>;
 
 /// Sandbox and limits of each process, and its network access.
 #[derive(Clone)]
 pub struct Confinement {
-    /// Sandbox of each process tree.
     pub sandbox: Sandbox,
-    /// Resource limits of each process tree.
     pub limits: Limits,
     /// Processor time of each process.
     pub processor: Option<Duration>,
-    /// Takes the listener of a process that has a network of its own. The returned value is dropped with the process.
+    /// Called with the listener of a process that has its own network. The returned guard is dropped with the
+    /// process.
     pub open_egress: Arc<dyn Fn(TcpListener) -> Option<EgressGuard> + Send + Sync>,
 }
 

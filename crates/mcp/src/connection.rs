@@ -27,7 +27,7 @@ use crate::{Confinement, EgressGuard, Options, Server, http};
 const MAX_PAGES: usize = 64;
 /// Most lines of stderr that explain the end of a process.
 const MAX_STDERR_LINES: usize = 5;
-/// Most characters of these lines, counted from the end: the last say most.
+/// Most characters of these lines, counted from the end: the last lines say most.
 const MAX_STDERR_CHARS: usize = 400;
 /// Time for a process that has closed its stdout to exit.
 const EXIT_REASON_TIMEOUT: Duration = Duration::from_millis(500);
@@ -49,7 +49,6 @@ pub(crate) enum StartError {
     List(ServiceError),
 }
 
-/// A server that is connected.
 pub(crate) struct Connection {
     pub(crate) peer: Peer<RoleClient>,
     pub(crate) events: Arc<ServerEvents>,
@@ -95,7 +94,7 @@ impl ClientHandler for McpClient {
     }
 }
 
-/// Returns how a stdio server is started.
+/// Returns the command, environment and sandbox of a stdio server's process.
 pub(crate) fn process_spec(
     options: &Options,
     command: &str,
@@ -118,7 +117,6 @@ pub(crate) fn process_spec(
 }
 
 impl Process {
-    /// Wraps a started process and returns its transport.
     pub(crate) fn new(
         mut child: Child,
         verbatim: Verbatim,
@@ -143,8 +141,8 @@ impl Process {
         }
     }
 
-    /// Adds to `reason` the last lines of stderr and, if the server `disconnected`, the process's exit. Otherwise the
-    /// exit would only be a consequence of stopping it.
+    /// Adds the last lines of stderr to `reason`. Adds the process's exit status only if the server
+    /// `disconnected`: otherwise the process exits because it is stopped.
     pub(crate) async fn explain(&self, reason: &str, disconnected: bool) -> String {
         let timeout = if disconnected { EXIT_REASON_TIMEOUT } else { Duration::ZERO };
         let exit = tokio::time::timeout(timeout, self.child.wait()).await.ok().filter(|_| disconnected);
@@ -169,7 +167,7 @@ impl Process {
     }
 }
 
-/// Connects with the handshake, or without one in a version that has none (`modern`).
+/// Connects with a handshake, or without one if `modern` is set.
 pub(crate) async fn connect<T: Transport<RoleClient> + 'static>(
     options: &Options,
     transport: T,
@@ -269,7 +267,6 @@ impl Connection {
     }
 }
 
-/// Describes a failed handshake.
 fn handshake_error(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::ConnectionClosed(_) => {
@@ -283,7 +280,6 @@ fn handshake_error(error: &ClientInitializeError) -> String {
     }
 }
 
-/// Describes a failed request.
 pub(crate) fn service_error_text(error: &ServiceError) -> String {
     match error {
         ServiceError::McpError(error) => one_line(&format!("{} ({})", error.message, error.code.0)),

@@ -6,7 +6,6 @@ use std::time::Duration;
 /// A server that could not be started, or has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFailure {
-    /// Name of the server.
     pub server: String,
     /// Reason in one line, with the last lines of stderr if it is a process.
     pub reason: String,
@@ -28,7 +27,7 @@ pub enum CallError {
     /// The server did not start, or has ended. If it ended during the call, the tool may have had effects.
     #[error("the MCP server is not running: {0}")]
     Gone(String),
-    /// No answer in time. The call was cancelled, but the tool may have had effects.
+    /// The call took too long. It was cancelled, but the tool may have had effects.
     #[error("the MCP server did not answer within {0:?}")]
     Deadline(Duration),
     /// The call or its answer was lost, but the server may still be running. The tool may have had effects.
@@ -42,10 +41,10 @@ pub enum CallError {
         /// Message of the server, in one line.
         message: String,
     },
-    /// The server needs something that is not supported: input from the user, or to run as a task.
+    /// The server requires an unsupported feature: user input, or running as a task.
     #[error("the MCP server wants {0}, which is not supported")]
     Unsupported(&'static str),
-    /// The answer is not the result of a call.
+    /// The answer is not a valid result of a call.
     #[error("the MCP server's response is invalid: {0}")]
     InvalidResult(String),
 }

@@ -1,4 +1,4 @@
-//! Streamable HTTP: connects to an endpoint, and bounds what is read of its answers.
+//! Streamable HTTP: connects to an endpoint, and limits the bytes read from its answers.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ use crate::verbatim::Verbatim;
 const MAX_REDIRECTS: usize = 5;
 /// Most characters of an error body that are quoted.
 const MAX_REFUSAL_CHARS: usize = 200;
-/// How often a lost event stream is opened again, and the longest delay before that.
+/// How often a lost event stream is reopened, and the longest delay before that.
 const MAX_REOPENS: usize = 8;
 const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
 
@@ -122,10 +122,10 @@ fn tls_without_roots() -> Result<ClientConfig, HttpError> {
     Ok(config.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// Returns `true` if a redirect leads to the same origin, for which the headers were meant.
+/// Returns `true` if a redirect stays within the origin that the headers are for.
 fn keeps_origin(attempt: &Attempt<'_>) -> bool {
     let Some(first) = attempt.previous().first() else { return false };
-    // The other kinds turn a POST into a GET.
+    // Other status codes turn a POST into a GET.
     let repeats = matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
     repeats && attempt.previous().len() <= MAX_REDIRECTS && first.origin() == attempt.url().origin()
 }
@@ -153,7 +153,7 @@ fn proxies(env: &Environment) -> Vec<Proxy> {
 
 type Error = StreamableHttpError<reqwest::Error>;
 
-/// Like rmcp's own client for reqwest, but the answer to a POST is bounded here.
+/// Like rmcp's client for reqwest, but with a size limit for the answer to a POST.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpClient {
     http: reqwest::Client,
@@ -205,7 +205,7 @@ impl StreamableHttpClient for HttpClient {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
         let body = serde_json::to_vec(&message)?;
         let response = self.http.post(&*uri).headers(headers).body(body).send().await;
-        // The query can be a secret, and people read this error.
+        // The query may contain a secret, and this error is shown to users.
         let response = response.map_err(reqwest::Error::without_url)?;
         let asked = matches!(message, JsonRpcMessage::Request(_));
         read_response(response, asked, in_session, limit, &self.verbatim).await
@@ -313,7 +313,7 @@ async fn read_response(
     }
 }
 
-/// Seals the results in a stream of events that are wanted unchanged.
+/// Seals the results that must stay unchanged in a stream of events.
 fn seal_events(events: BoxedSseResponse, verbatim: Verbatim) -> BoxedSseResponse {
     let seal = move |event: Result<Sse, SseError>| {
         let mut event = event?;
@@ -336,7 +336,7 @@ async fn read_body(mut response: reqwest::Response, limit: usize) -> Result<Vec<
     Ok(body)
 }
 
-/// Passes on a stream up to the first event over the limit, and an error in its place.
+/// Forwards a stream up to the first event over the limit, then an error.
 fn limit_stream(
     stream: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
     limit: usize,
@@ -359,7 +359,7 @@ struct Meter {
     limit: usize,
     event: usize,
     line: usize,
-    /// The last byte was a carriage return, so a line feed belongs to it.
+    /// `true` if the last byte was a carriage return: a line feed then belongs to the same line end.
     returned: bool,
 }
 
@@ -411,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing passes that has more bytes than the limit between two empty lines.
+        /// An event is refused exactly if it has more bytes than the limit.
         #[test]
         fn what_fits_is_within_the_limit(text in "[ab\\n]{0,80}", limit in 0usize..10) {
             let mut meter = Meter::new(limit);

@@ -1,7 +1,8 @@
-//! The MCP servers of a session: started, listed, called, and ended with it.
+//! The MCP servers of a session: starts them, lists and calls their tools, and ends them with the session.
 //!
-//! [`Servers::start`] takes the descriptors of a session and returns at once. Every server has a task of its own that
-//! connects, lists the tools, lists them again after changes, and ends the server. So no server affects another:
+//! [`Servers::start`] takes the server descriptors of a session and returns at once. Every server has its own
+//! task, which connects, lists the tools, lists them again after changes, and ends the server. So no server
+//! delays another:
 //!
 //! ```text
 //! Servers ── task ── rmcp ── BoundedTransport ── StdioTransport  a process and its tree
@@ -10,11 +11,12 @@
 //! ```
 //!
 //! What always holds, whatever a server does:
-//! - Every call ends: with an outcome, at its deadline, or when the server is gone. Dropping a call cancels it.
-//! - Everything kept of a server is bounded: a message, the tools and their pages, the text of a result, the answers
-//!   that it does not read.
+//! - Every call ends: with an outcome, at its deadline, or when the server has ended. Dropping a call cancels
+//!   it.
+//! - Everything that is stored for a server is bounded: a message, its tools and their pages, the text of a
+//!   result, and unread answers.
 //! - After [`Servers::close`] no process of a server is alive. Dropping does the same without waiting.
-//! - Requests of a server to its client (sampling, roots, elicitation) are all answered, and all refused.
+//! - Every request of a server to its client (sampling, roots, elicitation) is answered with a refusal.
 
 mod acp_transport;
 mod bounded_transport;

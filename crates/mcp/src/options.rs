@@ -1,4 +1,4 @@
-//! Options of the servers: limits, environment, sandbox.
+//! Options of MCP servers: limits, environment, sandbox.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use narrows_process::{Environment, Ladder};
 
 use crate::Confinement;
 
-/// How the servers of a session are started, and their limits.
+/// Start options and limits of a session's servers.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Working directory of stdio servers.
@@ -18,7 +18,7 @@ pub struct Options {
     pub confinement: Option<Confinement>,
     /// Time from the start of a server to its list of tools.
     pub start_timeout: Duration,
-    /// Time for a call.
+    /// Time until the call is cancelled.
     pub call_timeout: Duration,
     /// Most bytes of text per result.
     pub max_result_bytes: usize,
@@ -26,9 +26,7 @@ pub struct Options {
     pub max_tools: usize,
     /// Steps and timeouts for ending a stdio server.
     pub ladder: Ladder,
-    /// Client name sent to servers.
     pub client_name: String,
-    /// Client version sent to servers.
     pub client_version: String,
 }
 

@@ -12,10 +12,10 @@ pub struct CallOutcome {
     pub content: Vec<Content>,
     /// Structured content, for programs.
     pub structured: Option<Value>,
-    /// The tool reports a failure; the content says why.
+    /// `true` if the tool reports a failure; the content then explains it.
     pub failed: bool,
-    /// Bytes of text left out because of [`Options::max_result_bytes`](crate::Options::max_result_bytes). If any are,
-    /// the last content item says so.
+    /// Bytes of text left out because of [`Options::max_result_bytes`](crate::Options::max_result_bytes). If
+    /// this is not 0, the last content item says so.
     pub omitted: usize,
 }
 
@@ -24,34 +24,24 @@ pub struct CallOutcome {
 pub enum Content {
     /// Text. Content of an unknown kind is kept as JSON text.
     Text(String),
-    /// An image.
     Image {
-        /// Media type.
         mime: String,
-        /// Base64, as it came.
+        /// Base64, as the server sent it.
         data: String,
     },
-    /// Audio.
     Audio {
-        /// Media type.
         mime: String,
-        /// Base64, as it came.
+        /// Base64, as the server sent it.
         data: String,
     },
     /// A resource with its content.
     Resource {
-        /// URI of the resource.
         uri: String,
-        /// Media type.
         mime: Option<String>,
-        /// Content of the resource.
         body: ResourceBody,
     },
-    /// A link to a resource.
     Link {
-        /// URI of the resource.
         uri: String,
-        /// Name of the resource.
         name: String,
     },
 }
@@ -59,9 +49,8 @@ pub enum Content {
 /// Content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResourceBody {
-    /// Plain text.
     Text(String),
-    /// Base64, as it came.
+    /// Base64, as the server sent it.
     Blob(String),
 }
 
@@ -106,7 +95,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Cuts a piece to the remaining budget. Returns `None` if nothing of it fits.
+    /// Cuts `piece` to the remaining budget. Returns `None` if nothing fits.
     fn fit(&mut self, mut piece: Content) -> Option<Content> {
         let (Content::Text(text) | Content::Resource { body: ResourceBody::Text(text), .. }) = &mut piece
         else {

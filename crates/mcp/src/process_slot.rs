@@ -1,4 +1,4 @@
-//! Holds a server's process from the moment it is being started.
+//! Owns a server's process from the moment its start begins.
 
 use narrows_process::{Child, Ladder, SpawnError, Spec};
 use tokio::task::JoinHandle;
@@ -8,10 +8,11 @@ use crate::connection::{Process, StartError};
 use crate::stdio_transport::StdioTransport;
 use crate::verbatim::Verbatim;
 
-/// At most one process. A start that is cancelled leaves the process here.
+/// At most one process. A cancelled start leaves its process here, so that it can be stopped.
 #[derive(Default)]
 pub(crate) struct ProcessSlot {
-    /// A task of its own: a start that is cancelled halfway would still produce a process, but nothing would own it.
+    /// A separate task: a start that is cancelled halfway would still create a process, but nothing would own
+    /// it.
     starting: Option<JoinHandle<Result<Child, SpawnError>>>,
     process: Option<Process>,
 }
@@ -35,7 +36,7 @@ impl ProcessSlot {
         Ok(transport)
     }
 
-    /// Adds what the process says to `reason`.
+    /// Adds the process's stderr and exit status to `reason`.
     pub(crate) async fn explain(&self, reason: &str, disconnected: bool) -> String {
         match &self.process {
             Some(process) => process.explain(reason, disconnected).await,
@@ -43,7 +44,7 @@ impl ProcessSlot {
         }
     }
 
-    /// Stops the process and its tree. A cancelled call can be repeated.
+    /// Stops the process and its tree. Can be called again if it was cancelled.
     pub(crate) async fn stop(&mut self, ladder: Ladder) {
         if let Some(starting) = &mut self.starting {
             let started = starting.await;

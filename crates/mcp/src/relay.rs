@@ -1,4 +1,4 @@
-//! Requests of another client, passed on to a server, and their answers, unchanged.
+//! Forwards another client's requests to a server, and returns the answers unchanged.
 
 use rmcp::model::{ClientRequest, CustomRequest, GetExtensions};
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use crate::server_entry::ServerEntry;
 use crate::verbatim::{KeepVerbatim, unseal};
 use crate::{CallError, CallProgress, Options};
 
-/// Prefix of `_meta` members that describe the connection they came over, which ends here.
+/// Prefix of `_meta` members about the connection to the other client. They are not forwarded.
 const CONNECTION_META_PREFIX: &str = "io.modelcontextprotocol/";
 
 /// Answer of a server.
@@ -17,13 +17,10 @@ const CONNECTION_META_PREFIX: &str = "io.modelcontextprotocol/";
 pub enum RawAnswer {
     /// A result, unchanged.
     Result(Box<RawValue>),
-    /// An error.
     Error {
-        /// JSON-RPC code.
         code: i64,
-        /// Message of the server.
         message: String,
-        /// Data for programs.
+        /// Error data for programs.
         data: Option<Value>,
     },
 }
@@ -33,11 +30,11 @@ pub enum RawAnswer {
 pub struct ServerInfo {
     /// MCP version of the connection.
     pub protocol: String,
-    /// `true` if that version begins with a handshake.
+    /// `true` if this MCP version begins with a handshake.
     pub handshake: bool,
-    /// Capabilities, as an object.
+    /// Capabilities as a JSON object.
     pub capabilities: Value,
-    /// Name and version, as an object.
+    /// Name and version as a JSON object.
     pub implementation: Option<Value>,
     /// Instructions for the use of the server.
     pub instructions: Option<String>,
@@ -80,7 +77,8 @@ pub(crate) async fn server_info(entry: &ServerEntry) -> Result<ServerInfo, CallE
     })
 }
 
-/// Removes what only concerns the connection that the parameters came over: this connection has its own.
+/// Removes the `_meta` members about the connection to the other client: the connection to the server sets
+/// its own.
 fn without_connection_meta(mut params: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(meta)) = params.get_mut("_meta") {
         meta.retain(|key, _| key != "progressToken" && !key.starts_with(CONNECTION_META_PREFIX));

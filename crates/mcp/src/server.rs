@@ -2,36 +2,32 @@
 
 use std::fmt;
 
-/// An MCP server, and how it is reached.
+/// An MCP server, and how to reach it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Server {
     /// A program that speaks MCP on stdin and stdout.
     Stdio {
-        /// Name in the session.
         name: String,
         /// The program: a path, or a name looked up in the server's own `PATH`.
         command: String,
-        /// Its arguments. No shell is involved.
+        /// Arguments, passed without a shell.
         args: Vec<String>,
         /// Variables added to [`Options::env`](crate::Options::env).
         env: Vec<(String, String)>,
     },
     /// A Streamable HTTP endpoint.
     Http {
-        /// Name in the session.
         name: String,
-        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
     },
     /// A server that the ACP client provides, reached through the [`Bridge`](crate::Bridge).
     Acp {
-        /// Name in the session.
         name: String,
         /// Id of the server at the client.
         id: String,
-        /// The client decides about each call itself, so the user need not be asked before.
+        /// `true` if the client authorizes each call itself, so that the user is not asked before.
         authorizes: bool,
     },
 }
@@ -46,7 +42,7 @@ impl Server {
     }
 }
 
-/// Omits values of variables and headers, and the query of a URL: they can be secrets.
+/// Omits the values of variables and headers, and the query of a URL: they may be secrets.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn names(pairs: &[(String, String)]) -> Vec<&str> {

@@ -16,7 +16,7 @@ use crate::connection::{
 use crate::process_slot::ProcessSlot;
 use crate::{Bridge, CallError, Options, Server, ServerFailure, Tool, http};
 
-/// Shortest time between two listings, for servers that report changes all the time.
+/// Shortest time between two lists of tools: a server may report changes all the time.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State of a server as callers see it.
@@ -27,7 +27,6 @@ pub(crate) enum ServerState {
     Gone(String),
 }
 
-/// A server and its state.
 #[derive(Debug)]
 pub(crate) struct ServerEntry {
     pub(crate) server: Server,
@@ -48,12 +47,11 @@ impl ServerEntry {
         }
     }
 
-    /// Returns the pending requests of a server behind a bridge.
     pub(crate) fn pending(&self) -> Option<PendingRequests> {
         lock(&self.pending).clone()
     }
 
-    /// Waits until the server is ready or gone.
+    /// Waits until the server is ready or has ended.
     pub(crate) async fn wait_until_settled(&self) {
         // Cannot fail: `self` holds the sender.
         _ = self.state.subscribe().wait_for(|state| !matches!(state, ServerState::Starting)).await;
@@ -69,7 +67,7 @@ impl ServerEntry {
         }
     }
 
-    /// Returns why the server is gone, if that becomes known within `limit`.
+    /// Returns why the server ended, if that becomes known within `limit`.
     pub(crate) async fn exit_reason(&self, limit: Duration) -> Option<String> {
         let mut state = self.state.subscribe();
         let state =
@@ -80,7 +78,7 @@ impl ServerEntry {
         }
     }
 
-    /// Marks the server as gone and reports the failure.
+    /// Marks the server as ended and reports the failure.
     pub(crate) fn fail(&self, reason: &str) {
         let reason = reason.to_owned();
         tracing::warn!(server = ?self.server.name(), reason, "MCP server lost");
@@ -121,7 +119,7 @@ impl ServerEntry {
                     self.fail(&slot.explain("it closed the connection", true).await);
                 }
             }
-            // The process sees the end of its input, so there is no need to wait for rmcp first.
+            // The process sees the end of its input at once, so stopping it need not wait for rmcp.
             tokio::join!(connection.close(), slot.stop(options.ladder));
         } else {
             slot.stop(options.ladder).await;
@@ -135,7 +133,7 @@ impl ServerEntry {
         });
     }
 
-    /// Connects and lists the tools. A process that was started is in `slot`, also after an error.
+    /// Connects and lists the tools. The started process is left in `slot`, even after an error.
     async fn start(
         &self,
         options: &Options,

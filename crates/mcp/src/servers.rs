@@ -23,14 +23,14 @@ pub struct Servers {
     failures: Arc<Mutex<Vec<ServerFailure>>>,
     options: Arc<Options>,
     tasks: Vec<JoinHandle<()>>,
-    /// Dropping this also stops the tasks.
+    /// Dropping the sender also stops the tasks.
     stop: watch::Sender<bool>,
 }
 
 impl Servers {
     /// Starts all servers and returns at once. Must be called inside a runtime.
     ///
-    /// Of servers with the same name only the first is started: calls could not tell them apart.
+    /// If several servers have the same name, only the first is started: calls could not distinguish them.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "the servers keep it")]
     pub fn start(servers: Vec<Server>, options: Options, bridge: Option<Arc<dyn Bridge>>) -> Self {
@@ -75,8 +75,9 @@ impl Servers {
         std::mem::take(&mut *lock(&self.failures))
     }
 
-    /// Forwards a notification `mcp/message` of the ACP client: `id` is the server's id there, `request` the id of the
-    /// request it belongs to. Drops notifications that belong to no pending request.
+    /// Forwards a notification `mcp/message` of the ACP client. `id` is the server's id at the client,
+    /// `request` the id of the request that the notification belongs to. Ignores notifications of unknown
+    /// requests.
     pub fn handle_notification(&self, id: &str, request: &str, method: &str, params: &Value) {
         for entry in &self.entries {
             if let Server::Acp { id: known, .. } = &entry.server
@@ -88,20 +89,21 @@ impl Servers {
         }
     }
 
-    /// Returns `true` if the ACP client that has this server decides about each call itself.
+    /// Returns `true` if the server is provided by the ACP client, and that client authorizes each call
+    /// itself.
     #[must_use]
     pub fn is_authorized_by_client(&self, server: &str) -> bool {
         let entry = self.entry(server);
         entry.is_ok_and(|entry| matches!(entry.server, Server::Acp { authorizes: true, .. }))
     }
 
-    /// Calls a tool. `progress` gets the server's progress, a line at a time. Waits for a server that is still
-    /// starting.
+    /// Calls a tool. Waits for a server that is still starting. `progress` is called with each progress line
+    /// of the server.
     ///
     /// Dropping the future cancels the call at the server.
     ///
     /// # Errors
-    /// Returns an error if there is no outcome. A tool that ran and failed has one.
+    /// Returns an error if the call has no outcome. A tool that ran and failed has an outcome.
     pub async fn call(
         &self,
         server: &str,
@@ -112,8 +114,8 @@ impl Servers {
         call::call(self.entry(server)?, tool, arguments, &self.options, progress).await
     }
 
-    /// Forwards a request of another client, whatever its method, and returns the server's answer unchanged. Members of
-    /// `_meta` that only concern the connection they came over are removed. Otherwise like [`call`](Self::call).
+    /// Forwards a request of another client with any method, and returns the server's answer unchanged.
+    /// Removes `_meta` members about the connection to that client. Otherwise like [`call`](Self::call).
     ///
     /// # Errors
     /// Returns an error if there is no answer. An error response of the server is an answer.
@@ -130,7 +132,7 @@ impl Servers {
     /// Returns a server's description of itself. Waits for a server that is still starting.
     ///
     /// # Errors
-    /// Returns an error if the server is gone or unknown.
+    /// Returns an error if the server has ended or is unknown.
     pub async fn server_info(&self, server: &str) -> Result<ServerInfo, CallError> {
         relay::server_info(self.entry(server)?).await
     }
@@ -140,7 +142,7 @@ impl Servers {
         entry.map(|entry| &**entry).ok_or(CallError::NoServer)
     }
 
-    /// Ends all servers at once and returns when all their processes are gone.
+    /// Ends all servers at once and returns when all their processes have exited.
     pub async fn close(self) {
         self.stop.send_replace(true);
         for task in self.tasks {

@@ -1,4 +1,4 @@
-//! The stdio transport: lines of bounded length over the pipes of a process.
+//! Stdio transport: lines of bounded length over the pipes of a process.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -18,12 +18,12 @@ use crate::text::clipped;
 use crate::verbatim::Verbatim;
 
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Bytes at both ends of a longer message that are searched for its id.
+/// Bytes kept from each end of an oversized message, to find its id.
 const KEPT_END_BYTES: usize = 256;
 /// Most characters kept of the first line that is not a message.
 const MAX_STRAY_CHARS: usize = 120;
 
-/// The first line a server wrote that is not a message: the likely reason why it does not answer.
+/// The first line of the server that is not a message: the likely reason for missing answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StrayOutput(Arc<Mutex<Option<String>>>);
 
@@ -61,7 +61,7 @@ impl StdioTransport {
     }
 }
 
-/// The stdin of a process, which can be closed during a write.
+/// Stdin of a process. It can be closed while a write is blocked.
 #[derive(Debug, Clone)]
 pub(crate) struct Stdin {
     pipe: Arc<AsyncMutex<Option<pipe::Sender>>>,
@@ -87,7 +87,7 @@ impl Stdin {
                 None => Err(io::ErrorKind::NotConnected.into()),
             }
         };
-        // A process that does not read blocks the writer, and with it the pipe, until this is closed.
+        // A write to a process that does not read blocks until stdin is closed.
         tokio::select! {
             _ = closed.wait_for(|closed| *closed) => Err(io::ErrorKind::NotConnected.into()),
             result = write => result,
@@ -144,10 +144,10 @@ impl Transport<RoleClient> for StdioTransport {
     }
 }
 
-/// A buffer that is cut into lines.
+/// Buffers bytes and splits them into lines.
 struct LineBuffer {
     buffer: BytesMut,
-    /// No line ends before this position.
+    /// Bytes before this position contain no line end.
     searched: usize,
     limit: usize,
     long: Option<LongLine>,
@@ -198,15 +198,15 @@ impl LineBuffer {
     }
 }
 
-/// Finds the id of an answer of which only the ends are known. The client's ids are numbers, and libraries write the id
-/// first or last.
+/// Finds the id of an oversized answer in its first and last bytes. The client's ids are numbers, and
+/// libraries write the id first or last.
 fn find_id(head: &[u8], tail: &[u8]) -> Option<RequestId> {
     let head = String::from_utf8_lossy(head);
     let tail = String::from_utf8_lossy(tail);
-    // Before the result, where nothing else is nested.
+    // Before the result, nothing is nested.
     let before = head.split("\"result\"").next().filter(|before| !before.contains("\"method\""));
     let first = before.and_then(|before| before.split_once("\"id\""));
-    // After the result: only the other two members may follow.
+    // After the result, only the other two members can follow.
     let last = tail.rsplit_once("\"id\"").filter(|(_, after)| {
         let rest = after.trim_start_matches([':', ' ']).trim_start_matches(|c: char| c.is_ascii_digit());
         let rest: String = rest.chars().filter(|c| !c.is_whitespace()).collect();
@@ -224,7 +224,7 @@ enum Parsed {
     Ignored,
 }
 
-/// Parses a line as leniently as is safe. An answer that cannot be parsed becomes an error for its caller.
+/// Parses a line as leniently as is safe. An answer that cannot be parsed becomes an error for the caller.
 fn parse_message(line: &[u8]) -> Parsed {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
     if line.is_empty() {
@@ -235,7 +235,7 @@ fn parse_message(line: &[u8]) -> Parsed {
     }
     let Ok(Value::Object(mut object)) = serde_json::from_slice(line) else { return Parsed::Invalid };
     if object.contains_key("method") {
-        // A notification or a request that rmcp does not know.
+        // A notification or request of an unknown method.
         return Parsed::Ignored;
     }
     let id = object.get("id").and_then(|id| serde_json::from_value::<RequestId>(id.clone()).ok());

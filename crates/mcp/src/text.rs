@@ -1,4 +1,4 @@
-//! Shortens and escapes text of servers.
+//! Shortens and escapes text that servers send.
 
 use std::error::Error;
 
@@ -33,7 +33,6 @@ pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     one_line(&out)
 }
 
-/// Returns the end of a text, on one line.
 pub(crate) fn last_chars(text: &str, limit: usize) -> String {
     let text = text.trim_end();
     let skipped = text.chars().count().saturating_sub(limit);

@@ -1,4 +1,4 @@
-//! The tools of a server: parsed, checked and bounded.
+//! Parses, checks and bounds the tools that a server lists.
 
 use std::collections::HashSet;
 
@@ -6,28 +6,27 @@ use serde_json::{Map, Value};
 
 use crate::text::first_bytes;
 
-/// Most bytes of a name. Longer ones work with no model.
+/// Most bytes of a name: no model accepts longer ones.
 const MAX_NAME_BYTES: usize = 256;
-/// Most bytes of a description: a model reads all of them every turn.
+/// Most bytes of a description: the model reads all descriptions in every turn.
 const MAX_DESCRIPTION_BYTES: usize = 64 * 1024;
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 
 /// A tool of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// Name of its server.
+    /// Name of the server.
     pub server: String,
-    /// Name at the server.
+    /// Name of the tool at the server.
     pub name: String,
-    /// Name for people.
+    /// Display name.
     pub title: Option<String>,
-    /// Description; empty if the server gives none.
     pub description: String,
     /// JSON Schema of the arguments, always an object.
     pub schema: Value,
-    /// The server declares that the tool changes nothing.
+    /// `true` if the server declares that the tool changes nothing.
     pub read_only: bool,
-    /// The server does not declare that the tool destroys nothing.
+    /// `true` unless the server declares that the tool is read-only or destroys nothing.
     pub destructive: bool,
 }
 
@@ -41,7 +40,7 @@ pub(crate) struct ToolList {
 }
 
 impl ToolList {
-    /// Returns an empty list of at most `limit` tools.
+    /// Creates an empty list of at most `limit` tools.
     pub(crate) fn new(server: &str, limit: usize) -> Self {
         Self {
             server: server.to_owned(),
@@ -52,8 +51,8 @@ impl ToolList {
         }
     }
 
-    /// Adds a page and returns the cursor of the next one. Returns `None` at the limit, for a cursor that was used
-    /// before, and after a page without tools: such a list would never end.
+    /// Adds a page and returns the cursor of the next one. Returns `None` at the limit, for a repeated
+    /// cursor, and after a page without tools: such a list would never end.
     pub(crate) fn add(&mut self, page: Value) -> Option<String> {
         let Value::Object(mut page) = page else { return None };
         let Some(Value::Array(tools)) = page.remove("tools") else { return None };
@@ -79,7 +78,6 @@ impl ToolList {
         Some(cursor)
     }
 
-    /// Returns the tools in the server's order.
     pub(crate) fn into_tools(self) -> Vec<Tool> {
         self.tools
     }
@@ -107,7 +105,8 @@ fn parse_tool(server: &str, tool: Value) -> Option<Tool> {
     })
 }
 
-/// Returns a schema that every model endpoint accepts: an object with properties.
+/// Returns a schema that every model endpoint accepts: an object with properties. `None` if it is too large
+/// or not an object.
 fn schema(given: Option<Value>) -> Option<Value> {
     let mut schema = match given {
         None | Some(Value::Null) => Map::new(),
@@ -124,7 +123,7 @@ fn schema(given: Option<Value>) -> Option<Value> {
         schema.insert("properties".to_owned(), Map::new().into());
     }
     let schema = Value::Object(schema);
-    // The model is sent the schema's own text.
+    // The schema is sent to the model as text, so its text length counts.
     (schema.to_string().len() <= MAX_SCHEMA_BYTES).then_some(schema)
 }
 
@@ -180,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a page contains, every kept tool is usable: it has a unique name and an object schema.
+        /// For any page, every kept tool has a unique name and an object schema.
         #[test]
         fn what_is_kept_can_be_used(pages in prop::collection::vec((prop::collection::vec(
             (strange(), strange(), strange(), strange()), 0..5), strange()), 0..4), limit in 0usize..8)

@@ -1,4 +1,4 @@
-//! Results that must pass through unchanged: rmcp parses what it knows of a result and drops the rest.
+//! Keeps results unchanged. Otherwise rmcp would parse the known members and drop the rest.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,13 +10,13 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Put into the extensions of a request, it keeps the result unchanged, as long as the caller holds a clone.
+/// Extension of a request whose result must stay unchanged. Applies as long as the caller holds a clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeepVerbatim(Arc<()>);
 
-/// The requests of one connection whose results pass through unchanged.
+/// The requests of one connection whose results are passed on unchanged.
 ///
-/// Such a result is sealed: rmcp sees it as a string, which is not a type it knows.
+/// Such a result is sealed: rmcp sees it as a string, which is no type it knows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Verbatim(Arc<Mutex<HashMap<RequestId, Weak<()>>>>);
 
@@ -37,14 +37,14 @@ impl Verbatim {
         wanted.insert(id, Arc::downgrade(&keep.0));
     }
 
-    /// Returns the message with its result sealed, if it answers such a request.
+    /// Returns the message with its result sealed, if it answers a marked request.
     pub(crate) fn read(&self, text: &[u8]) -> Option<ServerJsonRpcMessage> {
         let (id, result) = self.result(text)?;
         let sealed = ServerResult::CustomResult(CustomResult(Value::String(result.get().to_owned())));
         Some(JsonRpcMessage::response(sealed, id))
     }
 
-    /// Like [`read`](Self::read), for a message that other code will parse.
+    /// Like [`read`](Self::read), for a message that other code parses later.
     pub(crate) fn seal(&self, text: &str) -> Option<String> {
         let message = self.read(text.as_bytes())?;
         serde_json::to_string(&message).ok()
@@ -60,7 +60,7 @@ impl Verbatim {
     }
 }
 
-/// Returns the sealed result, or else rmcp's version of it.
+/// Returns the sealed result, or the result as rmcp parsed it.
 pub(crate) fn unseal(result: &ServerResult) -> Option<Box<RawValue>> {
     let text = match result {
         ServerResult::CustomResult(CustomResult(Value::String(text))) => text.clone(),

@@ -10,20 +10,20 @@ use narrows_process::Environment;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc};
 
-/// The clock is paused, so this costs nothing.
+/// Costs no time: the clock is paused.
 const TEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A request to the bridge: server, request, method, params.
 type Asked = (String, String, String, Value);
 
-/// A client that plays one server itself.
+/// An ACP client that itself plays one server.
 struct Client {
     asked: mpsc::Sender<Asked>,
     requests: Mutex<Vec<String>>,
     abandoned: Arc<Notify>,
 }
 
-/// Notified when an answer is dropped before it came.
+/// Notified when the bridge's future is dropped before its answer.
 struct Pending(Arc<Notify>);
 
 impl Drop for Pending {

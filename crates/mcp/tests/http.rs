@@ -15,7 +15,6 @@ use tokio::task::JoinHandle;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A received request.
 #[derive(Debug, Clone)]
 struct Request {
     method: String,
@@ -26,21 +25,16 @@ struct Request {
 /// Behavior of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
-    /// JSON answers.
     Json,
-    /// Event stream answers.
     Events,
-    /// No answers.
     Silent,
-    /// Redirects every request.
     Moved(SocketAddr, u16),
-    /// Refuses every request as unauthorized.
+    /// Refuses every request with 401.
     Closed,
-    /// The answer to the handshake does not end.
+    /// Answers the handshake with an endless body.
     Endless,
-    /// Web pages.
     Html,
-    /// JSON, without a handshake.
+    /// JSON answers, but no handshake.
     Modern,
 }
 

@@ -19,7 +19,7 @@ fn program() -> String {
     example("narrows-mcp", "mcp_server")
 }
 
-/// A unique directory, whose path is in the command line of every server in it.
+/// A unique directory. Its path appears in the command line of every server that runs in it.
 struct Place(TempDir);
 
 impl Place {
@@ -257,7 +257,7 @@ async fn a_list_without_end_is_cut() {
     let servers = place.start_with("forever", options).await;
     assert_eq!(servers.tools().len(), 10);
     servers.close().await;
-    // Fewer tools than allowed come in 64 pages.
+    // 64 pages have fewer tools than the limit allows.
     let servers = place.start("forever").await;
     assert_eq!(servers.tools().len(), 64);
     servers.close().await;
@@ -317,7 +317,7 @@ async fn a_call_ends_at_its_limit_and_is_cancelled() {
     servers.close().await;
 }
 
-/// The server stops reading. A blocked write to it must not delay its end.
+/// A blocked write to the server must not delay its end.
 #[tokio::test]
 async fn a_server_that_does_not_read_is_ended_all_the_same() {
     let place = Place::new();
@@ -392,7 +392,7 @@ fn the_end_of_the_runtime_ends_the_tree_too() {
     assert!(gone, "{:?}", place.alive());
 }
 
-/// A process that ignores both the end of its input and `SIGTERM`.
+/// The process ignores the end of its input and `SIGTERM`.
 #[tokio::test]
 async fn a_stubborn_server_is_ended() {
     let place = Place::new();

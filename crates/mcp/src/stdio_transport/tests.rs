@@ -41,7 +41,7 @@ fn a_long_line_is_skipped_and_its_id_found() {
     check(r#"{"id": 12, "jsonrpc":"2.0","result":""#, r#""}"#, Some(12));
     check(r#"{"result":{"content":""#, r#""},"jsonrpc":"2.0","id":3}"#, Some(3));
     check(r#"{"result":{"content":""#, r#""}, "id": 4, "jsonrpc": "2.0"}"#, Some(4));
-    // Ambiguous, so not guessed.
+    // Ambiguous, so the id is not guessed.
     check(r#"{"result":{"id":9,"content":""#, r#""}}"#, None);
     check(r#"{"result":{"content":""#, r#"","id":9}, "jsonrpc":"2.0"}"#, None);
     check(r#"{"method":"x","params":{"id":9,"content":""#, r#""}}"#, None);
@@ -80,7 +80,7 @@ fn answers_are_read_as_leniently_as_is_safe() {
 }
 
 proptest! {
-    /// However the bytes are split, the lines are the same, and nothing over the limit is kept.
+    /// The split of the input into reads does not change the lines, and no line over the limit is kept.
     #[test]
     fn cutting_does_not_depend_on_the_reads(
         text in prop::collection::vec(prop_oneof![3 => Just(b'\n'), 9 => any::<u8>()], 0..400),
