@@ -1,7 +1,8 @@
-//! Builds the body of a request, a pure function of the request and of what the endpoint is known to accept.
+//! Builds the body of a request. The body depends only on the request and on what the endpoint is known to
+//! accept.
 //!
-//! The same conversation gives the same bytes, and a longer one starts with them up to its last message: prefix caches
-//! depend on it.
+//! The same conversation gives the same bytes. A longer conversation starts with the bytes of the shorter
+//! one, up to its last message: prefix caches depend on it.
 
 mod history;
 mod wire;
@@ -11,15 +12,15 @@ use crate::{Assistant, Message, Part, Provider, Request, traits};
 
 const PDF_MIME: &str = "application/pdf";
 
-/// What an endpoint is known to accept for a model.
+/// Request parts and content types that an endpoint accepts for a model, as far as they are known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     pub(crate) provider: Provider,
     /// Request parts that the endpoint refused.
     pub(crate) refused: DroppedFields,
-    /// Whether the model accepts images, if known.
+    /// `None` if unknown.
     pub(crate) images: Option<bool>,
-    /// Whether the model accepts audio, if known.
+    /// `None` if unknown.
     pub(crate) audio: Option<bool>,
 }
 
@@ -36,7 +37,7 @@ impl Profile {
         !self.refused.has(DroppedField::Files)
     }
 
-    /// Returns `true` if fields of earlier answers are sent back.
+    /// Returns `true` if unknown fields of earlier answers are sent back.
     fn returns_extra(&self) -> bool {
         !self.provider.is_strict() && !self.refused.has(DroppedField::Extra)
     }
@@ -57,7 +58,7 @@ impl Profile {
             && !self.refused.has(DroppedField::DroppedFields)
     }
 
-    /// Returns `true` if the token limit has its newer name.
+    /// Returns `true` if the token limit is sent as `max_completion_tokens`.
     fn newer_limit(&self, model: &str) -> bool {
         let newer = self.provider.is_openai() && traits::is_reasoning(model);
         newer != self.refused.has(DroppedField::MaxTokensName)
@@ -77,7 +78,6 @@ impl Profile {
     }
 }
 
-/// Returns the body of `request` as JSON.
 pub(crate) fn build(request: &Request, profile: &Profile) -> Result<Vec<u8>, serde_json::Error> {
     let refused = profile.refused;
     let tools = if refused.has(DroppedField::Tools) { &[] } else { request.tools.as_slice() };
@@ -101,7 +101,7 @@ pub(crate) fn build(request: &Request, profile: &Profile) -> Result<Vec<u8>, ser
     serde_json::to_vec(&body)
 }
 
-/// Returns which parts of the request can be refused.
+/// Returns the parts of the request that the endpoint may refuse.
 pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
     let mut sent = Sent { offers_tools: !request.tools.is_empty(), ..Sent::default() };
     let mut put = |part: DroppedField, there: bool| {
@@ -172,7 +172,7 @@ fn assistant(message: &Message) -> Option<&Assistant> {
     }
 }
 
-/// Returns the format name of audio; `None` if it cannot be sent.
+/// Returns the format name of audio; `None` if this media type cannot be sent.
 fn audio_format(mime: &str) -> Option<&'static str> {
     match mime {
         "audio/wav" | "audio/x-wav" | "audio/wave" | "audio/vnd.wave" => Some("wav"),

@@ -1,13 +1,13 @@
-//! A conversation with a model as plain data, independent of the endpoint and stable enough to be stored.
+//! A conversation with a model as plain data. The format is independent of the endpoint, and stable so that
+//! it can be stored.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A message of a conversation. Instructions are not a message but [`Request::system`].
+/// A message of a conversation. The instructions are in [`Request::system`] instead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
-    /// A message of the user.
     User {
         /// Text and attachments, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -30,31 +30,23 @@ impl Message {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
-    /// Text.
     Text {
-        /// The text.
         text: String,
     },
-    /// An image.
     Image {
-        /// Media type.
         mime: String,
         /// Base64.
         data: String,
     },
-    /// Audio.
     Audio {
-        /// Media type.
         mime: String,
         /// Base64.
         data: String,
     },
     /// Any other document.
     File {
-        /// File name, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// Media type.
         mime: String,
         /// Base64.
         data: String,
@@ -72,10 +64,9 @@ impl Part {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Assistant {
-    /// Text of the answer.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// Reasoning before the answer, if the model shows it.
+    /// Reasoning before the answer; empty if the model does not show it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reasoning: String,
     /// Tool calls, in the model's order.
@@ -90,9 +81,8 @@ pub struct Assistant {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Call {
-    /// Id that its result refers to; never empty in a [`Completion`].
+    /// Id that the result refers to; never empty in a [`Completion`].
     pub id: String,
-    /// Name of the tool.
     pub name: String,
     /// Arguments as the model wrote them, possibly invalid JSON; `{}` if it wrote none.
     pub arguments: String,
@@ -105,11 +95,9 @@ pub struct Call {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolResult {
-    /// Id of the call.
     pub call: String,
-    /// Name of the tool.
     pub name: String,
-    /// Text, and images where the model accepts them.
+    /// Text, or images if the model accepts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Part>,
     /// `true` if the tool failed or was not allowed to run.
@@ -120,9 +108,7 @@ pub struct ToolResult {
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Name of the tool.
     pub name: String,
-    /// Description for the model.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// JSON Schema of the arguments.
@@ -133,13 +119,10 @@ pub struct Tool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
-    /// The least.
+    /// The lowest effort.
     Minimal,
-    /// Low.
     Low,
-    /// Medium.
     Medium,
-    /// High.
     High,
 }
 
@@ -171,30 +154,27 @@ impl Effort {
 pub struct Request {
     /// Model id at the endpoint.
     pub model: String,
-    /// Instructions before the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// The conversation, oldest message first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
-    /// The offered tools, always in the same order for the endpoint's cache.
+    /// The offered tools, always in the same order, for the endpoint's prefix cache.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
     /// Most tokens of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Thinking effort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
-    /// Key shared by requests with a common prefix.
+    /// Key shared by requests with a common prefix, for the endpoint's cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<String>,
 }
 
-/// Why an answer ended.
+/// Reason for the end of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
@@ -212,19 +192,18 @@ pub enum Finish {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// Input tokens.
     pub input: u64,
     /// Output tokens, reasoning included.
     pub output: u64,
-    /// Input and output tokens.
+    /// Sum of input and output tokens.
     pub total: u64,
-    /// Input tokens that came from a cache.
+    /// Input tokens read from a cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached: Option<u64>,
     /// Output tokens of reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<u64>,
-    /// Cost in the endpoint's currency.
+    /// Cost in the endpoint's own currency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
 }
@@ -232,14 +211,14 @@ pub struct Usage {
 /// A complete answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// The message.
     pub message: Assistant,
-    /// Why it ended. With calls in the message it is [`Finish::Calls`], whatever the endpoint reports.
+    /// Reason for the end. Always [`Finish::Calls`] if the message contains calls, even if the endpoint
+    /// reports another reason.
     pub finish: Finish,
     /// Usage, if the endpoint reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Calls that a token limit or a filter cut off. They are not part of the message and must not run.
+    /// Calls cut off by a token limit or a filter. They are not part of the message and must not run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken_calls: Vec<Call>,
 }
@@ -250,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// Stored conversations must stay readable, so their format is written out here.
+    /// Stored conversations must stay readable, so the tests spell out their format.
     #[track_caller]
     fn check<T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug>(
         value: &T,

@@ -24,10 +24,10 @@ use details::Details;
 use finish_reason::{Reason, stronger};
 use shape::{CallDelta, Choice, Choices, Chunk, Content, Delta, Word};
 
-/// Most values in one chunk, or in an answer without chunks. Parsed, each takes a hundred bytes.
+/// Most values in one chunk, or in an answer without chunks. Each parsed value takes about a hundred bytes.
 const MAX_CHUNK_VALUES: usize = 200_000;
 
-/// A piece to show while it arrives.
+/// A part of an answer, shown while the answer arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Text of the answer, never empty.
@@ -41,13 +41,12 @@ pub(crate) enum Piece {
 /// Outcome of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkOutcome {
-    /// More is expected.
+    /// More events are expected.
     Going,
-    /// The answer has ended; its usage may follow.
+    /// The answer has ended, but its usage may follow.
     Finished,
-    /// The stream has ended.
     Done,
-    /// The event was not understood.
+    /// The event could not be parsed.
     Skipped,
 }
 
@@ -64,13 +63,14 @@ pub(crate) struct Assembly {
     blanks: Blanks,
     refused: bool,
     done: bool,
-    /// The answer comes in deltas, so a message at the end only repeats it.
+    /// `true` once a delta arrived: a whole message at the end then only repeats it.
     in_deltas: bool,
     taken: u64,
     skipped: u64,
 }
 
-/// Empty finish reasons. One in the last chunk means the end; some servers send one with every chunk.
+/// Counts empty finish reasons. One in the last chunk means the end, but some servers send one with every
+/// chunk.
 #[derive(Debug, Default)]
 struct Blanks {
     count: u64,
@@ -99,8 +99,8 @@ impl Assembly {
             self.text(text, out);
             return Ok(self.state());
         }
-        // Text that is valid UTF-8 as a whole is not checked again string by string. Invalid bytes in unused fields
-        // must not lose the rest.
+        // UTF-8 is checked once for all of the data instead of string by string. Invalid bytes in unused
+        // fields must not lose the other fields.
         if has_more_values_than(data, MAX_CHUNK_VALUES) {
             return Err(ErrorResponse::new(ErrorKind::Garbage, "the answer has too many JSON values", false));
         }
@@ -122,18 +122,17 @@ impl Assembly {
     pub(crate) fn take_whole(&mut self, body: &[u8], out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         self.read_event(body, out)?;
-        // Nothing follows, whatever the finish reason.
+        // Nothing follows a whole body, so the finish reason does not matter.
         self.done = true;
         Ok(())
     }
 
-    /// Returns the complete answer. Adds text that was held back to `out` in any case.
     pub(crate) fn finish(mut self, out: &mut Vec<Piece>) -> Result<Completion, ErrorResponse> {
         let Self { think, message, .. } = &mut self;
         think.finish(|voice, text| push_text(message, voice, Cow::Borrowed(text), out));
         if self.taken == 0 {
             let message = if self.skipped == 0 { "nothing came" } else { "what came is no answer" };
-            // A connection that closes before any data may work next time.
+            // If the connection closed before any data, a retry may work.
             return Err(ErrorResponse::new(ErrorKind::Garbage, message, self.skipped == 0));
         }
         let has_ended = self.done || (self.blanks.is_last && self.blanks.count == 1);
@@ -167,11 +166,11 @@ impl Assembly {
         Ok(Completion { message: self.message, finish, usage: self.usage, broken_calls })
     }
 
-    /// Returns `true` if the answer has neither content nor an end.
+    /// Returns `true` if the answer has neither content nor a finish reason.
     fn is_empty_answer(&self) -> bool {
         let ended = self.finish.is_some() || self.blanks.count > 0;
         let has_output = !self.message.text.is_empty() || !self.message.reasoning.is_empty() || self.refused;
-        // Reasoning may consist only of fields that are sent back.
+        // Some reasoning consists only of fields that are sent back.
         let kept = !self.message.extra.is_empty() || !self.details.is_empty();
         !ended && !has_output && !kept && self.calls.is_empty()
     }
@@ -184,7 +183,7 @@ impl Assembly {
     ) -> Result<ChunkOutcome, ErrorResponse> {
         let (groq_usage, groq_error) = chunk.x_groq.map_or((None, None), |groq| (groq.usage, groq.error));
         if chunk.error.is_some_and(says_something) {
-            // Fields beside the error may contain the status.
+            // The status may be in a field beside the error.
             return Err(ErrorResponse::from_event(&bounded_value(data).unwrap_or_default()));
         }
         fail(groq_error)?;
@@ -198,7 +197,7 @@ impl Assembly {
             return Ok(self.state());
         };
         self.taken += 1;
-        // Cumulative in each chunk, or repeated at the end: the last one counts.
+        // Usage is cumulative in each chunk or repeated at the end, so the last one counts.
         self.usage = usage.or(self.usage.take());
         if let Choices(Some(choice)) = choices {
             self.choice(choice, out)?;
@@ -231,7 +230,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Returns the new content of a choice, from whichever field has it.
+    /// Returns the new content of a choice, from the field that this server uses.
     fn new_delta<'a>(
         &mut self,
         delta: Option<Box<Delta<'a>>>,
@@ -251,7 +250,7 @@ impl Assembly {
 
     fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let Content { text, thought } = delta.content;
-        // Some proxies send the same under both names.
+        // Some proxies send the same reasoning in both fields.
         let Word(reasoning) =
             if delta.reasoning_content.0.is_empty() { delta.reasoning } else { delta.reasoning_content };
         push_text(&mut self.message, TextKind::Thought, reasoning, out);
@@ -279,7 +278,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Adds text of the answer, in which reasoning may be tagged.
+    /// Adds text of the answer, which may contain tagged reasoning.
     fn text(&mut self, text: Cow<'_, str>, out: &mut Vec<Piece>) {
         if self.think.is_plain() {
             push_text(&mut self.message, TextKind::Text, text, out);
@@ -306,7 +305,7 @@ impl Assembly {
                 Err(_) => handle_unknown(&mended),
             };
         }
-        // A duplicate field must not lose the others.
+        // Parsing as a value removes duplicate fields, so that the other fields are not lost.
         if let Some(value) = bounded_value(data)
             && value.is_object()
         {
@@ -319,7 +318,6 @@ impl Assembly {
     }
 }
 
-/// Parses a value of the endpoint. `None` if it is not JSON or has too many values.
 fn bounded_value(json: &[u8]) -> Option<Value> {
     if has_more_values_than(json, MAX_PEER_VALUES) { None } else { serde_json::from_slice(json).ok() }
 }
@@ -341,12 +339,12 @@ fn push_text(message: &mut Assistant, voice: TextKind, text: Cow<'_, str>, out: 
     }
 }
 
-/// Returns `true` if the value of `error` reports one.
+/// Returns `true` if the value of an `error` field reports an error.
 fn says_something(raw: &RawValue) -> bool {
     !matches!(raw.get(), "{}" | "\"\"" | "false" | "0" | "[]")
 }
 
-/// Returns an error for a nested `error`.
+/// Returns an error if the nested `error` field reports one.
 fn fail(error: Option<&RawValue>) -> Result<(), ErrorResponse> {
     match error.filter(|error| says_something(error)) {
         Some(error) => {
@@ -356,7 +354,7 @@ fn fail(error: Option<&RawValue>) -> Result<(), ErrorResponse> {
     }
 }
 
-/// Handles an event without choices: an error in a form without `error` at the top, or an unknown event.
+/// Handles an event without choices: an error without a top-level `error` field, or an unknown event.
 fn handle_unknown(data: &[u8]) -> Result<ChunkOutcome, ErrorResponse> {
     let Some(value) = bounded_value(data) else { return Ok(ChunkOutcome::Skipped) };
     let is_failure = match &value {

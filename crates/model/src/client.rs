@@ -1,4 +1,4 @@
-//! The client of one endpoint.
+//! Client of one endpoint.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,12 +20,12 @@ use crate::{
     discover, traits,
 };
 
-/// The most models whose properties are remembered.
+/// Most models whose properties are remembered.
 const MAX_KNOWN_MODELS: usize = 2048;
 /// Most bytes of an endpoint's answer about its models.
 const MAX_LIST_BYTES: usize = 16 << 20;
 
-/// The client of one endpoint. Cheap to clone; clones share connections and what was learned.
+/// A client of one endpoint. Cheap to clone; clones share connections and everything learned about models.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -40,7 +40,7 @@ struct Inner {
     known: Mutex<HashMap<String, KnownModel>>,
 }
 
-/// What was learned about a model.
+/// Properties learned about a model.
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownModel {
     refused: DroppedFields,
@@ -51,7 +51,7 @@ struct KnownModel {
 }
 
 impl fmt::Debug for Client {
-    /// Shows the settings, without what may be secret.
+    /// Omits everything that may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("endpoint", &self.inner.endpoint)
@@ -61,7 +61,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Checks the settings. Nothing is connected, and no TLS loaded, before the first request.
+    /// Checks the settings. Does not connect or load TLS before the first request.
     pub fn new(endpoint: Endpoint) -> Result<Self, EndpointError> {
         let target = Target::new(&endpoint)?;
         let transport = Transport::new(&endpoint, &target.chat())?;
@@ -92,7 +92,7 @@ impl Client {
         let target = &self.inner.target;
         let models = match (target.provider, target.deployment()) {
             (Provider::Demo, _) => demo::models(),
-            // The URL is the model's, and there is no list below it.
+            // The URL names the model, and this API has no list of models.
             (Provider::AzureDated, Some(name)) => {
                 vec![ModelInfo { id: name.to_owned(), ..ModelInfo::default() }]
             }
@@ -110,7 +110,7 @@ impl Client {
             .ok_or_else(|| Error::new(ErrorKind::Garbage, url.as_str(), "what came is no list of models"))
     }
 
-    /// Returns what is known about a model, without a request.
+    /// Returns the known traits of a model, without a request.
     #[must_use]
     pub fn traits_of(&self, model: &str) -> ModelTraits {
         let named = traits::for_model(self.provider(), model);
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// Asks the endpoint about a model and remembers the answer for [`traits_of`](Self::traits_of).
+    /// Queries the endpoint about a model and remembers the answer for [`traits_of`](Self::traits_of).
     pub async fn learn(&self, model: &str, deadline: Duration) {
         // All requests share the deadline.
         if timeout(deadline, self.learn_from(model, deadline)).await.is_err() {
@@ -169,7 +169,7 @@ impl Client {
         for info in &models {
             self.remember_info(info);
         }
-        // llama.cpp has one model, whatever its id in a request.
+        // llama.cpp serves one model under any id.
         if let (Provider::LlamaCpp, [only]) = (self.provider(), models.as_slice()) {
             self.remember_info(&ModelInfo { id: model.to_owned(), ..only.clone() });
         }
@@ -181,7 +181,7 @@ impl Client {
         Reply::new(self, request)
     }
 
-    /// Sends a request that is not a chat, and parses the JSON response.
+    /// Sends a request other than a chat, and parses the JSON response.
     async fn fetch_json(
         &self,
         url: Url,
@@ -211,23 +211,20 @@ impl Client {
             .map_err(|error| self.without_secrets(error))
     }
 
-    /// Returns the HTTP client, which is built on first use.
     pub(crate) fn http(&self) -> Result<reqwest::Client, Error> {
         if let Some(http) = self.inner.http.get() {
             return Ok(http.clone());
         }
         let built = self.inner.transport.build(&self.inner.target.chat())?;
-        // The first one that was built is used.
+        // If two threads built one, both use the first.
         Ok(self.inner.http.get_or_init(|| built).clone())
     }
 
-    /// Returns a chat request with this body.
     pub(crate) fn outgoing(&self, body: Vec<u8>) -> Outgoing {
         let target = &self.inner.target;
         Outgoing { url: target.chat(), headers: target.headers.clone(), body: Some(body.into()) }
     }
 
-    /// Returns the URL for chats.
     pub(crate) fn chat_url(&self) -> Url {
         self.inner.target.chat()
     }
@@ -238,7 +235,7 @@ impl Client {
         error
     }
 
-    /// Returns what the endpoint accepts for `model`.
+    /// Returns the known properties of the endpoint for `model`.
     pub(crate) fn profile(&self, model: &str) -> Profile {
         let known = self.known(model);
         let named = traits::for_model(self.provider(), model);
@@ -250,12 +247,12 @@ impl Client {
         }
     }
 
-    /// Remembers that `model` refuses `what`.
+    /// Remembers that the endpoint refuses `what` for `model`.
     pub(crate) fn remember_refused(&self, model: &str, what: DroppedField) {
         self.remember(model, |known| known.refused.insert(what));
     }
 
-    /// Remembers the window size that an overflow reported.
+    /// Remembers the window size that an overflow error reported.
     pub(crate) fn remember_window(&self, model: &str, window: u64) {
         self.remember(model, |known| known.window = Some(window));
     }

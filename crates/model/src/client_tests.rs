@@ -1,4 +1,4 @@
-//! What a client remembers, and what it knows without a request.
+//! Properties that a client remembers, and those that it knows without a request.
 
 use super::*;
 use crate::Effort;

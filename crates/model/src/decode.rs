@@ -1,4 +1,4 @@
-//! Decodes the body of an answer as its bytes arrive, whatever form it has.
+//! Decodes the body of an answer as its bytes arrive: events, JSON, or a web page.
 
 use std::mem;
 
@@ -12,23 +12,22 @@ use crate::{Completion, Error, ErrorKind, Limits, ReplyEvent};
 /// Length of the byte order mark, which may be split over reads.
 const MARK: usize = 3;
 
-/// A body that is being decoded.
+/// Decoder of one body.
 pub(crate) struct Decoder {
     form: BodyKind,
     assembly: Assembly,
     max_line: usize,
     max_reply: usize,
-    /// Bytes so far.
     count: usize,
 }
 
 /// Kind of a body.
 enum BodyKind {
-    /// Unknown yet: only white space has arrived.
+    /// Not known yet: only white space has arrived.
     Unknown(Vec<u8>),
     /// Server-sent events.
     Events(Sse),
-    /// A whole answer, or an error in its place.
+    /// A whole answer, or an error instead of one.
     Whole(Vec<u8>),
     /// A web page.
     Page(Vec<u8>),
@@ -55,7 +54,7 @@ impl Decoder {
             BodyKind::Events(events) => events.feed(bytes),
             BodyKind::Whole(whole) | BodyKind::Page(whole) => whole.extend_from_slice(&bytes),
             BodyKind::Unknown(start) => {
-                // Nearly always the first byte decides.
+                // The first byte nearly always decides.
                 let all = if start.is_empty() { bytes } else { [&start[..], &bytes].concat().into() };
                 if let Some(shape) = Shape::detect(&all) {
                     self.form = self.formed(shape, all);
@@ -63,7 +62,7 @@ impl Decoder {
                 }
                 *start = all.into();
                 if start.len() > MARK {
-                    // White space has no meaning in any form, and some servers send it for minutes.
+                    // Some servers send white space for minutes, so it is not stored.
                     start.clear();
                 }
             }
@@ -90,13 +89,13 @@ impl Decoder {
         let Some(data) = events.next().map_err(too_long)? else { return Ok(None) };
         let taken = self.assembly.read_event(&data, out)?;
         if matches!(taken, ChunkOutcome::Skipped) {
-            // Its content may be part of the conversation, which no log may contain.
+            // The line may contain a part of the conversation, which must not be logged.
             tracing::warn!(bytes = data.len(), "skipped an invalid line of the response");
         }
         Ok(Some(taken))
     }
 
-    /// Decodes what only the end of the body completes.
+    /// Decodes the rest that only the end of the body completes.
     pub(crate) fn last(&mut self, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         match &mut self.form {
             BodyKind::Events(events) => {
@@ -120,10 +119,10 @@ impl Decoder {
     }
 }
 
-/// Decodes a recorded answer in its original pieces. Returns the events and the complete answer.
+/// Decodes a recorded answer in the pieces in which it arrived. Returns the events and the complete answer.
 ///
 /// # Errors
-/// Returns an error like [`Reply::next`](crate::Reply::next), except for network errors. Its URL is empty.
+/// Returns the same errors as [`Reply::next`](crate::Reply::next), except network errors. Their URL is empty.
 pub fn read_recorded(
     reads: impl IntoIterator<Item = Bytes>,
     limits: Limits,

@@ -9,14 +9,12 @@ use serde_json::Map;
 
 use crate::{Assistant, Call, Completion, Finish, Message, ModelInfo, Part, ReplyEvent, Request, Usage};
 
-/// Id of the model.
 pub(crate) const DEMO_MODEL: &str = "demo";
-/// Size of its context window in its own tokens.
+/// Size of its context window in demo tokens.
 pub(crate) const WINDOW_TOKENS: u64 = 8192;
 /// Bytes per token.
 const TOKEN_BYTES: usize = 4;
 
-/// Returns the list of models.
 pub(crate) fn models() -> Vec<ModelInfo> {
     vec![ModelInfo {
         id: DEMO_MODEL.to_owned(),
@@ -28,7 +26,6 @@ pub(crate) fn models() -> Vec<ModelInfo> {
     }]
 }
 
-/// An answer that is being sent.
 #[derive(Debug)]
 pub(crate) struct DemoReply {
     events: vec::IntoIter<ReplyEvent>,
@@ -36,7 +33,7 @@ pub(crate) struct DemoReply {
 }
 
 impl DemoReply {
-    /// Returns the answer to `request`, which is always the same.
+    /// Creates the answer to `request`, which is always the same for the same request.
     pub(crate) fn new(request: &Request) -> Self {
         let answer = script::answer(request);
         let mut events: Vec<ReplyEvent> =
@@ -46,7 +43,7 @@ impl DemoReply {
         let mut finish = Finish::Stop;
         if let Some((name, arguments)) = answer.call {
             events.push(ReplyEvent::Calling { name: name.clone() });
-            // Unique in the conversation, which grows with every turn.
+            // Unique, because the conversation grows with every turn.
             let id = format!("call_demo_{}", request.messages.len());
             message.calls.push(Call { id, name, arguments: arguments.to_string(), extra: Map::new() });
             finish = Finish::Calls;
@@ -56,18 +53,16 @@ impl DemoReply {
         Self { events: events.into_iter(), completion }
     }
 
-    /// Returns the next piece.
     pub(crate) fn next(&mut self) -> Option<ReplyEvent> {
         self.events.next()
     }
 
-    /// Returns the complete answer.
     pub(crate) fn into_completion(self) -> Completion {
         self.completion
     }
 }
 
-/// Splits words, with the white space after them.
+/// Splits `text` after each word and the white space that follows it.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -80,7 +75,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     .chain(text.rsplit(char::is_whitespace).next().filter(|last| !last.is_empty()))
 }
 
-/// Derives usage from lengths, so that clients have something to show.
+/// Computes made-up usage from text lengths, so that clients have numbers to show.
 fn usage(request: &Request, assistant: &Assistant) -> Usage {
     let tokens = |bytes: usize| bytes.div_ceil(TOKEN_BYTES) as u64;
     let system = request.system.as_ref().map_or(0, String::len);

@@ -1,4 +1,4 @@
-//! Parses model lists. Every server has its own fields.
+//! Parses model lists. Every kind of server has its own fields.
 
 use serde_json::Value;
 
@@ -7,29 +7,28 @@ use crate::Provider;
 /// A model of an endpoint's list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// Model id.
     pub id: String,
-    /// Name for people, if it differs.
+    /// Display name, if it differs from the id.
     pub name: Option<String>,
     /// Size of the context window in tokens.
     pub window: Option<u64>,
-    /// Whether it accepts images.
+    /// Accepts images; `None` if unknown.
     pub images: Option<bool>,
-    /// Whether it accepts audio.
+    /// Accepts audio; `None` if unknown.
     pub audio: Option<bool>,
-    /// Whether it can call tools.
+    /// Can call tools; `None` if unknown.
     pub tools: Option<bool>,
 }
 
-/// Fields with the window size, more exact ones first.
+/// Fields with the window size, the most exact ones first.
 const WINDOWS: [&str; 12] = [
-    // LM Studio: as loaded, not as possible.
+    // LM Studio: the window as loaded, not the largest possible one.
     "/loaded_context_length",
     // vLLM.
     "/max_model_len",
     // llama.cpp.
     "/meta/n_ctx",
-    // OpenRouter: what the chosen host offers.
+    // OpenRouter: the window at the chosen host.
     "/top_provider/context_length",
     "/context_length",
     "/context_window",
@@ -49,7 +48,7 @@ pub(crate) fn list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>>
         .or_else(|| answer.get("models"))
         .unwrap_or(answer)
         .as_array()?;
-    // llama.cpp has capabilities in a second list, for programs that expect Ollama.
+    // llama.cpp lists capabilities in a second list, meant for Ollama clients.
     let abilities = answer.get("models").and_then(Value::as_array);
     let models = all.iter().enumerate().filter_map(|(at, entry)| {
         let mut info = model(entry, provider)?;
@@ -67,7 +66,7 @@ pub(crate) fn list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>>
 fn model(entry: &Value, provider: Provider) -> Option<ModelInfo> {
     let id = ["id", "model", "name"].iter().find_map(|field| entry.get(field)?.as_str())?;
     let id = match provider {
-        // Listed with a prefix that users do not type.
+        // The list has a prefix that users do not type.
         Provider::Gemini => id.strip_prefix("models/").unwrap_or(id),
         _ => id,
     };
@@ -83,12 +82,12 @@ fn model(entry: &Value, provider: Provider) -> Option<ModelInfo> {
     })
 }
 
-/// Returns a plausible size.
+/// Parses a size; 0 counts as unknown.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).filter(|size| *size > 0)
 }
 
-/// Returns whether images, audio and tools are accepted, as far as an entry says.
+/// Returns the support for images, audio and tools; `None` where the entry does not state it.
 fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let words = |path: &str| -> Option<Vec<&str>> {
         Some(entry.pointer(path)?.as_array()?.iter().filter_map(Value::as_str).collect())
@@ -98,7 +97,7 @@ fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let can = words("/capabilities");
     let takes = |names: &[&str]| -> Option<bool> {
         let listed = |words: &Vec<&str>| words.iter().any(|word| names.contains(word));
-        // Objects list both supported and unsupported features.
+        // If capabilities are an object, it lists supported and unsupported features.
         let flag = names.iter().find_map(|name| entry.pointer("/capabilities")?.get(name)?.as_bool());
         match (&inputs, &can) {
             (Some(inputs), Some(can)) => Some(listed(inputs) || listed(can)),
@@ -110,11 +109,11 @@ fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let tools = parameters.or_else(|| {
         let listed =
             can.as_ref()?.iter().any(|word| matches!(*word, "tools" | "tool_use" | "function_calling"));
-        // llama.cpp's list has one word that says nothing about tools.
+        // llama.cpp's list has a single word, which says nothing about tools.
         (listed || can.as_ref()?.len() > 1).then_some(listed)
     });
     let tools = tools.or_else(|| entry.pointer("/capabilities/function_calling")?.as_bool());
-    // LM Studio's word for it.
+    // LM Studio marks models that accept images by their type.
     let seeing = || match entry.get("type")?.as_str()? {
         "vlm" => Some(true),
         "llm" => Some(false),
@@ -135,11 +134,11 @@ pub(crate) fn shown(answer: &Value) -> ModelInfo {
         sizes.next().filter(|size| *size > 0)
     };
     let (images, audio, tools) = skills(answer);
-    // Ollama silently drops what does not fit into `num_ctx`, whatever the model could take.
+    // Ollama silently drops text beyond `num_ctx`, even if the model has a larger window.
     ModelInfo { window: set().or_else(trained), images, audio, tools, ..ModelInfo::default() }
 }
 
-/// Returns the window of a model that Ollama's `/api/ps` lists as loaded.
+/// Returns the window of `model` if Ollama's `/api/ps` lists it as loaded.
 pub(crate) fn loaded(answer: &Value, model: &str) -> Option<u64> {
     let full = if model.contains(':') { model.to_owned() } else { format!("{model}:latest") };
     let mut models = answer.get("models")?.as_array()?.iter();

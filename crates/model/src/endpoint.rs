@@ -1,4 +1,4 @@
-//! Settings of an endpoint, and its limits.
+//! Settings and limits of an endpoint.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,17 +16,15 @@ pub struct Endpoint {
     pub name: String,
     /// URL to which `/chat/completions` is appended, or [`DEMO_URL`].
     pub base_url: String,
-    /// API key, if one is needed.
     pub key: Option<Secret>,
     /// Additional headers of every request. They replace built-in ones of the same name.
     pub headers: Vec<(String, Secret)>,
     /// Additional query parameters of every URL.
     pub query: Vec<(String, String)>,
-    /// Provider, if the URL does not show it.
+    /// Provider; `None` detects it from the URL.
     pub provider: Option<Provider>,
-    /// Size of the context window in tokens; overrides what the endpoint reports.
+    /// Size of the context window in tokens; overrides the size that the endpoint reports.
     pub context_window: Option<u64>,
-    /// Timeouts and limits.
     pub limits: Limits,
     /// File with additional certificate authorities in PEM form.
     pub ca_file: Option<PathBuf>,
@@ -37,7 +35,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns an endpoint with only a name and a URL.
+    /// Returns an endpoint with default settings.
     #[must_use]
     pub fn new(name: impl Into<String>, base_url: impl Into<String>) -> Self {
         Self {
@@ -63,7 +61,7 @@ impl Endpoint {
 }
 
 impl fmt::Debug for Endpoint {
-    /// Omits what may be secret: query parameters and the proxy's credentials.
+    /// Omits secrets: query parameters and the proxy's credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
@@ -94,27 +92,28 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Timeouts, attempts and sizes.
+/// Timeouts, retries and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Time to connect.
     pub connect: Duration,
-    /// Time until the first event of the answer, and until the next if a gateway only sends comments: a local model may
-    /// read a long prompt for minutes.
+    /// Time until the first event of the answer. Also the longest time between events if a gateway sends only
+    /// comments: a local model may read a long prompt for minutes.
     pub first_event: Duration,
-    /// Time between two reads after that. Comments count as reads, but for at most `first_event` without an event.
+    /// Time between two reads after the first event. Comments count as reads, but only for `first_event`
+    /// without an event.
     pub idle: Duration,
     /// Time for the whole answer, retries included.
     pub total: Duration,
-    /// Time after the end of the answer for the usage that may follow it.
+    /// Time to wait for the usage after the end of the answer.
     pub grace: Duration,
-    /// Most attempts per request, the first one included.
+    /// Most attempts per request, including the first one.
     pub attempts: u32,
-    /// Longest wait between two attempts. If a server asks for more, there is no retry.
+    /// Longest wait between two attempts. If a server demands more, the request is not retried.
     pub max_wait: Duration,
     /// Most bytes per line of the answer.
     pub max_line: usize,
-    /// Most bytes of the answer on the wire.
+    /// Most bytes of the answer as transferred.
     pub max_reply: usize,
 }
 
@@ -138,9 +137,9 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {problem}")]
 pub struct EndpointError {
-    /// Name of the setting; for a header with its name, as in `headers.X-Team`.
+    /// Name of the setting. For a header, including its name, as in `headers.X-Team`.
     pub setting: String,
-    /// The problem in one line, without secrets.
+    /// Problem in one line, without secrets.
     pub problem: String,
 }
 

@@ -1,4 +1,4 @@
-//! Failures of an endpoint, in one form.
+//! Failures of an endpoint.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,26 +6,25 @@ use std::time::Duration;
 /// Most characters kept of a provider's message.
 const MAX_MESSAGE_CHARS: usize = 1999;
 
-/// Why there is no answer, or only a part of one.
+/// Failure of a request: no answer, or only a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Kind of failure.
     pub kind: ErrorKind,
-    /// HTTP status, or the status in an event of a stream.
+    /// HTTP status, or the status in a stream event.
     pub status: Option<u16>,
     /// URL of the request, without query and user.
     pub url: String,
-    /// The provider's message or the cause: one line, control characters escaped, at most 2000 characters.
+    /// The provider's message, or the cause: one line, control characters escaped, at most 2000 characters.
     pub message: String,
-    /// `true` if the same request may work later.
+    /// `true` if the same request may succeed later.
     pub retryable: bool,
-    /// Wait that the provider asks for.
+    /// Wait that the provider demands.
     pub retry_after: Option<Duration>,
-    /// Id by which the provider can find the request.
+    /// Id with which the provider can find the request.
     pub request_id: Option<String>,
-    /// Size of the context window, if the provider reports it with an overflow.
+    /// Size of the context window, if the provider reports it in an overflow error.
     pub window: Option<u64>,
-    /// `true` if a part of the answer was shown.
+    /// `true` if a part of the answer was already shown.
     pub shown: bool,
 }
 
@@ -34,9 +33,8 @@ pub struct Error {
 pub enum ErrorKind {
     /// No endpoint is configured.
     Unconfigured,
-    /// The key is missing, invalid, or lacks permission.
     Auth,
-    /// Too many requests or tokens in a period.
+    /// Too many requests or tokens per period.
     RateLimit,
     /// The account is out of credit.
     Quota,
@@ -46,15 +44,15 @@ pub enum ErrorKind {
     Server,
     /// Any other HTTP status.
     Http,
-    /// Connecting failed, or the connection broke.
+    /// No connection, or a broken connection.
     Network,
-    /// A timeout passed.
+    /// A timeout expired.
     Timeout,
     /// The answer stopped before its end.
     Cut,
     /// The response is not an answer: a web page, an empty body, or too large.
     Garbage,
-    /// The provider reports a failure in place of an answer, or within one.
+    /// The provider reports a failure instead of an answer, or within one.
     Provider,
     /// The model does not accept a part of the request, such as an image.
     Unsupported,
@@ -86,7 +84,7 @@ impl ErrorKind {
 }
 
 impl ErrorKind {
-    /// Returns `true` if the messages of this kind are written here, not by the provider.
+    /// Returns `true` if messages of this kind are written by this crate, not by the provider.
     fn is_in_our_words(self) -> bool {
         matches!(self, Self::Unconfigured | Self::Network | Self::Timeout | Self::Cut | Self::Demo)
     }
@@ -99,7 +97,8 @@ impl fmt::Display for ErrorKind {
 }
 
 impl Error {
-    /// Returns an error that is not retryable. Removes query and user from `url`; makes `message` one line.
+    /// Creates an error that is not retryable. Removes query and user from `url`, and makes `message` one
+    /// line.
     pub(crate) fn new(kind: ErrorKind, url: &str, message: &str) -> Self {
         Self {
             kind,
@@ -114,7 +113,8 @@ impl Error {
         }
     }
 
-    /// Removes `secret` from all text, also where the end of the message cuts it: some providers quote the key.
+    /// Removes `secret` from all text, even if the end of the message cuts it off: some providers quote the
+    /// key.
     pub(crate) fn hide(&mut self, secret: &str) {
         if secret.is_empty() {
             return;
@@ -127,7 +127,7 @@ impl Error {
     }
 }
 
-/// For logs, which must not contain the conversation: providers quote it, so their message is left out.
+/// Logs use this, so it omits the provider's message: providers quote the conversation.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
@@ -158,17 +158,17 @@ fn bare(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// Returns `text` as one line that is safe to log and to show: white space becomes single blanks.
+/// Returns `text` as one line that is safe to log and to show. White space becomes single spaces.
 pub(crate) fn one_line(text: &str) -> String {
-    // So many words have at least as many characters.
+    // Every word has at least one character, so no more words can fit.
     let words: Vec<&str> = text.split_whitespace().take(MAX_MESSAGE_CHARS).collect();
     narrows_base::text::one_line(&words.join(" "), MAX_MESSAGE_CHARS)
 }
 
-/// Replaces `secret` in `text`, and its beginning at the end of a text that was cut.
+/// Replaces `secret` in `text`, and also the beginning of `secret` at the end of a cut text.
 fn hide(text: &mut String, secret: &str) {
     const MARK: &str = "[secret]";
-    /// Shorter parts of a key reveal nothing.
+    /// A shorter part of a key reveals nothing.
     const TELLING: usize = 4;
     if text.contains(secret) {
         *text = text.replace(secret, MARK);

@@ -1,4 +1,4 @@
-//! Parses failures from a status, headers and a body, or from an event of a stream.
+//! Parses failures from a status, headers and a body, or from a stream event.
 
 mod classify;
 mod context_window;
@@ -14,16 +14,16 @@ use serde_json::Value;
 use crate::error::{Error, ErrorKind, one_line};
 use error_text::ErrorText;
 
-/// Most bytes that are read of a failure's body.
+/// Most bytes read of an error body.
 pub(crate) const MAX_ERROR_BODY_BYTES: usize = 64 << 10;
 
-/// A failure as the provider reports it, without the URL.
+/// A failure as reported by the provider, without the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorResponse {
     pub(crate) kind: ErrorKind,
     pub(crate) status: Option<u16>,
     pub(crate) message: String,
-    /// `true` if the same request may work later, if nothing was shown.
+    /// `true` if the same request may succeed later. Only valid if nothing was shown.
     pub(crate) retryable: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) window: Option<u64>,
@@ -48,7 +48,7 @@ impl ErrorResponse {
         Self { retry_after, ..problem }
     }
 
-    /// Parses an error event: the whole event, or its `error`.
+    /// Parses an error event: the whole event, or its `error` field.
     pub(crate) fn from_event(event: &Value) -> Self {
         let words = ErrorText::from_value(event);
         let problem = Self::from_text(words.status, &words, classify::classify_event);
@@ -59,7 +59,7 @@ impl ErrorResponse {
         problem
     }
 
-    /// Parses a web page in place of an answer.
+    /// Parses a web page that was sent instead of an answer.
     pub(crate) fn from_page(body: &[u8]) -> Self {
         let words = ErrorText::from_body(body);
         let message = if words.message.is_empty() {
@@ -102,7 +102,7 @@ pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8], url: &str, now
     ErrorResponse::from_response(status, headers, body, now).into_error(url, request_id(headers))
 }
 
-/// Returns the id by which the provider can find the request.
+/// Returns the id with which the provider can find the request.
 pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
     /// The most useful names first.
     const NAMES: [&str; 7] = [
@@ -114,7 +114,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
         "x-generation-id",
         "cf-ray",
     ];
-    /// Longer values are not ids.
+    /// Longer values are no request ids.
     const MAX: usize = 200;
     let id = NAMES.iter().find_map(|name| headers.get(*name)?.to_str().ok().filter(|id| !id.is_empty()))?;
     Some(one_line(id).chars().take(MAX).collect())

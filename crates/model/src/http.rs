@@ -1,4 +1,4 @@
-//! Sends requests, with one HTTP client per endpoint that is built on first use.
+//! Sends requests. Every endpoint has one HTTP client, which is built on first use.
 
 use std::fs;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::{Endpoint, EndpointError, Error, ErrorKind, Limits, error_response};
 
 const USER_AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 const MAX_REDIRECTS: usize = 4;
-/// Longest wait for the body of a failure once its status is known.
+/// Longest wait for an error body after its status arrived.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an idle connection is kept for the next request.
+/// Time for which an idle connection is kept for the next request.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The checked settings of the HTTP client.
@@ -35,10 +35,10 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Checks the certificate authorities and the proxy of `endpoint`, whose requests go to `url`.
+    /// Checks the certificate authorities and the proxy of `endpoint`. Its requests go to `url`.
     pub(crate) fn new(endpoint: &Endpoint, url: &Url) -> Result<Self, EndpointError> {
         let authorities = authorities(endpoint)?;
-        // A proxy is never used for this machine.
+        // Loopback addresses never use a proxy.
         let via = proxy_url(endpoint)?.filter(|_| !is_loopback(url));
         let encrypted = url.scheme() == "https" || via.as_ref().is_some_and(|via| via.scheme() == "https");
         let proxy = via.map(Proxy::all).transpose().map_err(|_| proxy_error("is no address of a proxy"))?;
@@ -77,7 +77,7 @@ impl Transport {
                 })?;
             config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
         } else {
-            // Nothing is encrypted, so there is nothing to load; redirects to TLS are not followed.
+            // Without TLS no certificates are needed, because redirects to TLS are not followed.
             config.with_root_certificates(RootCertStore::empty()).with_no_client_auth()
         };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -117,7 +117,8 @@ fn proxy_url(endpoint: &Endpoint) -> Result<Option<Url>, EndpointError> {
     Ok(Some(url))
 }
 
-/// Follows redirects that keep the method, within one origin: no other host may get the key or the conversation.
+/// Follows only redirects that keep the method and the origin: no other host may get the key or the
+/// conversation.
 fn redirects() -> redirect::Policy {
     redirect::Policy::custom(|attempt| {
         let keeps_method = matches!(attempt.status().as_u16(), 307 | 308);
@@ -139,11 +140,11 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Bytes>,
 }
 
-/// A request without a usable response.
+/// Failure of a request before a usable response.
 #[derive(Debug)]
 pub(crate) struct SendError {
     pub(crate) error: Error,
-    /// The connection could not be established.
+    /// `true` if no connection was established.
     pub(crate) is_unconnected: bool,
 }
 
@@ -159,8 +160,8 @@ impl From<SendError> for Error {
     }
 }
 
-/// Sends a request, whose response must begin by `deadline`. An unsuccessful status is an error with the provider's
-/// message, as far as it arrives within `patience`.
+/// Sends a request. The response must begin by `deadline`. Returns an error for an unsuccessful status, with
+/// the part of the provider's message that arrives within `patience`.
 pub(crate) async fn send(
     client: reqwest::Client,
     outgoing: Outgoing,
@@ -188,7 +189,7 @@ pub(crate) async fn send(
     };
     let status = response.status();
     if status.is_success() {
-        // No encoding was requested, so none can be decoded.
+        // The request asked for no encoding, so there is no decoder for one.
         let is_plain = |coding: &HeaderValue| {
             let coding = coding.as_bytes().trim_ascii();
             coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
@@ -214,7 +215,7 @@ pub(crate) async fn send(
     Err(error.into())
 }
 
-/// Reads the beginning of a failure's body, as far as it arrives in time.
+/// Reads the part of an error body that arrives in time.
 async fn read_error_body(mut response: Response, patience: Duration) -> Bytes {
     let mut body = BytesMut::new();
     let all = async {
@@ -229,12 +230,12 @@ async fn read_error_body(mut response: Response, patience: Duration) -> Bytes {
             }
         }
     };
-    // Uses what has arrived so far.
+    // On a timeout, the bytes so far are used.
     let _ = timeout(patience, all).await;
     body.freeze()
 }
 
-/// Returns the error of a request without a response.
+/// Converts a failure to send or to get a response.
 fn send_error(url: &Url, error: reqwest::Error) -> SendError {
     let late = error.is_timeout();
     let built = error.is_builder();
@@ -246,8 +247,8 @@ fn send_error(url: &Url, error: reqwest::Error) -> SendError {
         _ => cause,
     };
     let mut error = Error::new(ErrorKind::Network, url.as_str(), &message);
-    // A retry does not make a certificate valid, and after a connection timeout the user does not want to wait four
-    // times as long.
+    // A retry does not make a certificate valid. After a connection timeout the user does not want to wait
+    // four times as long.
     let waited = is_unconnected && late;
     error.retryable = !(built || waited || message.contains("certificate"));
     SendError { error, is_unconnected }

@@ -1,4 +1,5 @@
-//! A client for Chat Completions endpoints of any provider: streams, repairs, retries, and a built-in demo model.
+//! Client for Chat Completions endpoints of any provider: streams, repairs, retries, and a built-in demo
+//! model.
 //!
 //! A [`Client`] is one endpoint. [`Client::chat`] returns a [`Reply`], which yields [`ReplyEvent`]s and then the
 //! [`Completion`].
@@ -24,9 +25,10 @@
 //! ```
 //!
 //! What always holds, whatever the endpoint does:
-//! - No request is repeated once a part of the answer was shown, nor without a [`ReplyEvent::Note`] that says so.
+//! - A request is never repeated after a part of its answer was shown, and never without a
+//!   [`ReplyEvent::Note`].
 //! - Every wait has a timeout, and everything that is read has a limit ([`Limits`]).
-//! - Keys and header values appear in no error, log or debug output.
+//! - Keys and header values never appear in errors, logs or debug output.
 
 mod body;
 mod chat;

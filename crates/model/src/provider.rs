@@ -1,10 +1,10 @@
-//! Detects the provider behind a URL.
+//! Providers, and how to detect one from a URL.
 
 use std::net::IpAddr;
 
 use url::{Host, Url};
 
-/// Provider of an endpoint, as far as it makes a difference.
+/// Provider of an endpoint. Only providers that need different handling are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
     /// OpenAI itself.
@@ -13,37 +13,24 @@ pub enum Provider {
     AzureV1,
     /// Azure with a dated API: the deployment is in the URL.
     AzureDated,
-    /// AWS Bedrock.
     Bedrock,
-    /// OpenRouter.
     OpenRouter,
-    /// DeepSeek.
     DeepSeek,
-    /// Groq.
     Groq,
-    /// Together.
     Together,
-    /// Mistral.
     Mistral,
     /// Google's Gemini.
     Gemini,
-    /// xAI.
     Xai,
-    /// Fireworks.
     Fireworks,
-    /// Cerebras.
     Cerebras,
-    /// DeepInfra.
     DeepInfra,
-    /// Ollama.
     Ollama,
-    /// vLLM.
     Vllm,
     /// LiteLLM's proxy.
     LiteLlm,
     /// llama.cpp's server.
     LlamaCpp,
-    /// LM Studio.
     LmStudio,
     /// The built-in demo model.
     Demo,
@@ -149,12 +136,12 @@ impl Provider {
         matches!(self, Self::AzureV1 | Self::AzureDated)
     }
 
-    /// Returns `true` if it serves OpenAI's own models under their own rules.
+    /// Returns `true` if the provider serves OpenAI's models with OpenAI's request format.
     pub(crate) fn is_openai(self) -> bool {
         matches!(self, Self::OpenAi | Self::AzureV1 | Self::AzureDated)
     }
 
-    /// Returns `true` if messages with unknown fields are refused.
+    /// Returns `true` if the provider refuses messages with unknown fields.
     pub(crate) fn is_strict(self) -> bool {
         self.is_openai() || matches!(self, Self::Mistral | Self::Groq | Self::Cerebras)
     }
@@ -165,7 +152,7 @@ fn is_below(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// Returns `true` for hosts of Bedrock, including one that many documents give by mistake.
+/// Returns `true` for hosts of Bedrock, including a wrong host that many documents name.
 fn is_bedrock(host: &str) -> bool {
     (host.starts_with("bedrock-runtime") && is_below(host, "amazonaws.com"))
         || (host.starts_with("bedrock-mantle.") && is_below(host, "api.aws"))
@@ -177,7 +164,7 @@ pub(crate) fn misnamed_bedrock(host: &str) -> Option<&str> {
     host.strip_suffix(".bedrock.amazonaws.com").filter(|region| !region.is_empty() && !region.contains('.'))
 }
 
-/// Returns `true` if a URL leads to this machine.
+/// Returns `true` if a URL refers to this machine.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => {

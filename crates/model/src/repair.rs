@@ -1,7 +1,7 @@
 //! Repairs requests that an endpoint refused.
 //!
-//! Endpoints differ in what they accept, and most say so only in a refusal. The request is then sent again without the
-//! refused part, or with that part in another form, and the endpoint's refusal is remembered.
+//! Endpoints accept different requests, and most report it only in a refusal. The request is then sent again
+//! without the refused part, or with that part in another form. The refusal is remembered for later requests.
 
 mod table;
 
@@ -9,51 +9,42 @@ use std::fmt;
 
 use crate::{Error, ErrorKind};
 
-/// A part of a request that an endpoint refused. It is omitted, or sent in another form.
+/// A part of a request that an endpoint refused. It is omitted or sent in another form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DroppedField {
-    /// The request for usage in the stream.
+    /// The option that requests usage in the stream.
     StreamOptions,
-    /// Streaming: the answer comes as a whole.
+    /// Streaming: the answer is requested as a whole.
     Streaming,
-    /// The name of the token limit: the other one is used.
+    /// The name of the token limit: its other name is used.
     MaxTokensName,
-    /// The token limit.
     MaxTokens,
-    /// The temperature.
     Temperature,
-    /// The thinking effort.
     Effort,
-    /// The cache key.
     CacheKey,
-    /// Cache marks.
     CacheControl,
-    /// The tools.
     Tools,
-    /// Images.
     Images,
-    /// Audio.
     Audio,
-    /// Documents.
     Files,
-    /// The role `system`: `developer` is used.
+    /// The role `system`: `developer` is used instead.
     SystemRole,
-    /// The role `developer` too: the instructions are put into the first user message.
+    /// The role `developer` too: the instructions go into the first user message.
     DeveloperRole,
-    /// Content in parts: all of it becomes one text.
+    /// Content as a list of parts: it is sent as one text.
     DroppedFields,
-    /// Several messages of one role in a row: they are merged.
+    /// Adjacent messages of one role: they are merged.
     Neighbours,
-    /// The ids of tool calls: short ones are used.
+    /// The format of tool call ids: short ids are used.
     CallIds,
-    /// Fields of earlier answers that another endpoint wanted back.
+    /// Unknown fields of earlier answers: they are omitted.
     Extra,
-    /// Omitted reasoning: it is sent back.
+    /// Missing reasoning of earlier answers: it is sent back.
     Forgetting,
 }
 
 impl DroppedField {
-    /// Returns `true` if the user loses something by it, rather than only the form changing.
+    /// Returns `true` if the repair loses something for the user, not only changes the form.
     #[must_use]
     pub fn matters(self) -> bool {
         match self {
@@ -112,7 +103,7 @@ impl fmt::Display for DroppedField {
     }
 }
 
-/// A set of parts.
+/// A set of request parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DroppedFields(u32);
 
@@ -140,27 +131,27 @@ impl DroppedFields {
     }
 }
 
-/// The parts of a request that can be refused.
+/// The parts of a request that an endpoint can refuse.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sent<'a> {
-    /// The parts that are in it, without those omitted already.
+    /// Parts of the request, without those that are already omitted.
     pub(crate) parts: DroppedFields,
-    /// `true` if it offers tools. If not, it may still contain earlier calls.
+    /// `true` if the request offers tools. It may contain earlier calls even if not.
     pub(crate) offers_tools: bool,
-    /// Names of the fields of earlier answers that it sends back.
+    /// Names of the unknown fields of earlier answers that are sent back.
     pub(crate) extra: Vec<&'a str>,
 }
 
 /// The repair of a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repair {
-    /// Part to omit or to send in another form.
+    /// The part to omit or to send in another form.
     pub(crate) what: DroppedField,
-    /// `true` if later requests are repaired too.
+    /// `true` if later requests are repaired as well.
     pub(crate) lasting: bool,
 }
 
-/// Returns the repair for `error`, given what was sent. `None` if `error` is not such a refusal.
+/// Returns the repair for `error`, given the parts that were sent. `None` if `error` refuses none of them.
 pub(crate) fn find(error: &Error, sent: &Sent<'_>) -> Option<Repair> {
     if error.shown {
         return None;
@@ -173,12 +164,12 @@ pub(crate) fn find(error: &Error, sent: &Sent<'_>) -> Option<Repair> {
         | ErrorKind::Network
         | ErrorKind::Timeout => None,
         ErrorKind::Cut | ErrorKind::Garbage | ErrorKind::Demo | ErrorKind::Unconfigured => None,
-        // The limit of the answer counts as part of the window, and may alone exceed it.
+        // The token limit of the answer counts towards the window, and may exceed it alone.
         ErrorKind::Overflow => (sent.parts.has(DroppedField::MaxTokens) && table::limit_too_large(&text))
             .then_some(Repair { what: DroppedField::MaxTokens, lasting: false }),
         ErrorKind::Server | ErrorKind::Http | ErrorKind::Provider | ErrorKind::Unsupported => {
             let what = table::look_up(error, &text, sent)?;
-            // Earlier calls without tools say nothing about tools.
+            // A refusal of earlier calls does not mean that the endpoint refuses tools.
             let lasting = what != DroppedField::Tools || sent.offers_tools;
             Some(Repair { what, lasting })
         }

@@ -1,4 +1,4 @@
-//! One answer, event by event.
+//! The answer to one request, event by event.
 
 mod stream;
 
@@ -23,19 +23,16 @@ use crate::{
 };
 use stream::{Incoming, ReadStep};
 
-/// An event while an answer arrives.
+/// An event of an arriving answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyEvent {
-    /// A piece of the answer.
+    /// A part of the answer.
     Text(String),
-    /// A piece of the reasoning before the answer.
+    /// A part of the reasoning before the answer.
     Thought(String),
     /// The model has begun a tool call.
-    Calling {
-        /// Name of the tool.
-        name: String,
-    },
-    /// A note about the request rather than the answer.
+    Calling { name: String },
+    /// A note about the request instead of the answer.
     Note(ReplyNote),
 }
 
@@ -54,20 +51,14 @@ impl From<Piece> for ReplyEvent {
 pub enum ReplyNote {
     /// The request failed and will be sent again.
     Retrying {
-        /// Number of the next attempt; the first was 1.
         attempt: u32,
-        /// Delay until then.
+        /// Delay before that attempt.
         wait: Duration,
-        /// Why it failed.
         error: Error,
     },
-    /// The endpoint refused a part of the request, which is now sent without it, or in another form.
-    Without {
-        /// The part.
-        what: DroppedField,
-        /// The refusal.
-        error: Error,
-    },
+    /// The endpoint refused a part of the request. The request is sent again without it, or with it in
+    /// another form.
+    Without { what: DroppedField, error: Error },
 }
 
 /// An answer in progress. Nothing is sent before the first [`next`](Self::next); dropping this aborts the request.
@@ -76,39 +67,40 @@ pub struct Reply<'a> {
     client: &'a Client,
     request: &'a Request,
     state: State,
-    /// Events to return, oldest first.
+    /// Events that [`Reply::next`] returns, oldest first.
     ready: VecDeque<ReplyEvent>,
-    /// Buffer for the decoder's pieces; kept for its memory.
+    /// Buffer for decoded pieces, reused to save allocations.
     pieces: Vec<Piece>,
-    /// Attempts so far, without repairs.
+    /// Number of attempts, without repairs.
     attempt: u32,
-    /// Parts omitted from this request, beyond what the endpoint is known to refuse.
+    /// Parts omitted from this request, in addition to those that the endpoint is known to refuse.
     without: DroppedFields,
     /// `true` if a part of the answer was returned.
     shown: bool,
-    /// Since when connecting fails, and how long the last attempt took.
+    /// Start of the failing connection attempts, and duration of the last one.
     unconnected: Option<(Instant, Duration)>,
-    /// Deadline of the whole answer; set by the first call.
+    /// Deadline of the whole answer. Set by the first call of [`Reply::next`].
     until: Option<Instant>,
 }
 
-/// The response to a request that was sent.
+/// A request in flight.
 type PendingResponse = Pin<Box<dyn Future<Output = Result<Response, SendError>> + Send>>;
 
 enum State {
-    /// To be sent.
     Fresh,
     /// To be sent after this delay.
     Waiting(Pin<Box<Sleep>>),
-    /// Sent.
-    Asking { response: PendingResponse, started: Instant },
-    /// The answer arrives.
+    Asking {
+        response: PendingResponse,
+        started: Instant,
+    },
+    /// Receiving the answer.
     Reading(Box<Incoming>),
-    /// The demo model answers.
+    /// Receiving the answer of the demo model.
     Playing(Box<DemoReply>, Option<Pin<Box<Sleep>>>),
     /// The answer is complete.
     Complete(Box<Completion>),
-    /// There will be no answer.
+    /// The request failed.
     Failed(Box<Error>),
 }
 
@@ -130,9 +122,10 @@ impl<'a> Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// Returns the next event, or `None` once the answer is complete. After an error, returns the same error again.
+    /// Returns the next event, or `None` once the answer is complete. After an error, returns the same error
+    /// again.
     ///
-    /// Cancel-safe: dropping a call loses nothing.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<ReplyEvent>, Error> {
         loop {
             if let Some(event) = self.next_now() {
@@ -155,7 +148,7 @@ impl Reply<'_> {
                 }
                 State::Reading(incoming) => {
                     let step = incoming.step(&mut self.pieces).await;
-                    // Pieces before a failure are shown before it.
+                    // Pieces that arrived before a failure are returned before it.
                     self.ready.extend(self.pieces.drain(..).map(ReplyEvent::from));
                     match step {
                         Ok(ReadStep::More) => {}
@@ -180,16 +173,16 @@ impl Reply<'_> {
         }
     }
 
-    /// Returns what [`next`](Self::next) would return without waiting. Pieces come by the dozen, and this avoids the
-    /// wait for all but the first of them.
+    /// Returns the event that [`next`](Self::next) would return without waiting. Pieces arrive in groups, so
+    /// this avoids a wait per piece.
     pub fn next_now(&mut self) -> Option<ReplyEvent> {
         let event = self.ready.pop_front()?;
         self.shown |= !matches!(event, ReplyEvent::Note(_));
         Some(event)
     }
 
-    /// Returns the complete answer, as it goes into the conversation. If [`next`](Self::next) has not returned `None`
-    /// yet or has failed, returns an empty message: half an answer is not part of a conversation.
+    /// Returns the complete answer for the conversation. Returns an empty message unless [`next`](Self::next)
+    /// has returned `None`: half an answer is not part of a conversation.
     #[must_use]
     pub fn into_completion(self) -> Completion {
         match self.state {
@@ -246,7 +239,7 @@ impl Reply<'_> {
         self.state = State::Asking { response: Box::pin(response), started };
     }
 
-    /// Returns `true` if the endpoint knows which model is meant.
+    /// Returns `true` if the URL or the server determines the model, so that a request need not name one.
     fn is_model_optional(&self) -> bool {
         matches!(self.client.provider(), Provider::AzureDated | Provider::LlamaCpp)
     }
@@ -267,7 +260,7 @@ impl Reply<'_> {
         self.state = State::Reading(Box::new(Incoming::new(response, self.limits(), started, until)));
     }
 
-    /// Handles the end of the answer.
+    /// Handles the end of the response body.
     fn finish(&mut self) {
         let State::Reading(incoming) = std::mem::replace(&mut self.state, State::Fresh) else { return };
         let request_id = incoming.request_id.clone();
@@ -279,7 +272,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Handles an answer that broke off.
+    /// Handles a response body that broke off.
     fn stop(&mut self, problem: ErrorResponse) {
         let request_id = match &self.state {
             State::Reading(incoming) => incoming.request_id.clone(),
@@ -298,10 +291,10 @@ impl Reply<'_> {
         }
     }
 
-    /// Repairs or retries the request, or fails.
+    /// Repairs or retries the request, or reports the failure.
     fn fail(&mut self, error: Error) {
         let mut error = self.client.without_secrets(error);
-        // Pending pieces will have been shown by the time of the error.
+        // The caller gets pending pieces before the error, so they count as shown.
         error.shown = self.shown || self.ready.iter().any(|event| !matches!(event, ReplyEvent::Note(_)));
         tracing::debug!(endpoint = self.client.endpoint().name, model = self.request.model, %error, "failed");
         if let Some(window) = error.window {
@@ -319,7 +312,7 @@ impl Reply<'_> {
         }
         let in_time = |wait: &Duration| {
             let next = Instant::now() + *wait;
-            // The next attempt may take as long as the last.
+            // Assumes that the next attempt takes as long as the last one.
             let ends_soon =
                 |(since, took): (Instant, Duration)| next + took < since + retry::CONNECT_RETRY_TIMEOUT;
             self.until.is_none_or(|until| next < until) && self.unconnected.is_none_or(ends_soon)
@@ -340,7 +333,7 @@ impl Reply<'_> {
 }
 
 impl fmt::Debug for Reply<'_> {
-    /// Omits the content.
+    /// Omits the content of the conversation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reply")
             .field("endpoint", &self.client.endpoint().name)

@@ -4,21 +4,23 @@ use std::time::Duration;
 
 use crate::{Error, ErrorKind, Limits};
 
-/// First delay, which doubles with every attempt.
+/// First delay; it doubles with every attempt.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-/// Longest delay that the endpoint did not ask for.
+/// Longest delay, unless the endpoint demands another.
 const MAX_DELAY: Duration = Duration::from_secs(30);
-/// Total time for connection attempts, if one attempt fails sooner than its own limit.
+/// A failed connection attempt is not repeated if the next one would end later than this after the first one
+/// began.
 pub(crate) const CONNECT_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Random variation of a delay, so that clients that failed together do not return together.
+/// Relative random variation of a delay, so that clients that failed together do not retry together.
 const JITTER: f64 = 0.2;
 
-/// Returns the delay after attempt number `attempt` (from 1) failed; `None` if the failure is to be reported.
+/// Returns the delay before the retry after attempt number `attempt` (from 1); `None` if the failure must be
+/// reported.
 ///
-/// `chance` is between 0 and 1. A delay that the endpoint asks for is kept exactly; if it exceeds the limit, the user
-/// should decide instead.
+/// `chance` is between 0 and 1. A delay that the endpoint demands is kept exactly. If that delay exceeds the
+/// limit, the failure is reported, so that the user can decide.
 pub(crate) fn delay(error: &Error, attempt: u32, limits: &Limits, chance: f64) -> Option<Duration> {
-    // After a timeout of minutes the user does not want to wait four times as long.
+    // A timeout may take minutes, and the user does not want to wait four times as long.
     if !error.retryable || error.shown || error.kind == ErrorKind::Timeout || attempt >= limits.attempts {
         return None;
     }

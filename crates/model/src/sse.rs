@@ -1,7 +1,7 @@
-//! Parses server-sent events, whatever the boundaries of the reads.
+//! Parses server-sent events from reads of any size.
 //!
-//! A data line that is complete in one read is returned as a slice of that read. Only data split over reads, or over
-//! several data lines, is copied.
+//! A data line within one read is returned as a slice of that read. Only data that is split over reads or
+//! over several data lines is copied.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -12,12 +12,12 @@ pub(crate) struct TooLong {
     pub(crate) limit: usize,
 }
 
-/// Kind of a body, judged by its first byte: the content type is often wrong.
+/// Kind of a body, detected from its first byte: the content type is often wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Events, or at least lines.
+    /// Events, or any other lines.
     Events,
-    /// A whole answer or an error.
+    /// A whole answer, or an error.
     Json,
     /// A web page.
     Page,
@@ -27,7 +27,7 @@ impl Shape {
     /// Detects the kind of a body that starts with `bytes`; `None` while they are only white space.
     pub(crate) fn detect(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
-        // The rest of a mark that is split over reads.
+        // The byte order mark may be split over reads.
         if BOM.starts_with(bytes) {
             return None;
         }
@@ -39,12 +39,10 @@ impl Shape {
     }
 }
 
-/// The byte order mark that some servers send.
+/// Byte order mark, which some servers send.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// An event parser.
-///
-/// Feed it, then take events with [`Sse::next`] until there are none.
+/// Parser of server-sent events. Call [`Sse::feed`], then [`Sse::next`] until it returns `None`.
 #[derive(Debug)]
 pub(crate) struct Sse {
     /// Bytes that are not parsed yet.
@@ -53,13 +51,12 @@ pub(crate) struct Sse {
     line: BytesMut,
     data: Data,
     max_line: usize,
-    /// Only a mark may have come yet.
+    /// `true` until anything but a byte order mark has arrived.
     at_start: bool,
-    /// The last byte was a CR, so an LF that follows belongs to it.
+    /// `true` if the last byte was a CR: an LF then belongs to the same line end.
     after_cr: bool,
 }
 
-/// Data lines of the current event.
 #[derive(Debug, Default)]
 enum Data {
     #[default]
@@ -85,7 +82,7 @@ impl Sse {
         if self.read.is_empty() {
             self.read = bytes;
         } else {
-            // The caller adds bytes before it has taken all events.
+            // The caller added bytes before it took all events.
             let mut both = BytesMut::with_capacity(self.read.len() + bytes.len());
             both.extend_from_slice(&self.read);
             both.extend_from_slice(&bytes);
@@ -108,7 +105,7 @@ impl Sse {
         Ok(None)
     }
 
-    /// Returns the data of the event that the whole read consists of, as is common.
+    /// Returns the data if the whole read is one event, which is common.
     fn only_event(&mut self) -> Option<Bytes> {
         let is_between = self.line.is_empty() && matches!(self.data, Data::None);
         let data = self.read.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
@@ -123,11 +120,11 @@ impl Sse {
         Some(data)
     }
 
-    /// Returns the data of an event that the end of the stream cut off before its blank line.
+    /// Returns the data of a last event whose blank line is missing at the end of the stream.
     pub(crate) fn finish(&mut self) -> Option<Bytes> {
         let line = self.line.split().freeze();
         let line = self.without_mark(line);
-        // The limit also holds at the end.
+        // The limit also applies to the last line.
         self.field(line).ok()?;
         self.dispatch()
     }
@@ -169,7 +166,7 @@ impl Sse {
         line
     }
 
-    /// Handles a line that is not blank. Fields other than data are for clients that reconnect.
+    /// Handles a line that is not blank. Ignores fields other than `data`: they serve clients that reconnect.
     fn field(&mut self, mut line: Bytes) -> Result<(), TooLong> {
         let Some(rest) = line.strip_prefix(b"data") else { return Ok(()) };
         let start = match rest {
@@ -200,7 +197,7 @@ impl Sse {
         Ok(Data::Joined(joined))
     }
 
-    /// Ends the event; one without data is ignored.
+    /// Ends the event. Returns `None` for an event without data.
     fn dispatch(&mut self) -> Option<Bytes> {
         let data = match std::mem::take(&mut self.data) {
             Data::None => return None,
@@ -217,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// All events of `reads`, the unfinished last one included.
+    /// Returns all events of `reads`, including the unfinished last one.
     fn events(reads: &[&[u8]]) -> Vec<String> {
         let mut sse = Sse::new(1 << 20);
         let mut events = Vec::new();
@@ -346,7 +343,7 @@ mod tests {
         check(b"\xef\xbb\xbf", None);
     }
 
-    /// A text that may be in data lines: no line ends, and not empty.
+    /// Generates a text that can be in a data line: not empty, and without line ends.
     fn payload() -> impl Strategy<Value = String> {
         proptest::collection::vec("[^\r\n]{0,20}", 1..4)
             .prop_map(|lines| lines.join("\n"))

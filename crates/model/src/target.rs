@@ -8,25 +8,26 @@ use crate::endpoint::DEMO_URL;
 use crate::provider::misnamed_bedrock;
 use crate::{Endpoint, EndpointError, Provider};
 
-/// The parameter that Azure's dated API requires.
+/// Query parameter that Azure's dated API requires.
 const API_VERSION: &str = "api-version";
-/// The last stable version of that API.
+/// Last stable version of Azure's dated API.
 const AZURE_VERSION: &str = "2024-10-21";
 /// Azure's header for keys.
 const API_KEY: HeaderName = HeaderName::from_static("api-key");
-/// Keys that users set where none is needed; hosts and models have such names too.
+/// Placeholder keys that users set for servers without keys. They are not hidden in messages: hosts and
+/// models have such names too.
 const PLACEHOLDERS: [&str; 6] = ["ollama", "lm-studio", "not-needed", "not_needed", "no-key", "placeholder"];
-/// Suffix that users paste along with the base URL.
+/// Path that users paste along with the base URL.
 const CHAT: &str = "/chat/completions";
 
-/// Where requests go.
+/// URLs and headers of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    /// Base URL, without a slash at its end and without query.
+    /// Base URL, without a trailing slash and without a query.
     base: Url,
     /// Query parameters of every request.
     query: Vec<(String, String)>,
-    /// Headers of every request; secret ones are marked sensitive.
+    /// Headers of every request, with secret ones marked as sensitive.
     pub(crate) headers: HeaderMap,
     pub(crate) provider: Provider,
     /// Corrections that were made to the settings.
@@ -77,17 +78,15 @@ impl Target {
         Ok(Self { base, query, headers, provider, notes })
     }
 
-    /// Returns the URL for chats.
     pub(crate) fn chat(&self) -> Url {
         self.below(self.base.path(), CHAT)
     }
 
-    /// Returns the URL of the list of models.
     pub(crate) fn models(&self) -> Url {
         self.below(self.base.path(), "/models")
     }
 
-    /// Returns a URL beside the part of the server that speaks Chat Completions.
+    /// Returns the URL of a path outside the Chat Completions API of the server.
     pub(crate) fn beside(&self, path: &str) -> Url {
         let base = self.base.path().trim_end_matches('/');
         self.below(base.strip_suffix("/v1").unwrap_or(base), path)
@@ -102,18 +101,18 @@ impl Target {
         url
     }
 
-    /// Returns the deployment in the URL of Azure's dated API.
+    /// Returns the deployment name in the URL of Azure's dated API.
     pub(crate) fn deployment(&self) -> Option<&str> {
         let (_, rest) = self.base.path().split_once("/deployments/")?;
         rest.split('/').next().filter(|name| !name.is_empty())
     }
 
-    /// Removes every secret that is sent from an error.
+    /// Removes the endpoint's secrets from an error.
     pub(crate) fn hide_secrets(endpoint: &Endpoint, error: &mut crate::Error) {
         let headers = endpoint.headers.iter().map(|(_, value)| value);
         for secret in endpoint.key.iter().chain(headers) {
             let secret = secret.expose().trim();
-            // A shorter value may be part of ordinary words, and is not a key.
+            // Shorter values are not keys, and may be part of ordinary words.
             if secret.len() >= 6 && !PLACEHOLDERS.contains(&secret) {
                 error.hide(secret);
             }
@@ -121,7 +120,7 @@ impl Target {
     }
 }
 
-/// Corrects a host for Bedrock that many documents give, but that does not exist.
+/// Corrects a Bedrock host that many documents name but that does not exist.
 fn move_bedrock(base: &mut Url) -> Option<String> {
     let wrong = base.host_str()?.to_owned();
     let right = format!("bedrock-runtime.{}.amazonaws.com", misnamed_bedrock(&wrong)?);
@@ -129,7 +128,7 @@ fn move_bedrock(base: &mut Url) -> Option<String> {
     Some(format!("base_url: there is no host {wrong}; {right} is used"))
 }
 
-/// Returns the parameters of every request: those in the URL, then the configured ones, then Azure's.
+/// Returns the query parameters: those of the URL, then the configured ones, then Azure's.
 fn query(endpoint: &Endpoint, base: &Url, provider: Provider) -> Vec<(String, String)> {
     let mut query: Vec<(String, String)> = base
         .query_pairs()
@@ -147,7 +146,7 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
     let mut headers = HeaderMap::new();
     if let Some(key) = endpoint.key.as_ref().filter(|key| !key.is_empty()) {
         let token = key.expose().trim();
-        // Azure's own keys have a header of their own; Entra tokens, which are JWTs, do not.
+        // Azure keys use their own header. Entra tokens are JWTs and do not.
         let own = provider.is_azure() && !token.starts_with("eyJ");
         if own {
             headers.insert(API_KEY, sensitive("key", token)?);
@@ -169,7 +168,7 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
     Ok(headers)
 }
 
-/// Returns a header value that is never shown.
+/// Returns a header value that is marked as sensitive.
 fn sensitive(setting: &str, value: &str) -> Result<HeaderValue, EndpointError> {
     let mut value = HeaderValue::from_str(value)
         .map_err(|_| EndpointError::new(setting, "has characters that a header cannot carry"))?;

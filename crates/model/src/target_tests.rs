@@ -1,4 +1,4 @@
-//! URLs and headers of every provider's documentation, and invalid settings.
+//! URLs and headers as documented by every provider, and invalid settings.
 
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
-//! Separates reasoning that a model writes between `<think>` and `</think>` at the start of its answer.
+//! Separates the reasoning that a model writes between `<think>` and `</think>` at the start of its answer.
 //!
-//! The tags may be split over chunks in any way. White space around the reasoning is dropped. A tag anywhere else is
-//! text.
+//! The tags may be split over chunks in any way. White space around the reasoning is dropped. A tag anywhere
+//! else counts as text.
 
 /// Kind of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub(crate) enum TextKind {
 const OPEN_TAG: &str = "<think>";
 const CLOSE_TAG: &str = "</think>";
 
-/// Most bytes held back. No model writes that much white space before a tag, and checking it again with every piece
-/// would take quadratic time.
+/// Most bytes held back. No model writes that much white space before a tag, and checking all of it again
+/// with every piece would take quadratic time.
 const MAX_HELD_BYTES: usize = 256;
 
 /// Separates reasoning from the answer while it arrives.
@@ -27,26 +27,25 @@ pub(crate) struct ThinkTags {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Only white space and the beginning of a tag so far.
+    /// Only white space and the beginning of a tag have arrived.
     #[default]
     Start,
-    /// Inside the tags, before the first word.
+    /// After the opening tag, before the first word of the reasoning.
     Opened,
-    /// Inside the tags.
+    /// Inside the reasoning.
     Inside,
-    /// After them, before the first word.
+    /// After the closing tag, before the first word of the answer.
     Closed,
-    /// In the answer.
     Plain,
 }
 
 impl ThinkTags {
-    /// Returns `true` if everything that follows is text.
+    /// Returns `true` if everything that follows is plain text.
     pub(crate) fn is_plain(&self) -> bool {
         self.state == State::Plain
     }
 
-    /// Handles a piece of the answer and emits what is certain.
+    /// Handles a piece of the answer. Emits text as soon as its kind is certain.
     pub(crate) fn feed(&mut self, text: &str, mut emit: impl FnMut(TextKind, &str)) {
         let held;
         let mut rest = text;
@@ -74,7 +73,7 @@ impl ThinkTags {
         }
     }
 
-    /// Emits what was held back at the end.
+    /// Emits text that is still held back.
     pub(crate) fn finish(&mut self, mut emit: impl FnMut(TextKind, &str)) {
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
@@ -105,7 +104,7 @@ impl ThinkTags {
                 (text[..end].trim_end(), &text[end + CLOSE_TAG.len()..])
             }
             None => {
-                // White space before a closing tag is not part of the reasoning.
+                // White space before the closing tag is dropped.
                 let sure = &text[..text.len() - beginning_of(CLOSE_TAG, text)];
                 let words = sure.trim_end();
                 let thought = if text.len() - words.len() <= MAX_HELD_BYTES { words } else { sure };
@@ -120,7 +119,7 @@ impl ThinkTags {
     }
 }
 
-/// Returns how many bytes at the end of `text` are the beginning of `tag`.
+/// Returns the length of the longest beginning of `tag` at the end of `text`, in bytes.
 fn beginning_of(tag: &str, text: &str) -> usize {
     (1..tag.len()).rev().find(|length| text.ends_with(&tag[..*length])).unwrap_or(0)
 }

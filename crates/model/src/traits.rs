@@ -1,17 +1,17 @@
-//! What a model's name shows.
+//! Properties of models that follow from their names.
 
 use crate::{Effort, Provider};
 
-/// What is known of a model: from its name, from the endpoint, from its refusals.
+/// Known properties of a model: from its name, from the endpoint, and from refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelTraits {
     /// Size of the context window in tokens.
     pub window: Option<u64>,
-    /// Whether it accepts images.
+    /// Accepts images; `None` if unknown.
     pub images: Option<bool>,
-    /// Whether it accepts audio.
+    /// Accepts audio; `None` if unknown.
     pub audio: Option<bool>,
-    /// Whether it can call tools.
+    /// Can call tools; `None` if unknown.
     pub tools: Option<bool>,
     /// Supported thinking efforts; empty if unknown.
     pub efforts: &'static [Effort],
@@ -21,7 +21,7 @@ const ALL: &[Effort] = &Effort::ALL;
 const STANDARD_EFFORTS: &[Effort] = &[Effort::Low, Effort::Medium, Effort::High];
 const LOW_AND_HIGH: &[Effort] = &[Effort::Low, Effort::High];
 
-/// A row of the table: models whose name has this prefix, without the vendor.
+/// Properties of the models with this name prefix, without the vendor.
 struct Row {
     prefix: &'static str,
     window: u64,
@@ -82,7 +82,7 @@ pub(crate) fn is_reasoning(model: &str) -> bool {
     numbered("o") || model.starts_with("gpt-5")
 }
 
-/// Returns what the name of a model shows at this provider.
+/// Returns the properties that the name of a model implies at this provider.
 pub(crate) fn for_model(provider: Provider, model: &str) -> ModelTraits {
     if provider == Provider::Demo {
         return ModelTraits {
@@ -97,7 +97,7 @@ pub(crate) fn for_model(provider: Provider, model: &str) -> ModelTraits {
     let name = bare(&lower);
     let known = KNOWN.iter().find(|row| name.starts_with(row.prefix));
     ModelTraits {
-        // The window of a local model is chosen where it runs.
+        // The window of a local model depends on the server's settings.
         window: known.filter(|_| is_hosted(provider)).map(|row| row.window),
         images: known.map(|row| row.images),
         audio: known.map(|row| row.audio),

@@ -1,4 +1,4 @@
-//! Parses token usage, under the names that endpoints use.
+//! Parses token usage under the names of all known endpoints.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -39,9 +39,9 @@ struct Fields {
     completion_tokens_details: Option<Details>,
     input_tokens_details: Option<Details>,
     output_tokens_details: Option<Details>,
-    /// DeepSeek's name.
+    /// DeepSeek's name for cached tokens.
     prompt_cache_hit_tokens: Number,
-    /// Together's name.
+    /// Together's name for cached tokens.
     cached_tokens: Number,
     reasoning_tokens: Number,
     cost: Number,
@@ -54,7 +54,7 @@ struct Details {
     reasoning_tokens: Number,
 }
 
-/// A number, or any other value in its place.
+/// A number. Any other JSON value counts as missing.
 #[derive(Clone, Copy, Default)]
 struct Number(Option<f64>);
 

@@ -11,11 +11,11 @@ use crate::{Assistant, Provider, Request, ToolResult};
 use super::Profile;
 use super::wire::{Call, Called, Content, Message, Part, PartKind, Role};
 
-/// Replaces a missing result: endpoints refuse a call without one.
+/// Text for a missing result: endpoints refuse a call without one.
 const NO_RESULT: &str = "(no result: the call did not finish)";
-/// Replaces an empty result, which some endpoints refuse.
+/// Text for an empty result, which some endpoints refuse.
 const NO_OUTPUT: &str = "(no output)";
-/// Length of ids that every endpoint but Mistral accepts.
+/// Longest id that every endpoint except Mistral accepts.
 const MAX_ID_CHARS: usize = 40;
 
 /// Returns all messages of a request, instructions included.
@@ -125,7 +125,7 @@ impl Writer<'_> {
         all
     }
 
-    /// Adds an answer and its results: every call has exactly one result, in the order of the calls.
+    /// Adds an answer and its results. Every call gets exactly one result, in the order of the calls.
     fn turn<'a>(&self, assistant: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
         if assistant.text.is_empty() && assistant.calls.is_empty() {
             results.iter().for_each(|result| self.push_result(result, all));
@@ -137,7 +137,7 @@ impl Writer<'_> {
         if !assistant.calls.is_empty() {
             message.reasoning_content =
                 profile.returns_thoughts(assistant).then_some(assistant.reasoning.as_str());
-            // The format requires null; beside reasoning some servers refuse it.
+            // The format requires null here, but some servers refuse null beside reasoning.
             if assistant.text.is_empty() && message.reasoning_content.is_none() {
                 message.content = Content::Nothing;
             }
@@ -201,15 +201,15 @@ impl Writer<'_> {
         all.push(Message::new(Role::User, content));
     }
 
-    /// Returns the text of a result, with a placeholder for everything else.
+    /// Returns the text of a result, with placeholders for images and other content.
     fn result_text<'a>(&self, result: &'a ToolResult) -> Cow<'a, str> {
         let text = text_only(&result.content);
         if text.is_empty() { NO_OUTPUT.into() } else { text }
     }
 
-    /// Returns the images of a result: they cannot be part of it, and follow in a user message.
+    /// Returns the images of a result. A tool message cannot contain them, so they follow in a user message.
     fn pictures<'a>(&self, result: &'a ToolResult) -> Vec<Part<'a>> {
-        // Mistral allows only the model to speak after a result.
+        // Mistral requires that an answer of the model follows a result.
         if !self.profile.takes_images()
             || self.profile.refused.has(DroppedField::DroppedFields)
             || self.profile.provider == Provider::Mistral
@@ -227,7 +227,7 @@ impl Writer<'_> {
         parts
     }
 
-    /// Returns the content of a user message: a plain text if there is only text.
+    /// Returns the content of a user message: one text if there are only texts.
     fn content<'a>(&self, parts: &'a [crate::Part]) -> Content<'a> {
         if self.profile.refused.has(DroppedField::DroppedFields) {
             return Content::Text(text_only(parts));
@@ -260,7 +260,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns a call id in the form that the endpoint accepts: always the same for the same call.
+    /// Returns a call id in a form that the endpoint accepts. The same id always gives the same result.
     fn id<'a>(&self, id: &'a str) -> Cow<'a, str> {
         if self.profile.provider == Provider::Mistral || self.profile.refused.has(DroppedField::CallIds) {
             short_id(id)
@@ -272,12 +272,12 @@ impl Writer<'_> {
     }
 }
 
-/// Returns fields of an earlier answer if the endpoint may want them back.
+/// Returns the unknown fields of an earlier answer if the endpoint may require them.
 fn returned_extra<'a>(profile: &Profile, extra: &'a Map<String, Value>) -> Option<&'a Map<String, Value>> {
     (!extra.is_empty() && profile.returns_extra()).then_some(extra)
 }
 
-/// Describes a part as text.
+/// Returns a text that stands for the part.
 fn part_as_text(part: &crate::Part) -> Cow<'_, str> {
     match part {
         crate::Part::Text { text } => text.as_str().into(),
@@ -287,12 +287,11 @@ fn part_as_text(part: &crate::Part) -> Cow<'_, str> {
     }
 }
 
-/// Describes all parts as text.
 fn text_only(parts: &[crate::Part]) -> Cow<'_, str> {
     join_texts(parts.iter().map(part_as_text))
 }
 
-/// Joins texts with line breaks; a single one is not copied.
+/// Joins texts with line breaks. Does not copy a single text.
 fn join_texts<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str> {
     let mut all = texts.next().unwrap_or_default();
     for text in texts {
@@ -303,8 +302,8 @@ fn join_texts<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str>
     all
 }
 
-/// Returns arguments as an object: servers that parse them fail on anything else, and the model may learn from its
-/// mistake.
+/// Returns arguments as a JSON object, because servers that parse them fail on anything else. Invalid
+/// arguments are kept inside the object, so that the model can learn from its mistake.
 fn arguments(written: &str) -> Cow<'_, str> {
     let trimmed = written.trim();
     if trimmed.is_empty() {
@@ -316,14 +315,14 @@ fn arguments(written: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns an id of nine letters and digits, made from `id` unless it is one already.
+/// Returns an id of nine letters and digits: `id` itself, or else a hash of it.
 fn short_id(id: &str) -> Cow<'_, str> {
     const LENGTH: usize = 9;
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     if id.len() == LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return id.into();
     }
-    // FNV-1a: the same in every process, so that a prefix stays the same.
+    // FNV-1a gives the same hash in every process, so the prefix of a conversation stays the same.
     let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

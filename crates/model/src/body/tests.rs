@@ -514,7 +514,7 @@ fn any_profile() -> impl Strategy<Value = Profile> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever a conversation contains, endpoints accept the messages that are sent of it.
+    /// For any conversation, every call in the request has one result after it.
     #[test]
     fn results_always_follow_their_calls(
         messages in proptest::collection::vec(any_message(), 0..8),

@@ -7,7 +7,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-/// The body of a request. Fields that never change during a conversation come first.
+/// The body of a request. Fields that stay the same during a conversation come first, for prefix caches.
 #[derive(Serialize)]
 pub(super) struct Body<'a> {
     pub(super) model: &'a str,
@@ -63,7 +63,7 @@ impl Serialize for Tool<'_> {
     }
 }
 
-/// Completes a schema of arguments: servers refuse one that is not of an object or has no properties.
+/// Completes a schema of arguments. Servers refuse a schema that is not of type object or has no properties.
 fn object_schema(schema: &Value) -> Cow<'_, Value> {
     let Some(fields) = schema.as_object() else {
         return Cow::Owned(json!({ "type": "object", "properties": {} }));
@@ -115,7 +115,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Content of a message. `Nothing` is null: a message of calls alone.
+/// Content of a message. `Nothing` is null, for a message with calls only.
 #[derive(Clone, Serialize)]
 #[serde(untagged)]
 pub(super) enum Content<'a> {
@@ -125,7 +125,7 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Converts the content to parts.
+    /// Converts the content to a list of parts.
     pub(super) fn into_parts(self) -> Vec<Part<'a>> {
         match self {
             Self::Nothing => Vec::new(),
@@ -135,7 +135,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Appends content: the result is one text if both are, otherwise parts.
+    /// Appends `next`. The result is one text if both are texts, otherwise a list of parts.
     pub(super) fn join(self, next: Self) -> Self {
         match (self, next) {
             (Self::Nothing, other) | (other, Self::Nothing) => other,
@@ -227,7 +227,7 @@ impl Serialize for Part<'_> {
     }
 }
 
-/// A data URL, written without building it in memory first.
+/// A data URL that is written to the output without a copy in memory.
 struct DataUrl<'a> {
     mime: &'a str,
     data: &'a str,
@@ -245,7 +245,6 @@ impl Serialize for DataUrl<'_> {
     }
 }
 
-/// A tool call of an earlier answer.
 #[derive(Serialize)]
 pub(super) struct Call<'a> {
     pub(super) id: Cow<'a, str>,
@@ -255,7 +254,7 @@ pub(super) struct Call<'a> {
     pub(super) extra: Option<&'a Map<String, Value>>,
 }
 
-/// The tool and its arguments.
+/// Tool name and arguments of a call.
 #[derive(Serialize)]
 pub(super) struct Called<'a> {
     pub(super) name: &'a str,

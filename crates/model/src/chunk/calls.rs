@@ -1,7 +1,7 @@
 //! Assembles tool calls from their deltas.
 //!
-//! A delta belongs to the call of its index; without one, to that of its id; without either, to the last call at its
-//! position in the list. A new id at a known index begins another call.
+//! A delta belongs to the call with its index. Without an index it belongs to the call with its id, and
+//! without both to the last call at its position in the list. A new id at a known index begins another call.
 
 use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde::de::IgnoredAny;
@@ -10,11 +10,10 @@ use serde_json::Value;
 use super::shape::{CallDelta, Function, Index, Word};
 use crate::chat::Call;
 
-/// Limit for the calls of one answer.
 const MAX_CALLS: usize = 1024;
 
-/// Bytes kept of unusable arguments, so that the model sees its mistake. They are sent with every later request, and
-/// stored with the session.
+/// Bytes kept of arguments that are not an object, so that the model sees its mistake. They are sent with
+/// every later request and stored with the session.
 const MAX_UNUSABLE_BYTES: usize = 4 << 10;
 
 /// The answer has more calls than [`MAX_CALLS`].
@@ -22,12 +21,12 @@ const MAX_UNUSABLE_BYTES: usize = 4 << 10;
 #[error("more than {MAX_CALLS} tool calls in one answer")]
 pub(super) struct TooMany;
 
-/// How the answer ended, for its calls.
+/// The end of the answer, as it concerns tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// All calls are complete.
     Whole,
-    /// A limit cut the answer off, perhaps within a call.
+    /// A limit cut off the answer, perhaps within a call.
     Cut,
     /// The answer was withdrawn.
     Refused,
@@ -37,7 +36,7 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     drafts: Vec<Draft>,
-    /// Values in the fields that are sent back. More than [`MAX_PEER_VALUES`] are dropped.
+    /// Number of values in `extra` fields. Above [`MAX_PEER_VALUES`], further fields are dropped.
     extra_values: usize,
 }
 
@@ -45,7 +44,7 @@ pub(super) struct Calls {
 #[derive(Debug)]
 struct Draft {
     index: Option<u64>,
-    /// Position in the list of the chunk that began it.
+    /// Position in the list of the first chunk of this call.
     place: usize,
     call: Call,
 }
@@ -90,14 +89,14 @@ impl Calls {
             }
         }
         let is_first = call.name.is_empty() && !name.is_empty();
-        // Some servers repeat the name, some let it grow.
+        // Some servers repeat the name, others extend it with every delta.
         if name.len() > call.name.len() && name.starts_with(&*call.name) {
             name.clone_into(&mut call.name);
         }
         Ok(is_first.then(|| name.to_owned()))
     }
 
-    /// Returns the calls that can run, and those that must not.
+    /// Returns the complete calls, and the broken calls, which must not run.
     pub(super) fn finish(mut self, end: End) -> (Vec<Call>, Vec<Call>) {
         if self.drafts.iter().all(|draft| draft.index.is_some()) {
             self.drafts.sort_by_key(|draft| draft.index);
@@ -133,7 +132,7 @@ impl Calls {
 
     /// Returns the index of the call that a delta belongs to.
     fn find(&self, index: Option<u64>, id: &str, place: usize) -> Option<usize> {
-        // The last one first: deltas mostly come in order.
+        // Search from the end: deltas mostly belong to the last call.
         self.drafts.iter().rposition(|draft| match index {
             Some(_) => draft.index == index,
             None if !id.is_empty() => draft.call.id == id,
@@ -151,19 +150,19 @@ impl Call {
         if name.is_empty() || self.name.is_empty() {
             return false;
         }
-        // Without ids: a different tool, or the same one with complete arguments.
+        // Without ids, a different tool begins another call, and so do new arguments after complete ones.
         !name.starts_with(&*self.name)
             || (is_object(&self.arguments) && arguments.trim_start().starts_with('{'))
     }
 }
 
-/// Returns `true` if `text` is a complete JSON object; checks the ends first, which is enough for most.
+/// Returns `true` if `text` is a complete JSON object. Checks the first and last byte before parsing.
 fn is_object(text: &str) -> bool {
     let text = text.trim();
     text.starts_with('{') && text.ends_with('}') && is_json(text)
 }
 
-/// Cuts arguments that are not an object. The appended note makes them invalid JSON.
+/// Cuts arguments that are not an object. The appended note keeps them invalid as JSON.
 fn shorten(arguments: &mut String) {
     let is_boundary = |at: &usize| arguments.is_char_boundary(*at);
     let kept = (0..=MAX_UNUSABLE_BYTES).rev().find(is_boundary).unwrap_or_default();
@@ -226,7 +225,7 @@ mod tests {
             ],
             &[("a", "f", "{\"x\":1}"), ("b", "g", "{}")],
         );
-        // Every delta repeats everything.
+        // Every delta repeats the whole call.
         check(
             &[
                 json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}}]),
@@ -354,7 +353,7 @@ mod tests {
         check("{\"x\":", End::Cut, &["a"], &["b"]);
         check("", End::Cut, &["a"], &["b"]);
         check("{\"x\":1}", End::Cut, &["a", "b"], &[]);
-        // The model gets an error about invalid JSON if the answer was complete.
+        // For a complete answer, the model gets an error about invalid JSON.
         check("{\"x\":", End::Whole, &["a", "b"], &[]);
         check("{\"x\":1}", End::Refused, &[], &["a", "b"]);
     }
@@ -409,7 +408,7 @@ mod tests {
         }
     }
 
-    /// Unusable arguments are sent with every later request of the turn, so they must be short.
+    /// Unusable arguments are sent with every later request of the turn, so they must stay short.
     #[test]
     fn of_arguments_that_are_no_object_only_the_beginning_is_kept() {
         let call = |arguments: &str| json!([{"id": "a", "function": {"name": "f", "arguments": arguments}}]);

@@ -1,13 +1,13 @@
-//! Recognizes chunks that differ from the previous one in their text only, as most do.
+//! Recognizes chunks that differ from the previous chunk only in their text, without parsing them.
 //!
-//! A chunk with four letters of text has 150 bytes of JSON that the previous chunk had too. If the bytes around one
-//! string are the same, only that string can differ.
+//! Most chunks are of this kind: about 150 bytes of JSON repeat for four letters of text. If the bytes before
+//! and after one string match, only that string can differ.
 
 use std::borrow::Cow;
 
 use super::shape::{Choice, Choices, Chunk, Content, Delta};
 
-/// The bytes around the text of a chunk that has nothing but text.
+/// The bytes before and after the text of a chunk that contains only text.
 #[derive(Debug, Default)]
 pub(super) struct ChunkCache {
     start: Vec<u8>,
@@ -15,7 +15,7 @@ pub(super) struct ChunkCache {
 }
 
 impl ChunkCache {
-    /// Remembers the bytes around the text of `chunk`, which was parsed from `data`.
+    /// Stores the bytes before and after the text of `chunk`, which was parsed from `data`.
     pub(super) fn learn(&mut self, chunk: &Chunk<'_>, data: &str) {
         let Some(text) = only_text(chunk) else { return };
         let Some(at) = (text.as_ptr() as usize).checked_sub(data.as_ptr() as usize) else { return };
@@ -27,7 +27,7 @@ impl ChunkCache {
         }
     }
 
-    /// Returns the text of `data` if the bytes around it match.
+    /// Returns the text of `data` if the bytes before and after it match.
     pub(super) fn text<'a>(&self, data: &'a [u8]) -> Option<Cow<'a, str>> {
         if self.start.is_empty() {
             return None;
@@ -40,13 +40,13 @@ impl ChunkCache {
         if text.iter().all(is_plain) {
             return std::str::from_utf8(text).ok().map(Cow::Borrowed);
         }
-        // A string with quotes or line ends in it, or more than a string.
+        // Either a string with escapes or line ends, or more than one string. The parser decides.
         let quoted = data.get(self.start.len() - 1..data.len() - self.end.len() + 1)?;
         serde_json::from_slice::<String>(quoted).ok().map(Cow::Owned)
     }
 }
 
-/// Returns the text of a chunk that has nothing else, if it is borrowed from its bytes.
+/// Returns the text of a chunk that contains only text, if it is borrowed from the chunk's bytes.
 fn only_text<'a>(chunk: &Chunk<'a>) -> Option<&'a str> {
     match chunk_text(chunk)? {
         Cow::Borrowed(text) => Some(text),
@@ -54,7 +54,7 @@ fn only_text<'a>(chunk: &Chunk<'a>) -> Option<&'a str> {
     }
 }
 
-/// Returns the text of a chunk that has nothing else.
+/// Returns the text of a chunk that contains only text.
 fn chunk_text<'a, 'c>(chunk: &'c Chunk<'a>) -> Option<&'c Cow<'a, str>> {
     let Chunk { choices: Some(Choices(Some(choice))), error: None, usage: None, x_groq: None } = chunk else {
         return None;
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the text that is found in `second` after `first`.
+    /// Returns the text that the cache finds in `second` after it has learned from `first`.
     fn found<'a>(first: &str, second: &'a str) -> Option<Cow<'a, str>> {
         let mut cache = ChunkCache::default();
         cache.learn(&serde_json::from_str(first).expect("a chunk"), first);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     proptest! {
-        /// The cache finds what the parser finds.
+        /// The cache finds the same text as the parser.
         #[test]
         fn it_finds_what_reading_finds(first in "[a-z\"\\\\ é]{1,6}", second in "\\PC{0,8}|[\"\\\\{}:,a]{0,8}", raw in any::<bool>()) {
             let chunk = |text: &str| format!(r#"{{"choices":[{{"delta":{{"content":{text}}}}}]}}"#);

@@ -1,16 +1,16 @@
-//! Assembles `reasoning_details`, which a router wants back unchanged.
+//! Assembles `reasoning_details`, which OpenRouter requires unchanged in the next request.
 
 use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Text fields that come in pieces.
+/// Text fields that arrive in pieces.
 const GROWING: [&str; 2] = ["text", "summary"];
 
 /// Fields that identify an entry.
 const IDENTITY: [&str; 3] = ["type", "index", "id"];
 
-/// The entries so far. With more than [`MAX_PEER_VALUES`] values none are kept.
+/// Entries so far. Above [`MAX_PEER_VALUES`] values, all are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Details {
     entries: Vec<Value>,
@@ -41,7 +41,7 @@ impl Details {
         let count = |value: &Value| count_values(value.to_string().as_bytes(), MAX_PEER_VALUES);
         match (self.entries.last_mut(), entry) {
             (Some(Value::Object(last)), Value::Object(entry)) if continues(last, &entry) => {
-                // Appended text adds no value.
+                // Text appended to an existing field does not count as a value.
                 let others =
                     entry.iter().filter(|(name, value)| !value.is_string() || !last.contains_key(*name));
                 self.values += others.map(|(_, value)| count(value)).sum::<usize>();
@@ -62,22 +62,22 @@ impl Details {
         self.entries.is_empty()
     }
 
-    /// Returns all entries, if there are any.
     pub(super) fn into_value(self) -> Option<Value> {
         (!self.entries.is_empty()).then_some(Value::Array(self.entries))
     }
 }
 
-/// Returns `true` if `entry` continues `last`. Only texts come in pieces: encrypted data is complete.
+/// Returns `true` if `entry` continues `last`. Only texts arrive in pieces: encrypted data is always
+/// complete.
 fn continues(last: &Map<String, Value>, entry: &Map<String, Value>) -> bool {
     let present =
         |entry: &Map<String, Value>, name: &str| entry.get(name).is_some_and(|value| !value.is_null());
-    // A signature comes last, with or without a text.
+    // A signature is the last piece, with or without a text.
     let is_piece = GROWING.iter().any(|name| present(entry, name)) || present(entry, "signature");
     let is_open = GROWING.iter().any(|name| present(last, name)) && !present(last, "signature");
     let is_same = IDENTITY.iter().all(|name| match (last.get(*name), entry.get(*name)) {
         (Some(first), Some(second)) => first == second || first.is_null() || second.is_null(),
-        // A continuation need not repeat the identity, except for its type.
+        // A continuation need not repeat these fields, except the type.
         _ => *name != "type",
     });
     is_piece && is_open && is_same
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(joined(&[many(MAX_PEER_VALUES)]), None);
         let half = many(MAX_PEER_VALUES / 2);
         assert_eq!(joined(&[half.clone(), half, json!([{"type": "y"}])]), None);
-        // Pieces of one text are one value.
+        // All pieces of one text count as one value.
         let piece = json!([{"type": "reasoning.text", "text": "a", "index": 0}]);
         let chunks = vec![piece; MAX_PEER_VALUES / 2];
         assert!(joined(&chunks).is_some());

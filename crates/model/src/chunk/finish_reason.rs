@@ -1,4 +1,4 @@
-//! Finish reasons, under the names that endpoints use.
+//! Parses finish reasons under the names of all known endpoints.
 
 use crate::chat::Finish;
 
@@ -7,7 +7,7 @@ use crate::chat::Finish;
 pub(super) enum Reason {
     /// The answer has ended.
     Finished(Finish),
-    /// None, which some servers send with every chunk and others with the last.
+    /// An empty reason. Some servers send it with every chunk, others with the last.
     Blank,
     /// The provider failed.
     Failed,
@@ -27,7 +27,7 @@ impl Reason {
                 if lower != name {
                     return Self::from_name(&lower);
                 }
-                // The reason is the provider's text, which no log may contain.
+                // The reason is text of the provider, which must not be logged.
                 tracing::warn!(bytes = name.len(), "unknown finish reason treated as stop");
                 Self::Finished(Finish::Stop)
             }
@@ -35,7 +35,7 @@ impl Reason {
     }
 }
 
-/// Returns the more specific of two reasons: some servers finish twice.
+/// Returns the more specific of two reasons: some servers send two.
 pub(super) fn stronger(first: Finish, second: Finish) -> Finish {
     let strength = |finish| match finish {
         Finish::Stop => 0,

@@ -1,8 +1,8 @@
-//! Repairs nearly valid JSON: bytes that are not UTF-8, and unpaired surrogate escapes.
+//! Repairs JSON with invalid UTF-8 or with unpaired surrogate escapes.
 
 use std::borrow::Cow;
 
-/// Returns `data` with invalid characters replaced, or `None` if there are none.
+/// Returns `data` with invalid characters replaced, or `None` if all are valid.
 pub(super) fn repair_utf8(data: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(data);
     let was_wrong = matches!(text, Cow::Owned(_));
@@ -12,7 +12,7 @@ pub(super) fn repair_utf8(data: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Replaces every surrogate escape without its other half.
+/// Replaces every unpaired surrogate escape. Returns `None` if there are none.
 fn halves(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let mut mended = String::new();
@@ -28,7 +28,7 @@ fn halves(text: &str) -> Option<String> {
                 at += 6;
                 copied = at;
             }
-            // An escaped backslash is not the start of an escape.
+            // Skips the escaped character: an escaped backslash does not start an escape.
             _ => at += 2,
         }
         if at > bytes.len() {
@@ -42,7 +42,7 @@ fn halves(text: &str) -> Option<String> {
     Some(mended)
 }
 
-/// Returns the number of the escape `\uXXXX` at `at`, if there is one.
+/// Returns the code unit of an escape `\uXXXX` at position `at`.
 fn escaped(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     if !digits.iter().all(u8::is_ascii_hexdigit) {

@@ -1,6 +1,6 @@
-//! The relevant fields of a chunk, borrowed from its bytes.
+//! The fields of a chunk that are used, borrowed from its bytes.
 //!
-//! Every field may be missing, null, or of an unexpected type; what cannot be used counts as missing.
+//! Every field may be missing, null, or of an unexpected type. An unusable value counts as missing.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// A chunk of a stream, or a whole answer.
+/// A chunk of a stream, or the body of an answer without a stream.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Chunk<'a> {
@@ -21,7 +21,7 @@ pub(super) struct Chunk<'a> {
     pub(super) error: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) usage: Option<&'a RawValue>,
-    /// Groq's own field, with the usage in the last chunk.
+    /// Groq sends the usage here in the last chunk.
     #[serde(borrow)]
     pub(super) x_groq: Option<Groq<'a>>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Groq<'a> {
     pub(super) error: Option<&'a RawValue>,
 }
 
-/// The choices, reduced to index 0 if the chunk has it.
+/// The first choice with index 0 or without an index. Other choices are ignored.
 #[derive(Default)]
 pub(super) struct Choices<'a>(pub(super) Option<Choice<'a>>);
 
@@ -43,7 +43,7 @@ pub(super) struct Choices<'a>(pub(super) Option<Choice<'a>>);
 #[serde(default)]
 pub(super) struct Choice<'a> {
     pub(super) index: Index,
-    /// Boxed, because it is large and is moved often by the parser.
+    /// Boxed because it is large and the parser moves it often.
     #[serde(borrow)]
     pub(super) delta: Option<Box<Delta<'a>>>,
     #[serde(borrow)]
@@ -52,7 +52,7 @@ pub(super) struct Choice<'a> {
     pub(super) finish_reason: Option<Word<'a>>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
-    /// Used by Together beside the delta, and by servers older than chat completions.
+    /// Text that Together repeats beside the delta. Servers older than chat completions send only this.
     #[serde(borrow)]
     pub(super) text: Word<'a>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Delta<'a> {
     pub(super) refusal: Word<'a>,
     #[serde(borrow)]
     pub(super) reasoning_details: Option<&'a RawValue>,
-    /// Gemini's field, with the signature of a thought when there is no call.
+    /// Gemini's field for a thought signature outside a call.
     #[serde(borrow)]
     pub(super) extra_content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -80,13 +80,13 @@ pub(super) struct Delta<'a> {
     pub(super) function_call: Option<Box<Function<'a>>>,
 }
 
-/// A delta of a tool call.
+/// A delta of one tool call.
 #[derive(Default)]
 pub(super) struct CallDelta<'a> {
     pub(super) index: Index,
     pub(super) id: Word<'a>,
     pub(super) function: Option<Function<'a>>,
-    /// Unknown fields of the call.
+    /// Unknown fields, which are sent back.
     pub(super) extra: Map<String, Value>,
 }
 
@@ -106,11 +106,11 @@ pub(super) struct Index(pub(super) Option<u64>);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Word<'a>(pub(super) Cow<'a, str>);
 
-/// JSON as text, or as a value in place of the text.
+/// JSON as text. Some servers send a JSON value instead of its text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments<'a>(pub(super) Cow<'a, str>);
 
-/// A text, or a list of parts, some of which may be reasoning.
+/// A text, or a list of parts, of which some may be reasoning.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Content<'a> {
     pub(super) text: Cow<'a, str>,
@@ -247,7 +247,7 @@ impl<'de: 'a, 'a> Lenient<'de> for Content<'a> {
     }
 }
 
-/// Adds a part of a list to the text or the reasoning. References and images are neither.
+/// Adds a part of a list to the text or the reasoning. Ignores references and images.
 fn push_part(part: &Value, text: &mut String, thought: &mut String) {
     if let Value::String(words) = part {
         text.push_str(words);
@@ -272,7 +272,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     }
 }
 
-/// Only a list is valid: anything else is not a chunk.
+/// Accepts only a list: anything else is not a chunk.
 struct ChoicesVisitor<'a>(PhantomData<&'a str>);
 
 impl<'de: 'a, 'a> Visitor<'de> for ChoicesVisitor<'a> {
@@ -295,7 +295,7 @@ impl<'de: 'a, 'a> Visitor<'de> for ChoicesVisitor<'a> {
 
 lenient!(CallDelta<'a>);
 
-// Written by hand, because `flatten` would copy everything to find the unknown fields.
+// Written by hand, because `flatten` would copy all fields to find the unknown ones.
 impl<'de: 'a, 'a> Lenient<'de> for CallDelta<'a> {
     fn map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
         let mut call = Self::default();

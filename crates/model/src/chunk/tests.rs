@@ -57,7 +57,7 @@ fn end(reason: &str) -> String {
     json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}).to_string()
 }
 
-/// Runs deltas to a plain end and compares the shown pieces with the message.
+/// Parses deltas up to the end and compares the shown pieces with the message.
 #[track_caller]
 fn check(deltas: &[Value], text: &str, thought: &str) {
     let mut events: Vec<String> = deltas.iter().map(delta).collect();
@@ -144,11 +144,11 @@ fn an_answer_without_an_end_was_cut() {
     assert_eq!(cut.shown().0, "a");
     let done = run(&[&*text, "[DONE]"]);
     assert_eq!(done.completion().finish, Finish::Stop);
-    // An empty reason with every chunk is not the end.
+    // An empty reason with every chunk does not end the answer.
     let blank = json!({"choices": [{"delta": {"content": "a"}, "finish_reason": ""}]}).to_string();
     assert_eq!(run(&[&*blank, &*blank]).problem().kind, ErrorKind::Cut);
     assert_eq!(run(&[&*blank, &*text]).problem().kind, ErrorKind::Cut);
-    // Text held back for a tag is shown in any case.
+    // Text that was held back as a possible tag is shown at the end.
     let held = run(&[delta(&json!({"content": "<th"}))]);
     assert_eq!((held.shown().0.as_str(), held.problem().kind), ("<th", ErrorKind::Cut));
 }
@@ -184,7 +184,7 @@ fn little_is_still_an_answer() {
     check(&[&delta(&json!({"reasoning": "t"})), "[DONE]"]);
     check(&[&delta(&json!({"refusal": "no"})), "[DONE]"]);
     check(&[&call_chunk(""), "[DONE]"]);
-    // Reasoning that is not shown.
+    // Reasoning that is kept but not shown.
     let hidden = json!({"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]});
     check(&[&delta(&hidden), "[DONE]"]);
 }
@@ -257,7 +257,7 @@ fn a_message_takes_the_place_of_deltas_but_does_not_repeat_them() {
     assert_eq!(run(&events).completion().message.text, "ab");
     let events = [delta(&json!({"content": "a"})), message("a"), end("stop")];
     assert_eq!(run(&events).completion().message.text, "a");
-    // Together sends the same text twice in one choice; servers older than chat completions have nothing else.
+    // Together sends the same text twice in one choice; older servers send only `text`.
     let both =
         json!({"choices": [{"text": "a", "delta": {"content": "a"}, "finish_reason": "eos"}]}).to_string();
     assert_eq!(run(&[both]).completion().message.text, "a");

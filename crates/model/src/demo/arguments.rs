@@ -1,4 +1,4 @@
-//! Builds tool arguments from a few words and the tool's schema.
+//! Builds tool arguments from the user's words and the tool's schema.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use crate::Tool;
 
 /// Separates the old text from the new.
 pub(super) const ARROW: &str = " -> ";
-/// Content of a file if the user gives none.
+/// File content if the user gives none.
 const DEFAULT_CONTENT: &str = "Hello from the demo model.\n";
 const PLAN_STEPS: [&str; 3] = ["Look around", "Connect a real model", "Do the work"];
 
@@ -25,7 +25,7 @@ fn split_path(words: &str) -> (&str, &str) {
     (path, rest.trim())
 }
 
-/// Returns arguments for `tool`, which does what `name` says, from the user's words.
+/// Builds arguments for `tool` from the user's words. `name` is the demo's own name for the tool's function.
 pub(super) fn build(name: &str, tool: &Tool, words: &str) -> Value {
     match name {
         "run_command" => run(tool, words),
@@ -44,7 +44,7 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-/// Returns a command as one line, or as a program and its arguments if the tool wants those.
+/// Builds a command: one line, or program and arguments if the schema has those.
 fn run(tool: &Tool, words: &str) -> Value {
     if !properties(&tool.parameters).any(|(name, _)| name == "args") {
         return json!({ "command": words });
@@ -55,7 +55,7 @@ fn run(tool: &Tool, words: &str) -> Value {
         Some(program) if words.chars().all(is_plain) => {
             json!({ "command": program, "args": each.collect::<Vec<_>>() })
         }
-        // Characters that only a shell understands.
+        // The words contain characters with a meaning for a shell.
         _ => json!({ "command": "sh", "args": ["-c", words] }),
     }
 }
@@ -75,7 +75,7 @@ fn edit(tool: &Tool, words: &str) -> Value {
     Value::Object(arguments)
 }
 
-/// Returns a plan in the form of the tool's schema.
+/// Builds a plan in the form of the tool's schema.
 fn plan(tool: &Tool) -> Value {
     let list = properties(&tool.parameters).find(|(_, schema)| schema.get("type") == Some(&json!("array")));
     let (name, items) = match list {

@@ -6,12 +6,11 @@ use crate::{Message, Part, Request, Tool, ToolResult};
 
 use super::arguments;
 
-/// Most lines of a result that are repeated.
+/// Most lines of a result that are quoted.
 const SHOWN_LINES: usize = 6;
-/// The most characters of a repeated line.
+/// Most characters of a quoted line.
 const SHOWN_WIDTH: usize = 100;
 
-/// An answer: text, reasoning and calls.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) thought: String,
@@ -33,7 +32,7 @@ Begin a message with one of these words to see more:
 
 ";
 
-/// Commands that need no tool.
+/// Help for commands that need no tool.
 const ALWAYS: &str = "\
 - `think`: show a thought
 - `markdown`: show headings, lists, tables and code
@@ -48,10 +47,10 @@ const WITH_TOOLS: [(&str, &str); 5] = [
     ("update_plan", "- `plan`: show a plan\n"),
 ];
 
-/// Help if there are tools of any kind.
+/// Help if any tools are available.
 const ANY_TOOL: &str = "- `call TOOL {…}`: call any tool by its name\n";
 
-/// Help if there are none.
+/// Help if no tools are available.
 const NO_TOOLS: &str = "
 In an editor that lends me its files and its terminal, I also `read`, `write`, `edit`, `run` and `plan`.
 ";
@@ -138,7 +137,7 @@ pub(super) fn answer(request: &Request) -> Answer {
     }
 }
 
-/// Returns the results after the last answer.
+/// Returns the tool results after the last answer.
 fn results(messages: &[Message]) -> Vec<&ToolResult> {
     let mut results: Vec<_> = messages
         .iter()
@@ -152,7 +151,7 @@ fn results(messages: &[Message]) -> Vec<&ToolResult> {
     results
 }
 
-/// Returns the last text of the user.
+/// Returns the user's last text.
 fn last_words(messages: &[Message]) -> String {
     let content = messages.iter().rev().find_map(|message| match message {
         Message::User { content } => Some(content),
@@ -203,7 +202,7 @@ fn call(request: &Request, name: &str, rest: &str, saying: &str) -> Answer {
     }
 }
 
-/// Returns the tool `name`, or the equivalent that a client provides through MCP.
+/// Returns the tool `name`, or an equivalent tool that a client provides through MCP.
 fn find<'a>(request: &'a Request, name: &str) -> Option<&'a Tool> {
     let lent = match name {
         "read_file" => "narrows__read_text_file",
@@ -242,7 +241,6 @@ fn offered(request: &Request) -> String {
     format!(" What there is: {}.", names.join(", "))
 }
 
-/// Describes a result.
 fn result_text(result: &ToolResult) -> String {
     let text: Vec<&str> = result
         .content

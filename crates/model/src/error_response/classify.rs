@@ -1,9 +1,9 @@
-//! Classifies failures, and decides whether a retry makes sense.
+//! Classifies failures, and decides whether a retry can help.
 
 use crate::error::ErrorKind;
 
-/// The account is out of credit, which waiting does not change. OpenAI's sentence for it is not listed: Gemini sends
-/// the same for limits per minute.
+/// The account is out of credit, so waiting does not help. OpenAI's sentence for this is missing on purpose:
+/// Gemini sends the same sentence for limits per minute.
 const QUOTA: [&str; 6] = [
     "insufficient_quota",
     "insufficient quota",
@@ -38,7 +38,7 @@ const OVERFLOW: [&str; 21] = [
     "request too large for",
 ];
 
-/// The key is invalid, whatever the status says.
+/// The key is invalid, even if the status says otherwise.
 const AUTH: [&str; 7] = [
     "api key not valid",
     "api_key_invalid",
@@ -70,11 +70,11 @@ const UNSUPPORTED: [&str; 14] = [
 /// The provider is overloaded.
 const BUSY: [&str; 4] = ["rate_limit", "rate limit", "ratelimit", "resource_exhausted"];
 
-/// The request itself is at fault, so it would fail again.
+/// The request is invalid, so a retry would fail again.
 const AT_FAULT: [&str; 6] =
     ["invalid_request", "invalid_argument", "badrequest", "bad_request", "not_found", "permission"];
 
-/// Classifies a response by its status and its text in lower case. Returns whether to retry.
+/// Classifies a response by its status and its lower-case text. The flag is `true` if a retry can help.
 pub(super) fn classify_status(status: Option<u16>, marks: &str) -> (ErrorKind, bool) {
     let status = status.unwrap_or(0);
     let kind = match status {
@@ -91,7 +91,7 @@ pub(super) fn classify_status(status: Option<u16>, marks: &str) -> (ErrorKind, b
     (kind, may_pass(kind) && is_passing(status))
 }
 
-/// Classifies an error within a stream, which may have a status of its own.
+/// Classifies an error event of a stream, which may have its own status.
 pub(super) fn classify_event(status: Option<u16>, marks: &str) -> (ErrorKind, bool) {
     let kind = by_words(marks).unwrap_or(match status {
         Some(401) => ErrorKind::Auth,
@@ -105,7 +105,7 @@ pub(super) fn classify_event(status: Option<u16>, marks: &str) -> (ErrorKind, bo
     (kind, may_pass(kind) && passing)
 }
 
-/// Returns the kinds that the text shows better than the status.
+/// Returns the kind of failure if the text identifies it better than the status.
 fn by_words(marks: &str) -> Option<ErrorKind> {
     if has_any(marks, &QUOTA) {
         Some(ErrorKind::Quota)
@@ -124,12 +124,12 @@ fn has_any(marks: &str, words: &[&str]) -> bool {
     words.iter().any(|word| marks.contains(word))
 }
 
-/// Returns `true` if failures of this kind can pass.
+/// Returns `true` if failures of this kind can be temporary.
 fn may_pass(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Quota | ErrorKind::Overflow | ErrorKind::Auth | ErrorKind::Unsupported)
 }
 
-/// Returns `true` if the status is about the moment, not the request.
+/// Returns `true` if the status means a temporary failure, not an invalid request.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 409 | 425 | 429 | 500..600)
 }

@@ -1,25 +1,24 @@
-//! Finds the provider's message, wherever it is in the body.
+//! Finds the provider's error message in a body of any form.
 
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 use super::retry_after;
 
-/// Gateways quote errors within errors, but not deeper than this.
+/// Most levels of nested errors: gateways quote errors within errors.
 const MAX_DEPTH: usize = 6;
 
-/// What a body says about a failure.
+/// Message and fields of an error body.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ErrorText {
-    /// Message for people; empty if there is none.
+    /// Message for people; empty if the body has none.
     pub(super) message: String,
-    /// Codes, types and states for programs.
+    /// Codes, types and states, for classification.
     pub(super) codes: Vec<String>,
-    /// Status in the body.
     pub(super) status: Option<u16>,
-    /// Size of the context window, from a field.
+    /// Window size, if a field states it.
     pub(super) window: Option<u64>,
-    /// Time to wait, from a field.
+    /// Time to wait, if a field states it.
     pub(super) delay: Option<Duration>,
 }
 
@@ -38,14 +37,13 @@ impl ErrorText {
         }
     }
 
-    /// Parses a JSON value.
     pub(super) fn from_value(value: &Value) -> Self {
         let mut words = Self::default();
         words.message = words.read(value, 0).unwrap_or_default();
         words
     }
 
-    /// Returns the text that shows the kind of failure, in lower case.
+    /// Returns message and codes in lower case, for classification.
     pub(super) fn marks(&self) -> String {
         let mut marks = self.message.to_ascii_lowercase();
         for code in &self.codes {
@@ -70,7 +68,7 @@ impl ErrorText {
         }
     }
 
-    /// Parses a text, which may be JSON again.
+    /// Parses a text, which may itself contain JSON.
     fn text(&mut self, text: &str, depth: usize) -> Option<String> {
         let text = text.trim();
         if text.starts_with(['{', '['])
@@ -84,7 +82,7 @@ impl ErrorText {
 
     fn object(&mut self, object: &Map<String, Value>, depth: usize) -> Option<String> {
         self.facts(object);
-        // An error wraps the rest; a message beside it repeats it or says less.
+        // The nested error has the details. A message beside it repeats them or says less.
         let inner = object.get("error").and_then(|error| self.read(error, depth + 1));
         let explained = inner.or_else(|| {
             ["message", "detail", "error_description", "msg", "errors", "error_msg"]
@@ -96,7 +94,7 @@ impl ErrorText {
             (Some(place), Some(text)) => Some(format!("{place}: {text}")),
             (_, text) => text,
         };
-        // A router that only reports a failure has the provider's text too.
+        // OpenRouter reports its own failure, and the provider's text in `metadata`.
         let metadata = object.get("metadata").and_then(Value::as_object);
         let raw = metadata.and_then(|metadata| self.read(metadata.get("raw")?, depth + 1));
         match (explained, raw) {
@@ -106,7 +104,7 @@ impl ErrorText {
         }
     }
 
-    /// Reads the fields for programs.
+    /// Collects status, codes, window and delay from the object's fields.
     fn facts(&mut self, object: &Map<String, Value>) {
         for name in ["code", "type", "status", "reason", "error_code"] {
             match object.get(name) {
@@ -140,7 +138,7 @@ impl ErrorText {
     }
 }
 
-/// Returns the location of a problem in the request: `["body", "messages", 0]`.
+/// Joins a location in the request, such as `["body", "messages", 0]`, to one text.
 fn place(value: &Value) -> Option<String> {
     let steps: Vec<String> = value
         .as_array()?
@@ -155,7 +153,7 @@ enum Text {
     Json(Value),
 }
 
-/// Kind of a text: a failure sent as an event despite an unsuccessful status, or plain text.
+/// Parses an error that was sent as an event with an error status, or else returns plain text.
 fn events(text: &str) -> Text {
     let data = text.lines().find_map(|line| line.strip_prefix("data:"));
     match data.and_then(|data| serde_json::from_str(data.trim()).ok()) {
@@ -170,9 +168,9 @@ fn page(text: &str) -> Text {
     Text::Plain(title.unwrap_or_default())
 }
 
-/// Returns the text of the first element of this name, if it has any.
+/// Returns the text of the first element with this name; `None` if it is empty.
 fn element(text: &str, name: &str) -> Option<String> {
-    // ASCII lower case keeps every byte at its position.
+    // ASCII lower case does not move any byte.
     let lower = text.to_ascii_lowercase();
     let start = lower.match_indices(&format!("<{name}")).find_map(|(at, tag)| {
         let rest = &lower[at + tag.len()..];

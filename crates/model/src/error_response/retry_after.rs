@@ -1,15 +1,15 @@
-//! Finds how long the provider wants the client to wait.
+//! Finds the wait that the provider demands.
 
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// Returns the wait in the headers, the most exact first.
+/// Returns the wait from the headers, the most exact header first.
 pub(super) fn from_headers(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     milliseconds(headers).or_else(|| retry_after(headers, now)).or_else(|| resets(headers, now))
 }
 
-/// Returns the wait in an explanation in lower case: `try again in 300ms`.
+/// Returns the wait from an error message in lower case, such as `try again in 300ms`.
 pub(super) fn from_text(text: &str) -> Option<Duration> {
     const BEFORE: [&str; 4] = ["try again in ", "retry in ", "retry after ", "try again after "];
     BEFORE.iter().find_map(|words| {
@@ -32,7 +32,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds?).ok()
 }
 
-/// Parses the number at the start of `text`, and returns what follows it.
+/// Parses the number at the start of `text`, and returns the rest.
 fn number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|digit: char| !digit.is_ascii_digit() && digit != '.').unwrap_or(text.len());
     let number = text[..end].parse().ok()?;
@@ -59,7 +59,7 @@ fn milliseconds(headers: &HeaderMap) -> Option<Duration> {
     Duration::try_from_secs_f64(number / 1000.0).ok()
 }
 
-/// Parses seconds or a date; a date in the past means now.
+/// Parses the header `Retry-After`: seconds or a date. A date in the past means no wait.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = text(headers, RETRY_AFTER.as_str())?;
     if let Ok(seconds) = text.parse() {
@@ -72,7 +72,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(date.duration_since(now).unwrap_or_default())
 }
 
-/// Returns when the exhausted limits are reset, the last of them.
+/// Returns the wait until all exhausted limits are reset.
 fn resets(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     headers.keys().filter_map(|name| reset(headers, name.as_str(), now)).max()
 }
@@ -80,7 +80,7 @@ fn resets(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 fn reset(headers: &HeaderMap, name: &str, now: SystemTime) -> Option<Duration> {
     let limit = name.strip_prefix("x-ratelimit-reset")?;
     let remaining = text(headers, &format!("x-ratelimit-remaining{limit}"));
-    // Providers list all limits, also those that are not exhausted.
+    // Providers list all limits, including those that are not exhausted.
     if remaining.and_then(|remaining| remaining.parse().ok()).is_some_and(|left: f64| left > 0.0) {
         return None;
     }
@@ -88,7 +88,7 @@ fn reset(headers: &HeaderMap, name: &str, now: SystemTime) -> Option<Duration> {
     duration(text).or_else(|| moment(text.parse().ok()?, now))
 }
 
-/// Interprets a bare number by its size: seconds from now, seconds since 1970, or milliseconds since 1970.
+/// Interprets a plain number by its size: seconds from now, seconds since 1970, or milliseconds since 1970.
 fn moment(number: f64, now: SystemTime) -> Option<Duration> {
     const SINCE_1970: f64 = 1e9;
     const IN_MILLISECONDS: f64 = 1e11;

@@ -11,7 +11,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::*;
 use crate::{Client, Completion, Message, Request};
 
-/// Every server here answers a chat with this.
+/// Response of every server in this file.
 const ANSWER: &str = r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#;
 
 fn request() -> Request {
@@ -25,7 +25,7 @@ async fn ask(client: &Client) -> Result<Completion, Error> {
     Ok(reply.into_completion())
 }
 
-/// Reads one request and responds; returns its head.
+/// Reads one request and responds. Returns the head of the request.
 fn serve(stream: impl Read + Write, response: &str) -> Option<String> {
     let mut stream = BufReader::new(stream);
     let mut head = String::new();
@@ -46,7 +46,8 @@ fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
-/// A server that answers one connection after the other with these responses; returns the heads of the requests.
+/// Starts a server that answers each connection with the next response. Returns the heads of the requests at
+/// its end.
 fn server(responses: Vec<String>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
@@ -61,7 +62,7 @@ fn beside(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/http").join(name)
 }
 
-/// A TLS server for one client.
+/// Starts a TLS server for one connection.
 fn tls_server() -> (String, JoinHandle<()>) {
     let pem = fs::read(beside("test_localhost.pem")).unwrap();
     let chain = CertificateDer::pem_slice_iter(&pem).map(Result::unwrap).collect();
@@ -98,7 +99,7 @@ async fn an_authority_from_a_file_is_trusted() {
 #[tokio::test]
 async fn a_certificate_nobody_vouches_for_is_refused_once() {
     let (url, done) = tls_server();
-    // A server certificate is not its own issuer, even if it is trusted as one.
+    // A server certificate is no authority for itself, even if it is trusted as one.
     let endpoint = Endpoint { ca_file: Some(beside("test_localhost.pem")), ..Endpoint::new("test", url) };
     let error = ask(&Client::new(endpoint).unwrap()).await.unwrap_err();
     assert_eq!((error.kind, error.retryable), (ErrorKind::Network, false), "{error}");
@@ -108,7 +109,7 @@ async fn a_certificate_nobody_vouches_for_is_refused_once() {
 
 #[tokio::test]
 async fn a_server_that_does_not_shake_hands_is_left_after_one_try() {
-    // The system accepts the connection, and nothing ever responds.
+    // The system accepts the connection, but no response follows.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://127.0.0.1:{}/v1", silent.local_addr().unwrap().port());
     let mut endpoint = Endpoint { ca_file: Some(beside("test_authority.pem")), ..Endpoint::new("test", url) };

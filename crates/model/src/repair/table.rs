@@ -1,10 +1,10 @@
-//! The error messages with which endpoints refuse.
+//! Recognizes refusals by the error messages of endpoints.
 
 use crate::{Error, ErrorKind};
 
 use super::{DroppedField, Sent};
 
-/// Words that make the mention of a field a refusal of it.
+/// Words that show that a field named in the message is refused.
 const REFUSALS: [&str; 25] = [
     "unsupported",
     "not support",
@@ -33,25 +33,24 @@ const REFUSALS: [&str; 25] = [
     "no endpoints found",
 ];
 
-/// Returns `true` if `text` has one of `words`.
 fn any(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
-/// Returns `true` if `text` names one of `names` and refuses something.
+/// Returns `true` if `text` contains one of `names` and one of [`REFUSALS`].
 fn refuses(text: &str, names: &[&str]) -> bool {
     any(text, names) && any(text, &REFUSALS)
 }
 
-/// Returns `true` if `text` says that the token limit of the answer is too large.
+/// Returns `true` if `text` reports that the token limit of the answer is too large.
 pub(super) fn limit_too_large(text: &str) -> bool {
     any(text, &["max_tokens", "max_completion_tokens", "max tokens"])
         && any(text, &["too large", "too high", "at most", "must be less", "less than or equal", "exceed"])
 }
 
-/// Returns `true` if `text` says that the model accepts none of `things`.
+/// Returns `true` if `text` reports that the model accepts none of `things`.
 fn takes_none(text: &str, things: &[&str]) -> bool {
-    // "Invalid image" is about this image, not about images.
+    // "Invalid image" is not listed: it refuses one image, not all images.
     const WORDS: [&str; 13] = [
         "unsupported",
         "not support",
@@ -67,12 +66,12 @@ fn takes_none(text: &str, things: &[&str]) -> bool {
         "not a multimodal",
         "text-only",
     ];
-    // These are about one image as well.
+    // These refuse one image as well.
     const ONE: [&str; 4] = ["image format", "image type", "audio format", "mime type"];
     any(text, things) && any(text, &WORDS) && !any(text, &ONE)
 }
 
-/// Returns `true` if `text` says that the model has no tools.
+/// Returns `true` if `text` reports that the model has no tools.
 fn no_tools(text: &str) -> bool {
     const WHOLE: [&str; 21] = [
         "must define tools",
@@ -101,7 +100,7 @@ fn no_tools(text: &str) -> bool {
         || (text.contains("tools") && any(text, &["extra_forbidden", "extra inputs", "unknown field"]))
 }
 
-/// Returns `true` if `text` says that content must be one text.
+/// Returns `true` if `text` reports that content must be a single text.
 fn wants_text(text: &str) -> bool {
     const WHOLE: [&str; 8] = [
         "must be a string",
@@ -144,11 +143,12 @@ fn no_streaming(text: &str) -> bool {
             ))
 }
 
-/// Returns what `error` refuses of what was sent.
+/// Returns the sent part that `error` refuses.
 pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<DroppedField> {
     use DroppedField as D;
     let has = |part| sent.parts.has(part);
-    // Some servers report an internal error for what they do not accept; only a plain message makes it a refusal.
+    // Some servers report an internal error for content that they do not accept. Only an explicit message
+    // counts.
     if has(D::Images) && takes_none(text, &["image", "vision", "multimodal", "multi-modal", "mmproj"]) {
         return Some(D::Images);
     }
@@ -168,7 +168,7 @@ pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Drop
         (D::StreamOptions, any(text, &["stream_options", "include_usage"])),
         (D::MaxTokens, limit_too_large(text)),
         (D::MaxTokensName, refuses(text, &["max_tokens", "max_completion_tokens"])),
-        // Refusing both names means to refuse the limit.
+        // If both names are refused, the limit itself is refused.
         (D::MaxTokens, refuses(text, &["max_tokens", "max_completion_tokens"])),
         (D::Temperature, refuses(text, &["temperature"])),
         (D::Effort, refuses(text, &["reasoning_effort", "reasoning.effort", "reasoning effort", "thinking"])),
@@ -190,7 +190,7 @@ pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Drop
         (D::DeveloperRole, no_instructions(text)),
         (D::DroppedFields, wants_text(text)),
         (D::Streaming, no_streaming(text)),
-        // For a refusal without a name: this is the field that is refused most often.
+        // A refusal without a field name: this field is refused most often.
         (D::StreamOptions, any(text, &["extra_forbidden", "extra inputs", "extra fields"])),
         (D::Images, error.kind == ErrorKind::Unsupported && text.contains("image")),
     ];

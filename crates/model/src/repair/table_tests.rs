@@ -47,7 +47,7 @@ fn check_with(parts: &[DroppedField], status: u16, message: &str, expected: Opti
     assert_eq!(found, expected, "{status} {message}");
 }
 
-/// Returns what is dropped of a request that has every part.
+/// Checks the dropped part, for a request that has every part.
 #[track_caller]
 fn check(status: u16, message: &str, expected: impl Into<Option<DroppedField>>) {
     check_with(&ALL, status, message, expected.into());
@@ -196,7 +196,7 @@ fn only_the_limit_of_the_answer_helps_against_overflow() {
 }
 
 proptest! {
-    /// Whatever an endpoint refuses, a request runs out of parts to drop.
+    /// Repairs end for any refusals, because a request has finitely many parts.
     #[test]
     fn repairs_end(status in 200u16..600, words in proptest::collection::vec(
         prop_oneof![

@@ -17,40 +17,41 @@ use crate::error_response::{ErrorResponse, request_id};
 use crate::http::causes;
 use crate::{Completion, ErrorKind, Limits};
 
-/// Result of a read: chunks, or the end.
+/// Result of a read: HTTP chunks, or `None` at the end.
 type Read = Result<Option<Vec<Bytes>>, Box<ErrorResponse>>;
 
-/// Most pieces that are decoded before they are returned. Few, so that the memory of one can be reused for the next.
+/// Most pieces decoded before they are returned. Small, so that the memory of one batch can be reused for the
+/// next.
 const MAX_BATCH_PIECES: usize = 8;
 
 /// Most bytes per read.
 const MAX_READ_BYTES: usize = 32 << 10;
 
-/// Memory that a chunk counts for in addition to its bytes.
+/// Memory cost of a chunk in addition to its bytes.
 const CHUNK_OVERHEAD_BYTES: usize = 64;
 
-/// A response that is being read.
+/// A response whose body is being read.
 pub(super) struct Incoming {
     body: Body,
-    /// Id by which the provider can find the request.
+    /// Id with which the provider can find the request.
     pub(super) request_id: Option<String>,
     limits: Limits,
     clock: Clock,
-    /// Bytes that are not decoded yet.
+    /// Chunks that are not decoded yet.
     unread: std::vec::IntoIter<Bytes>,
     decoder: Decoder,
 }
 
 /// Result of a step.
 pub(super) enum ReadStep {
-    /// There may be pieces to show.
+    /// `out` may contain pieces to show.
     More,
-    /// The answer has been read to its end.
+    /// The answer was read to its end.
     End,
 }
 
 impl Incoming {
-    /// `started` is when the request was sent, `until` the deadline of the whole reply.
+    /// `started` is the time of the request, `until` the deadline of the whole reply.
     pub(super) fn new(response: Response, limits: Limits, started: Instant, until: Instant) -> Self {
         Self {
             request_id: request_id(response.headers()),
@@ -62,7 +63,7 @@ impl Incoming {
         }
     }
 
-    /// Reads on until there is something to show, or the answer has ended. Cancel-safe.
+    /// Reads until there is a piece to show, or until the answer has ended. Cancel-safe.
     pub(super) async fn step(&mut self, out: &mut Vec<Piece>) -> Result<ReadStep, ErrorResponse> {
         loop {
             while let Some(taken) = self.decoder.next_event(out)? {
@@ -92,7 +93,7 @@ impl Incoming {
                     self.decoder.last(out)?;
                     return Ok(ReadStep::End);
                 }
-                // The end was reported, and only the usage is missing.
+                // The answer has ended, and only its usage is missing.
                 Err(_) if self.clock.phase == Phase::Grace => return Ok(ReadStep::End),
                 Err(problem) => return Err(*problem),
             }
@@ -115,14 +116,14 @@ impl Incoming {
 
 type Chunks = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
-/// The bytes of a body, in batches.
+/// The body of a response, in batches of HTTP chunks.
 ///
-/// The connection is a task of its own that hands over one HTTP chunk at a time, and a chunk often has one event.
-/// Forwarding each chunk separately would wake the whole turn and write once for every word of a fast model. So a task
-/// of its own gathers the chunks.
+/// The connection's task hands over one HTTP chunk at a time, and a chunk often contains one event.
+/// Forwarding each chunk separately would wake the turn and write to the client once per word of a fast
+/// model. So a separate task gathers the chunks.
 struct Body {
     reads: mpsc::Receiver<Read>,
-    /// Ends with the body, and with it the connection.
+    /// Aborts the gathering task, and with it the connection, when the body is dropped.
     _gathering: JoinSet<()>,
 }
 
@@ -153,11 +154,11 @@ async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
 /// Gathers chunks of a body while more are ready.
 struct Gather {
     chunks: Chunks,
-    /// Chunks that were not handed out.
+    /// Chunks not forwarded yet.
     come: Vec<Bytes>,
-    /// Their cost.
+    /// Cost of `come` in bytes.
     held: usize,
-    /// What follows them: the end.
+    /// End or error after these chunks.
     end: Option<Read>,
 }
 
@@ -173,7 +174,8 @@ impl Gather {
                     self.held += chunk.len() + CHUNK_OVERHEAD_BYTES;
                     self.come.push(chunk);
                     if self.held < MAX_READ_BYTES {
-                        // Yields to the connection's task, which this has woken: it has one chunk ready at a time.
+                        // Yields to the connection's task, which the last poll woke: it provides one chunk at
+                        // a time.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -198,7 +200,7 @@ impl Gather {
     }
 }
 
-/// What the clock waits for.
+/// Phase of an answer, which decides the timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     First,
@@ -208,14 +210,15 @@ enum Phase {
 
 /// Deadline of the next read.
 ///
-/// Every read moves the deadline, so the timer is not reset each time: if it fires too early, it is set to the rest.
+/// Every read moves the deadline, so the timer is not reset each time. If it fires early, it is set to the
+/// remaining time.
 struct Clock {
     phase: Phase,
     deadline: Instant,
     until: Instant,
     timer: Pin<Box<Sleep>>,
-    /// Limit for reads without an event: gateways send comments to keep a connection open, which does not mean that an
-    /// answer comes.
+    /// Longest time without an event. Gateways send comments to keep a connection open, but a comment does
+    /// not mean that an answer follows.
     patience: Duration,
     event_by: Instant,
     /// Time of the last read.
@@ -230,26 +233,26 @@ impl Clock {
         Self { phase: Phase::First, deadline, until, timer, patience, event_by: first, read_at: started }
     }
 
-    /// Records an event: from here on the time between reads counts, and that until the next event.
+    /// Records an event: sets the limit for the next read and for the next event.
     fn event_came(&mut self, idle: Duration) {
         if self.phase != Phase::Grace {
             self.phase = Phase::Going;
-            // There are many events, so the clock is read once for all in a read.
+            // Uses the time of the read: a read may contain many events.
             self.event_by = self.read_at + self.patience;
             self.set(self.read_at + idle);
         }
     }
 
-    /// Records a read. Before the first event it is not an answer yet, and does not extend the timeout.
+    /// Records a read. Before the first event, a read does not extend the timeout.
     fn read(&mut self, idle: Duration) {
         self.read_at = Instant::now();
         if self.phase == Phase::Going {
-            // An event in it will move this.
+            // An event in this read moves the deadline again.
             self.set((self.read_at + idle).min(self.event_by));
         }
     }
 
-    /// Sets the deadline for what may follow the end of the answer.
+    /// Sets the deadline for the usage after the end of the answer.
     fn end_by(&mut self, by: Instant) {
         if self.phase != Phase::Grace {
             self.phase = Phase::Grace;
@@ -264,7 +267,7 @@ impl Clock {
         }
     }
 
-    /// Ready when the deadline has passed, with what was missing.
+    /// Ready when the deadline has passed. Returns a description of the missing data.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
@@ -289,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection: `None` is a moment without data.
+    /// Scripted chunks of a connection. `None` is a moment without data.
     struct Script(VecDeque<Option<&'static str>>);
 
     impl Stream for Script {
@@ -338,13 +341,13 @@ mod tests {
     fn a_read_has_an_end() {
         let long: &str = "x".repeat(MAX_READ_BYTES - CHUNK_OVERHEAD_BYTES).leak();
         check(&[Some(long), Some("b")], &[long, "b"]);
-        // However small each chunk is.
+        // Holds for chunks of any size.
         let most = MAX_READ_BYTES.div_ceil(1 + CHUNK_OVERHEAD_BYTES);
         let first: &str = "x".repeat(most).leak();
         check(&vec![Some("x"); most + 1], &[first, "x"]);
     }
 
-    /// Advances the time. Returns `true` if the clock has run out.
+    /// Advances the clock. Returns `true` if the deadline has passed.
     async fn is_late_after(clock: &mut Clock, seconds: u64) -> bool {
         tokio::time::advance(Duration::from_secs(seconds)).await;
         poll_fn(|cx| Poll::Ready(clock.poll(cx).is_ready())).await

@@ -1,4 +1,4 @@
-//! The demo's answers, cancellation of `next`, and what a request without a model gets.
+//! The demo's answers, cancellation of `next`, and requests without a model.
 
 use futures_util::FutureExt;
 use narrows_testkit::model::{ModelServer, Reply as Served};
@@ -43,7 +43,7 @@ async fn the_demo_keeps_its_pace() {
         assert_eq!(started.elapsed(), expected(pieces));
     };
     check(Duration::ZERO, &|_| Duration::ZERO).await;
-    // One pause after every piece, the last included.
+    // One pause after every piece, including the last.
     check(Duration::from_millis(30), &|pieces| Duration::from_millis(30) * pieces).await;
 }
 
@@ -56,7 +56,7 @@ async fn a_call_of_next_that_is_dropped_loses_nothing() {
     let mut reply = client.chat(&request);
     let mut events = Vec::new();
     loop {
-        // Polled once and dropped, in every state.
+        // Every call is polled once and dropped.
         match reply.next().now_or_never() {
             None => tokio::task::yield_now().await,
             Some(Ok(Some(event))) => events.push(event),
@@ -87,7 +87,7 @@ async fn what_has_come_need_not_be_waited_for() {
     }
     assert_eq!(text(&events), "one two three four");
     assert_eq!(reply.next_now(), None);
-    // Both take from the same pieces, in order.
+    // Both methods take from the same queue, in order.
     reply.ready.extend(["a", "b", "c"].map(|text| ReplyEvent::Text(text.to_owned())));
     let (first, second) = (reply.next().await.unwrap(), reply.next_now());
     assert_eq!(
@@ -106,7 +106,7 @@ async fn without_a_model_nothing_is_asked() {
     assert_eq!(reply.next().await.unwrap_err(), error, "the same again");
 }
 
-/// Returns the delays between failing connection attempts, each of which takes so many seconds.
+/// Returns the delays between failing connection attempts that take `took` seconds each.
 async fn waits(took: u64) -> Vec<Duration> {
     let mut endpoint = Endpoint::new("test", "http://localhost:9/v1");
     endpoint.limits.attempts = 9;
@@ -136,7 +136,7 @@ async fn waits(took: u64) -> Vec<Duration> {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_looked_for_longer_than_ten_seconds() {
-    // Chosen so that jitter does not change the number.
+    // These durations give the same number for any jitter.
     for (took, tries) in [(0, 3), (2, 2), (3, 1), (5, 0), (9, 0)] {
         let started = Instant::now();
         assert_eq!(waits(took).await.len(), tries, "{took} s each");

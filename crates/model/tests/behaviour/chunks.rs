@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{ask, client, deltas, play, request};
 
-/// Checks that a stream of these chunks, then `[DONE]`, is this text and ends for this reason.
+/// Checks the text and the finish reason of a stream of these chunks, then `[DONE]`.
 async fn check(chunks: &[Value], text: &str, reason: Finish) {
     let outcome = play(Reply::sse(chunks.to_vec())).await;
     assert_eq!(outcome.error, None, "{chunks:#?}");
@@ -95,7 +95,7 @@ async fn reasons_to_end_are_told_apart() {
     ] {
         check(&[delta(&json!({"content": "Hello"})), finish(reason)], "Hello", expected).await;
     }
-    // A server that reports calls without any has nothing to run.
+    // The server reports calls but sends none, so nothing can run.
     let outcome = play(deltas(&[json!({"content": "Hello"})], "tool_calls")).await;
     assert_eq!(outcome.whole().finish, Finish::Stop);
 }

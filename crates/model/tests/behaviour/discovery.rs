@@ -108,7 +108,7 @@ async fn the_deadline_is_kept() {
     assert_eq!(error.kind, ErrorKind::Timeout, "{error:?}");
 }
 
-/// Returns what is known of `model` after the endpoint was asked about it.
+/// Returns the traits of `model` after a query to the endpoint.
 async fn learnt(provider: Provider, plan: Plan, model: &str) -> narrows_model::ModelTraits {
     let server = ModelServer::start(plan);
     let client = client_of(&server, provider);
@@ -130,7 +130,7 @@ async fn windows_are_read_from_every_kind_of_server() {
     let studio = || plain().at("/api/v0/models", preset::lmstudio::models());
     assert_eq!(window(Provider::LmStudio, studio(), "qwen3-8b").await, Some(8192), "as it was loaded");
     assert_eq!(window(Provider::LmStudio, studio(), "gemma-vlm").await, Some(131_072), "as it can be");
-    // An unknown server may still run one of these.
+    // An unknown server may run one of these models.
     assert_eq!(window(Provider::Other, plain().models(preset::vllm::models()), "qwen3").await, Some(32768));
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::stage::{ask, client_with, endpoint, request};
 
-/// Returns the failure that this reply leads to, without retries and with this key.
+/// Returns the failure for this reply, without retries and with this key.
 async fn failure(reply: Reply, key: &str) -> Error {
     let server = ModelServer::start(reply);
     let client = client_with(&server, |endpoint| {
@@ -150,7 +150,7 @@ async fn requests_are_named_for_support() {
 
 #[tokio::test]
 async fn the_key_is_never_repeated() {
-    // The helper searches every form of the error for it.
+    // The helper checks that no form of the error contains the key.
     let error = failure(preset::openai::bad_key("sk-very-secret"), "sk-very-secret").await;
     assert_eq!(error.kind, ErrorKind::Auth);
     let long = format!("{}sk-very-secret", "x".repeat(1990));

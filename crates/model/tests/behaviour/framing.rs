@@ -1,4 +1,4 @@
-//! From bytes to events: line ends, split reads, bodies of the wrong kind, and every kind of end.
+//! From bytes to events: line ends, split reads, bodies of the wrong kind, and ends of all kinds.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn stop() -> Vec<u8> {
     data(&finish("stop"))
 }
 
-/// Checks that a stream of these bytes is this answer.
+/// Checks the answer for a stream of these bytes.
 #[track_caller]
 fn check(reply: Reply, expected: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -40,7 +40,7 @@ fn lines_end_in_three_ways_and_reads_anywhere() {
 
 #[test]
 fn a_byte_order_mark_is_skipped() {
-    // The first event must be the one that is missing.
+    // A dropped first event would be missing in the text.
     let marked = || Reply::stream([b"\xef\xbb\xbf".to_vec(), word("Hello"), stop()]);
     check(marked(), "Hello");
     check(marked().at_once(), "Hello");
@@ -171,7 +171,7 @@ async fn the_grace_period_is_not_prolonged_by_comments() {
 
 #[tokio::test]
 async fn an_answer_without_an_end_was_cut() {
-    // A reset drops unread data, so it waits until that has been read.
+    // A reset drops unread data, so the server waits until the client has read it.
     let gate = || Step::gate(SHOWN);
     for reply in [
         Reply::stream([word("Hel")]),
@@ -278,7 +278,7 @@ async fn invalid_utf8_does_no_harm() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
-    /// However a stream is split into reads, the answer is the same.
+    /// The split of a stream into reads does not change the answer.
     #[test]
     fn the_boundaries_of_reads_make_no_difference(cuts in proptest::collection::vec(1_usize..120, 1..40), end in 0..3_usize, comments in any::<bool>()) {
         let noise: &[u8] = if comments { b": hi\n" } else { b"" };

@@ -1,4 +1,4 @@
-//! Broken or malicious endpoints: the answer goes on or ends with an error.
+//! Broken or malicious endpoints: the client completes the answer or returns an error.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ async fn nothing_is_sent_before_the_first_poll() {
     assert_eq!(server.connections(), 0);
 }
 
-/// Returns a complete response with its length, after which the server closes the connection without announcing it.
+/// Returns a complete response with its length, after which the server closes the connection without notice.
 fn closing(text: &str) -> Reply {
     let events = [data(&delta(&json!({"content": text}))), data(&finish("stop")), data("[DONE]")].concat();
     let head = format!(
@@ -284,7 +284,7 @@ async fn two_choices_with_one_index_are_one_answer() {
 
 #[tokio::test]
 async fn a_provider_may_be_mistaken_for_another() {
-    // Every stream is parsed, whatever the settings.
+    // Every stream is parsed with any settings.
     for provider in Provider::all().filter(|provider| *provider != Provider::Demo) {
         for reply in [preset::openrouter::call(), preset::mistral::call(), preset::deepseek::call()] {
             let server = ModelServer::start(reply);
@@ -294,7 +294,7 @@ async fn a_provider_may_be_mistaken_for_another() {
     }
 }
 
-/// The client did not request it, so it cannot decode it.
+/// The client requested no compression, so it has no decoder.
 #[tokio::test]
 async fn a_compressed_answer_is_called_so() {
     let server = ModelServer::start(Reply::text("Hello").header("Content-Encoding", "gzip"));

@@ -1,4 +1,4 @@
-//! The client against endpoints of all sorts: what it sends, and how it handles the responses.
+//! The client against endpoints of all kinds: its requests, and its handling of responses.
 //!
 //! One program with a module per topic: linking it once is most of its cost. The endpoints are scripted, see
 //! `narrows_testkit::model`.

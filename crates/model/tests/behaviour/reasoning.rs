@@ -1,4 +1,4 @@
-//! Reasoning: its field names, its tags, and what is sent back to which provider.
+//! Reasoning: its field names, its tags, and the providers that get it back.
 
 use narrows_model::{Assistant, Message, Provider, ReplyEvent, Request};
 use narrows_testkit::model::{ModelServer, Reply, preset};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{ask, body_of, call, calls, client_of, deltas, play, request, result, with_tools};
 
-/// Checks that a stream of these deltas shows this reasoning and this text.
+/// Checks the reasoning and the text of a stream of these deltas.
 async fn check(pieces: &[Value], thought: &str, text: &str) {
     let outcome = play(deltas(pieces, "stop")).await;
     assert_eq!((outcome.thought().as_str(), outcome.text().as_str()), (thought, text), "{pieces:?}");
@@ -40,7 +40,7 @@ async fn details_repeat_the_thought_and_are_not_shown_twice() {
     check(&[delta, json!({"content": "Hello"})], "Let me see", "Hello").await;
 }
 
-/// Returns an answer that comes in pieces of `size` characters.
+/// Returns an answer in pieces of `size` characters.
 fn pieces(text: &str, size: usize) -> Vec<Value> {
     let characters: Vec<char> = text.chars().collect();
     characters.chunks(size).map(|piece| json!({"content": piece.iter().collect::<String>()})).collect()

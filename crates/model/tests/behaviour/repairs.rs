@@ -1,4 +1,5 @@
-//! Refusals that another form of the request avoids: what is dropped, that it is reported, and that it is remembered.
+//! Refusals that another form of the request avoids: the dropped part, its report, and its use in later
+//! requests.
 
 use narrows_model::{Client, DroppedField, Effort, ErrorKind, Message, Part, Provider, ReplyNote, Request};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Seen, preset};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{Outcome, ask, call, calls, client, client_of, request, result, tool, with_tools};
 
-/// Starts a server that refuses with `refusal` as long as `refused` holds.
+/// Starts a server that responds with `refusal` while `refused` returns `true`.
 fn picky(refused: impl Fn(&Seen) -> bool + Send + 'static, refusal: Reply) -> Plan {
     Plan::from(Reply::text("Hello")).unless(move |seen| refused(seen).then(|| refusal.clone()))
 }
@@ -17,7 +18,8 @@ fn dropped(outcome: &Outcome) -> Vec<DroppedField> {
     outcome.notes().iter().filter_map(what).collect()
 }
 
-/// Checks that the request is answered once `what` has been dropped, after `tries`, and at once from then on.
+/// Checks that the request succeeds once `what` has been dropped, after `tries` requests, and that the next
+/// request succeeds at once.
 async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[DroppedField]) -> Vec<Seen> {
     let server = ModelServer::start(plan);
     let client = client_of(&server, provider);
@@ -251,7 +253,7 @@ async fn a_refusal_in_the_first_event_counts_too() {
 
 #[tokio::test]
 async fn nothing_is_repaired_for_ever() {
-    // Whatever is changed, it is refused with the same message.
+    // Every form of the request is refused with the same message.
     for words in
         ["temperature is not supported", "this model does not support tools", "unknown field: stream_options"]
     {

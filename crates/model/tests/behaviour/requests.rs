@@ -1,4 +1,4 @@
-//! Requests: the body, byte for byte the same where it can be, and content in the forms that endpoints accept.
+//! Requests: stable bytes of the body, and content in the forms that endpoints accept.
 
 use std::time::Duration;
 
@@ -138,10 +138,10 @@ async fn a_conversation_grows_only_at_its_end() {
 
 #[tokio::test]
 async fn an_answer_goes_back_as_it_was() {
-    // Whether or not tools are offered now.
+    // The result does not depend on the tools that are offered now.
     for asked in [with_tools(history()), Request { messages: history(), ..request() }] {
         let mut messages = body_of(Provider::Other, &asked).await["messages"].clone();
-        // Some endpoints require the name of the tool; all others accept it.
+        // Some endpoints require the tool's name, and all others accept it.
         if let Some(result) = messages[2].as_object_mut() {
             result.remove("name");
         }
@@ -241,7 +241,7 @@ async fn openai_gets_the_cache_key() {
     }
 }
 
-/// Returns how many cache marks a value has.
+/// Returns the number of cache marks in a value.
 fn marks(value: &Value) -> usize {
     match value {
         Value::Array(values) => values.iter().map(marks).sum(),
@@ -278,7 +278,7 @@ async fn claude_gets_cache_marks() {
 async fn one_connection_serves_many_requests() {
     let server = ModelServer::start(Reply::text("ok"));
     let client = client_of(&server, Provider::Other);
-    // The end of an answer may come too late for the next request to use its connection, but not every time.
+    // The connection of an answer may be released too late for the next request, but not every time.
     while server.seen().len() < server.connections() + 4 {
         assert!(server.seen().len() < 100, "{} connections", server.connections());
         ask(&client, &request()).await.whole();

@@ -1,4 +1,4 @@
-//! Retries: after which failures, after which delay, how often, and never after something was shown.
+//! Retries: their reasons, delays and number, and no retry after a part was shown.
 
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::stage::{SHOWN, StillClock, ask, client, client_with, endpoint, play, play_on, request};
 
-/// Timers count whole milliseconds, and the last one started.
+/// Tolerance of timers: they count whole milliseconds, and the last one has already started.
 const TICK: Duration = Duration::from_millis(2);
 
 /// Reads until the first note, and returns it.
@@ -96,7 +96,7 @@ async fn connections_that_end_before_the_first_event_are_tried_again() {
     }
 }
 
-/// Requests an answer, and advances the clock over every delay. Returns the notes, and the text or the error.
+/// Requests an answer, and advances the clock past every delay. Returns the notes, and the text or the error.
 async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<ReplyNote>, Result<String, Error>) {
     let request = request();
     let mut reply = client.chat(&request);
@@ -247,7 +247,7 @@ async fn the_requested_wait_is_kept() {
 
 #[tokio::test]
 async fn a_wait_that_is_too_long_is_an_error_now() {
-    // Over the limit for a delay, or over the limit for the whole.
+    // Above the limit for one delay, then above the limit for the whole answer.
     for (asked, total) in [(61, 300), (9, 5)] {
         let busy = Reply::refused(429, "busy").header("retry-after", &asked.to_string());
         let server = ModelServer::start(busy);
@@ -277,7 +277,7 @@ async fn dropping_a_reply_during_a_delay_sends_nothing_more() {
     let server =
         ModelServer::start([Reply::refused(503, "busy").header("retry-after-ms", "20"), Reply::text("x")]);
     assert!(first_note(&client(&server)).await.is_ok());
-    // sleep: that nothing happens can only be seen by looking later
+    // sleep: only waiting can show that nothing happens
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert_eq!(server.seen().len(), 1);
 }

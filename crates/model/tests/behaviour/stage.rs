@@ -1,4 +1,4 @@
-//! Shared by the tests: a client with short limits, requests, and the complete result of an answer.
+//! Shared by the tests: a client with short limits, requests, and a recorder for answers.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use narrows_model::{
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
-/// Limits under which a hanging test fails soon, and no test fails on a slow machine.
+/// Limits that end a hanging test soon, but are long enough for a slow machine.
 pub(crate) fn limits() -> Limits {
     Limits {
         connect: Duration::from_secs(5),
@@ -47,7 +47,7 @@ pub(crate) fn request() -> Request {
     Request { model: "test-model".to_owned(), messages: vec![Message::user("Hi")], ..Request::default() }
 }
 
-/// Returns a conversation in which tools are offered.
+/// Returns a conversation with tools.
 pub(crate) fn with_tools(messages: Vec<Message>) -> Request {
     Request { messages, tools: vec![tool("read_file"), tool("f"), tool("g"), tool("look")], ..request() }
 }
@@ -75,7 +75,7 @@ pub(crate) fn result(call: &str, text: &str) -> Message {
     })
 }
 
-/// The complete result of one request.
+/// Everything that one request leads to.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) events: Vec<ReplyEvent>,
@@ -113,7 +113,7 @@ impl Outcome {
         notes.flatten().collect()
     }
 
-    /// Returns the answer, which must have come without an error, and must be the same as what was shown.
+    /// Returns the answer. Panics after an error, or if the answer differs from the shown pieces.
     #[track_caller]
     pub(crate) fn whole(self) -> Completion {
         assert_eq!(self.error, None, "{:?}", self.events);
@@ -134,10 +134,10 @@ pub(crate) async fn ask(client: &Client, request: &Request) -> Outcome {
     ask_and(client, request, |_| {}).await
 }
 
-/// The gate of a reply that continues once a part of it was shown.
+/// Gate of a reply that continues after its first part was shown.
 pub(crate) const SHOWN: &str = "shown";
 
-/// Sends a request to a server with this reply, which waits at [`SHOWN`], and reads the answer to its end.
+/// Requests an answer whose stream waits at [`SHOWN`], and reads it to its end.
 pub(crate) async fn play_on(server: &ModelServer) -> Outcome {
     let release = |event: &ReplyEvent| {
         if !matches!(event, ReplyEvent::Note(_)) {
@@ -163,13 +163,13 @@ async fn ask_and(client: &Client, request: &Request, seen: impl Fn(&ReplyEvent))
     Outcome { events, completion: reply.into_completion(), error }
 }
 
-/// Sends a request to a server with this plan, and reads the answer to its end.
+/// Requests an answer from a server with this plan, and reads it to its end.
 pub(crate) async fn play(plan: impl Into<Plan>) -> Outcome {
     let server = ModelServer::start(plan);
     ask(&client(&server), &request()).await
 }
 
-/// Returns the body of the only HTTP request that this request leads to.
+/// Returns the body of the only HTTP request for this request.
 pub(crate) async fn body_of(provider: Provider, request: &Request) -> Value {
     let server = ModelServer::start(Reply::text("ok"));
     let outcome = ask(&client_of(&server, provider), request).await;
@@ -186,10 +186,10 @@ pub(crate) fn deltas(deltas: &[Value], finish: &str) -> Reply {
     Reply::sse(deltas.chain([narrows_testkit::model::finish(finish)]))
 }
 
-/// A clock that stands still until a test advances it, also while sockets are waited for.
+/// A clock that only a test advances, even while the runtime waits for sockets.
 ///
-/// A paused clock alone would jump to the next timer as soon as the runtime only waits for bytes; it does not while
-/// something blocks.
+/// A paused Tokio clock jumps to the next timer when the runtime only waits for bytes. It does not while a
+/// blocking task runs, so one blocks until this is dropped.
 pub(crate) struct StillClock {
     _hold: SyncSender<()>,
 }

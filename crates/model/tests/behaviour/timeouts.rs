@@ -95,7 +95,7 @@ async fn comments_do_not_extend_the_total_limit() {
     check(hel().then(comments()), |limits| limits.total = LIMIT, "Hel").await;
 }
 
-/// Comments show that a gateway is alive, not that an answer comes.
+/// Comments show that a gateway is connected, not that an answer follows.
 #[tokio::test]
 async fn comments_do_not_stretch_an_answer_for_ever() {
     check(hel().then(comments()), |limits| limits.first_event = LIMIT, "Hel").await;
@@ -141,7 +141,7 @@ async fn a_model_may_read_for_minutes() {
 async fn after_the_first_event_the_time_between_two_counts() {
     let clock = StillClock::new();
     let gates = ["one", "two", "three", "four"];
-    // At once: the first read has the first event already.
+    // The first read already contains the first event.
     let slow = Reply::text("one two three four")
         .before(Step::gate("one"))
         .after(4, Step::gate("four"))
@@ -189,7 +189,7 @@ async fn a_silent_endpoint_times_out_by_default() {
     assert_eq!(end.expect_err("nothing came").kind, ErrorKind::Timeout);
 }
 
-/// A socket whose queue is full: connecting to it gets no answer.
+/// Returns an address whose listener has a full queue: a connection attempt gets no answer.
 async fn deaf() -> (TcpSocketKept, String) {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");

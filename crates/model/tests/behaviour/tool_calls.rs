@@ -1,4 +1,4 @@
-//! Tool calls: how their deltas are assigned, which may run, and how they are sent back.
+//! Tool calls: how deltas are assigned, which calls may run, and how they are sent back.
 
 use narrows_model::{Call, Finish, Message, Provider, Request};
 use narrows_testkit::model::{ModelServer, Reply, chunk, delta, finish, preset};
@@ -12,7 +12,7 @@ fn piece(call: &Value) -> Value {
     json!({"tool_calls": [call]})
 }
 
-/// Checks that a stream of these deltas is these calls, by id, name and arguments.
+/// Checks the id, name and arguments of the calls in a stream of these deltas.
 async fn check(pieces: &[Value], expected: &[(&str, &str, &str)]) {
     let outcome = play(deltas(pieces, "tool_calls")).await;
     let names: Vec<&str> = expected.iter().map(|(_, name, _)| *name).collect();

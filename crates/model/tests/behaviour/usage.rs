@@ -1,4 +1,4 @@
-//! Usage: where the numbers are, and that the last ones count.
+//! Usage: the places of the numbers, and that the last ones count.
 
 use narrows_model::{Provider, Usage};
 use narrows_testkit::model::{Reply, chunk, delta, finish, preset};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{body_of, play, request};
 
-/// Checks that a stream of these chunks has this usage.
+/// Checks the usage of a stream of these chunks.
 async fn check(chunks: &[Value], expected: Option<Usage>) {
     let completion = play(Reply::sse(chunks.to_vec())).await.whole();
     assert_eq!(completion.usage, expected, "{chunks:#?}");
@@ -40,7 +40,7 @@ async fn usage_is_asked_for() {
 
 #[tokio::test]
 async fn mistral_reports_usage_without_a_request() {
-    // It also refuses the option.
+    // Mistral also refuses the option.
     assert_eq!(body_of(Provider::Mistral, &request()).await.get("stream_options"), None);
 }
 
