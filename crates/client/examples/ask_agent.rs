@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let result = run.result().await;
     println!("\n{}", result.status);
 
-    // In every case the agent and its process tree have ended when this returns.
+    // After this, the agent and its process tree have ended in any case.
     session.close().await;
     runtime.close().await;
     Ok(())

@@ -28,22 +28,20 @@ const MAX_STDERR_LINES: usize = 20;
 /// Settings of an agent: how it is started, and its deadlines.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// Name that the user gave the agent; the `provider` of events.
+    /// Name that the user gave the agent; appears as `provider` in events.
     pub name: String,
     /// Command, arguments and environment of the process.
     pub spec: Spec,
     /// Protocol version that is offered first. An agent that answers with a lower version is restarted with
     /// that one.
     pub protocol: Version,
-    /// Deadlines of the agent.
     pub deadlines: Deadlines,
     /// How the agent's usage reports are counted.
     pub counted: Counted,
     /// `true` if the agent is known to change files and run commands only through its client, so that the
-    /// policy covers all of it.
+    /// policy covers all of its actions.
     pub acts_through_client: bool,
-    /// Which program runs commands, as stated by the user, for an agent whose `acts_through_client` is
-    /// unknown.
+    /// Program that runs commands, as stated by the user. Only used if `acts_through_client` is unknown.
     pub commands_run_by: CommandRunner,
 }
 
@@ -53,9 +51,9 @@ pub enum CommandRunner {
     /// The agent may run them itself, without a sandbox.
     #[default]
     Agent,
-    /// The client runs all of them, by `terminal/create` or its MCP tool. A permission request is then judged
-    /// with the sandbox of the client. The agent is trusted in this: one that runs a command itself is
-    /// reported, not stopped.
+    /// The client runs all commands, by `terminal/create` or its MCP tool. A permission request is then
+    /// judged with the client's sandbox. The client cannot verify this: an agent that runs a command itself
+    /// is reported, not stopped.
     Client,
 }
 
@@ -77,35 +75,26 @@ impl Agent {
 /// Client capabilities that are offered to the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// The client reads files for the agent.
     pub read_files: bool,
-    /// The client writes files for the agent.
     pub write_files: bool,
-    /// The client runs commands for the agent.
     pub run_commands: bool,
 }
 
 /// Name and version that the agent reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Info {
-    /// Name of the agent.
     pub name: String,
-    /// Version of the agent.
     pub version: String,
 }
 
 /// Answer of an agent to `initialize`.
 #[derive(Clone, Debug)]
 pub struct AgentDescription {
-    /// Negotiated protocol version.
     pub version: Version,
     /// Name and version, if the agent reports them.
     pub info: Option<Info>,
-    /// Capabilities of the agent.
     pub can: AgentCan,
-    /// Login methods that the agent offers.
     pub logins: Vec<Login>,
-    /// Whole answer to `initialize`.
     pub raw: Value,
 }
 
@@ -128,7 +117,7 @@ enum InitializeOutcome {
 pub(crate) struct Running {
     pub(crate) peer: Peer,
     pub(crate) inbox: Inbox,
-    /// `None` if another program has started the agent.
+    /// `None` if the agent was started by another program.
     pub(crate) process: Option<Process>,
     pub(crate) known: AgentDescription,
 }
@@ -163,7 +152,7 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
     }
 }
 
-/// Initializes an agent that is already running at the other end of `link`.
+/// Initializes a running agent at the other end of `link`.
 pub(crate) async fn initialize_over(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
     let (peer, mut inbox) = narrows_rpc::start(link, Options::client(is_known_method));
     let failed = |problem| ClientError::new(Stage::Initialize, problem);
@@ -182,8 +171,8 @@ fn is_known_method(_: &str) -> bool {
     true
 }
 
-/// Waits for `opening`, and refuses all requests of the agent meanwhile. The agent may wait for such an
-/// answer before it answers `initialize`. A program that is not an agent may echo what it receives.
+/// Waits for `opening`, and refuses all requests of the agent meanwhile. Without these answers an agent may
+/// wait for ever. A program that is not an agent may echo the client's requests.
 async fn refuse_requests_while<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
     let mut opening = std::pin::pin!(opening);
     loop {
@@ -274,7 +263,7 @@ async fn initialize(
         Err(error) => return Err(error.into()),
     };
     let verdict = match verdict {
-        // Some agents echo any offered version, but answer in the only one they know.
+        // Some agents echo any offered version, but answer in the format of version 1.
         Err(NegotiationError::Answer(_)) if offered == Version::V2 => Ok(Negotiation::Reconnect(Version::V1)),
         verdict => verdict,
     };
@@ -314,7 +303,7 @@ fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> AgentDescri
 }
 
 /// Reads the login methods leniently: the current schema has no member for variables, but older agents send
-/// one.
+/// it.
 fn logins(raw: &Value, spec: &Spec) -> Vec<Login> {
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let login = |value: &Value| {
@@ -337,7 +326,8 @@ fn logins(raw: &Value, spec: &Spec) -> Vec<Login> {
         .map_or(Vec::new(), |all| all.iter().filter_map(login).collect())
 }
 
-/// Reads the variables of a login method: `varName`, or a list `vars` of names or of objects with a `name`.
+/// Reads the variables of a login method: a member `varName`, or a list `vars` of names or of objects with a
+/// `name`.
 fn environment(value: &Value, spec: &Spec) -> LoginKind {
     let mut variables = BTreeSet::new();
     let mut missing = BTreeSet::new();

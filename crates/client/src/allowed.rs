@@ -1,7 +1,7 @@
-//! Remembers what a user has allowed, until the agent asks the client to do it.
+//! Remembers the actions that a user has allowed, until the agent requests them from the client.
 //!
-//! Many agents request permission and then have the client read the file or run the command. The user is not
-//! asked again for exactly the same action; anything else is another request.
+//! Many agents request permission and then ask the client to read the file or run the command. The user is
+//! not asked again for exactly the same action. Any other action is a new request.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -44,7 +44,7 @@ impl ClientAction {
         }
     }
 
-    /// Returns the file change that this action makes, if it is a write.
+    /// Returns the file change of a write; `None` for other actions.
     pub(crate) fn change(&self) -> Option<FileChange> {
         let Self::Write { path, text } = self else { return None };
         Some(FileChange { path: Some(path.clone()), old_text: None, new_text: text.clone() })
@@ -67,10 +67,10 @@ impl ClientAction {
     }
 }
 
-/// How long an allowance holds.
+/// Validity of an allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
-    /// For one request in this turn.
+    /// For one request in the current turn.
     Once,
     /// Until the session ends.
     Always,
@@ -79,7 +79,7 @@ pub(crate) enum Validity {
 #[derive(Debug)]
 struct Entry {
     client_action: ClientAction,
-    /// Path of the action without links, when it was allowed.
+    /// Path without links at the time when the action was allowed.
     real: Option<PathBuf>,
     validity: Validity,
 }
@@ -95,7 +95,7 @@ impl Allowed {
         lock(&self.list)
     }
 
-    /// Remembers that the user has allowed `client_action` for the present link target of its path. Blocks.
+    /// Remembers that the user has allowed `client_action`, for the current link target of its path. Blocks.
     pub(crate) fn remember(&self, client_action: ClientAction, validity: Validity) {
         let real = client_action.place().and_then(|path| links::real(path).ok().flatten());
         let mut list = self.list();
@@ -105,13 +105,13 @@ impl Allowed {
         list.push(Entry { client_action, real, validity });
     }
 
-    /// Returns `true` if the user has allowed `client_action` at `real`, its path without links. An allowance
-    /// for one request is used up. If a link has changed since the answer, the action is a different one and
-    /// not allowed.
+    /// Returns `true` if the user has allowed `client_action` at `real`, its path without links. Uses up an
+    /// allowance for one request. If a link has changed since the user's answer, this is another action,
+    /// which is not allowed.
     pub(crate) fn consume(&self, client_action: &ClientAction, real: Option<&Path>) -> bool {
         let mut list = self.list();
-        // A gate between agent and client asks by the agent's name of the file, but has the link target
-        // written.
+        // A gate between agent and client requests permission with the agent's file name, but writes to the
+        // link target.
         let is_there = |entry: &Entry| {
             entry.real.as_deref() == real
                 && (real.is_some() || entry.client_action.place() == client_action.place())

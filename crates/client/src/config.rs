@@ -1,4 +1,4 @@
-//! Settings with which a session is opened.
+//! Settings of a new session.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,32 +19,30 @@ pub struct SessionConfig {
     pub additional_dirs: Vec<PathBuf>,
     /// Model by id or name; `None` for the agent's default.
     pub model: Option<String>,
-    /// `true` if an unavailable model is an error.
+    /// `true` if an unavailable model is an error; otherwise it is only reported.
     pub require_model: bool,
     /// Mode by id or name.
     pub mode: Option<String>,
-    /// `true` if low access selects a read-only mode of the agent, unless `mode` names one.
+    /// `true` if low access selects a read-only mode of the agent, unless `mode` is set.
     pub restrict_mode: bool,
     /// Reasoning effort: `none`, `low`, `medium`, `high` or `xhigh`.
     pub reasoning_effort: Option<String>,
-    /// Policy that decides about the agent's actions.
     pub policy: Arc<Policy>,
-    /// Handler for actions about which the policy asks. With `None` they are denied.
+    /// Handler for actions that need a person's decision. `None` denies them.
     pub on_permission: Option<Arc<dyn PermissionHandler>>,
-    /// MCP servers of the session.
     pub mcp_servers: Vec<ServerConfig>,
-    /// Environment of commands that the client runs for the agent.
     pub environment: Environment,
     /// Git configuration files that apply to every repository, in addition to those in the home directory of
     /// the policy. The hooks that they name are protected.
     pub git_settings: Vec<PathBuf>,
-    /// `true` if the history of a resumed session is replayed as events, if the agent supports it.
+    /// `true` if the history of a resumed session is replayed as events. Has no effect if the agent does not
+    /// support it.
     pub replay: bool,
     /// `true` if events include the agent's raw message.
     pub raw: bool,
-    /// `true` if commands run in a sandbox, if this machine supports one.
+    /// `true` to run commands in a sandbox, if this machine supports one.
     pub sandbox: bool,
-    /// `true` if the directories are on another machine, so that no file of this one belongs to the session.
+    /// `true` if the directories are on another machine, so that the session has no files on this one.
     pub elsewhere: bool,
     /// `true` to log in with environment variables that are set, if the agent requires a login.
     pub log_in: bool,

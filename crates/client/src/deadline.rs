@@ -6,26 +6,24 @@ use std::time::Duration;
 /// common failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// For `initialize`; long, because some agents install themselves first.
+    /// For `initialize`. Long, because some agents first install themselves.
     pub initialize: Duration,
     /// For a login without user interaction.
     pub login: Duration,
-    /// For opening a session.
     pub open: Duration,
-    /// For loading or resuming a session, which can have a long history.
+    /// For loading or resuming a session with a long history.
     pub resume: Duration,
     /// For small requests, such as a list or an option.
     pub small: Duration,
     /// For a cancelled turn to end.
     pub cancel: Duration,
-    /// For a turn to end that was cancelled at its own time limit. Shorter, because the caller relies on that
-    /// limit and killing the agent takes up to 1.5 s more.
+    /// For the end of a turn that was cancelled at its time limit. Shorter, because the caller relies on the
+    /// limit, and killing the agent takes up to 1.5 s more.
     pub cancel_late: Duration,
-    /// For closing a session.
     pub close: Duration,
     /// For any output during a turn; zero disables the limit.
     pub silence: Duration,
-    /// For a user to answer a permission request. Without an answer the request is denied.
+    /// For a person to answer a permission request. After that it is denied.
     pub permission: Duration,
 }
 

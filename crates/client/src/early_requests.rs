@@ -1,4 +1,4 @@
-//! Requests that belong to no open session: for sessions that are being opened, and for MCP servers.
+//! Handles requests that belong to no open session: to a session that is being opened, or to an MCP server.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,8 +17,8 @@ use crate::session::serves;
 /// Maximum number of requests that wait for sessions that are being opened.
 const MAX_EARLY_REQUESTS: usize = 32;
 
-/// How long a request waits for its session. The answer that names the session follows at once, or the
-/// request belongs to no session.
+/// Time for which a request may wait for its session. An answer with the session id follows at once, if at
+/// all.
 pub(crate) const EARLY_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of queued requests of one session.
@@ -28,24 +28,23 @@ pub(crate) const MAX_QUEUED_REQUESTS: usize = 64;
 struct State {
     /// Queues of open sessions, by session id.
     open: HashMap<String, mpsc::Sender<Item>>,
-    /// Requests of unknown sessions: session id, request and time of arrival.
+    /// Requests for unknown sessions: session id, request and time of arrival.
     waiting: Vec<(String, Request, Instant)>,
 }
 
 /// Holds requests that arrive before their session is known.
 ///
-/// An agent may request a file right after it has named a new session. The client has not opened the session
-/// yet, and must not refuse the request for that reason.
+/// An agent may request a file right after it has returned the id of a new session. The client may not have
+/// opened the session yet, but must not refuse the request for that reason.
 #[derive(Default)]
 pub(crate) struct EarlyRequests {
     state: Mutex<State>,
-    /// Number of sessions that are being opened.
     opening: AtomicUsize,
-    /// `true` once a refused request was logged.
+    /// Set after the first refusal was logged.
     has_refused: AtomicBool,
 }
 
-/// Marks a session as being opened until it is dropped.
+/// Marks a session as being opened. Ends on drop.
 pub(crate) struct OpeningSession {
     early_requests: Arc<EarlyRequests>,
 }
@@ -53,7 +52,7 @@ pub(crate) struct OpeningSession {
 impl Drop for OpeningSession {
     fn drop(&mut self) {
         if self.early_requests.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // No session will accept these requests.
+            // No session will be opened for these requests.
             let left = std::mem::take(&mut self.early_requests.state().waiting);
             left.into_iter().for_each(|(session, request, _)| self.early_requests.refuse(&session, request));
         }
@@ -80,7 +79,7 @@ impl EarlyRequests {
         state.waiting = others;
         let ours: Vec<(String, Request, Instant)> = ours;
         for (_, request, _) in ours {
-            // The queue has room for more requests than can have waited.
+            // The queue has more room than the limit for early requests.
             let _ = sender.try_send(Item::Request(request));
         }
         state.open.insert(id.to_owned(), sender);
@@ -121,8 +120,7 @@ impl EarlyRequests {
 }
 
 impl EarlyRequests {
-    /// Refuses requests that have waited too long: an agent may wait for the answer before it names the
-    /// session.
+    /// Refuses requests that have waited too long: an agent may send the session id only after the answer.
     fn refuse_expired(&self) {
         let mut state = self.state();
         let is_late = |since: &Instant| since.elapsed() >= EARLY_REQUEST_TIMEOUT;
@@ -134,8 +132,8 @@ impl EarlyRequests {
         late.into_iter().for_each(|(session, request, _)| self.refuse(&session, request));
     }
 
-    /// Refuses a request of an unknown session. If exactly one session is open, that session refuses it and
-    /// reports an event, because the id may be one of its child sessions.
+    /// Refuses a request for an unknown session. If exactly one session is open, that session refuses it and
+    /// reports an event: the id may belong to one of its child sessions.
     fn refuse(&self, session: &str, request: Request) {
         let state = self.state();
         let only = state.open.values().next().filter(|_| state.open.len() == 1).cloned();
@@ -153,7 +151,6 @@ impl EarlyRequests {
         self.refuse_unknown_session(session, request);
     }
 
-    /// Refuses a request of an unknown session.
     pub(crate) fn refuse_unknown_session(&self, session: &str, request: Request) {
         // Logged once, because an agent may repeat such requests endlessly.
         if !self.has_refused.swap(true, Ordering::Relaxed) {
@@ -163,8 +160,8 @@ impl EarlyRequests {
         request.responder.fail(&unknown_session(session));
     }
 
-    /// Passes an unknown message to the session it names, or to the only open session, which reports it as an
-    /// event.
+    /// Passes an unknown message to the session that it names. A message without a session goes to the only
+    /// open session, which reports it as an event.
     fn forward_unknown(&self, session: Option<&str>, item: Item) {
         let state = self.state();
         let open = match session {
@@ -187,19 +184,17 @@ impl EarlyRequests {
     }
 }
 
-/// Returns the error for a request in a session that is not open.
 pub(crate) fn unknown_session(session: &str) -> RpcError {
     let error = RpcError::new(Code::NotFound, "session not found");
     error.with("sessionId", session.chars().take(100).collect::<String>().into())
 }
 
-/// Returns the error for an unknown method.
 pub(crate) fn unknown_method() -> RpcError {
     RpcError::new(Code::MethodNotFound, "method not found")
 }
 
-/// Reads messages outside the sessions until the connection ends; `other` handles requests that name no
-/// session.
+/// Reads messages that belong to no session until the connection ends. `other` handles requests without a
+/// session id.
 pub(crate) async fn read(early_requests: Arc<EarlyRequests>, mut inbox: Inbox, other: impl Fn(Request)) {
     while let Some(item) = inbox.recv().await {
         match item {

@@ -1,4 +1,4 @@
-//! Errors of driving an agent, with the agent's last output.
+//! Errors of the client, with the last output of the agent.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,15 +18,10 @@ pub enum Stage {
     Initialize,
     /// Waiting for the answer to `authenticate` or `auth/login`.
     Login,
-    /// Opening a session.
     Open,
-    /// Loading or resuming a session.
     Resume,
-    /// Forking a session.
     Fork,
-    /// Listing sessions.
     List,
-    /// Deleting a session.
     Delete,
     /// Setting a model, a mode or another option.
     Set,
@@ -37,13 +32,10 @@ pub enum Stage {
 /// A login method that an agent offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
-    /// Id of the method.
     pub id: String,
-    /// Name of the method.
     pub name: String,
-    /// Description of the method.
     pub description: Option<String>,
-    /// Procedure of the method.
+    /// How to log in with this method.
     pub how: LoginKind,
 }
 
@@ -52,19 +44,17 @@ pub struct Login {
 pub enum LoginKind {
     /// The agent logs in itself, for example with a browser.
     Agent,
-    /// Environment variables of the agent are set.
+    /// The user sets environment variables of the agent.
     Environment {
-        /// Names of the variables.
         variables: Vec<String>,
         /// Required variables that are not set.
         missing: Vec<String>,
     },
-    /// The agent is started in a terminal with these arguments.
+    /// The user starts the agent in a terminal with these arguments.
     Terminal {
         /// Arguments of the agent.
         arguments: Vec<String>,
     },
-    /// An unknown procedure.
     Other,
 }
 
@@ -76,7 +66,6 @@ pub enum Problem {
     Spawn {
         /// Name that the user gave the agent.
         agent: String,
-        /// Cause of the failure.
         source: SpawnError,
     },
     /// The agent exited or closed the connection.
@@ -89,13 +78,13 @@ pub enum Problem {
     LoginNeeded(Vec<Login>),
     /// The agent's answer is malformed.
     Malformed(String),
-    /// Client and agent have no protocol version in common.
+    /// Client and agent have no common protocol version.
     Unfit(NegotiationError),
     /// The message could not be serialized.
     Unwritable(String),
     /// The agent does not support the request.
     Unsupported(String),
-    /// A parameter is invalid.
+    /// A parameter of the caller is invalid.
     Invalid(String),
     /// A run is already active in the session.
     Busy {
@@ -109,9 +98,9 @@ pub enum Problem {
 /// Output of an agent until it failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Number of stdout lines that were not messages.
+    /// Stdout lines that were not messages.
     pub stray_lines: u64,
-    /// Beginnings of the first such lines, escaped.
+    /// Beginnings of the first of these lines, escaped.
     pub strays: Vec<String>,
     /// Last stderr lines of the agent, escaped.
     pub stderr: String,
@@ -120,16 +109,12 @@ pub struct Seen {
 /// A failed request to the runtime or the agent: the step, the cause, and the agent's last output.
 #[derive(Debug)]
 pub struct ClientError {
-    /// Step that failed.
     pub stage: Stage,
-    /// Cause of the failure.
     pub problem: Box<Problem>,
-    /// Last output of the agent.
     pub seen: Seen,
 }
 
 impl ClientError {
-    /// Creates an error at `stage`.
     pub(crate) fn new(stage: Stage, problem: impl Into<Problem>) -> Self {
         Self { stage, problem: Box::new(problem.into()), seen: Seen::default() }
     }
@@ -209,7 +194,7 @@ impl From<CallError> for Problem {
     }
 }
 
-/// Returns `true` if `error` says that a login is required.
+/// Returns `true` if `error` means that a login is required.
 pub(crate) fn wants_login(error: &CallError) -> bool {
     matches!(error, CallError::Refused(error) if error.is(Code::AuthRequired))
 }

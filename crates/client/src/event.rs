@@ -1,4 +1,4 @@
-//! One event model for all agents and protocol versions.
+//! The events of a session, in one format for all agents and protocol versions.
 
 mod json;
 mod payload;
@@ -18,20 +18,19 @@ use crate::usage::Usage;
 
 /// An event of a session.
 ///
-/// In JSON it is one flat object with a `type`. `run.started` is the first event of a run and `run.completed`
-/// the last; each occurs once.
+/// In JSON it is a flat object with a `type`. Every run begins with one `run.started` and ends with one
+/// `run.completed`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuntimeEvent {
     /// Time in milliseconds since 1970.
     pub at_ms: u64,
     /// Id of the run. `None` outside of runs.
     pub run_id: Option<Arc<str>>,
-    /// Id of the session, once it is known.
+    /// `None` until the session id is known.
     pub session_id: Option<Arc<str>>,
-    /// Content of the event.
     pub body: EventBody,
-    /// The agent's message from which the event was read. `None` if the body contains all of it, or if raw
-    /// messages are not requested.
+    /// The agent's message that caused the event. `None` if the body contains all of it, or if raw messages
+    /// are not requested.
     pub raw: Option<Json>,
 }
 
@@ -39,33 +38,17 @@ pub struct RuntimeEvent {
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventBody {
     /// `run.started`: always the first event of a run.
-    RunStarted {
-        /// Name of the agent.
-        provider: Arc<str>,
-    },
+    RunStarted { provider: Arc<str> },
     /// `assistant.delta`: more text of the answer.
-    AssistantDelta {
-        /// Added text.
-        text_delta: String,
-    },
+    AssistantDelta { text_delta: String },
     /// `assistant.reasoning.delta`: more text of the agent's reasoning.
-    ReasoningDelta {
-        /// Added text.
-        text_delta: String,
-    },
+    ReasoningDelta { text_delta: String },
     /// `assistant.message`: a complete message.
-    AssistantMessage {
-        /// The message.
-        message: Message,
-    },
+    AssistantMessage { message: Message },
     /// `assistant.reasoning.message`: a complete reasoning message.
-    ReasoningMessage {
-        /// The reasoning message.
-        message: Message,
-    },
+    ReasoningMessage { message: Message },
     /// `tool.call`: a tool call begins; once per call.
     ToolCall {
-        /// Id of the call.
         call_id: Arc<str>,
         /// Best available name of the tool.
         tool_name: String,
@@ -73,22 +56,11 @@ pub enum EventBody {
         input: Json,
     },
     /// `tool.result`: a tool call is over; once per call.
-    ToolResult {
-        /// Id of the call.
-        call_id: Arc<str>,
-        /// Result of the call.
-        output: ToolOutput,
-    },
+    ToolResult { call_id: Arc<str>, output: ToolOutput },
     /// `provider.event`: any other message of the agent, or an action on its behalf.
-    Provider {
-        /// Name of the agent.
-        provider: Arc<str>,
-        /// Content of the event.
-        payload: Payload,
-    },
+    Provider { provider: Arc<str>, payload: Payload },
     /// `error`: the cause of a failed run. Not emitted for a cancelled run.
     Error {
-        /// Message for people.
         message: String,
         /// Code for programs.
         code: Option<String>,
@@ -101,9 +73,8 @@ pub enum EventBody {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
-    /// Text of the message.
     pub text: Arc<str>,
-    /// Answer in the requested structured form.
+    /// Answer in the requested JSON form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
 }
@@ -112,9 +83,8 @@ pub struct Message {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolOutput {
-    /// Final status as reported by the agent, or `interrupted` if the run ended first.
+    /// Final status reported by the agent, or `interrupted` if the run ended first.
     pub status: String,
-    /// Raw output of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_output: Option<Json>,
     /// Content that the agent displays.
@@ -123,7 +93,7 @@ pub struct ToolOutput {
     /// Affected files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locations: Option<Json>,
-    /// `true` if the output was larger than what is kept of a call.
+    /// `true` if the output exceeds the kept size.
     #[serde(default, skip_serializing_if = "is_false")]
     pub truncated: bool,
 }
@@ -160,13 +130,11 @@ impl fmt::Display for Status {
 /// The end of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completed {
-    /// Final status.
     pub status: Status,
     /// Last message of the agent.
     pub final_text: Option<Arc<str>>,
-    /// Answer in the requested structured form.
+    /// Answer in the requested JSON form.
     pub structured_output: Option<Value>,
-    /// Usage of the run.
     pub usage: Option<Usage>,
 }
 

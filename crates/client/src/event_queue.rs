@@ -1,7 +1,8 @@
-//! The queue of events between a session and their reader.
+//! Queue of events between a session and its reader.
 //!
-//! A slow reader slows the agent down. A reader that has stopped reading must not: then the oldest events are dropped. The result
-//! of a run is never dropped, and the number of dropped events is reported.
+//! A slow reader slows the agent down. A reader that has stopped reading must not block the agent: then the
+//! oldest events are dropped. The result of a run is never dropped, and the number of dropped events is
+//! reported.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,30 +18,29 @@ const MAX_QUEUED_EVENTS: usize = 2048;
 /// Maximum size of queued events. A single larger event may be queued alone.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 
-/// How long a reader may leave a full queue unread before events are dropped.
+/// Time for which a full queue may stay unread before events are dropped.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An event that can wait in the queue.
 pub(crate) trait QueueItem {
-    /// Returns `true` if the event must not be dropped.
+    /// Returns `true` if the event is never dropped.
     fn is_vital(&self) -> bool;
 
-    /// Returns its approximate size in bytes.
     fn weight(&self) -> usize;
 
-    /// Returns an event that reports `count` dropped events in front of `next`.
+    /// Returns an event before `next` that reports `count` dropped events.
     fn missing(count: u64, next: &Self) -> Self;
 }
 
 struct State<T> {
     waiting: VecDeque<T>,
-    /// Bytes that wait.
+    /// Size of the queued events.
     bytes: usize,
-    /// Events dropped since the last one that was read.
+    /// Events dropped since the last read.
     dropped: u64,
-    /// `true` if there is a reader, or will be.
+    /// `true` while there is a reader, or while one is expected.
     reads: bool,
-    /// Since when the queue is full and unread.
+    /// Time since which the queue is full and unread.
     full_since: Option<Instant>,
     ended: bool,
 }
@@ -59,17 +59,17 @@ impl<T> Shared<T> {
     }
 }
 
-/// Sending end. The reader reaches the end when it is dropped.
+/// Sending end. Dropping it ends the stream of the reader.
 pub(crate) struct EventQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Receiving end, in order.
+/// Receiving end.
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Creates both ends. If a reader is `expected`, the queue waits for it from the beginning.
+/// Creates both ends. If `expected` is `true`, the queue waits for a reader from the beginning.
 pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reader<T>) {
     let state = State {
         waiting: VecDeque::new(),
@@ -84,7 +84,7 @@ pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reade
 }
 
 impl<T: QueueItem> EventQueue<T> {
-    /// Adds all `events`, regardless of the bounds; see [`EventQueue::wait_for_room`].
+    /// Adds all `events`, even beyond the bounds. Callers then use [`EventQueue::wait_for_room`].
     pub(crate) fn push_all(&self, events: &mut Vec<T>) {
         if events.is_empty() {
             return;
@@ -99,8 +99,8 @@ impl<T: QueueItem> EventQueue<T> {
         self.shared.come.notify_one();
     }
 
-    /// Waits for room. A reader that has not read for [`STALL_TIMEOUT`] counts as stopped; waiting again does
-    /// not restart that time.
+    /// Waits for room in the queue. After [`STALL_TIMEOUT`] without a read, stops waiting and drops events.
+    /// Waiting again does not restart that time.
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let taken = self.shared.taken.notified();
@@ -121,7 +121,6 @@ impl<T: QueueItem> EventQueue<T> {
         }
     }
 
-    /// Returns `true` if there is room.
     pub(crate) fn has_room(&self) -> bool {
         let state = self.shared.state();
         !state.reads || !state.is_full()
@@ -133,7 +132,7 @@ impl<T: QueueItem> State<T> {
         self.waiting.len() >= MAX_QUEUED_EVENTS || self.bytes >= MAX_QUEUED_BYTES
     }
 
-    /// Drops the oldest events that are not vital.
+    /// Drops the oldest events that may be dropped.
     fn drop_oldest(&mut self) {
         let Self { waiting, bytes, dropped, .. } = self;
         let mut count = waiting.len();

@@ -1,4 +1,4 @@
-//! Files and terminals of this machine that an agent may use, within the roots.
+//! Files and terminals of this machine that an agent may use, within the session's directories.
 
 pub(crate) mod confinement;
 pub(crate) mod created;

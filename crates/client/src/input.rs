@@ -1,4 +1,4 @@
-//! Input of a prompt: text, and images that are checked first.
+//! Input of a prompt: text, and images that are checked before they are sent.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,18 +14,17 @@ const MAX_IMAGE_BYTES: u64 = 10 << 20;
 /// A part of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Text of the prompt.
     Text(String),
     /// An image file; a relative path starts in the session's directory.
     Image(PathBuf),
 }
 
 impl Input {
-    /// Checks that the input can be sent: an image has to be a file of a known format and not too large. A
+    /// Checks that the input can be sent: an image must be a file of a known format, and not too large. A
     /// relative path starts in `cwd`. Blocks.
     ///
     /// # Errors
-    /// The problem of the file, without its name.
+    /// Describes the problem, without the file name.
     pub fn check(&self, cwd: &Path) -> std::io::Result<()> {
         let Self::Image(path) = self else { return Ok(()) };
         let too_large = || format!("it is larger than {} MiB", MAX_IMAGE_BYTES >> 20);
@@ -63,7 +62,7 @@ pub(crate) enum Block {
     },
 }
 
-/// Why an input cannot be sent.
+/// Reason why an input cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
     #[error("the agent does not accept images: {}", .0.display())]
@@ -95,7 +94,7 @@ pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result
     if blocks.is_empty() { Err(InputError::Empty) } else { Ok(blocks) }
 }
 
-/// Reads an image. The caller has named the file, so it may be anywhere; but only images are sent.
+/// Reads an image. The caller chose the file, so it may be anywhere, but it must be an image.
 fn image(path: &Path) -> Result<Block, InputError> {
     let unreadable = |error| InputError::Unreadable { path: path.to_owned(), error };
     // The file type is checked first, because opening a pipe would wait for a writer.
@@ -112,7 +111,7 @@ fn image(path: &Path) -> Result<Block, InputError> {
     Ok(Block::Image { mime_type, data: STANDARD.encode(bytes) })
 }
 
-/// Returns the image type by the first bytes, regardless of the file name.
+/// Detects the image type from the first bytes, regardless of the file name.
 fn sniff(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),

@@ -1,7 +1,7 @@
-//! Drives any agent under a policy, with one event model.
+//! Drives agents under a policy, and reports their messages as events of one format.
 //!
 //! A [`Runtime`] is one running agent. A [`Session`] is one conversation with it, under a policy. A
-//! [`RunHandle`] is one turn: its events, its result, and a way to cancel it.
+//! [`RunHandle`] is one turn: its events, its result, and its cancellation.
 
 mod agent;
 mod allowed;

@@ -1,8 +1,8 @@
-//! Turns messages of an agent into events.
+//! Converts messages of an agent to events.
 //!
-//! A [`Mapper`] belongs to one session and uses neither clocks nor channels: it gets the params of the
+//! A [`Mapper`] belongs to one session and uses neither clocks nor channels: it takes the params of the
 //! agent's messages and pushes events. Every update becomes at least one event. Between
-//! [`start`](Mapper::start) and [`finish`](Mapper::finish) events belong to the run; outside of a run they
+//! [`start`](Mapper::start) and [`finish`](Mapper::finish), events belong to the run. Outside of a run they
 //! belong to the session, and all are `provider.event`s.
 
 mod ask;
@@ -49,7 +49,7 @@ impl Default for Settings {
     }
 }
 
-/// Turns the messages of one agent in one session into events.
+/// Converts the messages of one agent in one session to events.
 #[derive(Debug)]
 pub struct Mapper {
     version: Version,
@@ -57,7 +57,7 @@ pub struct Mapper {
     session_id: Option<Arc<str>>,
     settings: Settings,
     run_id: Option<Arc<str>>,
-    /// Start of the run: no event of it has an earlier time, even if the clock is set back.
+    /// Start of the run. Events of the run have no earlier time, even if the clock is set back.
     started_ms: u64,
     replaying: bool,
     answer: MessageAssembler,
@@ -97,7 +97,7 @@ impl Mapper {
         self.session_id = Some(session_id.into());
     }
 
-    /// Begins a run. A run that is still active fails.
+    /// Begins a run. A previous run that is still active fails.
     pub fn start(&mut self, run_id: &str, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         if self.run_id.is_some() {
             let end = End::Failed { message: "another run began".to_owned(), code: None };
@@ -117,13 +117,13 @@ impl Mapper {
         self.run_id.is_some()
     }
 
-    /// Marks the following updates as a replay of the session's history. They have no effect on tool calls,
-    /// and become `provider.event`s only. The next run ends the replay.
+    /// Treats the following updates as a replay of the session's history: they become `provider.event`s and
+    /// have no effect on tool calls. The next run ends the replay.
     pub fn set_replay(&mut self, replaying: bool) {
         self.replaying = replaying;
     }
 
-    /// Records a failure that was reported outside of updates, for the end of the run.
+    /// Records a failure for the end of the run that the agent reported outside of updates.
     pub fn note_fault(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
@@ -133,7 +133,7 @@ impl Mapper {
         self.calls.get(id)
     }
 
-    /// Returns the last message of the agent in this run, as far as it was received.
+    /// Returns the agent's last message of this run, as far as it was received.
     pub fn final_text(&self) -> Option<&str> {
         self.answer.last()
     }
@@ -146,7 +146,7 @@ impl Mapper {
         self.push_message(emit, Role::Assistant, ended);
     }
 
-    /// Pushes an event that does not come from an update.
+    /// Pushes an event that is not caused by an update.
     pub fn provider_event(&self, payload: Payload, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         self.push_payload(&mut Emit::new(now_ms, out), payload);
     }
@@ -169,7 +169,7 @@ impl Mapper {
         }
     }
 
-    /// Pushes a complete message, and before it a notice if it was truncated.
+    /// Pushes a complete message. If it was truncated, pushes a notice before it.
     fn push_ended_message(
         &self,
         emit: &mut Emit<'_>,
@@ -214,7 +214,7 @@ impl Mapper {
     }
 }
 
-/// Destination and source of events.
+/// Context of the events of one message: destination, time and source.
 struct Emit<'a> {
     now_ms: u64,
     out: &'a mut Vec<RuntimeEvent>,
@@ -228,7 +228,7 @@ impl<'a> Emit<'a> {
         Self { now_ms, out, params: None, raw: None }
     }
 
-    /// Returns the current message; all of its events share one copy.
+    /// Returns the current message. All of its events share one copy.
     fn raw(&mut self) -> Option<Json> {
         let params = self.params?;
         Some(self.raw.get_or_insert_with(|| Json::from_checked(params)).clone())

@@ -1,10 +1,9 @@
 //! The MCP servers of a session.
 //!
-//! [`ServerConfig::read`] reads the user's servers. [`plan`] decides which of them the agent gets in
-//! `mcpServers`, and
-//! which the client hosts because the agent speaks MCP over ACP. [`Hosted`] runs those and answers the
-//! agent's messages.
-//! [`HostServer`] is the built-in server, with the services of the client for agents of version 2.
+//! [`ServerConfig::read`] reads the user's servers. [`plan`] assigns them: the agent gets them in
+//! `mcpServers`, or the client hosts them because the agent speaks MCP over ACP. [`Hosted`] runs the hosted
+//! servers and answers the agent's messages. [`HostServer`] is the built-in server, which offers files and
+//! commands of the client to agents of version 2.
 //!
 //! ```text
 //! agent ── mcp/message ── Hosted ── Gate ── narrows_mcp::Servers ── the user's servers

@@ -1,26 +1,26 @@
-//! Counts messages of an agent that were dropped, and reports them.
+//! Counts dropped messages of an agent, and reports them.
 
 use serde_json::json;
 
 use crate::event::{Json, Payload};
 
-/// Numbers of messages of an agent that were dropped.
+/// Numbers of dropped messages of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageLoss {
-    /// Lines over the limit.
+    /// Lines over the size limit.
     pub too_long: u64,
-    /// Messages for sessions that were not open yet, above the limit.
+    /// Messages for sessions that were not open yet, beyond the limit of held messages.
     pub unclaimed: u64,
-    /// Lines that look like a message and cannot be parsed.
+    /// Lines that look like a message but cannot be parsed.
     pub unreadable: u64,
     /// Updates without a session id.
     pub nameless: u64,
-    /// Updates without a session id that may be a part of the answer.
+    /// Updates without a session id that may belong to an answer.
     pub nameless_answers: u64,
 }
 
 impl MessageLoss {
-    /// Returns the messages lost since `before`.
+    /// Returns the losses after `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -32,8 +32,8 @@ impl MessageLoss {
         }
     }
 
-    /// Returns the event that reports the loss. `None` if nothing was lost. An agent has one output for all of its sessions, so
-    /// the session of a lost message is unknown, and the loss is not an error of a run.
+    /// Returns the event that reports the losses; `None` if there are none. All sessions of an agent share
+    /// one output. So the session of a lost message is unknown, and the loss is not an error of a run.
     pub(crate) fn to_payload(self) -> Option<Payload> {
         let Self { too_long, unclaimed, unreadable, nameless, nameless_answers: _ } = self;
         let counts = [too_long, unclaimed, unreadable, nameless];

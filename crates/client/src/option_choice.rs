@@ -1,4 +1,4 @@
-//! Chooses an option of a permission request: by its kind, never by position or label.
+//! Chooses an option of a permission request by its kind, never by its position or label.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionOption {
-    /// Id of the option.
     pub option_id: String,
     /// Label for people.
     #[serde(default)]
@@ -15,7 +14,7 @@ pub struct PermissionOption {
     pub kind: String,
 }
 
-/// The answer to a permission request, in the form of both versions.
+/// The answer to a permission request, in the format of both versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Answer {
     outcome: Outcome,
@@ -23,7 +22,7 @@ pub(crate) struct Answer {
     meta: Option<Meta>,
 }
 
-/// Marks for a gate in front of the agent.
+/// Members of `_meta` for a gate in front of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Meta {
     #[serde(rename = "narrows/by")]
@@ -41,19 +40,18 @@ enum Outcome {
 }
 
 impl Answer {
-    /// No option.
+    /// The answer without an option.
     pub(crate) const CANCELLED: Self = Self { outcome: Outcome::Cancelled, meta: None };
 
     fn selected(option: &PermissionOption) -> Self {
         Self { outcome: Outcome::Selected { option_id: option.option_id.clone() }, meta: None }
     }
 
-    /// Marks this answer as not given by a person.
+    /// Marks this answer as not given by a person. `by` names the cause.
     pub(crate) fn unasked(self, by: &'static str) -> Self {
         Self { meta: Some(Meta { by }), ..self }
     }
 
-    /// Returns the id of the chosen option.
     pub(crate) fn option_id(&self) -> Option<&str> {
         match &self.outcome {
             Outcome::Selected { option_id } => Some(option_id),
@@ -62,13 +60,14 @@ impl Answer {
     }
 }
 
-/// Returns an allowing answer: once, or for good only if `may_always` and nothing else is offered.
+/// Returns an allowing answer. It allows once; or for good, but only if `may_always` is set and no other
+/// option allows.
 pub(crate) fn allow(options: &[PermissionOption], may_always: bool) -> Option<Answer> {
     let always = || unambiguous(options, "allow_always").filter(|_| may_always);
     unambiguous(options, "allow_once").or_else(always).map(Answer::selected)
 }
 
-/// Returns a rejecting answer: a rejecting option, or no option.
+/// Returns a rejecting answer, without an option if none rejects.
 pub(crate) fn reject(options: &[PermissionOption]) -> Answer {
     let option = unambiguous(options, "reject_once").or_else(|| unambiguous(options, "reject_always"));
     option.map_or(Answer::CANCELLED, Answer::selected)
@@ -81,7 +80,7 @@ pub(crate) fn exactly(options: &[PermissionOption], id: &str) -> Option<Answer> 
     named.next().is_none().then(|| Answer::selected(option))
 }
 
-/// Returns the first option of this kind with a unique id: a duplicate id could be read as another option.
+/// Returns the first option of this kind with a unique id. A duplicate id could mean the other option.
 fn unambiguous<'a>(options: &'a [PermissionOption], kind: &str) -> Option<&'a PermissionOption> {
     let shares = |option: &PermissionOption| {
         options.iter().filter(|other| other.option_id == option.option_id).count() > 1

@@ -1,11 +1,11 @@
-//! Parses JSON of a peer into values.
+//! Parses JSON of a peer into values, within a limit.
 //!
-//! The values are counted before parsing, because a message of maximum length could become gigabytes.
+//! Values are counted before parsing, because the values of one message could take gigabytes of memory.
 
 use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use serde::Deserialize;
 
-/// Why JSON of a peer was not read.
+/// Reason why JSON of a peer was not read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerJsonError {
     #[error("more than {MAX_PEER_VALUES} JSON values")]
@@ -14,16 +14,16 @@ pub(crate) enum PeerJsonError {
     Malformed(#[from] serde_json::Error),
 }
 
-/// Reads `json`.
+/// Parses `json`.
 ///
 /// # Errors
-/// [`PeerJsonError::TooManyValues`], before anything is parsed.
+/// Returns [`PeerJsonError::TooManyValues`] before anything is parsed.
 pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, PeerJsonError> {
     check_count(json)?;
     Ok(serde_json::from_slice(json)?)
 }
 
-/// Checks that `json` has no more values than may be parsed.
+/// Checks that `json` has no more values than a peer may send.
 ///
 /// # Errors
 /// [`PeerJsonError::TooManyValues`].

@@ -1,4 +1,4 @@
-//! Permission requests that are being decided. Each request and each decision is reported once.
+//! Permission requests without a reported decision. Each request and each decision is reported once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use narrows_base::sync::lock;
 use crate::event::PermissionResolved;
 
 /// Requests whose decision was not reported yet. A decision and the end of the turn may race: the first one
-/// recorded here wins, and is the one that is reported.
+/// recorded here wins and is reported.
 #[derive(Default)]
 pub(crate) struct PendingPermissions {
     open: Mutex<HashMap<String, Option<PermissionResolved>>>,
@@ -24,7 +24,7 @@ impl PendingPermissions {
         self.open().insert(id.to_owned(), None);
     }
 
-    /// Records a decision, to be reported later. Returns `false` if the request was abandoned before.
+    /// Records a decision that is reported later. Returns `false` if the request was abandoned before.
     pub(crate) fn decide(&self, resolved: &PermissionResolved) -> bool {
         match self.open().get_mut(&resolved.request_id) {
             Some(slot) => {
@@ -40,7 +40,7 @@ impl PendingPermissions {
         self.open().remove(id).is_some()
     }
 
-    /// Abandons a request, unless it was reported. Returns its decision: an existing one, or a refusal.
+    /// Abandons a request, unless it was reported. Returns its earlier decision, or else a refusal.
     pub(crate) fn give_up(&self, id: &str) -> Option<PermissionResolved> {
         let given_up = || PermissionResolved {
             request_id: id.to_owned(),
@@ -73,13 +73,13 @@ mod tests {
         assert!(!pending_permissions.mark_reported("1"));
         assert_eq!(pending_permissions.give_up("1"), None);
 
-        // Decided, but the turn ends before it is reported.
+        // The request is decided, but the turn ends before the report.
         pending_permissions.insert("1");
         assert!(pending_permissions.decide(&resolved("allowed")));
         assert_eq!(pending_permissions.give_up("1").expect("unreported").outcome, "allowed");
         assert!(!pending_permissions.mark_reported("1"));
 
-        // The turn ends before it is decided.
+        // The turn ends before the decision.
         pending_permissions.insert("1");
         assert_eq!(pending_permissions.give_up("1").expect("undecided").outcome, "refused");
         assert!(!pending_permissions.decide(&resolved("allowed")));

@@ -1,4 +1,4 @@
-//! Permission requests that the policy leaves to a user or a program, and their answers.
+//! Permission requests that the policy leaves to a person or a program, and their answers.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -16,7 +16,6 @@ use crate::option_choice::PermissionOption;
 pub struct PermissionRequest {
     /// Id of the request, unique in its session.
     pub id: String,
-    /// Id of the session.
     pub session_id: String,
     /// Id of the active run. `None` between runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,7 +25,6 @@ pub struct PermissionRequest {
     /// Description, as the agent wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Id of the tool call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// Name of the tool. `None` if the agent does not name it.
@@ -34,34 +32,30 @@ pub struct PermissionRequest {
     pub tool: Option<String>,
     /// Kind of the tool, as the agent wrote it.
     pub kind: String,
-    /// Input of the tool.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// Affected files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<PathBuf>,
     /// All actions of the request, as the policy judged them. An approval covers only these, `input` and
-    /// `changes`, so a person has to be shown all of them.
+    /// `changes`. So a person must be shown all of them.
     #[serde(skip)]
     pub subjects: Vec<Action>,
-    /// File changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<FileChange>,
-    /// Answers that the agent offers. Empty for requests for files and terminals.
+    /// Options that the agent offers. Empty for file and terminal requests.
     pub options: Vec<PermissionOption>,
-    /// Decision of the policy.
     pub decision: Decision,
-    /// The approval, if a gate in front of the agent asks for one.
+    /// Set if a gate in front of the agent requests an approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
-    /// Why the request cannot be read unambiguously. It can only be rejected then: any other answer counts as
-    /// a rejection.
+    /// Reason why the request is ambiguous. It can then only be rejected: any other answer counts as a
+    /// rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<RequestProblem>,
 }
 
 impl PermissionRequest {
-    /// Returns `true` if `reply` allows nothing: it rejects, or selects a rejecting option.
+    /// Returns `true` if `reply` rejects the request, or selects a rejecting option.
     pub(crate) fn is_rejected_by(&self, reply: &PermissionReply) -> bool {
         match reply {
             PermissionReply::Allow => false,
@@ -75,12 +69,12 @@ impl PermissionRequest {
     }
 }
 
-/// Why a request cannot be read completely or unambiguously, and its text.
+/// Reason why a request cannot be read completely or unambiguously, with its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestProblem {
-    /// Reason for people.
+    /// Reason, for people.
     pub reason: String,
-    /// Params of the request as written by the agent, at most [`MAX_REQUEST_CHARS`](Self::MAX_REQUEST_CHARS).
+    /// Params of the request as written by the agent, cut to [`MAX_REQUEST_CHARS`](Self::MAX_REQUEST_CHARS).
     pub request: String,
 }
 
@@ -104,7 +98,7 @@ impl RequestProblem {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileChange {
-    /// Path of the file. `None` if the text is a patch, which names its files itself, or is unreadable.
+    /// Path of the file. `None` if the text is unreadable, or a patch that names its files itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// Old text, if the agent reports it.
@@ -115,8 +109,8 @@ pub struct FileChange {
 }
 
 impl FileChange {
-    /// Reads a content block of a tool call. Returns `None` if it is not a file change. An unreadable change
-    /// contains the text of the block.
+    /// Reads a content block of a tool call. Returns `None` if it is not a file change. For an unreadable
+    /// change, the new text is the text of the block.
     pub(crate) fn from_content(block: &Value) -> Option<Self> {
         if !Action::is_change(block) {
             return None;
@@ -138,7 +132,7 @@ impl FileChange {
         Some(read.unwrap_or_else(|| patch().map_or_else(|| Self::unread(&block.to_string()), Self::unread)))
     }
 
-    /// Creates a change that is shown by this text alone.
+    /// Creates a change that shows only this text.
     pub(crate) fn unread(text: &str) -> Self {
         Self { new_text: text.to_owned(), ..Self::default() }
     }
@@ -147,9 +141,9 @@ impl FileChange {
 /// An approval that a gate in front of the agent requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Approval {
-    /// Id for `narrows approve`.
+    /// Id to pass to `narrows approve`.
     pub id: String,
-    /// Reason given by the gate: the policy, or that there is none.
+    /// Reason from the gate: the policy, or a note that it has none.
     pub reason: String,
 }
 
@@ -160,21 +154,21 @@ pub enum PermissionReply {
     Allow,
     /// Denies the action.
     Reject,
-    /// Denies the action, because there was no person to ask.
+    /// Denies the action because no person could be asked.
     Nobody,
-    /// Selects an option by its id. An id that was not offered counts as a rejection.
+    /// Selects an option by id. An id that was not offered counts as a rejection.
     Select(String),
     /// Cancels the turn.
     Cancel,
 }
 
-/// A future reply.
+/// Future of a reply.
 pub type Pending = Pin<Box<dyn Future<Output = PermissionReply> + Send>>;
 
 /// Answers permission requests.
 pub trait PermissionHandler: Send + Sync {
-    /// Answers `permission_request`. The future is dropped at the deadline and when the turn is cancelled;
-    /// the request is rejected then.
+    /// Answers `permission_request`. At the deadline, and when the turn is cancelled, the future is dropped
+    /// and the request rejected.
     fn decide(&self, permission_request: Arc<PermissionRequest>) -> Pending;
 }
 
@@ -209,7 +203,7 @@ mod tests {
         let patch = json!({"type": "diff", "changes": [], "patch": {"format": "git_patch", "text": "+x"}});
         check(patch, Some((None, "+x")));
         check(json!({"NewText": "x"}), Some((None, r#"{"NewText":"x"}"#)));
-        // A member that may be meant instead of another is shown too.
+        // Shows a second member as well that an agent may mean instead.
         for block in [
             json!({"type": "diff", "path": "/a", "newText": "x", "NewText": "y"}),
             json!({"type": "diff", "path": "/a", "newText": "x", "patch": {"text": "+y"}}),

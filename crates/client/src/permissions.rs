@@ -1,5 +1,5 @@
-//! Decides about requests for files, commands and MCP calls: by the policy, and if the policy asks, by the
-//! permission handler.
+//! Decides about requests for files, commands and MCP calls: by the policy, or by the permission handler if
+//! the policy asks.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,28 +18,28 @@ use crate::host::protected::ProtectedFiles;
 use crate::pending_permissions::PendingPermissions;
 use crate::permission_request::{PermissionHandler, PermissionReply, PermissionRequest};
 
-/// A change of a permission request that the session has to report as an event.
+/// A change of a permission request, for the session to report as an event.
 #[derive(Debug)]
 pub(crate) enum PermissionNotice {
     Requested(Box<PermissionRequested>),
     Resolved(PermissionResolved),
-    /// The requester no longer waits for the answer.
+    /// The requester no longer waits for the answer to the request with this id.
     GivenUp(String),
-    /// Something else to report.
+    /// Another event to report.
     Other(Payload),
 }
 
-/// What decided a request.
+/// The authority that decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecidedBy {
     Policy,
-    /// The answer of a person.
+    /// A person.
     Person,
     /// Denied, because there is no permission handler.
     Nobody,
     /// Denied at the deadline for an answer.
     Deadline,
-    /// Denied, because a link of a path has changed since the person was asked.
+    /// Denied, because a link in a path has changed since the person was asked.
     Changed,
     /// Denied, because the request is ambiguous.
     Unreadable,
@@ -61,12 +61,12 @@ impl DecidedBy {
     }
 }
 
-/// The reason why an action is denied.
+/// Reason of a denial.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Denied(pub(crate) String);
 
-/// The turn in which a request arrived. The default is no turn.
+/// The turn in which a request arrived. The default means no turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnId(u64);
 
@@ -78,7 +78,7 @@ pub(crate) struct RequestSubject {
     pub(crate) title: String,
     pub(crate) kind: &'static str,
     pub(crate) tool: Option<String>,
-    /// The MCP server and the name of its tool.
+    /// MCP server, and name of its tool.
     pub(crate) mcp: Option<(String, String)>,
     pub(crate) input: serde_json::Value,
     pub(crate) paths: Vec<PathBuf>,
@@ -112,7 +112,7 @@ pub(crate) struct PermissionService {
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
     files: ProtectedFiles,
-    /// Enforcement for the last command that the client ran, or that determined when the session was opened.
+    /// Enforcement for the last command of the client, or the one determined when the session was opened.
     confined: Mutex<Confined>,
     decider: Option<Arc<dyn PermissionHandler>>,
     answer_timeout: Duration,
@@ -120,12 +120,12 @@ pub(crate) struct PermissionService {
     asked: AtomicU64,
     /// Number of requests that wait for an answer.
     waiting: AtomicUsize,
-    /// Odd while a turn is active; even before the first turn, between turns and once a turn is cancelled.
-    /// Each turn has a new number, so that a request of one turn is not decided in the next.
+    /// Odd while a turn is active; even before the first turn, between turns, and after a cancellation. Each
+    /// turn has a new number, so that a request of one turn is not decided in the next.
     turn: AtomicU64,
     cancelled: Notify,
     pub(crate) pending_permissions: PendingPermissions,
-    /// Actions that the user has allowed and that may be requested again.
+    /// Actions that the user has allowed and that the agent may request again.
     pub(crate) allowed: Allowed,
 }
 
@@ -162,8 +162,8 @@ impl PermissionService {
         let _ = self.session.set(Arc::clone(id));
     }
 
-    /// Sets what the sandbox enforces for commands of the client. Before that, nothing is assumed to be
-    /// enforced.
+    /// Sets the enforcement of the sandbox for the client's commands. Before this call, no enforcement is
+    /// assumed.
     pub(crate) fn set_confined(&self, confined: Confined) {
         *self.confined() = confined;
     }
@@ -173,12 +173,10 @@ impl PermissionService {
         self.session.get().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Returns a new request id.
     pub(crate) fn next_request_id(&self) -> String {
         format!("perm_{}", self.asked.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Returns the access preset.
     pub(crate) fn access(&self) -> narrows_policy::Access {
         self.policy.access()
     }
@@ -199,7 +197,6 @@ impl PermissionService {
         self.allowed.end_turn();
     }
 
-    /// Returns the current turn, to which an arriving request belongs.
     pub(crate) fn turn(&self) -> TurnId {
         TurnId(self.turn.load(Ordering::Relaxed))
     }
@@ -209,24 +206,23 @@ impl PermissionService {
         let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |turn| Some(next(turn)));
     }
 
-    /// Returns `true` if requests of this turn are refused, because it is over or there was none.
+    /// Returns `true` if requests of this turn are refused, because it has ended or no turn was active.
     fn is_over(&self, turn: TurnId) -> bool {
         turn.0.is_multiple_of(2) || turn != self.turn()
     }
 
-    /// Returns the directory in which relative paths start. `None` if the directories are on another machine,
-    /// so that links cannot be followed.
+    /// Returns the directory in which relative paths start. `None` if it is on another machine, so that links
+    /// cannot be followed.
     pub(crate) fn local_root(&self) -> Option<&Path> {
         self.roots.first().map(PathBuf::as_path)
     }
 
-    /// The protected files of the session.
     pub(crate) fn files(&self) -> &ProtectedFiles {
         &self.files
     }
 
-    /// Returns the decision of the policy. The sandbox of the client is considered only for actions that run
-    /// in the client.
+    /// Returns the decision of the policy. Considers the client's sandbox only if `runs_here`, that is, if
+    /// the action runs in the client.
     pub(crate) fn judge(&self, turn: TurnId, action: &Action, runs_here: bool) -> Decision {
         let confined = if runs_here { *self.confined() } else { Confined::default() };
         self.judge_in(turn, confined, action)
@@ -238,7 +234,7 @@ impl PermissionService {
         self.policy.decide(action, &context)
     }
 
-    /// Returns the reply to a request that needs no answer of the user.
+    /// Returns the reply to a request that needs no answer of a person.
     pub(crate) fn reply_without_asking(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
         if decision.because == DecisionReason::Cancelling {
             return Some((PermissionReply::Cancel, DecidedBy::Cancelled));
@@ -254,7 +250,7 @@ impl PermissionService {
         lock(&self.confined)
     }
 
-    /// Settles a request: by the decision of the policy, or by asking the handler.
+    /// Settles a request by the decision of the policy, or by asking the handler.
     pub(crate) async fn settle(
         &self,
         turn: TurnId,
@@ -292,7 +288,7 @@ impl PermissionService {
             return (PermissionReply::Reject, DecidedBy::Unreadable);
         }
         let may_allow = matches!(reply, PermissionReply::Allow | PermissionReply::Select(_));
-        // The answer covers the files that the person was shown.
+        // The answer covers only the files that the person was shown.
         if may_allow && self.follow(&subject).await != shown {
             return (PermissionReply::Reject, DecidedBy::Changed);
         }
@@ -309,8 +305,8 @@ impl PermissionService {
         following.await.ok()?.ok()
     }
 
-    /// Adds the link targets of the paths to `action`, if they are on this machine. If they cannot be
-    /// followed, the action is of an unknown kind.
+    /// Adds the link targets of the paths to `action`, if they are on this machine. If a path cannot be
+    /// followed, the action also counts as an unknown kind.
     pub(crate) async fn followed(&self, action: Action) -> Action {
         if self.local_root().is_none() {
             return action;
@@ -321,7 +317,7 @@ impl PermissionService {
         }
     }
 
-    /// Decides about an action on this machine, and reports request and decision.
+    /// Decides about an action on this machine. Reports the request and the decision.
     pub(crate) async fn permit(
         &self,
         action: &Action,
@@ -331,7 +327,7 @@ impl PermissionService {
         self.decide_and_report(self.judge(about.turn, action, true), action, about, client_action).await
     }
 
-    /// Does the same for a command with this enforcement.
+    /// Like [`permit`](Self::permit), for a command whose sandbox enforces `confined`.
     pub(crate) async fn permit_in(
         &self,
         confined: Confined,
@@ -389,7 +385,7 @@ impl PermissionService {
         if allowed { Ok(()) } else { Err(denied(&decision, by)) }
     }
 
-    /// Reports a request that is refused regardless of the policy, because the path is outside of the roots.
+    /// Reports a request that is refused without asking the policy, because its path is outside of the roots.
     pub(crate) async fn refuse_unreachable(&self, about: &RequestSubject, words: &str) {
         let open = OpenRequest::new(self, about).await;
         let decision =
@@ -398,12 +394,12 @@ impl PermissionService {
     }
 
     pub(crate) async fn send_notice(&self, notice: PermissionNotice) {
-        // Without a session there are no events.
+        // Before the session is open, there are no events.
         let _ = self.notices.send(notice).await;
     }
 }
 
-/// Returns a decision in the form of events: the decision of the policy, and what settled it.
+/// Returns the decision of the policy and the deciding authority, as JSON for events.
 pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     Json::write(&serde_json::json!({
         "verdict": decision.verdict,
@@ -430,7 +426,7 @@ pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     })
 }
 
-/// A request that is being decided. Dropping it early is reported.
+/// A request that is being decided. Dropping it before the decision is reported as an event.
 struct OpenRequest<'a> {
     permissions: &'a PermissionService,
     id: String,
@@ -451,7 +447,7 @@ impl<'a> OpenRequest<'a> {
         open
     }
 
-    /// Reports the decision. Returns `false` if the turn ended before.
+    /// Reports the decision. Returns `false` if the turn ended first.
     async fn decide(mut self, outcome: &str, decision: Json) -> bool {
         let resolved = PermissionResolved {
             request_id: self.id.clone(),
@@ -474,7 +470,7 @@ impl Drop for OpenRequest<'_> {
         if !self.requested {
             self.permissions.pending_permissions.mark_reported(&id);
         } else if !self.resolved {
-            // Without room it is reported at the end of the turn.
+            // If the queue is full, it is reported at the end of the turn.
             let _ = self.permissions.notices.try_send(PermissionNotice::GivenUp(id));
         }
     }

@@ -1,4 +1,4 @@
-//! The caller's view of one run.
+//! A run, from the caller's side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,8 @@ use crate::usage::Usage;
 /// A prompt and its limits.
 #[derive(Clone, Debug, Default)]
 pub struct RunRequest {
-    /// Parts of the prompt, in order.
     pub input: Vec<Input>,
-    /// JSON Schema of the answer.
+    /// JSON Schema that the answer must follow.
     pub output_schema: Option<Value>,
     /// Time limit of the turn.
     pub timeout: Option<Duration>,
@@ -33,38 +32,35 @@ impl RunRequest {
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
-    /// Final status.
     pub status: Status,
     /// Last message of the agent.
     pub final_text: Option<Arc<str>>,
-    /// Answer in the requested structured form, if it is valid.
+    /// Answer in the requested JSON form, if it is valid.
     pub structured_output: Option<Value>,
-    /// Violations of the schema, one sentence each; empty if there are none or no schema was given.
+    /// Violations of the schema, one sentence each. Empty without violations, or without a schema.
     pub schema_problems: Vec<String>,
     /// Number of prompts: two if the first answer violated the schema.
     pub prompts: u32,
-    /// Usage of the run.
     pub usage: Option<Usage>,
     /// Stop reason, as named by the agent.
     pub stop_reason: Option<String>,
-    /// Failure of the run.
     pub error: Option<RunError>,
 }
 
 /// The failure of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunError {
-    /// Code: a stop reason, or the kind of failure.
+    /// Stop reason, or kind of failure.
     pub code: String,
     /// Message for people.
     pub message: String,
-    /// Failure of the model, as reported by the agent.
+    /// Failure of the model, if the agent reports one.
     pub fault: Option<Fault>,
-    /// Further data: the JSON-RPC error, or the last output of the agent.
+    /// Further data: the JSON-RPC error, or the agent's last output.
     pub data: Option<Value>,
 }
 
-/// A run that has begun. It continues even if its events are not read; dropping the handle does not end it.
+/// A run that has begun. It continues even if its events are not read, and after the handle is dropped.
 pub struct RunHandle {
     pub(crate) run_id: Arc<str>,
     pub(crate) events: Events,
@@ -84,7 +80,7 @@ impl RunHandle {
         self.events.next().await
     }
 
-    /// Splits the handle, to read events and wait for the result in different places.
+    /// Splits the handle, so that different tasks can read events, cancel, and wait for the result.
     #[must_use]
     pub fn split(self) -> (Events, Canceller, oneshot::Receiver<RunResult>) {
         (self.events, self.cancel, self.result)
@@ -95,14 +91,14 @@ impl RunHandle {
         self.cancel.cancel();
     }
 
-    /// Waits for the result. Unread events are dropped.
+    /// Waits for the result. Drops unread events.
     pub async fn result(self) -> RunResult {
         drop(self.events);
         settled(self.result).await
     }
 }
 
-/// Waits for the result, which exists even if the session was dropped.
+/// Waits for the result. Returns one even if the session was dropped.
 pub(crate) async fn settled(result: oneshot::Receiver<RunResult>) -> RunResult {
     result.await.unwrap_or_else(|_| RunResult {
         status: Status::Error,
@@ -160,7 +156,7 @@ pub struct Canceller {
 impl Canceller {
     /// Asks the agent to stop.
     pub fn cancel(&self) {
-        // A full queue contains a cancellation already.
+        // If the queue is full, it already contains a cancellation.
         let _ = self.cancels.try_send(Arc::clone(&self.run_id));
     }
 }

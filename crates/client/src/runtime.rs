@@ -27,7 +27,7 @@ use crate::message_loss::MessageLoss;
 use crate::peer_json;
 use crate::session::{self, Session};
 
-/// A running agent and its sessions. Dropping it ends the agent and its process tree.
+/// A running agent and its sessions. Dropping this ends the agent and its process tree.
 #[derive(Debug)]
 pub struct Runtime {
     shared: Arc<Shared>,
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) peer: Peer,
     pub(crate) early_requests: Arc<EarlyRequests>,
     pub(crate) mcp: Hosted,
-    /// Sandbox support of this machine, once probed.
+    /// Sandbox support of this machine; set after the first probe.
     support: Arc<OnceCell<Support>>,
     process: StdMutex<Option<Process>>,
 }
@@ -50,11 +50,8 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSummary {
-    /// Id of the session.
     pub session_id: String,
-    /// Working directory.
     pub cwd: String,
-    /// Title of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// Time of last use.
@@ -62,7 +59,7 @@ pub struct SessionSummary {
     pub updated_at: Option<String>,
 }
 
-/// How a session is opened.
+/// Way of opening a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SessionStart {
     New,
@@ -74,21 +71,22 @@ pub(crate) enum SessionStart {
 const MAX_LIST_PAGES: usize = 100;
 
 impl Runtime {
-    /// Starts and initializes `agent`. `offer` lists the offered capabilities; every request is still judged
+    /// Starts and initializes `agent`. `offer` lists the capabilities to offer. Every request is still judged
     /// by the policy of its session.
     ///
     /// # Errors
-    /// If the agent cannot be started, does not answer, or has no protocol version in common.
+    /// Returns an error if the agent cannot be started, does not answer, or has no protocol version in
+    /// common.
     pub async fn start(agent: Agent, offer: Offer) -> Result<Self, ClientError> {
         let running = agent::start(&agent, offer).await?;
         Ok(Self::from_running(agent, offer, running))
     }
 
-    /// Like [`start`](Self::start), for a running agent at the other end of `link`. Only the environment of
-    /// its `spec` is used.
+    /// Like [`start`](Self::start), for a running agent at the other end of `link`. Of its `spec`, only the
+    /// environment is used.
     ///
     /// # Errors
-    /// If the agent does not answer, or has no protocol version in common.
+    /// Returns an error if the agent does not answer, or has no protocol version in common.
     pub async fn connect(agent: Agent, link: Link, offer: Offer) -> Result<Self, ClientError> {
         let running = agent::initialize_over(link, &agent, offer).await?;
         Ok(Self::from_running(agent, offer, running))
@@ -121,7 +119,7 @@ impl Runtime {
     /// Opens a session.
     ///
     /// # Errors
-    /// If the agent refuses, requires a login, does not answer in time or is lost.
+    /// Returns an error if the agent refuses, requires a login, does not answer in time or is lost.
     pub async fn open_session(&self, config: SessionConfig) -> Result<Session, ClientError> {
         session::begin(Arc::clone(&self.shared), config, SessionStart::New).await
     }
@@ -129,7 +127,7 @@ impl Runtime {
     /// Resumes a session of the agent. Its replayed history is sent to [`Session::events`].
     ///
     /// # Errors
-    /// If the agent cannot resume sessions, and as [`Runtime::open_session`].
+    /// Returns an error if the agent cannot resume sessions, and the errors of [`Runtime::open_session`].
     pub async fn resume_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
         session::begin(Arc::clone(&self.shared), config, SessionStart::Resume(id.to_owned())).await
     }
@@ -137,16 +135,16 @@ impl Runtime {
     /// Opens a session with the history of another.
     ///
     /// # Errors
-    /// If the agent cannot fork sessions, and as [`Runtime::open_session`].
+    /// Returns an error if the agent cannot fork sessions, and the errors of [`Runtime::open_session`].
     pub async fn fork_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
         session::begin(Arc::clone(&self.shared), config, SessionStart::Fork(id.to_owned())).await
     }
 
-    /// Lists the agent's sessions, only those in `cwd` if given, most recently used first if the agent
-    /// reports times.
+    /// Lists the agent's sessions. With `cwd`, lists only those in this directory. The most recently used
+    /// come first if the agent reports times.
     ///
     /// # Errors
-    /// If the agent cannot list sessions, and as [`Runtime::open_session`].
+    /// Returns an error if the agent cannot list sessions, and the errors of [`Runtime::open_session`].
     pub async fn list_sessions(&self, cwd: Option<&str>) -> Result<Vec<SessionSummary>, ClientError> {
         let shared = &self.shared;
         if !shared.known.can.list {
@@ -167,7 +165,7 @@ impl Runtime {
                 break;
             }
         }
-        // RFC 3339 in one time zone sorts as text; without times the order of the agent is kept.
+        // RFC 3339 times in one time zone sort as text. Without times the agent's order is kept.
         all.sort_by(|a, b| b.updated_at.cmp(&a.updated_at));
         Ok(all)
     }
@@ -175,7 +173,7 @@ impl Runtime {
     /// Deletes a session.
     ///
     /// # Errors
-    /// If the agent cannot delete sessions, and as [`Runtime::open_session`].
+    /// Returns an error if the agent cannot delete sessions, and the errors of [`Runtime::open_session`].
     pub async fn delete_session(&self, id: &str) -> Result<(), ClientError> {
         let shared = &self.shared;
         if !shared.known.can.delete {
@@ -187,12 +185,12 @@ impl Runtime {
         Ok(())
     }
 
-    /// Ends the agent and its process tree, gracefully at first.
+    /// Ends the agent and its process tree, with the default grace periods.
     pub async fn close(self) -> Seen {
         self.close_with(Ladder::default()).await
     }
 
-    /// Ends the agent with these grace periods.
+    /// Ends the agent and its process tree, with these grace periods.
     pub async fn close_with(self, ladder: Ladder) -> Seen {
         self.shared.end(ladder).await
     }
@@ -204,7 +202,7 @@ impl Runtime {
     }
 }
 
-/// Handles a request that names no session.
+/// Handles a request without a session id.
 fn other(mcp: &Hosted, peer: &Peer, request: Request) {
     let method = request.frame.method().unwrap_or_default();
     if Hosted::takes(&method) {
@@ -224,7 +222,6 @@ fn listed(value: &Value) -> Option<SessionSummary> {
 }
 
 impl Shared {
-    /// Creates an error with the agent's last output.
     pub(crate) fn failed(&self, stage: Stage, problem: impl Into<Problem>) -> ClientError {
         ClientError { seen: self.seen(), ..ClientError::new(stage, problem) }
     }
@@ -279,7 +276,7 @@ impl Shared {
         answer.and_then(read).map_err(|error| self.client_error(stage, error))
     }
 
-    /// Converts an error of a request. It may require a login.
+    /// Converts an error of a request. Lists the login methods if a login is required.
     pub(crate) fn client_error(&self, stage: Stage, error: CallError) -> ClientError {
         let problem = match error {
             error if wants_login(&error) => Problem::LoginNeeded(self.known.logins.clone()),
@@ -288,8 +285,8 @@ impl Shared {
         self.failed(stage, problem)
     }
 
-    /// Logs in by the first method that needs no user: environment variables that are set. Returns `true` if
-    /// there is one.
+    /// Logs in by the first method that needs no user, because its environment variables are set. Returns
+    /// `true` if there is one.
     pub(crate) async fn log_in(&self) -> Result<bool, ClientError> {
         let is_set = |how: &LoginKind| matches!(how, LoginKind::Environment { variables, missing } if missing.is_empty() && !variables.is_empty());
         let Some(login) = self.known.logins.iter().find(|login| is_set(&login.how)) else { return Ok(false) };
@@ -303,7 +300,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// Returns the method that opens a session in this way.
+    /// Returns the method that opens a session in this way. Fails if the agent does not support it.
     pub(crate) fn method(
         &self,
         beginning: &SessionStart,
@@ -315,7 +312,7 @@ impl Shared {
         };
         match beginning {
             SessionStart::New => Ok((Stage::Open, SESSION_NEW)),
-            // In version 1 only loading replays the history.
+            // In version 1, only loading replays the history.
             SessionStart::Resume(_) if can.load && (replay || !can.resume) => {
                 Ok((Stage::Resume, SESSION_LOAD))
             }

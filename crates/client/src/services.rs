@@ -1,4 +1,4 @@
-//! Files and commands for the agent, each after a decision.
+//! Files and commands of the client for the agent. Each request needs a decision first.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -28,10 +28,10 @@ use crate::permissions::{
     ClientActionAt, Denied, PermissionNotice, PermissionService, RequestSubject, TurnId,
 };
 
-/// How often a file is looked up again that is being replaced.
+/// How often to look up a file again that is being replaced.
 const MAX_FILE_TRIES: usize = 8;
 
-/// How many new repositories are named.
+/// How many new repositories to name in a report.
 const MAX_NAMED_REPOSITORIES: usize = 5;
 
 /// Number of output bytes kept of a command if the agent sets no limit.
@@ -50,16 +50,16 @@ pub(crate) struct Services {
     pub(crate) commands_wanted: AtomicU64,
 }
 
-/// Bounds the memory of requests that an agent sends without reading the answers.
+/// Limits the memory of requests, because an agent may send them without reading the answers.
 pub(crate) struct RequestBudget {
     /// Bytes of unanswered requests.
     request_bytes: Arc<Semaphore>,
-    /// Files and outputs that are being read, or whose answers are being sent.
+    /// Slots for files and outputs that are being read, or whose answers are being sent.
     answers: Arc<Semaphore>,
 }
 
 impl RequestBudget {
-    /// Maximum number of bytes of the open requests of a session: room for the longest message.
+    /// Maximum number of bytes of the open requests of a session: enough for the longest message.
     pub(crate) const MAX_REQUEST_BYTES: usize = narrows_wire::DEFAULT_MAX_LINE_BYTES;
 
     /// Maximum number of concurrent answers with a file or the output of a command.
@@ -76,21 +76,21 @@ impl RequestBudget {
         }
     }
 
-    /// Reserves room for a request of this many bytes until the permit is dropped. Returns `None` if there is
-    /// too little room.
+    /// Reserves room for a request of `bytes` until the permit is dropped. Returns `None` if there is too
+    /// little room.
     pub(crate) fn admit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes.min(Self::MAX_REQUEST_BYTES)).ok()?;
         Arc::clone(&self.request_bytes).try_acquire_many_owned(bytes).ok()
     }
 
-    /// Waits for permission to build a large answer. The permit is dropped when the answer was sent.
+    /// Waits for a slot for a large answer. The caller drops the permit when the answer was sent.
     pub(crate) async fn large_answer(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
         Arc::clone(&self.answers).acquire_owned().await.ok()
     }
 }
 
-/// Why a request was not served.
+/// Reason why a request was not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServiceFailure {
     #[error(transparent)]
@@ -104,7 +104,6 @@ pub(crate) enum ServiceFailure {
 }
 
 impl ServiceFailure {
-    /// Returns the error for the agent.
     pub(crate) fn to_rpc(&self) -> RpcError {
         match self {
             Self::Denied(denied) => RpcError::new(Code::PolicyDenied, denied.to_string()),
@@ -115,7 +114,7 @@ impl ServiceFailure {
     }
 }
 
-/// Result of reading or writing a file, with its slot, which is released on drop.
+/// Result of reading or writing a file, with the slot of its large answer. The slot is freed on drop.
 pub(crate) struct WithSlot<T> {
     value: T,
     slot: Option<OwnedSemaphorePermit>,
@@ -140,7 +139,7 @@ pub(crate) struct WantedCommand {
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: Option<PathBuf>,
-    /// Of `cwd`.
+    /// Handling of links in `cwd`.
     pub(crate) links: PathLinks,
     pub(crate) output_limit: Option<usize>,
 }
@@ -200,8 +199,8 @@ impl Services {
         .await
     }
 
-    /// Applies `act` to a file after a decision about the file that `path` leads to. If it leads elsewhere
-    /// meanwhile, the decision is repeated.
+    /// Judges the file that `path` leads to, and applies `act` to it. If the path then leads to another file,
+    /// decides again.
     async fn with_permitted_file<T: Send + 'static>(
         self: &Arc<Self>,
         kind: Kind,
@@ -233,7 +232,7 @@ impl Services {
                 permitted = Some(found.path().to_owned());
             }
             let act = act.clone();
-            // Acquired only now, because a user may take long to answer.
+            // Acquired after the decision, because a person may take long to answer.
             let slot = self.budget.large_answer().await;
             tries -= 1;
             match blocking(move || act(&found)).await {
@@ -243,7 +242,7 @@ impl Services {
         }
     }
 
-    /// Returns the action on the file `found`, which was requested as `asked`.
+    /// Returns the action for the file `found`, which was requested as `asked`.
     async fn file_action(&self, kind: Kind, asked: &Path, found: &Path) -> Action {
         let (asked, found) = (asked.to_owned(), found.to_owned());
         let files = self.permissions.files().clone();
@@ -262,7 +261,7 @@ impl Services {
         if let Some((name, _)) = env.iter().find(|(name, value)| !is_variable(name, value)) {
             return Err(ServiceFailure::Invalid(format!("`env`: {name:?} cannot be set")));
         }
-        // The path of the session's directory may contain links, and its target is known.
+        // The session's directory may contain links, because its target is known.
         let refuses_links = links == PathLinks::Refuse && cwd.is_some();
         let asked = cwd.unwrap_or_else(|| self.cwd.clone());
         if !asked.is_absolute() {
@@ -312,8 +311,8 @@ impl Services {
         self.terminals.create(create).await.map_err(|error| ServiceFailure::Terminal(error.to_string()))
     }
 
-    /// Adds the link targets of its words to a command that runs in `directory`. If they cannot be followed,
-    /// it is of an unknown kind.
+    /// Adds the link targets of the command's words, for a command that runs in `directory`. If they cannot
+    /// be followed, the action also counts as an unknown kind.
     async fn followed(&self, action: Action, directory: PathBuf) -> Action {
         if self.permissions.local_root().is_none() {
             return action;
@@ -326,9 +325,9 @@ impl Services {
         is_followed.unwrap_or_else(|_| Action { also: vec![Kind::Other], ..action })
     }
 
-    /// Decides about a command and returns its sandbox. While a user is asked, protected files may be
-    /// created, so the sandbox is built after the answer. If it enforces less than the user was shown, the
-    /// user is asked again.
+    /// Decides about a command, and returns its sandbox. While a person is asked, protected files may be
+    /// created. So the sandbox is built after the answer. If it enforces less than the person was shown, the
+    /// person is asked again.
     async fn permit_command(
         &self,
         action: &Action,
@@ -351,7 +350,8 @@ impl Services {
         Err(ServiceFailure::Terminal("the sandbox of the command changes too often".to_owned()))
     }
 
-    /// Watches what a command of `turn` creates, and reports what git would obey as a change that is denied.
+    /// Watches the files that a command of `turn` creates. Reports each file that git would use as a denied
+    /// change.
     fn guard(&self, turn: TurnId, baseline: Baseline) -> Guard {
         let creation = CreationGuard::new(self.files.clone(), self.permissions.files().clone(), baseline);
         let permissions = Arc::clone(&self.permissions);
@@ -364,8 +364,8 @@ impl Services {
         Guard { creation, report: Box::new(report) }
     }
 
-    /// Returns a directory by name and its link target, where the command runs. The session's directory is
-    /// known only by its target.
+    /// Returns a directory by name, and its link target, in which the command runs. For the session's
+    /// directory, both are the target.
     async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), ServiceFailure> {
         if self.permissions.local_root().is_none() {
             return Ok((asked.to_owned(), asked.to_owned()));
@@ -380,8 +380,8 @@ impl Services {
         Ok((named, real))
     }
 
-    /// Returns the program to start: its name, unless the request sets `PATH`. Then it is looked up in the
-    /// original `PATH`, so that a variable does not substitute another program.
+    /// Returns the program to start: its name, unless the request sets `PATH`. In that case the name is
+    /// looked up in the original `PATH`, so that a variable cannot substitute another program.
     fn program(
         &self,
         name: String,
@@ -398,7 +398,7 @@ impl Services {
     }
 }
 
-/// Reports what a command created: paths that git obeys, each as a denied change, and new repositories.
+/// Reports created paths that git uses, each as a denied change, and new repositories.
 async fn report_created(
     permissions: &PermissionService,
     turn: TurnId,
@@ -436,13 +436,13 @@ async fn report_created(
     }
 }
 
-/// Returns the title of the request: the variables and the words of the command.
+/// Returns the title of the request: the variables, then the words of the command.
 fn title(variables: &[Variable], argv: &[String]) -> String {
     let assigned = variables.iter().map(|Variable { name, value }| format!("{name}={value}"));
     format!("Run {}", assigned.chain(argv.iter().cloned()).collect::<Vec<_>>().join(" "))
 }
 
-/// Returns the input for events. Without variables there is no `env`.
+/// Returns the input for events. Omits `env` if there are no variables.
 fn input(program: &str, args: &[String], cwd: &Path, variables: &[Variable]) -> Value {
     let mut input = json!({"command": program, "args": args, "cwd": cwd});
     if !variables.is_empty() {
@@ -467,7 +467,7 @@ async fn blocking<T: Send + 'static, E: Send + 'static>(
     }
 }
 
-/// The services for agents that can only use MCP.
+/// Services for agents that can only use MCP.
 pub(crate) struct McpServices(pub(crate) Arc<Services>);
 
 fn service_error(failure: &ServiceFailure) -> ServiceError {

@@ -1,4 +1,4 @@
-//! The caller's view of one session.
+//! A session, from the caller's side.
 
 mod active;
 mod actor;
@@ -55,8 +55,8 @@ pub(crate) enum Command {
     Close { reply: oneshot::Sender<()> },
 }
 
-/// One session with an agent. When it is dropped and no run is active, the session is closed: its terminals
-/// are ended, and the agent is notified if it supports that.
+/// One session with an agent. Dropping this closes the session after its active run: its terminals are ended,
+/// and the agent is notified if it supports that.
 pub struct Session {
     id: Arc<str>,
     shared: Arc<Shared>,
@@ -67,14 +67,12 @@ pub struct Session {
     events: Option<Reader<crate::event::RuntimeEvent>>,
 }
 
-/// A setting that was rejected, and the reason.
+/// A rejected setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// `model`, `mode` or `thought_level`.
     pub option: String,
-    /// Requested value.
     pub value: String,
-    /// Reason of the rejection.
     pub reason: String,
 }
 
@@ -85,14 +83,14 @@ impl Session {
         &self.id
     }
 
-    /// Returns the known state of the session.
+    /// Returns the state of the session, as far as the agent has reported it.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         locked(&self.snapshot).clone()
     }
 
-    /// Returns the events outside of runs: unsolicited messages and replayed history. `None` after the first
-    /// call.
+    /// Returns the events outside of runs: unsolicited messages and replayed history. Returns `None` from the
+    /// second call on.
     pub fn events(&mut self) -> Option<Events> {
         self.events.take().map(|reader| Events { reader })
     }
@@ -100,7 +98,7 @@ impl Session {
     /// Starts a run.
     ///
     /// # Errors
-    /// [`Problem::Busy`] if another run is active, or if the request cannot be sent.
+    /// [`Problem::Busy`] if another run is active. Other errors if the request cannot be sent.
     pub async fn run(&self, request: RunRequest) -> Result<RunHandle, ClientError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::Run { request: Box::new(request), reply };
@@ -110,14 +108,14 @@ impl Session {
 
     /// Cancels the active run, if any.
     pub fn cancel(&self) {
-        // A full queue contains a cancellation already.
+        // If the queue is full, it already contains a cancellation.
         let _ = self.cancels.try_send("".into());
     }
 
     /// Selects a model by id or name.
     ///
     /// # Errors
-    /// The [`Rejection`] if the model does not exist or the agent rejects it.
+    /// Returns a [`Rejection`] if the model does not exist or the agent rejects it.
     pub async fn set_model(&self, wanted: &str) -> Result<(), Rejection> {
         self.set("model", wanted).await
     }
@@ -130,12 +128,13 @@ impl Session {
         self.set("mode", wanted).await
     }
 
-    /// Sets the option of this category; models and modes also by the older methods.
+    /// Sets the option of this category. Models and modes are also set by the older methods.
     ///
     /// # Errors
     /// See [`Session::set_model`].
     pub async fn set(&self, category: &str, wanted: &str) -> Result<(), Rejection> {
-        // The user's choice overrides low access. If the agent rejects it, the mode of low access is kept.
+        // The user's choice overrides low access. If the agent rejects it, the mode that low access selected
+        // is kept.
         let guarded = (category == "mode").then(|| self.mode_guard.release()).flatten();
         let outcome = set::try_set(&self.shared, &self.id, &self.snapshot, category, wanted).await;
         if let Some(mode) = guarded.filter(|_| outcome.is_err()) {
@@ -154,8 +153,8 @@ impl Session {
         }
     }
 
-    /// Closes the session: the agent is notified if it supports that, and terminals are ended. An active run
-    /// is cancelled.
+    /// Closes the session: cancels an active run, ends its terminals, and notifies the agent if it supports
+    /// that.
     pub async fn close(self) {
         let (reply, closed) = oneshot::channel();
         if self.commands.send(Command::Close { reply }).await.is_ok() {

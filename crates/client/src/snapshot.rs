@@ -1,26 +1,25 @@
-//! The known state of a session: title, commands and options.
+//! Known state of a session: title, commands and options.
 //!
-//! Agents differ most in how a model is selected. Answers and updates are read leniently, so that an invalid
+//! Agents differ most in how to select a model. Answers and updates are read leniently, so that an invalid
 //! field that is not needed does not fail the session.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// The known state of a session.
+/// State of a session, as far as the agent has reported it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// Title of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Commands with which a prompt may begin.
+    /// Slash commands with which a prompt may begin.
     pub commands: Vec<Command>,
-    /// Options, in the current form.
+    /// Options (current form).
     pub options: Vec<ConfigOption>,
-    /// Modes, in the older form.
+    /// Modes (older form).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modes: Option<Choices>,
-    /// Models, in the older form.
+    /// Models (older form).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<Choices>,
 }
@@ -30,7 +29,6 @@ pub struct Snapshot {
 pub struct Command {
     /// Name without the slash.
     pub name: String,
-    /// Description of the command.
     pub description: String,
     /// Hint for the text after the command.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,14 +39,11 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigOption {
-    /// Id of the option.
     pub id: String,
-    /// Name of the option.
     pub name: String,
     /// Category, such as `model`, `mode` or `thought_level`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// Current value.
     pub current: Value,
     /// Possible values; empty for a boolean.
     pub values: Vec<Choice>,
@@ -57,20 +52,15 @@ pub struct ConfigOption {
 /// A selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Choices {
-    /// Id of the selected choice.
     pub current: String,
-    /// Available choices.
     pub available: Vec<Choice>,
 }
 
 /// A possible value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// Id of the value.
     pub id: String,
-    /// Name of the value.
     pub name: String,
-    /// Description of the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
@@ -81,7 +71,7 @@ impl Snapshot {
         if let Some(options) = answer.get("configOptions") {
             self.options = options_of(options);
         }
-        // Version 2 sends them in the answer.
+        // Version 2 sends the commands in the answer.
         if let Some(known) = answer.get("availableCommands").filter(|known| known.is_array()) {
             self.commands = commands(known);
         }
@@ -93,14 +83,14 @@ impl Snapshot {
         }
     }
 
-    /// Reads an update. Returns `false` if it concerns nothing known here.
+    /// Applies an update. Returns `false` if the update changes nothing in the snapshot.
     pub(crate) fn updated(&mut self, update: &Value) -> bool {
         match update.get("sessionUpdate").and_then(Value::as_str) {
             Some("available_commands_update") => self.commands = commands(&update["availableCommands"]),
             Some("config_option_update") => self.options = options_of(&update["configOptions"]),
             Some("current_mode_update") => {
                 let Some(mode) = text(update, "currentModeId") else { return true };
-                // Some agents have the mode in both forms, and update one.
+                // Some agents have the mode in both forms, but update only one.
                 let id = self.option("mode").map(|option| option.id.clone());
                 if let Some(option) = self.options.iter_mut().find(|option| Some(&option.id) == id.as_ref()) {
                     option.current = mode.clone().into();
@@ -123,7 +113,7 @@ impl Snapshot {
     #[must_use]
     pub fn option(&self, category: &str) -> Option<&ConfigOption> {
         let is = |option: &&ConfigOption| option.category.as_deref() == Some(category);
-        // An agent without categories uses the name.
+        // Agents without categories are matched by the option's name.
         self.options
             .iter()
             .find(is)
@@ -187,11 +177,11 @@ fn choices(value: &Value, current: &str, available: &str, id: &str) -> Choices {
 
 fn options_of(value: &Value) -> Vec<ConfigOption> {
     let option = |value: &Value| {
-        // Version 2 calls it `configId`.
+        // Version 2 calls the id `configId`.
         let id = text(value, "id").or_else(|| text(value, "configId"))?;
         let mut values = Vec::new();
         for entry in value.get("options").map_or(&[][..], list) {
-            // A group has options of its own.
+            // A group contains further values.
             match entry.get("options") {
                 Some(inner) => values.extend(list(inner).iter().filter_map(|value| choice(value, "value"))),
                 None => values.extend(choice(entry, "value")),

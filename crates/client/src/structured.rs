@@ -1,8 +1,8 @@
-//! Answers that follow a JSON Schema.
+//! Requests and reads answers that follow a JSON Schema.
 //!
-//! The protocol has no support for it, so the schema is part of the prompt and the value is searched for in
-//! the answer. Models answer best with an object: a schema with another root is requested as the member
-//! `value` of an object. The value is always validated by the given schema.
+//! The protocol has no support for this. So the schema becomes part of the prompt, and the value is searched
+//! for in the answer. Models answer best with an object: for any other schema, the value is requested as the
+//! member `value` of an object. The value is always validated against the given schema.
 
 mod find;
 
@@ -10,45 +10,43 @@ use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
-/// Member that wraps a value that is not an object.
+/// Member that contains the value if it is not an object.
 const MEMBER: &str = "value";
 
-/// Maximum number of reported problems. Fixing the first few mostly fixes the rest.
+/// Maximum number of problems to report. Fixing the first few usually fixes the rest.
 const MAX_PROBLEMS: usize = 10;
 
 /// Maximum number of characters of a problem.
 const MAX_PROBLEM_CHARS: usize = 300;
 
-/// Maximum number of references followed to find out whether the root is an object.
+/// Maximum number of references to follow when checking that the root is an object.
 const MAX_REFERENCES: usize = 8;
 
-/// Why a schema cannot be used.
+/// Reason why a schema cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormError {
-    /// It is neither an object nor a boolean.
+    /// The schema is neither an object nor a boolean.
     #[error("a JSON Schema is an object or a boolean")]
     NotASchema,
-    /// It refers to another document; documents are never fetched.
+    /// The schema refers to another document. Documents are never fetched.
     #[error("the schema refers to another document, which is not fetched: {0}")]
     Elsewhere(String),
-    /// It violates its own draft.
+    /// The schema violates its own draft.
     #[error("this is not a valid JSON Schema, at {at:?}: {what}")]
     Invalid {
         /// JSON pointer to the error; empty for the root.
         at: String,
-        /// Error message.
         what: String,
     },
 }
 
-/// A schema for answers.
+/// The required form of an answer.
 #[derive(Debug)]
 pub(crate) struct Form {
-    /// Schema shown to the model.
+    /// Schema that the model sees.
     shown: Value,
-    /// `true` if the shown schema wraps the given one.
+    /// `true` if the shown schema wraps the given schema.
     wrapped: bool,
-    /// Validator of the given schema.
     validator: Validator,
 }
 
@@ -91,7 +89,7 @@ impl Form {
     /// Returns the value in `text`, the last message of a turn.
     ///
     /// # Errors
-    /// Problems as sentences for the model.
+    /// Problems, as sentences for the model.
     pub(crate) fn read(&self, text: &str) -> Result<Value, Vec<String>> {
         let Some(found) = find::last(text, self.wrapped) else {
             return Err(vec!["there is no JSON object in the message".to_owned()]);
@@ -103,7 +101,7 @@ impl Form {
         Err(readings.first().map_or_else(Vec::new, |value| self.problems(value, &found)))
     }
 
-    /// Returns the prompt after an answer with these problems.
+    /// Returns the prompt that follows an answer with these problems.
     pub(crate) fn repair(&self, problems: &[String]) -> String {
         let mut prompt = String::from("Your last message does not have the form that was asked for:\n\n");
         for problem in problems {
@@ -116,7 +114,7 @@ impl Form {
         prompt
     }
 
-    /// Returns the possible meanings of `found`, the likeliest first: models tend to add a wrapper, or to
+    /// Returns the possible meanings of `found`, the most likely first. Models tend to add a wrapper, or to
     /// omit the requested one.
     fn readings<'v>(&self, found: &'v Value) -> Vec<&'v Value> {
         let Value::Object(members) = found else { return vec![found] };
@@ -126,7 +124,7 @@ impl Form {
     }
 
     fn problems(&self, value: &Value, found: &Value) -> Vec<String> {
-        // The model knows positions in its own answer, not in the unwrapped value.
+        // Positions must refer to the model's own answer, not to the unwrapped value.
         let outer = if std::ptr::eq(value, found) { String::new() } else { format!("/{MEMBER}") };
         let tell = |error: jsonschema::ValidationError<'_>| {
             let place = format!("{outer}{}", error.instance_path());
@@ -137,7 +135,7 @@ impl Form {
     }
 }
 
-/// Returns `true` if every value of the schema is an object.
+/// Returns `true` if the schema accepts only objects.
 fn is_object(schema: &Value) -> bool {
     let mut at = schema;
     for _ in 0..MAX_REFERENCES {
@@ -157,8 +155,8 @@ fn is_object(schema: &Value) -> bool {
     false
 }
 
-/// Returns a schema of an object with `schema` as its member. Definitions move to the root, where references
-/// point.
+/// Returns the schema of an object with `schema` as its member. Definitions move to the root, because
+/// references point there.
 fn wrap(schema: &Value) -> Value {
     let mut root = Map::new();
     let mut inner = schema.clone();

@@ -1,4 +1,5 @@
-//! Detects the end of a turn: the answer to the prompt in version 1, a state of the session in version 2.
+//! Detects the end of a turn: in version 1 by the answer to the prompt, in version 2 by a state of the
+//! session.
 
 use narrows_acp::Version;
 use narrows_acp::stop::StopReason;
@@ -13,9 +14,9 @@ pub(crate) struct Turn {
     answered: bool,
     /// `true` once the prompt is part of the session (version 2).
     inserted: bool,
-    /// `true` once the agent was seen working on it (version 2).
+    /// `true` once the agent was seen working on the prompt (version 2).
     worked: bool,
-    /// The end, if it came before the answer to the prompt (version 2).
+    /// Stop reason, if the turn ended before the answer to the prompt (version 2).
     end: Option<Option<StopReason>>,
 }
 
@@ -25,13 +26,13 @@ impl Turn {
         Self { version, prompt, answered: false, inserted: false, worked: false, end: None }
     }
 
-    /// Records the answer to the prompt, with a stop reason in version 1. Returns the end of the turn, if it
+    /// Records the answer to the prompt, with a stop reason in version 1. Returns the stop reason if the turn
     /// has ended.
     pub(crate) fn answered(&mut self, reason: Option<StopReason>) -> Option<Option<StopReason>> {
         self.answered = true;
         match self.version {
             Version::V1 => Some(reason),
-            // The end may have been received before.
+            // The turn may have ended before the answer.
             Version::V2 => self.end.take(),
         }
     }
@@ -46,8 +47,8 @@ impl Turn {
         self.worked = true;
     }
 
-    /// Records that the agent is idle. This ends the turn only if the turn has begun: before that it is the
-    /// previous state of the session.
+    /// Records that the agent is idle. This ends the turn only if the turn has begun. Otherwise it is an
+    /// earlier state of the session.
     pub(crate) fn idle(&mut self, reason: Option<StopReason>) -> Option<Option<StopReason>> {
         if self.version == Version::V1 {
             return None;
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     /// Plays steps: `a`nswered, i`n`serted, `w`orking, `i`dle, `s`topped (idle with a reason). Returns the
-    /// step after which the turn was over.
+    /// step that ended the turn.
     fn over_after(version: Version, steps: &str) -> Option<usize> {
         let mut turn = Turn::new(version, 1);
         steps.chars().position(|step| {
@@ -101,11 +102,11 @@ mod tests {
             (Version::V2, "awi", Some(2)),
             (Version::V2, "naws", Some(3)),
             (Version::V2, "as", Some(1)),
-            // The state from before the turn.
+            // An idle state from before the turn.
             (Version::V2, "ia", None),
             (Version::V2, "ai", None),
             (Version::V2, "s", None),
-            // The end before the answer.
+            // The turn ends before the answer.
             (Version::V2, "wia", Some(2)),
             (Version::V2, "nsa", Some(2)),
         ] {

@@ -1,18 +1,19 @@
 //! Determines the usage of a turn from the agent's reports.
 //!
-//! By the protocol agents count over the whole session, and a turn is the difference of two reports. Some
-//! agents report each turn separately. A [`Meter`] detects which: by the settings, by the name of the agent,
-//! or by the numbers. The second and every later report is of its turn alone if
+//! According to the protocol, agents count over the whole session, and a turn is the difference of two
+//! reports. Some agents report each turn separately. A [`Meter`] detects this by the settings, by the name of
+//! the agent, or by the numbers. The second and every later report covers one turn if
 //!
-//! - a counter went down,
-//! - it equals the previous one, though the model was called meanwhile, or for the second time (a turn
-//!   without the model, such as `/status`, repeats the total of the session), or
-//! - its total exceeds the previous one by less than the context at the end of the turn, which the turn has
+//! - a counter is lower than before,
+//! - the report equals the previous one although the model was called meanwhile, or it equals the previous
+//!   one for the second time (a turn without the model, such as `/status`, repeats the total of the session),
+//!   or
+//! - its total exceeds the previous total by less than the context at the end of the turn, which the turn has
 //!   certainly used.
 //!
-//! Until one of these occurs, reports are totals of the session, as the protocol says; afterwards every
-//! report is of one turn. If the settings or the name say `session`, a counter that went down was reset, and
-//! its value belongs to this turn.
+//! Until one of these occurs, reports count as totals of the session, as the protocol says. Afterwards every
+//! report covers one turn. If the settings or the name say `session`, a lower counter means a reset, and its
+//! value belongs to this turn.
 
 use std::time::Duration;
 
@@ -31,10 +32,9 @@ pub struct Usage {
     /// Input tokens written to a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_tokens: Option<u64>,
-    /// Output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Input and output tokens.
+    /// Sum of input and output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_tokens: Option<u64>,
     /// Tokens in the context of the last model call.
@@ -46,15 +46,15 @@ pub struct Usage {
     /// Cost, if the agent reports US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// Duration of the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Last reports of the agent: `usage` at the end of the turn, `usage_update` and `_meta.usage` during it.
+    /// Last reports of the agent: `usage` at the end of the turn, and `usage_update` and `_meta.usage` during
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Value>,
 }
 
-/// What the reports at the end of a turn add up.
+/// Scope of the reports at the end of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counted {
     /// Detected by the name of the agent and by its reports.
@@ -67,12 +67,12 @@ pub enum Counted {
 }
 
 impl Counted {
-    /// Returns `self`, or the known behavior of agents named `name` in `initialize`.
+    /// Returns `self`; for `Detect`, the known behavior of agents named `name` in `initialize`.
     pub(crate) fn or_known(self, name: &str) -> Self {
         if self != Self::Detect {
             return self;
         }
-        // Package names have a scope: `@zed-industries/codex-acp`.
+        // Package names may have a scope: `@zed-industries/codex-acp`.
         let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
         match name.as_str() {
             "opencode" | "codex-acp" => Self::Turn,
@@ -82,7 +82,7 @@ impl Counted {
     }
 }
 
-/// Turns the counters of one session into the usage of each turn.
+/// Computes the usage of each turn from the counters of one session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     counted: Counted,
@@ -110,7 +110,7 @@ pub(crate) struct Meter {
     end: Option<Value>,
     update: Option<Value>,
     call: Option<Value>,
-    /// Sum of the model calls of this turn.
+    /// Sum over the model calls of this turn.
     calls: Counters,
 }
 
@@ -120,8 +120,8 @@ impl Meter {
         Self { counted, ..Self::default() }
     }
 
-    /// Begins a turn. Reports from before the first turn are the history of a resumed session: counters of
-    /// the session are counted from there, and they do not count for this turn.
+    /// Begins a turn. Reports from before the first turn are the history of a resumed session. They do not
+    /// count for this turn, and session totals are counted from there.
     pub(crate) fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
             let end = self.end.take();
@@ -132,10 +132,10 @@ impl Meter {
         }
     }
 
-    /// Records a `usage_update`: the context size and the cost so far.
+    /// Records a `usage_update`: the context size, and the cost so far.
     ///
-    /// Before the first turn it is the previous state of a resumed session. Between turns it is a late report
-    /// of the previous turn, and counts for the next: the sum stays right.
+    /// Before the first turn, it is the previous state of a resumed session. Between turns, it is a late
+    /// report of the previous turn and counts for the next one, so that the sum stays right.
     pub(crate) fn update(&mut self, update: &Value) {
         let Value::Object(fields) = update else { return };
         if let Some(used) = number(fields, &["used"]) {
@@ -154,8 +154,8 @@ impl Meter {
         }
     }
 
-    /// Records the usage of one model call. Some agents report only that; a report at the end of the turn
-    /// takes precedence.
+    /// Records the usage of one model call, which is all that some agents report. A report at the end of the
+    /// turn takes precedence.
     pub(crate) fn call(&mut self, usage: &Value) {
         let Value::Object(fields) = usage else { return };
         self.calls = self.calls.plus(&Counters::read(fields));
@@ -169,14 +169,14 @@ impl Meter {
         }
     }
 
-    /// Ends a prompt that is followed by another in the same turn.
+    /// Ends a prompt that another prompt follows in the same turn.
     pub(crate) fn next_prompt(&mut self) {
         if let Some(end) = self.end.take() {
             self.count(&end);
         }
     }
 
-    /// Counts the report at the end of a prompt for this turn.
+    /// Adds the report at the end of a prompt to this turn.
     fn count(&mut self, end: &Value) {
         let Value::Object(fields) = end else { return };
         let now = Counters::read(fields);
@@ -201,12 +201,12 @@ impl Meter {
         if *now == self.before {
             self.repeats += 1;
             let is_grown = self.update.is_some() && self.context != self.context_before;
-            // A second prompt in the same turn was answered by the model.
+            // The second prompt of a turn was certainly answered by the model.
             return is_grown || self.call.is_some() || self.turn.is_some() || self.repeats > 1;
         }
         let took_too_little = || {
             let (now, before) = (now.total?, self.before.total?);
-            // An agent that reports its total as the context proves nothing.
+            // If the agent reports its total as the context, the comparison proves nothing.
             let context = self.update.as_ref().and(self.context).filter(|context| *context != now)?;
             Some(now.saturating_sub(before) < context)
         };
@@ -299,7 +299,7 @@ impl Counters {
         }
     }
 
-    /// Returns the counts since `before`. If one went down, all were reset.
+    /// Returns the difference to `before`. If one counter is lower, all were reset.
     fn since(&self, before: &Self) -> Self {
         if self.is_below(before) {
             return self.clone();
@@ -325,12 +325,12 @@ impl Counters {
         self.each(before, Option::or)
     }
 
-    /// Writes the counts of one turn, with an input that includes the caches.
+    /// Writes the counts of one turn. The input includes the cached tokens.
     fn write_to(&self, usage: &mut Usage) {
         let (mut input, mut output) = (self.input, self.output);
         let caches = self.cache_read.unwrap_or(0).saturating_add(self.cache_write.unwrap_or(0));
         let thought = self.thought.unwrap_or(0);
-        // The excess of the total over input and output shows what the agent counts separately.
+        // If the total exceeds input and output, the agent counts the rest separately.
         let told = input.unwrap_or(0).saturating_add(output.unwrap_or(0));
         let mut spare = self.total.unwrap_or(0).saturating_sub(told);
         let only_thought = spare == thought && spare != caches;
@@ -365,19 +365,19 @@ impl Cost {
         Some(Self { amount, currency: cost.get("currency")?.as_str()?.to_ascii_uppercase() })
     }
 
-    /// Returns the dollars since `before`. A different currency, or a lower cost, starts at zero.
+    /// Returns the dollars since `before`. A different currency or a lower cost starts at zero.
     fn since(&self, before: Option<&Self>) -> Option<f64> {
         if self.currency != "USD" {
             return None;
         }
         let base = before.filter(|before| before.currency == self.currency && before.amount <= self.amount);
         let spent = self.amount - base.map_or(0.0, |before| before.amount);
-        // Differences of decimal amounts have rounding errors.
+        // Rounds, because differences of decimal amounts are inexact.
         Some((spent * 1e9).round() / 1e9)
     }
 }
 
-/// Returns the first of `names` that has a count.
+/// Returns the first count under one of `names`.
 fn number(fields: &Map<String, Value>, names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| {
         let value = fields.get(*name)?;

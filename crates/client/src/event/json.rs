@@ -1,4 +1,4 @@
-//! JSON written by an agent, kept byte by byte.
+//! JSON text of an agent, kept byte by byte.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ impl Json {
         self.text().len()
     }
 
-    /// Returns `true` for `null`, `""`, `[]` and `{}`.
+    /// Returns `true` for the values `null`, `""`, `[]` and `{}`.
     pub fn is_empty(&self) -> bool {
         says_nothing(self.text())
     }
 
-    /// Parses the value. Lone surrogates are replaced. A text with more values than are accepted from a peer
-    /// becomes a JSON string that contains the text.
+    /// Parses the value. Replaces lone surrogates. A text with too many values becomes a JSON string that
+    /// contains the text.
     pub fn value(&self) -> Value {
         let text = self.text();
         let repaired = || crate::map::surrogates::repaired(text.as_bytes());
@@ -45,18 +45,18 @@ impl Json {
         .unwrap_or_else(|| Value::String(text.to_owned()))
     }
 
-    /// Parses the value. Returns `None` if it has more values than are accepted from a peer.
+    /// Parses the value. Returns `None` if it has too many values.
     pub(crate) fn bounded_value(&self) -> Option<Value> {
         (!self.has_too_many_values()).then(|| self.value())
     }
 
-    /// Returns `true` if it has more values than are accepted from a peer.
+    /// Returns `true` if the text has more values than a peer may send.
     pub(crate) fn has_too_many_values(&self) -> bool {
         peer_json::has_too_many_values(self.text().as_bytes())
     }
 
-    /// Returns `true` if an object in it has a duplicate key, so that parsers may disagree on its value, or
-    /// if it has too many values to check.
+    /// Returns `true` if an object has a duplicate key, so that parsers may disagree on its value. Also
+    /// returns `true` if there are too many values to check.
     pub(crate) fn is_ambiguous(&self) -> bool {
         if self.has_too_many_values() {
             return true;
@@ -66,12 +66,11 @@ impl Json {
         UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&repaired()?)).is_none()
     }
 
-    /// Returns an empty object.
     pub(crate) fn nothing() -> Self {
         Self("{}".into())
     }
 
-    /// Wraps text that a parser has already accepted, without checking it again.
+    /// Wraps text that was already parsed as JSON.
     pub(crate) fn from_checked(text: &str) -> Self {
         Self(text.into())
     }
@@ -99,7 +98,7 @@ pub(crate) fn says_nothing(text: &str) -> bool {
         [None, _] => true,
         [Some(b'n'), _] => true,
         [Some(b'{'), Some(b'}')] | [Some(b'['), Some(b']')] => true,
-        // Not the same as `visible`: a string of blanks is not empty.
+        // Only `""` is empty: a string of spaces is content.
         [Some(b'"'), Some(b'"')] => text.trim() == "\"\"",
         _ => false,
     }
@@ -129,7 +128,7 @@ impl Serialize for Json {
     }
 }
 
-/// Works on JSON text only, and not inside content buffered by serde, like [`RawValue`].
+/// Requires JSON text as its source. Like [`RawValue`], it does not work inside content buffered by serde.
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Box::<RawValue>::deserialize(deserializer).map(|text| Self::from(&*text))

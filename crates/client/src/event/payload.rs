@@ -1,4 +1,4 @@
-//! Payload of `provider.event`.
+//! Payload of a `provider.event`.
 
 use std::sync::Arc;
 
@@ -8,28 +8,25 @@ use serde_json::value::RawValue;
 
 use super::{Json, is_false};
 
-/// Payload of a `provider.event`. Its `type` in JSON is the variant.
+/// Payload of a `provider.event`. In JSON, the variant is its `type`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
 pub enum Payload {
-    /// An update that has no event of its own, as written by the agent.
+    /// An update without its own event type, as written by the agent.
     #[serde(rename = "session.update")]
     Update {
-        /// The update.
         update: Json,
         /// `true` if the update is a replay of the session's history.
         #[serde(skip_serializing_if = "is_false")]
         replay: bool,
-        /// Why the update could not be read as the type it names.
+        /// Reason why the update could not be read as its type.
         #[serde(skip_serializing_if = "Option::is_none")]
         problem: Option<String>,
     },
-    /// The agent replaced a message: text that was emitted earlier is no longer valid.
+    /// The agent replaced a message: its earlier text is no longer valid.
     #[serde(rename = "message.replaced")]
     MessageReplaced {
-        /// Role of the message.
         role: Role,
-        /// Id of the message.
         message_id: Arc<str>,
         /// Complete new text.
         text: Arc<str>,
@@ -43,56 +40,40 @@ pub enum Payload {
     /// The agent rejected a setting.
     #[serde(rename = "config.rejected")]
     ConfigRejected {
-        /// Option that was set.
         option: String,
-        /// Requested value.
         value: String,
         /// Reason of the rejection.
         reason: String,
     },
     /// A notification other than an update.
     #[serde(rename = "notification")]
-    Notification {
-        /// Method of the notification.
-        method: String,
-        /// Parameters of the notification.
-        params: Json,
-    },
-    /// Any other event with a name.
+    Notification { method: String, params: Json },
+    /// Any other named event.
     #[serde(rename = "other")]
-    Other {
-        /// Name of the event.
-        name: String,
-        /// Data of the event.
-        data: Json,
-    },
+    Other { name: String, data: Json },
 }
 
 /// Role of a message of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The answer.
     Assistant,
-    /// Reasoning.
     Reasoning,
 }
 
-/// A permission request with all that is known of its tool call.
+/// A permission request, with all known members of its tool call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PermissionRequested {
     /// Id of the request, unique in the session.
     pub request_id: String,
-    /// Method of the request.
     pub method: String,
-    /// Id of its tool call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<Arc<str>>,
     /// Best available name of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// The hosted MCP server of the tool.
+    /// Hosted MCP server that provides the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Name of the tool on that server.
@@ -101,7 +82,6 @@ pub struct PermissionRequested {
     /// Title given by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Description given by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Kind of tool, as named by the agent.
@@ -110,28 +90,25 @@ pub struct PermissionRequested {
     /// Input of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Json>,
-    /// Affected files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<String>,
     /// Command line, if the request names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Working directory of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Further members of the subject that names the command, such as arguments and variables: an object.
+    /// Other members of the subject that contains the command, such as arguments and variables: an object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside_command: Option<Json>,
-    /// Members outside the protocol, which are judged too: a list of objects.
+    /// Members outside the protocol, which are judged as well: a list of objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<Json>,
-    /// Offered options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Json>,
-    /// `true` if parts of the call were too large to keep, so that it cannot be judged by this event.
+    /// `true` if parts of the call were too large to keep, so that this event is not enough to judge it.
     #[serde(skip_serializing_if = "is_false")]
     pub truncated: bool,
-    /// Why the request could not be read completely, so that it cannot be judged.
+    /// Reason why the request could not be read completely, so that it cannot be judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -140,17 +117,13 @@ pub struct PermissionRequested {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PermissionResolved {
-    /// Id of the request.
     pub request_id: String,
-    /// Id of its tool call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<Arc<str>>,
     /// `selected`, `cancelled` or another outcome.
     pub outcome: String,
-    /// Id of the selected option.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_id: Option<String>,
-    /// Kind of the selected option.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_kind: Option<String>,
     /// The decision with its reason.

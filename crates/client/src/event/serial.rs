@@ -54,7 +54,7 @@ impl Serialize for RuntimeEvent {
     }
 }
 
-/// Writes a member that is present.
+/// Writes a member unless it is `None`.
 fn entry<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, value: Option<T>) -> Result<(), M::Error> {
     value.map_or(Ok(()), |value| map.serialize_entry(key, &value))
 }
@@ -69,7 +69,7 @@ struct Members<'a> {
     session_id: Option<Arc<str>>,
     provider: Option<Arc<str>>,
     text_delta: Option<String>,
-    /// An object or a string.
+    /// Either an object or a string.
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     call_id: Option<Arc<str>>,

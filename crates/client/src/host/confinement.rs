@@ -1,4 +1,4 @@
-//! The sandbox of commands, and what it enforces.
+//! Determines the sandbox of commands, and the protection that it provides.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::protected::{MAX_ENTRIES, ProtectedFiles};
 /// Maximum number of concurrent searches for protected paths in one session.
 const MAX_SEARCHES: usize = 2;
 
-/// Sandbox for the commands of one session. The capabilities of this machine are probed on first use.
+/// Sandbox for the commands of one session. Probes the capabilities of this machine on first use.
 #[derive(Debug, Clone)]
 pub struct Confinement {
     files: ProtectedFiles,
     support: Option<Arc<OnceCell<Support>>>,
-    /// Bounds concurrent searches: an agent can request many commands at once, and each search occupies a
+    /// Limits concurrent searches: an agent can request many commands at once, and each search occupies a
     /// thread.
     searches: Arc<Semaphore>,
 }
 
 impl Confinement {
-    /// Creates no confinement: commands have the rights of this process.
+    /// Creates a confinement without a sandbox: commands have the rights of this process.
     pub fn none(files: ProtectedFiles) -> Self {
         Self::with(files, None)
     }
 
-    /// Creates the sandbox for commands that may run where `files` are, as far as this machine supports it.
-    /// The probed capabilities are shared through `support`.
+    /// Creates the sandbox for commands in the directories of `files`, as far as this machine supports it.
+    /// `support` holds the probed capabilities for all sessions.
     pub fn new(files: ProtectedFiles, support: Arc<OnceCell<Support>>) -> Self {
         // High access is not confined, unless the network is disabled.
         if files.policy().access() == Access::High && files.policy().narrowing().network {
@@ -44,13 +44,14 @@ impl Confinement {
         Self { files, support, searches: Arc::new(Semaphore::new(MAX_SEARCHES)) }
     }
 
-    /// Returns the sandbox of a command that starts now, and what it enforces. Searches for protected files.
+    /// Searches for protected files, and returns the sandbox for a command that starts now, with its
+    /// protection.
     pub async fn now(&self) -> (Option<Sandbox>, Confined) {
         let (sandbox, confined, _) = self.look().await;
         (sandbox, confined)
     }
 
-    /// The same, with what git would obey if the command created it.
+    /// Like [`now`](Self::now), and also returns the paths that the command must not create.
     pub(crate) async fn look(&self) -> (Option<Sandbox>, Confined, Baseline) {
         let none = (None, Confined::default(), Baseline::default());
         let Some(support) = &self.support else { return none };
@@ -73,14 +74,14 @@ impl Confinement {
         let confined = Confined {
             files: can.files,
             network: can.network && !network,
-            // The search fails only if the runtime is shutting down. Then protection is not assumed.
+            // The search fails only while the runtime shuts down. Protection is then not assumed.
             protected: found
                 .as_ref()
                 .map_or(Protection::NotSearched, |found| found.protection(can.protected)),
         };
         let mut baseline = Baseline::default();
         if let Ok(mut found) = found {
-            // Without mounts a command can change what exists as well, and was permitted to.
+            // Without mounts, a command can change existing files as well, and was permitted to.
             if confined.protected != Protection::Unsupported {
                 baseline = Baseline::new(&mut found);
             }
@@ -91,9 +92,9 @@ impl Confinement {
 
     /// Returns how to write the file at `path`, which must not contain links. Blocks.
     ///
-    /// A command sees a protected file through a read-only mount. The kernel drops that mount when the file
-    /// is replaced, and the command could write the new file. So a protected file is written in place, even
-    /// if no command runs: one may start.
+    /// A command sees a protected file through a read-only mount. If the file were replaced, the kernel would
+    /// drop that mount, and the command could write the new file. So a protected file is written in place.
+    /// This also applies while no command runs, because one may start.
     pub(crate) fn write_mode(&self, path: &Path) -> WriteMode {
         let is_named = self.files.roots().iter().any(|root| {
             path.strip_prefix(root).is_ok_and(|inside| self.files.policy().protects(root, inside, false))
@@ -160,14 +161,14 @@ mod tests {
         };
         check("AGENTS.md", WriteMode::InPlace);
         check("plain", WriteMode::Replace);
-        // A command mounts the target of a protected link.
+        // A command mounts the target of a protected link as well.
         check("notes", WriteMode::Replace);
         confinement.files.search(100);
         check("notes", WriteMode::InPlace);
         check("plain", WriteMode::Replace);
     }
 
-    /// Runs a test of this module as a user other than root. Returns its output, or `None` if that is not
+    /// Runs a test of this module as a user other than root. Returns its output, or `None` if this is not
     /// possible here.
     fn run_as_nobody(test: &str) -> Option<String> {
         const NOBODY: &str = "65534";
@@ -177,7 +178,8 @@ mod tests {
         }
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        // Not copied by this process: a fork for another test would keep the copy open for writing.
+        // Copied by another program: a fork for another test would keep a copy by this process open for
+        // writing.
         let program = place.path().join("program");
         let copied = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
         assert!(copied.success());
@@ -191,8 +193,7 @@ mod tests {
         Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 
-    /// Modes have no effect for root, so only [`an_ordinary_user_cannot_remove_protection_by_modes`] can fail
-    /// here.
+    /// Root ignores modes, so only [`an_ordinary_user_cannot_remove_protection_by_modes`] can fail here.
     #[tokio::test]
     async fn directory_modes_do_not_remove_protection() {
         let set_mode = |path: &Path, mode: u32| {
@@ -208,7 +209,7 @@ mod tests {
                 let roots = [work.path().canonicalize().unwrap(), path.clone()];
                 let confinement =
                     Confinement::new(ProtectedFiles::new(Arc::clone(&policy), &roots, &[]), Arc::default());
-                // Half of the files are searched for only after the mode has changed.
+                // In half of the cases, files are searched for only after the mode has changed.
                 if mode % 2 == 0 && confinement.now().await.1.protected != Protection::Kept {
                     return;
                 }

@@ -1,9 +1,11 @@
-//! What a command creates under names that git obeys.
+//! Detects files that a command creates and that change the behavior of git.
 //!
-//! A mount needs something to lie on, so a sandbox keeps only what exists: a command could create the missing `commondir` or `hooks`
-//! of a repository, and the next git of the user would run what they name. So these names are looked at while a command runs and when
-//! all its processes are gone. What has appeared is moved aside, and the command is ended: it could create the same again at once.
-//! New repositories stay. git in a directory above can run what their settings name, so they are reported.
+//! A sandbox protects files by mounts, so it can protect only files that exist. A command could create a
+//! missing `commondir` or `hooks` of a repository, and the user's next git command would run programs that
+//! they name. So these names are checked while a command runs, and again after all of its processes have
+//! ended. New entries are moved aside. The command is then stopped, because it could create them again at
+//! once. New repositories stay, but they are reported: git in a directory above can run programs that their
+//! settings name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,20 +19,20 @@ use tokio::time::{Instant, sleep};
 use super::files::Files;
 use super::protected::{Found, MAX_ENTRIES, ProtectedFiles};
 
-/// How long nothing is looked at while a command runs.
+/// Shortest time between two checks while a command runs.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How many times as long as one look nothing is looked at.
+/// The time between two checks is at least this many times the duration of one check.
 const CHECK_INTERVAL_FACTOR: u32 = 20;
 
-/// What git would obey of the repositories that exist, and what of it is missing.
+/// Repositories before a command starts, and the paths in them that must stay missing.
 #[derive(Debug, Default)]
 pub(crate) struct Baseline {
-    /// Paths that must stay missing, each with the repository that it would belong to.
+    /// Missing paths that git would use, each with its repository.
     absent: BTreeSet<(PathBuf, PathBuf)>,
     /// Missing directories in which a repository can be created.
     unborn: BTreeSet<PathBuf>,
-    /// Every directory, file or link that git takes for a repository.
+    /// Directories, files and links that git treats as a repository.
     repositories: BTreeSet<PathBuf>,
 }
 
@@ -44,15 +46,15 @@ impl Baseline {
     }
 }
 
-/// A path that appeared where git obeys it.
+/// A path that git uses and that a command has created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Created {
     pub(crate) path: PathBuf,
-    /// Where it is now, or why it is still there.
+    /// New path after moving it aside, or the error.
     pub(crate) moved: Result<PathBuf, String>,
 }
 
-/// Watches what one command creates. Looks a last time when it is dropped.
+/// Watches the files that one command creates. Checks a last time on drop.
 #[derive(Clone, Debug)]
 pub(crate) struct CreationGuard(Arc<Watched>);
 
@@ -65,14 +67,15 @@ struct Watched {
 }
 
 impl CreationGuard {
-    /// Watches from now on. `baseline` is from before the command starts.
+    /// Starts to watch. `baseline` was recorded before the command starts.
     pub(crate) fn new(files: Files, protected: ProtectedFiles, mut baseline: Baseline) -> Self {
         let free = protected.command_starts(&baseline.repositories);
         baseline.absent.retain(|(_, repository)| !free.contains(repository));
         Self(Arc::new(Watched { files, protected, baseline, created: Mutex::default() }))
     }
 
-    /// Waits for the end of the command, and calls `stop` as soon as it has created what git obeys.
+    /// Waits for the end of the command. Calls `stop` as soon as the command has created a path that git
+    /// uses.
     pub(crate) async fn watch<T>(&self, end: impl Future<Output = T>, stop: impl AsyncFnOnce()) -> T {
         let mut end = std::pin::pin!(end);
         let mut interval = MIN_CHECK_INTERVAL;
@@ -90,7 +93,8 @@ impl CreationGuard {
         }
     }
 
-    /// Returns what the command created, once it has ended: paths that git obeys, and new repositories.
+    /// Returns the paths that the command created and git uses, and new repositories. Called after the
+    /// command has ended.
     pub(crate) async fn finish(&self) -> (Vec<Created>, Vec<PathBuf>) {
         self.check().await;
         let watched = Arc::clone(&self.0);
@@ -98,10 +102,10 @@ impl CreationGuard {
         (lock(&self.0.created).clone(), new)
     }
 
-    /// Moves aside what has appeared. Returns `true` if something has.
+    /// Moves new paths aside. Returns `true` if there were any, now or earlier.
     async fn check(&self) -> bool {
         let watched = Arc::clone(&self.0);
-        // It fails only if the runtime ends.
+        // Fails only while the runtime shuts down.
         tokio::task::spawn_blocking(move || watched.move_aside()).await.unwrap_or_default()
     }
 }

@@ -1,10 +1,10 @@
-//! Opens files of the session by descriptor and never outside the roots.
+//! Opens files of the session by descriptor, and never outside the roots.
 //!
-//! A path from an agent is untrusted, and so is the disk while the path is followed: another process may
-//! replace a directory with a link. So no decision is made about a path and then applied to the same path.
-//! [`Files::find`] holds the descriptor of the file's directory, found beneath a root. The policy judges
-//! [`Found::path`], which has no links in it. Reading and writing use that descriptor and one name that must
-//! not be a link. All functions block.
+//! A path of an agent is untrusted, and so is the disk while the path is followed: another process may
+//! replace a directory by a link. So no path is judged and then opened again by the same name.
+//! [`Files::find`] opens the file's directory beneath a root. The policy judges [`Found::path`], which
+//! contains no links. Reading and writing use the descriptor of that directory and one name, which must not
+//! be a link. All functions block.
 
 mod aside;
 mod error;
@@ -33,30 +33,29 @@ use walk::{DeepestDirectory, MAX_LINKS};
 /// Longest path that the system accepts.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Whether links in the path of a request are followed.
+/// Handling of links in a requested path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathLinks {
     Follow,
-    /// The decision has followed all links, so a link that is present now was created afterwards.
+    /// Refused: the decision has followed all links, so a link that exists now was created after it.
     Refuse,
 }
 
-/// How the content of an existing file is changed.
+/// How to change the content of an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteMode {
-    /// A new file replaces it: readers see the old content or the new, also after a crash.
+    /// A new file replaces the old one: readers see the old or the new content, even after a crash.
     Replace,
-    /// The same file gets the new content, so that mounts on it remain. A crash may leave a part of it. A
-    /// file with several hard links is replaced all the same, so that the other names keep their content.
+    /// The content is overwritten, so that mounts of the file remain. After a crash it may be incomplete. A
+    /// file with several hard links is still replaced, so that its other names keep their content.
     InPlace,
 }
 
-/// Bounds on one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Maximum number of bytes read.
+    /// Maximum number of bytes to read.
     pub(crate) read: usize,
-    /// Maximum number of bytes written.
+    /// Maximum number of bytes to write.
     pub(crate) write: usize,
 }
 
@@ -66,17 +65,17 @@ impl Default for Limits {
     }
 }
 
-/// Files that an agent may use.
+/// Access to the files that an agent may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     roots: Arc<Roots>,
     limits: Limits,
-    /// `true` if a written file is synced to disk.
+    /// `true` if written files are synced to disk.
     durable: bool,
 }
 
 impl Files {
-    /// Gives access to files beneath `roots`.
+    /// Creates access to the files beneath `roots`.
     pub(crate) fn new(roots: Arc<Roots>, limits: Limits) -> Self {
         Self { roots, limits, durable: true }
     }
@@ -90,19 +89,19 @@ impl Files {
     /// Finds a file that exists or can be created.
     ///
     /// # Errors
-    /// [`FileError`] if the path does not lead to a place beneath a root.
+    /// [`FileError`] if the path does not lead beneath a root.
     pub(crate) fn find(&self, asked: &Path) -> Result<Found, FileError> {
         check(asked)?;
-        // The path as spelled comes first, so that the root's descriptor counts, not what is now at the
-        // root's path.
+        // Search by the spelled path first, so that the descriptor of the root counts, even if its path now
+        // leads elsewhere.
         if let Some((root, below)) = self.roots.find_containing(asked) {
             match self.place(asked, root, below) {
                 Err(Errno::XDEV) => {}
                 found => return found.map_err(|errno| FileError::system(asked, errno)),
             }
         }
-        // A link to an absolute path, or a detour over the parent of a root, may still end beneath a root.
-        // The guessed target is confirmed or refused by the walk beneath the root.
+        // A link to an absolute path, or a `..` above a root, may still lead beneath a root. The guessed
+        // target is then walked beneath that root, which confirms or refuses it.
         let place = || {
             let guess = follow::guess(asked)?;
             let (root, below) = self.roots.find_containing(&guess).ok_or(Errno::XDEV)?;
@@ -111,14 +110,14 @@ impl Files {
         place().map_err(|errno| FileError::system(asked, errno))
     }
 
-    /// Finds `below` beneath `root`, following links at its end.
+    /// Finds `below` beneath `root`. Follows links in the last name as well.
     fn place(&self, asked: &Path, root: &Root, below: &Path) -> Result<Found, Errno> {
         let mut below = below.to_owned();
         let mut must_be_directory = false;
         for _ in 0..=MAX_LINKS {
             let name = below.file_name().filter(|_| !must_be_directory).map(ToOwned::to_owned);
             let Some(name) = name else {
-                // A root itself, the parent of something, or a directory according to a link. All of them may
+                // The path names a root, a parent directory, or a directory by its spelling. Any of these may
                 // be missing or outside.
                 let deep = self.roots.resolver().directory(root.fd(), &below)?;
                 return Err(if deep.missing.is_empty() { Errno::ISDIR } else { Errno::NOENT });
@@ -135,7 +134,7 @@ impl Files {
                         must_be_directory = follow::names_directory(target);
                         below = real.join(target);
                     }
-                    // It is no longer a link: try again.
+                    // It is no longer a link, so try again.
                     Err(Errno::INVAL | Errno::NOENT) => {}
                     Err(errno) => return Err(errno),
                 }
@@ -163,7 +162,7 @@ impl Files {
 /// A file beneath a root, which may not exist yet.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The path as written by the agent, for errors.
+    /// Path as requested, for errors.
     asked: PathBuf,
     path: PathBuf,
     directory: OwnedFd,
@@ -177,25 +176,25 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Returns the absolute path without links, which is what rules are applied to.
+    /// Returns the absolute path without links, which the policy judges.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns `self` if the requested path has no links in it. The descriptor stays valid whatever happens
-    /// to the path later.
+    /// Returns `self` if the requested path contains no links. Later changes of the path have no effect on
+    /// the descriptor.
     ///
     /// # Errors
-    /// [`FileErrorKind::Link`] if there is a link in that path.
+    /// [`FileErrorKind::Link`] if the path contains a link.
     pub(crate) fn without_links(self) -> Result<Self, FileError> {
         if self.path == self.asked { Ok(self) } else { Err(FileError::new(&self.asked, FileErrorKind::Link)) }
     }
 
-    /// Reads the text, or `limit` lines from `line` on, counted from 1. Lines keep their line ends.
+    /// Reads the whole text, or `limit` lines from `line` on, counted from 1. Lines keep their line ends.
     ///
     /// # Errors
-    /// [`FileError`], also if the file is not text or too long; [`FileErrorKind::Changed`] if the file was
-    /// replaced since it was found: then find and judge it again.
+    /// [`FileError`], also if the file is not text or too long. [`FileErrorKind::Changed`] if the file was
+    /// replaced since it was found: the caller must find and judge it again.
     pub(crate) fn read(&self, line: Option<u32>, limit: Option<u32>) -> Result<String, FileError> {
         let fail = |kind| FileError::new(&self.asked, kind);
         self.regular()?.ok_or_else(|| fail(FileErrorKind::NotFound))?;
@@ -219,17 +218,16 @@ impl Found {
         Ok(lines(text, line, limit))
     }
 
-    /// Replaces the content with `text`: at once and completely, or not at all, unless `mode` says otherwise.
-    /// Missing directories are created.
+    /// Replaces the content by `text`: completely or not at all, unless `mode` is [`WriteMode::InPlace`].
+    /// Creates missing directories.
     ///
     /// # Errors
-    /// [`FileError`]; [`FileErrorKind::Changed`] if the file was replaced since it was found.
+    /// [`FileError`]. [`FileErrorKind::Changed`] if the file was replaced since it was found.
     pub(crate) fn write(&self, text: &str, mode: WriteMode) -> Result<(), FileError> {
         if text.len() > self.limits.write {
             return Err(FileError::new(&self.asked, FileErrorKind::TooLarge { limit: self.limits.write }));
         }
-        // Replacing needs only write permission for the directory; a read-only file is detected by opening
-        // it.
+        // Replacing a file needs only permission for its directory, so opening it detects a read-only file.
         let old = match self.regular()? {
             Some(_) => Some(self.open(OFlags::WRONLY)?),
             None => None,
@@ -252,7 +250,7 @@ impl Found {
         save::save(directory.as_fd(), &self.name, text.as_bytes(), old.as_ref(), self.durable).map_err(fail)
     }
 
-    /// Returns the file that was found, if it is regular or missing.
+    /// Returns the metadata of the found file. Fails if it is neither regular nor missing.
     fn regular(&self) -> Result<Option<&Stat>, FileError> {
         if let Some(entry) = &self.entry {
             self.must_be_regular(entry)?;
@@ -260,9 +258,9 @@ impl Found {
         Ok(self.entry.as_ref())
     }
 
-    /// Opens a regular file, and checks that it is still the one that was found.
+    /// Opens a regular file, and checks that it is the one that was found.
     fn open(&self, access: OFlags) -> Result<(OwnedFd, Stat), FileError> {
-        // If it has become a pipe or a terminal, opening must neither block nor acquire a controlling
+        // The file may meanwhile be a pipe or a terminal: opening must not block, nor acquire a controlling
         // terminal.
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file =
@@ -321,8 +319,8 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Returns `true` for file systems in which the kernel exposes itself, such as `/proc`: reading them reveals
-/// this process, and writing them changes the machine.
+/// Returns `true` for file systems of the kernel such as `/proc`: reading them reveals this process, and
+/// writing them changes the machine.
 #[cfg(target_os = "linux")]
 fn is_made_up(fd: &OwnedFd) -> bool {
     use rustix::fs::{FsWord, PROC_SUPER_MAGIC, fstatfs};
@@ -343,7 +341,7 @@ fn is_made_up(_: &OwnedFd) -> bool {
 
 /// Returns the requested lines of `text`.
 fn lines(text: String, line: Option<u32>, limit: Option<u32>) -> String {
-    // Line 0 means the first line as well.
+    // Line 0 means the first line.
     let skipped = line.unwrap_or(1).saturating_sub(1) as usize;
     if skipped == 0 && limit.is_none() {
         return text;

@@ -1,14 +1,14 @@
-//! Reads a git configuration file exactly as git reads it.
+//! Parses a git configuration file exactly as git does.
 //!
-//! Settings have to be found in every file that git accepts, so this follows the reader of git (`config.c`)
-//! byte by byte: sections and subsections, quotes, escapes, comments, continued lines, a byte-order mark,
-//! both kinds of line ends. A test compares both.
+//! A setting must be found in every file that git accepts. So this follows git's parser (`config.c`) byte by
+//! byte: sections and subsections, quotes, escapes, comments, continued lines, a byte order mark, and both
+//! kinds of line ends. A test compares the results with git.
 
-/// A setting, with the key that `select` made of its name.
+/// A setting, with the key that `select` returned for its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting<K> {
     pub(super) key: K,
-    /// `None` if there is no `=`.
+    /// `None` if the line has no `=`.
     pub(super) value: Option<Vec<u8>>,
 }
 
@@ -16,11 +16,11 @@ pub(super) struct Setting<K> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parsed<K> {
     pub(super) settings: Vec<Setting<K>>,
-    /// `false` if git would refuse the file. The settings before the error are in `settings`.
+    /// `false` if git would refuse the file. `settings` then contains the settings before the error.
     pub(super) is_valid: bool,
 }
 
-/// A line that git does not accept.
+/// Error of a line that git does not accept.
 struct Invalid;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -37,13 +37,13 @@ pub(super) fn parse<K>(text: &[u8], select: impl Fn(&[u8]) -> Option<K>) -> Pars
     Parsed { settings, is_valid }
 }
 
-/// The name of a section followed by a dot, and then by each of its keys.
+/// The name of a section with a dot, followed by the current key.
 #[derive(Default)]
 struct Name {
-    /// Ends before the first NUL, because git treats names as C strings.
+    /// Ends before the first NUL, because git reads names as C strings.
     text: Vec<u8>,
     section_length: usize,
-    /// `true` if there was a NUL, so keys are not in the name.
+    /// `true` if the section name contains a NUL, so that keys are not appended.
     is_cut: bool,
 }
 
@@ -54,7 +54,7 @@ impl Name {
         Self { section_length: text.len(), is_cut: text.len() < length, text }
     }
 
-    /// Begins the next key of the section.
+    /// Removes the previous key.
     fn restart(&mut self) {
         self.text.truncate(self.section_length);
     }
@@ -66,7 +66,7 @@ impl Name {
     }
 }
 
-/// The remaining text. Its end counts as the end of a line.
+/// Reader of the remaining text. The end of the text counts as a line end.
 struct Reader<'a> {
     rest: &'a [u8],
     is_at_end: bool,
@@ -115,7 +115,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the name of a section up to its `]`. Returns it with a trailing dot.
+    /// Reads a section name up to `]`. Returns the name with a trailing dot.
     fn section(&mut self) -> Result<Vec<u8>, Invalid> {
         let mut name = Vec::new();
         loop {
@@ -140,7 +140,7 @@ impl Reader<'_> {
         Ok(name)
     }
 
-    /// Reads the rest of `[section "subsection"]`, from the space after the section name.
+    /// Reads `"subsection"]`, from the space after the section name.
     fn subsection(&mut self, mut byte: u8, name: &mut Vec<u8>) -> Result<(), Invalid> {
         while is_space(byte) {
             if byte == b'\n' {
@@ -187,11 +187,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a value up to the end of its last line.
+    /// Reads a value up to the end of its last continued line.
     fn value(&mut self) -> Result<Vec<u8>, Invalid> {
         let mut value = Vec::new();
         let (mut is_quoted, mut is_comment) = (false, false);
-        // Length without trailing spaces, if there are any.
+        // Length without trailing spaces. `None` if the value does not end with spaces.
         let mut trimmed: Option<usize> = None;
         loop {
             let byte = self.next();
@@ -219,7 +219,7 @@ impl Reader<'_> {
             trimmed = None;
             match byte {
                 b'\\' => match self.next() {
-                    // The value continues in the next line.
+                    // The value continues on the next line.
                     b'\n' => {}
                     b't' => value.push(b'\t'),
                     b'b' => value.push(8),
@@ -234,7 +234,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the bytes before the first NUL, because git treats names and values as C strings.
+/// Returns the bytes before the first NUL, because git reads names and values as C strings.
 fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
         bytes.truncate(end);
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Returns the values that git finds; `None` if git refuses the file.
+    /// Returns the values according to git; `None` if git refuses the file.
     fn hooks_by_git(text: &[u8]) -> Option<Vec<Vec<u8>>> {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("config");
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Texts made of pieces that are significant to git.
+    /// Generates texts from pieces that have a meaning for git.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         let pieces: Vec<&'static [u8]> = vec![
             b"[core]",

@@ -1,7 +1,7 @@
 //! Adds the link targets of a request's paths.
 //!
-//! The policy compares names and reads no disk. An agent that requests permission opens the file itself, so
-//! links in its path have to be found here: the target of each name is judged together with the name, and the
+//! The policy compares names and does not read the disk. An agent that requests permission opens the file
+//! itself, so links in its path must be found here. Each target is judged together with its name, and the
 //! stricter decision counts.
 
 use std::path::{Component, Path, PathBuf};
@@ -13,42 +13,41 @@ use super::files::follow;
 use super::protected::ProtectedFiles;
 use super::repository::{Extent, LookupBudget};
 
-/// Maximum number of followed paths of one request.
+/// Maximum number of paths of one request to follow.
 const MAX_PATHS: usize = 1000;
 
-/// Maximum length of a followed path.
+/// Maximum length of a path to follow.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Maximum size of a `.git` file that is read.
+/// Maximum size of a `.git` file to read.
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
-/// A path of a request cannot be followed to its end, so its target is unknown.
+/// Error for a path that cannot be followed to its end, so that its target is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a path of the request cannot be followed")]
 pub struct Unfollowed;
 
-/// Adds to `action` the targets of its paths, its directory and the words of its command, and the repository
-/// that git would read there. Relative paths start in `cwd`, `~` is the home directory of the policy. A
-/// missing path is followed as far as it exists. Blocks.
+/// Adds to `action` the targets of its paths, of its directory and of the words of its command. Also adds the
+/// repository that git would use there. Relative paths start in `cwd`, and `~` is the home directory of the
+/// policy. A missing path is followed as far as it exists. Blocks.
 ///
 /// # Errors
-/// [`Unfollowed`] if a path is a loop or too long, or if there are too many.
+/// [`Unfollowed`] if a path is a loop or too long, or if there are too many paths.
 pub fn follow_links(action: &mut Action, cwd: &Path, files: &ProtectedFiles) -> Result<(), Unfollowed> {
     let home = files.policy().home();
     let here = match &action.cwd {
         Some(own) => absolute(own, cwd, home),
         None => cwd.to_owned(),
     };
-    // The directory of the session is trusted; only a directory that the request names is judged by its name
-    // too.
+    // The session's directory is trusted. Only a directory named in the request is also judged by its name.
     let real = real(&here)?;
     action.real_cwd =
         action.cwd.is_some().then(|| real.clone()).flatten().filter(|real| *real != plain(&here));
     follow_from(action, &here, real.as_deref(), files)
 }
 
-/// Does the same for a command whose directory is known: it will run in `directory`, which has no links in
-/// it. The name is not looked up again, because its target may have changed. Blocks.
+/// Like [`follow_links`], for a command that will run in `directory`, which contains no links. Does not look
+/// up the directory's name again, because its target may have changed. Blocks.
 ///
 /// # Errors
 /// See [`follow_links`].
@@ -60,7 +59,7 @@ pub(crate) fn follow_links_in(
     follow_from(action, directory, Some(directory), files)
 }
 
-/// Follows links from `here`, whose target is `real`; `None` if that is unknown.
+/// Follows links from `here`. `real` is its target, or `None` if that is unknown.
 fn follow_from(
     action: &mut Action,
     here: &Path,
@@ -89,10 +88,10 @@ fn follow_from(
     Ok(())
 }
 
-/// Adds to `action` the `.git` paths that its paths are equivalent to, and the protected names that are links
-/// to them, so that protected files are protected under every name. Every function that judges a path of this
+/// Adds the `.git` paths that the paths of `action` are equivalent to, and the protected names that are links
+/// to its paths. So protected files are protected under every name. Every function that judges a path of this
 /// machine calls this, directly or through [`follow_links`]. If the configuration of a surrounding repository
-/// cannot be read completely, a change is also of an unknown kind. Blocks.
+/// cannot be read completely, a change also counts as an unknown kind of action. Blocks.
 fn add_counterparts(action: &mut Action, here: &Path, files: &ProtectedFiles) {
     let kinds = action.kinds();
     let is_tree = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
@@ -117,8 +116,8 @@ fn add_counterparts(action: &mut Action, here: &Path, files: &ProtectedFiles) {
     }
 }
 
-/// Returns the action on a file that was requested as `asked` and found at `found`, which has no links in it.
-/// The name is not followed again, because its target may have changed. Blocks.
+/// Returns the action for a file that was requested as `asked` and found at `found`, which contains no links.
+/// Does not follow the name again, because its target may have changed. Blocks.
 pub(crate) fn file_action(kind: Kind, asked: &Path, found: &Path, files: &ProtectedFiles) -> Action {
     let mut action = Action::file(kind, found);
     if asked != found {
@@ -128,8 +127,8 @@ pub(crate) fn file_action(kind: Kind, asked: &Path, found: &Path, files: &Protec
     action
 }
 
-/// Returns the words of the command that are links. A word that cannot be followed cannot be opened by a
-/// program either.
+/// Returns the words of the command that are links. Ignores a word that cannot be followed: a program could
+/// not open it either.
 fn word_links(action: &Action, here: &Path, home: Option<&Path>) -> Vec<WordLink> {
     let mut links = Vec::new();
     for written in action.file_words() {
@@ -140,7 +139,7 @@ fn word_links(action: &Action, here: &Path, home: Option<&Path>) -> Vec<WordLink
     links
 }
 
-/// The disk of this machine, to detect repositories.
+/// Access to this machine's disk, to detect repositories.
 struct LocalDisk;
 
 impl RepositoryDisk for LocalDisk {
@@ -152,7 +151,7 @@ impl RepositoryDisk for LocalDisk {
         };
         match found.is_dir() {
             true => DiskEntry::Directory,
-            // An unreadable file leads to no known repository.
+            // An unreadable file counts as a file without a repository.
             false if found.is_file() => {
                 let is_short = found.len() <= MAX_GIT_FILE_BYTES;
                 let text = is_short.then(|| std::fs::read_to_string(path).ok()).flatten();
@@ -167,8 +166,8 @@ impl RepositoryDisk for LocalDisk {
     }
 }
 
-/// Returns the target of `path` as the system resolves it, and as a program resolves it that removes `..`
-/// first.
+/// Returns the target of `path` as the system resolves it, and as a program that first removes `..` resolves
+/// it.
 fn both(path: &Path) -> Result<Vec<PathBuf>, Unfollowed> {
     let (followed, tidied) = (real(path)?, real(&plain(path))?);
     Ok(followed.into_iter().chain(tidied).collect())
@@ -222,7 +221,7 @@ mod tests {
         ProtectedFiles::new(Arc::default(), &[], &[])
     }
 
-    /// Creates a root `r` with links in it, and a directory `o` outside.
+    /// Creates a root `r` that contains links, and a directory `o` outside of it.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let place = tempfile::tempdir().expect("a directory");
         let top = place.path().canonicalize().expect("it is there");
@@ -244,7 +243,7 @@ mod tests {
         (place, top)
     }
 
-    /// Between two lookups the name could be changed and changed back.
+    /// Between two lookups, the name could be changed and changed back.
     #[test]
     fn a_directory_is_looked_up_once() {
         let (_place, top) = tree();
@@ -278,7 +277,7 @@ mod tests {
         check("notes", &["r/.env"]);
         check("dangling", &["o/missing"]);
         check("abs/x", &["o/sub/x"]);
-        // The parent of the link target, and the path without both names.
+        // The parent of the link target, then the path without both names.
         check("deep/../x", &["r/src/x"]);
         check("out/../kk/x", &["kk/x", "r/.git/hooks/x"]);
         check("missing/../kk/x", &["r/.git/hooks/x"]);
@@ -333,7 +332,7 @@ mod tests {
         check("./ls -c x", &[("./ls", sh)]);
         check("sudo ./ls", &[("./ls", sh)]);
         check("true && ./run a", &[("./run", "src/run")]);
-        // Programs are looked up elsewhere.
+        // Programs are looked up in `PATH`, not here.
         check("ls missing", &[]);
         check("cat notes > deep/x", &[("notes", "./.env"), ("deep/x", "src/deep/x")]);
         check("cat loop $x", &[]);

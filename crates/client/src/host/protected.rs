@@ -1,9 +1,9 @@
-//! Finds the protected files of a session by the targets of their names.
+//! Finds all names of protected files in the directories of a session.
 //!
-//! The policy judges names. A protected name can be a link to a file (`AGENTS.md -> docs/guide.md`), or be in
-//! a directory that is one, and a request that names the file itself does not show this. So protected names
-//! are searched for on the disk, and those that lead to a requested path are judged together with it. A
-//! sandbox protects the files that the same search finds.
+//! The policy judges names. A protected name can be a link (`AGENTS.md -> docs/guide.md`), or be in a
+//! directory that is a link. A request for the link target does not show this. So the disk is searched for
+//! protected names, and those that lead to a requested path are judged together with it. The sandbox protects
+//! the files found by the same search.
 
 mod search;
 
@@ -22,19 +22,19 @@ use super::repository::{self, Extent, LookupBudget};
 pub(super) use search::Found;
 use search::LinkedName;
 
-/// Maximum number of directory entries that are searched for protected paths before a command, nearest first.
-/// A larger tree is searched incompletely, which is reported: a command could create that many files on
+/// Maximum number of directory entries to search for protected paths before a command, nearest first. The
+/// search of a larger tree is incomplete, which is reported: a command could create that many files on
 /// purpose.
 pub(super) const MAX_ENTRIES: usize = 100_000;
 
 /// Minimum time for which a search result is reused for file requests.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A search result is reused for this multiple of the search's own duration, so that a large tree does not
-/// cost much time.
+/// A search result is also reused for this multiple of the search's duration, so that a large tree costs
+/// little time.
 const SEARCH_INTERVAL_FACTOR: u32 = 20;
 
-/// The protected files in the directories of one session. Clones share the results.
+/// The protected files in the directories of one session. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct ProtectedFiles {
     policy: Arc<Policy>,
@@ -42,29 +42,30 @@ pub struct ProtectedFiles {
     /// Git configuration files that apply to every repository.
     git_settings: Arc<[PathBuf]>,
     known: Arc<Mutex<Known>>,
-    /// When the search has to be repeated for file requests. Locked during a search.
+    /// Time of the next search for file requests. Locked during a search.
     next_search: Arc<Mutex<Option<Instant>>>,
 }
 
-/// Files found by any search of this session, while they exist. So a command cannot hide one from the next
-/// search.
+/// Files found by any search of this session, as long as they exist. So a command cannot hide a file from the
+/// next search.
 #[derive(Debug, Default)]
 struct Known {
     paths: BTreeSet<PathBuf>,
     links: BTreeSet<LinkedName>,
-    /// How many commands run.
+    /// Number of running commands.
     commands: usize,
-    /// Repositories that existed when no command ran. What a command has cloned is its own.
+    /// Repositories that existed when no command was running. A repository that a command has cloned is not
+    /// guarded.
     guarded: BTreeSet<PathBuf>,
     /// Repositories that commands have created.
     created: BTreeSet<PathBuf>,
-    /// Protected files that the client has written for an agent, each with permission.
+    /// Protected files that the client has written for an agent, with permission.
     written: BTreeSet<PathBuf>,
 }
 
 impl ProtectedFiles {
-    /// Creates the set of files that this policy protects in `roots`. `git_settings` are git configuration
-    /// files in addition to those of a repository and of the home directory of the policy.
+    /// Creates the set of files that `policy` protects in `roots`. `git_settings` are git configuration files
+    /// in addition to those of repositories and of the home directory of the policy.
     pub fn new(policy: Arc<Policy>, roots: &[PathBuf], git_settings: &[PathBuf]) -> Self {
         let of_home = |home: &Path| [home.join(".gitconfig"), home.join(".config/git/config")];
         let mut files: Vec<PathBuf> = policy.home().map(of_home).into_iter().flatten().collect();
@@ -91,20 +92,21 @@ impl ProtectedFiles {
         repository::UserSettings { home: self.policy.home(), files: &self.git_settings }
     }
 
-    /// Searches for protected paths, and adds those that earlier searches of this session found. Blocks.
+    /// Searches for protected paths, and adds the paths that earlier searches of this session found. Blocks.
     pub(super) fn search(&self, max_entries: usize) -> Found {
         let mut found = search::search(self, max_entries);
         let mut known = lock(&self.known);
         known.paths.append(&mut found.paths);
         known.links.append(&mut found.links);
-        // An inaccessible path is kept: a command may have changed the mode of a directory above it.
+        // Keeps inaccessible paths: a command may have changed the mode of a directory above.
         known.paths.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
         known.links.retain(LinkedName::holds);
         found.has_hard_link = known.paths.iter().any(|path| is_hard_linked(path));
         Found { paths: known.paths.clone(), ..found }
     }
 
-    /// A command starts, before which these repositories existed. Returns those of which nothing is guarded.
+    /// Records the start of a command, before which `repositories` existed. Returns those that are not
+    /// guarded.
     pub(super) fn command_starts(&self, repositories: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
         let mut known = lock(&self.known);
         if known.commands == 0 {
@@ -114,28 +116,28 @@ impl ProtectedFiles {
         repositories.difference(&known.guarded).cloned().collect()
     }
 
-    /// A command has ended.
+    /// Records the end of a command.
     pub(super) fn command_ends(&self) {
         lock(&self.known).commands -= 1;
     }
 
-    /// Adds repositories that a command has created. Returns those that were not known.
+    /// Adds repositories that a command has created. Returns the new ones.
     pub(super) fn add_created(&self, repositories: BTreeSet<PathBuf>) -> Vec<PathBuf> {
         let created = &mut lock(&self.known).created;
         repositories.into_iter().filter(|path| created.insert(path.clone())).collect()
     }
 
-    /// Returns `true` if the client has written a file at `path` or in it.
+    /// Returns `true` if the client has written the file at `path`, or a file below it.
     pub(super) fn is_written(&self, path: &Path) -> bool {
         lock(&self.known).written.iter().any(|written| written.starts_with(path))
     }
 
-    /// The client writes a protected file.
+    /// Records that the client writes a protected file.
     pub(super) fn add_written(&self, path: &Path) {
         lock(&self.known).written.insert(path.to_owned());
     }
 
-    /// Returns the protected names that are links to `path`, which has no links in it. Blocks.
+    /// Returns the protected names that are links to `path`, which contains no links. Blocks.
     fn linked_names(&self, path: &Path, extent: Extent) -> BTreeSet<PathBuf> {
         self.search_if_due();
         let known = lock(&self.known);
@@ -155,8 +157,8 @@ impl ProtectedFiles {
         }
     }
 
-    /// Returns the protected names that a change of `path` affects, which has no links in it, and `false` if
-    /// there may be more. Blocks.
+    /// Returns the protected names that a change of `path` affects, and `false` if there may be more. `path`
+    /// contains no links. Blocks.
     pub(super) fn names_of(
         &self,
         path: &Path,
@@ -172,8 +174,7 @@ impl ProtectedFiles {
         found
     }
 
-    /// Returns `true` if a command sees the file at `path`, which has no links in it, through a mount of its
-    /// own.
+    /// Returns `true` if a command sees the file at `path` through its own mount. `path` contains no links.
     pub(super) fn is_mounted(&self, path: &Path) -> bool {
         let id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
         // A mount on a link is a mount on its target.
@@ -189,7 +190,7 @@ fn is_hard_linked(path: &Path) -> bool {
     }
 }
 
-/// Returns the target of a path, if it can be resolved.
+/// Returns the path without links, if it can be resolved.
 fn real(path: &Path) -> Option<PathBuf> {
     links::real(path).ok().flatten()
 }

@@ -1,7 +1,7 @@
 //! Finds files that git uses under other names: those of a repository that is not called `.git`, and the
 //! hooks and configuration files that a repository's configuration names.
 //!
-//! git runs them automatically, so they are treated like the files of the `.git` that they stand for.
+//! git runs or reads them automatically, so they are treated like the corresponding files in `.git`.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,11 +20,11 @@ use super::links;
 
 const GIT: &str = ".git";
 
-/// Maximum number of bytes read of a configuration file. The rest is unknown.
+/// Maximum number of bytes read of a configuration file. The rest counts as unknown.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// Maximum number of path settings that are followed for one repository. Each hook path is looked up in each
-/// work tree.
+/// Maximum number of path settings to follow for one repository. Each hook path is looked up in each work
+/// tree.
 const MAX_PATHS: usize = 64;
 
 /// Maximum number of configuration files read for one repository.
@@ -39,17 +39,17 @@ const MAX_HOOKS: usize = 1000;
 /// Maximum number of configuration files read in one lookup, over all repositories.
 const MAX_LOOKUP_FILES: usize = 20_000;
 
-/// Maximum number of bytes of them, with the last file read completely.
+/// Maximum number of bytes of these files. The last file is still read completely.
 const MAX_LOOKUP_BYTES: usize = 64 << 20;
 
-/// Maximum number of paths and hook directory entries followed in one lookup.
+/// Maximum number of paths and hook directory entries to follow in one lookup.
 const MAX_LOOKUP_PATHS: usize = 20_000;
 
 /// Maximum number of directories above a path that are examined.
 pub(super) const MAX_ANCESTORS: usize = 64;
 
-/// Remaining budget of one lookup. An agent can name many paths, each with repositories around it, so bounds
-/// for one repository do not bound the whole. An exhausted budget makes the result incomplete.
+/// Remaining budget of one lookup. An agent can name many paths in many repositories, so bounds per
+/// repository are not enough. If the budget is exhausted, the result is incomplete.
 #[derive(Debug)]
 pub(super) struct LookupBudget {
     files: usize,
@@ -84,8 +84,7 @@ pub(super) fn is_repository(directory: &Path) -> bool {
     has_layout(directory, None)
 }
 
-/// Returns `true` if a directory has the layout of a repository, or would have it with an entry named
-/// `added`.
+/// Returns `true` if a directory has the layout of a repository, or would have it with an entry `added`.
 fn has_layout(directory: &Path, added: Option<&OsStr>) -> bool {
     has_repository_layout(|name| {
         added.is_some_and(|added| added == name) || directory.join(name).symlink_metadata().is_ok()
@@ -95,21 +94,21 @@ fn has_layout(directory: &Path, added: Option<&OsStr>) -> bool {
 /// How much an action can change at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// A file.
+    /// One file.
     File,
-    /// A directory with everything in it, for example by a move.
+    /// A directory with all of its content, for example by a move.
     Tree,
 }
 
-/// The `.git` paths that a change is equivalent to.
+/// The `.git` paths for which a change counts as well.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counterparts {
     pub(super) paths: Vec<PathBuf>,
-    /// `false` if configuration could not be read completely and may name the path.
+    /// `false` if configuration that may name the path could not be read completely.
     pub(super) is_complete: bool,
 }
 
-/// Returns the `.git` paths that a change of `path` is equivalent to, which has no links in it. Blocks.
+/// Returns the `.git` paths that a change of `path` is equivalent to. `path` contains no links. Blocks.
 pub(super) fn counterparts(
     path: &Path,
     extent: Extent,
@@ -125,7 +124,7 @@ pub(super) fn counterparts(
             places.push(directory.to_owned());
             found.paths.extend((!is_in_git).then(|| directory.join(GIT).join(rest)));
         } else if !is_in_git && has_layout(directory, rest.iter().next()) {
-            // With this file it becomes a repository, and its configuration takes effect.
+            // The new file makes the directory a repository, and its configuration takes effect.
             found.paths.push(directory.join(GIT).join("config"));
         }
         for git in places {
@@ -148,17 +147,17 @@ pub(super) fn counterparts(
     found
 }
 
-/// A path that git uses, and the `.git` path that it stands for.
+/// A path that git uses, and the corresponding `.git` path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Named {
     /// Target without links.
     pub(super) path: PathBuf,
-    /// Path as spelled, from the root.
+    /// Path as written in the setting, relative to the root.
     pub(super) spelled: PathBuf,
     pub(super) stands_for: PathBuf,
 }
 
-/// Paths named by the configuration of a repository.
+/// Paths that the configuration of a repository names.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) named: Vec<Named>,
@@ -169,14 +168,14 @@ pub(super) struct Settings {
 /// Git configuration outside of repositories.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UserSettings<'a> {
-    /// Meaning of `~` in a setting.
+    /// Home directory, for `~` in a setting.
     pub(super) home: Option<&'a Path>,
-    /// Configuration files for every repository. A missing file has no settings.
+    /// Configuration files for every repository. A missing file counts as empty.
     pub(super) files: &'a [PathBuf],
 }
 
-/// Reads the paths that the user's configuration names for every repository: those files, their includes, and
-/// hooks at absolute paths. They stand for the `.git` of `worktree`. Blocks.
+/// Reads the paths that the user's configuration names for every repository: its files, their includes, and
+/// hooks at absolute paths. They count as parts of the `.git` of `worktree`. Blocks.
 pub(super) fn read_user_settings(
     worktree: &Path,
     user: UserSettings<'_>,
@@ -195,9 +194,9 @@ pub(super) fn read_user_settings(
     search.found
 }
 
-/// Reads the paths that the configuration of a repository names: its hooks and further configuration files.
-/// `git` is its directory, or a file or link that leads there, as in worktrees and submodules; `worktree` has
-/// its files. Blocks.
+/// Reads the paths that a repository's configuration names: hooks and other configuration files. `git` is the
+/// repository, or a file or link that leads to it, as in worktrees and submodules. `worktree` contains its
+/// files. Blocks.
 pub(super) fn read_settings(
     git: &Path,
     worktree: &Path,
@@ -215,17 +214,13 @@ pub(super) fn read_settings(
 struct Search<'a> {
     user: UserSettings<'a>,
     budget: &'a mut LookupBudget,
-    /// The `.git` path that configuration files stand for.
+    /// `.git` path that configuration files count as.
     config: PathBuf,
-    /// The `.git` path that hook directories stand for.
+    /// `.git` path that hook directories count as.
     hooks: PathBuf,
-    /// Values of `core.hooksPath`.
     hook_paths: Vec<PathBuf>,
-    /// Values of `core.worktree`.
     worktrees: Vec<PathBuf>,
-    /// Number of files read.
     files: usize,
-    /// Number of path settings read.
     paths: usize,
     found: Settings,
 }
@@ -245,7 +240,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the directory that a `.git` is or leads to.
+    /// Returns the directory that `git` is or leads to.
     fn git_directory(&mut self, git: &Path) -> Option<PathBuf> {
         match git.metadata() {
             Ok(found) if found.is_dir() => Some(git.to_owned()),
@@ -272,7 +267,7 @@ impl<'a> Search<'a> {
             self.read_config(&file, 0);
         }
         let worktrees = self.worktrees.iter().map(|path| git.join(path));
-        // A repository that receives a push runs its hooks in its own directory.
+        // A repository that receives a push runs hooks from its own directory.
         let starts: Vec<PathBuf> =
             [worktree, git, &common].into_iter().map(Path::to_owned).chain(worktrees).collect();
         let mut hooks = vec![common.join("hooks")];
@@ -285,7 +280,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds a directory of hooks and the targets of the links in it.
+    /// Adds a directory of hooks, and the targets of links in it.
     fn add_hooks(&mut self, directory: PathBuf) {
         let mut entries = match directory.read_dir() {
             Ok(entries) => Some(entries),
@@ -317,7 +312,7 @@ impl<'a> Search<'a> {
         self.found.named.push(Named { path, spelled, stands_for });
     }
 
-    /// Reads a configuration file and its includes. Every condition of an include counts as met.
+    /// Reads a configuration file and its includes. Treats every condition of an include as met.
     fn read_config(&mut self, file: &Path, depth: usize) {
         if self.files >= MAX_CONFIG_FILES || depth > MAX_INCLUDE_DEPTH {
             self.found.is_complete = false;
@@ -350,7 +345,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the path that a value means, or `None` if that is unknown.
+    /// Returns the path that a setting names; `None` if it cannot be determined.
     fn expand(&self, value: &[u8]) -> Option<PathBuf> {
         let value = value.strip_prefix(b":(optional)").unwrap_or(value);
         if value.starts_with(b"%(prefix)/") {
@@ -367,7 +362,7 @@ impl<'a> Search<'a> {
         Some(home.join(OsStr::from_bytes(rest.get(end + 1..).unwrap_or_default())))
     }
 
-    /// Returns the beginning of a file, or `None` if there is none.
+    /// Returns the beginning of a file; `None` if it is missing.
     fn read(&mut self, file: &Path) -> Option<Vec<u8>> {
         if !self.budget.spend_file() {
             self.found.is_complete = false;
@@ -387,10 +382,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the beginning of a file: one byte more than [`MAX_CONFIG_BYTES`] if it is longer. A directory is
-/// empty.
+/// Returns the beginning of a file: one byte more than [`MAX_CONFIG_BYTES`] if it is longer. A directory
+/// counts as empty.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    // Must not wait for a writer of a pipe.
+    // Opening a pipe must not wait for its writer.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -414,7 +409,7 @@ fn home_of(user: &[u8]) -> Option<PathBuf> {
     found.get(5).map(|home| OsString::from_vec(home.clone()).into())
 }
 
-/// A setting that names a path.
+/// A setting whose value is a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathKey {
     Hooks,

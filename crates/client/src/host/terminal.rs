@@ -1,7 +1,7 @@
-//! Runs commands for the agent, contained and within bounds.
+//! Runs commands for the agent, in a sandbox and within bounds.
 //!
-//! A terminal is a process tree and the end of its output. It has no input, and no shell is involved. Killing
-//! ends the tree; releasing ends it and forgets the terminal.
+//! A terminal is a process tree and the last part of its output. It has no input and no shell. Killing ends
+//! the process tree. Releasing also removes the terminal.
 
 mod ring;
 #[cfg(test)]
@@ -25,14 +25,14 @@ use tokio::time::timeout;
 use self::ring::Ring;
 use super::created::{Created, CreationGuard};
 
-/// Time for a killed command to clean up, and for its remaining children to exit after it has ended.
+/// Time for a killed command to clean up, and for its remaining children to exit after it.
 const KILL_GRACE: Duration = Duration::from_millis(500);
 const KILL: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: KILL_GRACE };
 const KILL_NOW: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
-/// Time to read the remaining output after the process tree has ended. Only a process outside of the tree can
+/// Time to read the remaining output after the process tree has ended. Only a process outside the tree can
 /// keep the pipe open longer.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long the end of a command may take to be checked and reported.
+/// Time to check the created files and report the end of a command.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Bounds on the terminals of one session.
@@ -40,7 +40,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct Limits {
     /// Maximum number of terminals, including those that are starting or ending.
     pub(crate) max: usize,
-    /// Maximum number of output bytes that a terminal keeps, whatever the agent requests.
+    /// Maximum number of output bytes that a terminal keeps, even if the agent requests more.
     pub(crate) output: usize,
 }
 
@@ -52,7 +52,7 @@ impl Default for Limits {
 
 /// A command to run.
 pub(crate) struct Create {
-    /// Program, looked up in the `PATH` of `env`.
+    /// Program name or path, looked up in the `PATH` of `env`.
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Environment,
@@ -60,12 +60,11 @@ pub(crate) struct Create {
     pub(crate) cwd_links: CwdLinks,
     /// Number of output bytes to keep, from the end.
     pub(crate) output_limit: usize,
-    /// Sandbox of the command.
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) guard: Option<Guard>,
 }
 
-/// Watches what a command creates, and reports it.
+/// Watches the files that a command creates, and reports them.
 pub(crate) struct Guard {
     pub(crate) creation: CreationGuard,
     pub(crate) report: Box<dyn Fn(Vec<Created>, Vec<PathBuf>) -> Reporting + Send + Sync>,
@@ -78,18 +77,18 @@ type Reporting = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Output {
     /// End of stdout and stderr, in the order in which they were written.
     pub(crate) text: String,
-    /// `true` if the beginning is missing.
+    /// `true` if the beginning of the output was dropped.
     pub(crate) truncated: bool,
-    /// Exit of the command; if present, the text is complete.
+    /// Exit of the command. Once it is set, the text is complete.
     pub(crate) exit: Option<Exit>,
 }
 
-/// Exit of a command. Both are `None` if its guardian was killed.
+/// Exit of a command. Both fields are `None` if its guardian was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exit {
-    /// Exit status, if it exited.
+    /// Exit status, if the command exited by itself.
     pub(crate) code: Option<u32>,
-    /// Signal that ended it.
+    /// Signal that ended the command.
     pub(crate) signal: Option<String>,
 }
 
@@ -103,13 +102,12 @@ impl From<narrows_process::Exit> for Exit {
     }
 }
 
-/// Errors of a terminal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TerminalError {
     /// The terminal does not exist or was released.
     #[error("terminal {id:?} not found")]
     Unknown {
-        /// Id that was given.
+        /// Id from the request.
         id: String,
     },
     /// The limit of terminals is reached.
@@ -123,7 +121,7 @@ pub(crate) enum TerminalError {
     Spawn(#[from] SpawnError),
 }
 
-/// The terminals of one session. Dropping it ends them all.
+/// The terminals of one session. Dropping this ends all of them.
 #[derive(Debug)]
 pub(crate) struct Terminals {
     limits: Limits,
@@ -134,7 +132,7 @@ pub(crate) struct Terminals {
 #[derive(Debug, Default)]
 struct Open {
     terminals: HashMap<String, Arc<Terminal>>,
-    /// Number of times all terminals were released, to detect one that was starting meanwhile.
+    /// Incremented when all terminals are released, to detect a terminal that was starting meanwhile.
     generation: u64,
 }
 
@@ -181,14 +179,14 @@ impl Terminals {
         Ok(terminal.ended().await)
     }
 
-    /// Ends the command and its process tree, and waits for that. The terminal stays.
+    /// Ends the command and its process tree, and waits for its end. The terminal stays.
     pub(crate) async fn kill(&self, id: &str) -> Result<(), TerminalError> {
         let terminal = self.find(id)?;
         terminal.kill().await;
         Ok(())
     }
 
-    /// Ends the command like [`kill`](Self::kill), and forgets the terminal at once. Completes even if the
+    /// Ends the command like [`kill`](Self::kill), and removes the terminal at once. Completes even if the
     /// future is dropped.
     pub(crate) async fn release(&self, id: &str) -> Result<(), TerminalError> {
         let terminal = self.open().terminals.remove(id).ok_or_else(|| unknown(id))?;
@@ -211,7 +209,7 @@ impl Terminals {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        // Consistent after every statement, so a panic elsewhere does not corrupt it.
+        // The state is consistent after every statement, so a panic of another thread does not matter.
         lock(&self.open)
     }
 }
@@ -220,12 +218,12 @@ fn unknown(id: &str) -> TerminalError {
     TerminalError::Unknown { id: id.to_owned() }
 }
 
-/// Kills terminals concurrently, each in its own task, because the caller may be dropped before the end.
+/// Kills terminals concurrently, each in its own task: the caller may be dropped before the end.
 async fn end(terminals: impl IntoIterator<Item = Arc<Terminal>>) {
     let ending: Vec<_> =
         terminals.into_iter().map(|terminal| tokio::spawn(async move { terminal.kill().await })).collect();
     for each in ending {
-        // Fails only if the runtime shuts down, which ends the processes too.
+        // Fails only while the runtime shuts down, which ends the processes too.
         _ = each.await;
     }
 }
@@ -252,7 +250,7 @@ impl Terminal {
     }
 
     fn output(&self) -> Output {
-        // The exit is read first: all earlier output is then in the text.
+        // Read the exit first: all output before it is then in the text.
         let exit = self.exit.borrow().clone();
         let (text, truncated) = lock(&self.ring).text(exit.is_some());
         Output { text, truncated, exit }
@@ -262,7 +260,7 @@ impl Terminal {
         let mut exit = self.exit.clone();
         match exit.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(exit)) => exit.clone(),
-            // The runtime is shutting down, and the result is not needed.
+            // The runtime is shutting down, so no caller needs the result.
             _ => Exit { code: None, signal: None },
         }
     }
@@ -272,7 +270,7 @@ impl Terminal {
         if exit.survivors > 0 {
             tracing::warn!(survivors = exit.survivors, "processes of a terminal could not be ended");
         }
-        // The remaining output arrives soon; waiting callers are notified of the end before the terminal is
+        // The remaining output arrives soon. Waiting callers must get the exit before the terminal is
         // dropped.
         _ = timeout(2 * FINAL_OUTPUT_TIMEOUT + CHECK_TIMEOUT, self.ended()).await;
     }
@@ -285,8 +283,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Reads all output, so that the command never blocks on it, and reports the exit when the output is
-/// complete.
+/// Reads all output, so that the command never blocks on it. Reports the exit when the output is complete.
 async fn follow(
     child: Arc<Child>,
     stdout: Option<pipe::Receiver>,
@@ -314,7 +311,7 @@ async fn follow(
     let exit = creation.watch(end, stop).await;
     let (created, repositories) = creation.finish().await;
     if !created.is_empty() || !repositories.is_empty() {
-        // While the session closes nothing is reported.
+        // Has no effect while the session closes.
         _ = timeout(CHECK_TIMEOUT / 3, report(created, repositories)).await;
     }
     told.send_replace(Some(exit.into()));

@@ -1,4 +1,4 @@
-//! Reads permission requests, and reports them as events.
+//! Reads permission requests and reports them as events.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,52 +21,48 @@ const NO_SUBJECT: &str = "the request has no subject";
 /// An offered option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// Id of the option.
     pub option_id: String,
     /// Kind of the option, as named by the agent.
     pub kind: String,
-    /// Name of the option.
     pub name: String,
 }
 
 /// A further tool call of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OtherCall {
-    /// The tool call, as far as the agent has reported it.
+    /// The tool call as the agent has reported it so far.
     pub call: Call,
     /// See [`ReadRequest::mcp`].
     pub mcp: Option<(String, String)>,
 }
 
-/// A permission request, as far as it could be read. Decisions are based on this alone.
+/// A permission request, as far as it could be read. Decisions use only these fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReadRequest {
-    /// The tool call, as far as the agent has reported it. Its id is empty if the request names none.
+    /// The tool call as the agent has reported it so far. Its id is empty if the request has no call.
     pub call: Call,
-    /// Title of the request.
     pub title: Option<String>,
-    /// Description of the request.
     pub description: Option<String>,
-    /// Further tool calls of the same request. An agent may mean any of them, so all are judged.
+    /// Further tool calls of the same request. The agent may mean any of them, so all are judged.
     pub other_calls: Vec<OtherCall>,
-    /// Command line, if the request has a command (v2).
+    /// Command line, if the request contains one (v2).
     pub command: Option<String>,
     /// Working directory of the command.
     pub cwd: Option<String>,
-    /// Further members of the subject that has the command, such as arguments, which belong to the command.
+    /// Other members of the subject that contains the command, such as arguments. They belong to the command.
     pub beside_command: Option<Json>,
-    /// Members outside the protocol: of the request, of its tool calls, of a subject without a command. An
-    /// agent may mean any of them, so all are judged.
+    /// Members outside the protocol: of the request, of its tool calls, and of a subject without a command.
+    /// The agent may mean any of them, so all are judged.
     pub unknown: Vec<Json>,
-    /// Offered options. Unreadable options are left out.
+    /// Offered options. Unreadable options are omitted.
     pub options: Vec<Choice>,
-    /// The hosted MCP server and its tool that the request is about.
+    /// Hosted MCP server and tool that the request is about.
     pub mcp: Option<(String, String)>,
-    /// The approval that a governance requires, if a gate in front of the agent asks for one.
+    /// Approval that a governance requires, if a gate in front of the agent requests it.
     pub approval: Option<Approval>,
-    /// Why the request could not be read completely or unambiguously. Its subject is then unknown.
+    /// Reason why the request could not be read completely or unambiguously. Its subject is then unknown.
     pub problem: Option<String>,
-    /// `true` if the request has nothing but a title, which version 2 permits.
+    /// `true` if the request contains only a title, which version 2 permits.
     pub is_bare: bool,
 }
 
@@ -88,13 +84,13 @@ impl ReadRequest {
         std::iter::once(&self.call).chain(self.other_calls.iter().map(|other| &other.call))
     }
 
-    /// Returns why the request cannot be judged.
+    /// Returns the reason why the request cannot be judged.
     fn reason_unjudged(&self) -> Option<String> {
         self.problem.clone().or_else(|| self.is_bare.then(|| NO_SUBJECT.to_owned()))
     }
 }
 
-/// A request of either version, with every member read on its own.
+/// A request of either version. Each member is read separately.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Request<'a> {
@@ -110,7 +106,7 @@ struct Request<'a> {
     options: Option<&'a RawValue>,
     #[serde(borrow, rename = "_meta")]
     meta: Option<&'a RawValue>,
-    /// Of an elicitation.
+    /// Text of an elicitation.
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -134,7 +130,7 @@ const CALL_MEMBERS: &[&str] = &[
 ];
 const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
 
-/// The members of an object, each as written.
+/// Members of an object, as written.
 type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
 /// Returns the members of the object `text` that are neither `known` nor null.
@@ -144,7 +140,7 @@ fn other_members<'a>(text: &'a str, known: &[&str]) -> Members<'a> {
     members
 }
 
-/// Returns `true` if this is the capabilities object of a version 2 tool call, and nothing else.
+/// Returns `true` if `value` is the capabilities object of a version 2 tool call, without other members.
 fn is_capabilities(value: &RawValue) -> bool {
     let has_only_meta = |value: &RawValue| {
         object::<Members<'_>>(value.get()).is_ok_and(|all| all.keys().all(|key| key == "_meta"))
@@ -158,7 +154,6 @@ fn is_capabilities(value: &RawValue) -> bool {
     })
 }
 
-/// Metadata that a gate adds to a request.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Meta {
@@ -189,7 +184,7 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Returns why the subject is unknown: its members beside the type may mean anything.
+    /// Returns the reason why the subject is unknown. The members of an unknown type may have any meaning.
     fn problem(&self) -> Option<String> {
         match &*self.r#type {
             "tool_call" if self.tool_call.is_some() => None,
@@ -202,7 +197,7 @@ impl Subject<'_> {
 
 impl Mapper {
     /// Reads a request for permission or other user input, and pushes it as `permission.requested`.
-    /// `request_id` identifies it in the session.
+    /// `request_id` is unique in the session.
     pub fn permission_requested(
         &mut self,
         request_id: &str,
@@ -224,7 +219,7 @@ impl Mapper {
         for other in &mut asked.other_calls {
             other.mcp = self.hosted_tool_of(&other.call);
         }
-        // A command in the request itself is not a call of the tool that it names.
+        // A command in the request is not a call of the tool that the request names.
         let mcp = asked.mcp.as_ref().filter(|_| asked.command.is_none());
         let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
         let call = &asked.call;
@@ -260,12 +255,12 @@ impl Mapper {
         call.sole_name().and_then(|name| self.hosted_tool(name))
     }
 
-    /// Returns the hosted MCP server and tool that `name` means: `SERVER__TOOL`, as agents write it, some
-    /// with the prefix `mcp__`. `None` if it is ambiguous.
+    /// Returns the hosted MCP server and tool for `name`. Agents write `SERVER__TOOL`, some with the prefix
+    /// `mcp__`. `None` if the name is ambiguous.
     fn hosted_tool(&self, name: &str) -> Option<(String, String)> {
         let name = name.strip_prefix("mcp__").unwrap_or(name);
         let mut found = self.servers.iter().filter_map(|server| {
-            // Models accept no other characters in names.
+            // Models accept only these characters in names.
             let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
             let plain = server.replace(|c: char| !is_plain(c), "_");
             let rest = name.strip_prefix(server.as_str()).or_else(|| name.strip_prefix(&plain))?;
@@ -293,7 +288,7 @@ impl Mapper {
         emit: &mut Emit<'_>,
     ) -> (ReadRequest, Option<Json>) {
         let mut asked = ReadRequest::default();
-        // Unknown members are not even listed then, because the request cannot be judged by them.
+        // With too many values, unknown members are not listed, because the request cannot be judged by them.
         let has_too_many_values = peer_json::has_too_many_values(params.as_bytes());
         let other_members = |text: &'a str, known: &[&str]| match has_too_many_values {
             true => Members::default(),
@@ -323,7 +318,7 @@ impl Mapper {
         if request.subject.is_some() && asked.problem.is_none() {
             asked.problem = subject.problem();
         }
-        // All members of a subject count, whatever its type.
+        // Every member of a subject counts, even if its type does not define it.
         asked.command = subject.command.map(Cow::into_owned);
         asked.cwd = subject.cwd.map(Cow::into_owned);
         let mut unknown = vec![other_members(params, REQUEST_MEMBERS)];
@@ -386,7 +381,7 @@ impl Mapper {
         Ok(patch)
     }
 
-    /// Returns a known call with the additions of the request, which are not stored.
+    /// Returns a known call with the additions of the request. Does not store the additions.
     fn known_with(&self, patch: Patch<'_>) -> Call {
         let mut call = self.calls.get(patch.id()).cloned().unwrap_or_else(|| Call::new(patch.id()));
         patch.merge(&mut call, self.version, usize::MAX);
@@ -397,7 +392,7 @@ impl Mapper {
     fn ask_for(&mut self, patch: Patch<'_>, emit: &mut Emit<'_>) -> Call {
         let id: Arc<str> = patch.id().into();
         if self.calls.is_over(&id, false) {
-            // Requested too late, or by an agent that reuses ids: only the request itself is known.
+            // The call has completed, or the agent reuses ids: only the request itself is known.
             let mut call = Call::new(&id);
             patch.merge(&mut call, self.version, usize::MAX);
             return call;

@@ -1,4 +1,4 @@
-//! One tool call, as far as the agent has reported it.
+//! A tool call, as far as the agent has reported it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,25 +23,18 @@ const MAX_LABEL_BYTES: usize = 16 << 10;
 /// A tool call, as far as the agent has reported it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Call {
-    /// Id of the call.
     pub id: Arc<str>,
-    /// Title for people.
     pub title: Option<String>,
-    /// Name of the tool, if the agent reports it.
     pub name: Option<String>,
-    /// Kind of tool, as named by the agent.
     pub kind: Option<String>,
-    /// Status, as named by the agent.
     pub status: Option<String>,
-    /// Input of the tool.
     pub raw_input: Option<Json>,
-    /// Output of the tool.
     pub raw_output: Option<Json>,
-    /// Affected files, as listed by the agent.
+    /// Affected files, as the agent lists them.
     pub locations: Option<Json>,
     content: Vec<Json>,
     lost: Lost,
-    /// Names of the tool in the `_meta` of agents that are known to put them there.
+    /// Names of the tool in `_meta`, where some known agents put them.
     known_as: Vec<String>,
     pub(super) stage: Stage,
 }
@@ -55,15 +48,15 @@ struct Lost {
     content: bool,
 }
 
-/// Which events of a call were emitted.
+/// Events of a call that were emitted so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// None.
+    /// No event.
     #[default]
     New,
     /// `tool.call`.
     Announced,
-    /// None, because the call began outside of the run and is not part of it.
+    /// No event, because the call began before the run and is not part of it.
     Foreign,
 }
 
@@ -80,23 +73,23 @@ impl Call {
         Self { id: id.into(), ..Self::default() }
     }
 
-    /// Returns the name by which programs call the tool, if the agent reports it; never a title.
+    /// Returns the name of the tool for programs, if the agent reports it. Never returns a title.
     pub fn own_name(&self) -> Option<&str> {
         self.names().next()
     }
 
-    /// Returns all names of the tool that the agent reports; never a title.
+    /// Returns all names of the tool that the agent reports. Never returns a title.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.name.iter().chain(&self.known_as).map(String::as_str)
     }
 
-    /// Returns the name of the tool if all reported names are equal.
+    /// Returns the name of the tool if all reported names are the same.
     pub fn sole_name(&self) -> Option<&str> {
         let first = self.own_name()?;
         self.names().all(|name| name == first).then_some(first)
     }
 
-    /// Returns the best available name of the tool: its own, the usual name of its kind, or the title.
+    /// Returns the best available name: the tool's own name, the usual name of its kind, or the title.
     pub fn tool_name(&self) -> String {
         let name = self.own_name();
         let kind = self.kind.as_deref().and_then(|kind| match kind {
@@ -114,21 +107,20 @@ impl Call {
         name.or(kind).or(self.title.as_deref()).unwrap_or("Tool").to_owned()
     }
 
-    /// Returns `true` if its input, locations or content were too large to keep, so that it cannot be judged
-    /// by them.
+    /// Returns `true` if input, locations or content were too large to keep, so that the call cannot be
+    /// judged by them.
     pub fn is_partial(&self) -> bool {
         self.lost.input || self.lost.locations || self.lost.content
     }
 
-    /// Returns `true` if one of its parts, or its content blocks together, have more values than are accepted
-    /// from a peer.
+    /// Returns `true` if one part, or all content blocks together, have more values than a peer may send.
     pub(crate) fn has_too_many_values(&self) -> bool {
         let parts = [&self.raw_input, &self.locations];
         parts.into_iter().flatten().any(Json::has_too_many_values)
             || self.readable_content().len() < self.content.len()
     }
 
-    /// Returns the content blocks within the limit of values.
+    /// Returns the first content blocks that stay within the limit of values.
     fn readable_content(&self) -> &[Json] {
         let mut left = Some(MAX_PEER_VALUES);
         let fits = |block: &&Json| {
@@ -143,7 +135,8 @@ impl Call {
         self.readable_content().iter().map(Json::value).collect()
     }
 
-    /// Returns `true` if readers may disagree on the action: a key appears twice, or a location has no path.
+    /// Returns `true` if readers may disagree on the action: an object has a duplicate key, or a location has
+    /// no path.
     pub fn is_ambiguous(&self) -> bool {
         let parts = [&self.raw_input, &self.locations].into_iter().flatten().chain(&self.content);
         let unread = |locations: &Json| {
@@ -166,8 +159,8 @@ impl Call {
         &self.content
     }
 
-    /// Returns `true` if the agent has reported the input. The input of a command has to contain more than
-    /// its context, because some agents send that first.
+    /// Returns `true` if the agent has reported the input. For a command, the input must contain more than
+    /// its context, because some agents send the context first.
     pub(super) fn has_input(&self) -> bool {
         let runs = self.kind.as_deref() == Some("execute");
         let says_nothing = |input: &Json| input.is_empty() || runs && only_surrounds(input.text());
@@ -186,13 +179,13 @@ impl Call {
             path: String,
         }
         let Some(locations) = &self.locations else { return Vec::new() };
-        // An unreadable location must not discard the others.
+        // One unreadable location must not discard the others.
         let each: Vec<Json> = peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         let path = |location: &Json| serde_json::from_str::<Object<Location>>(location.text()).ok();
         each.iter().filter_map(path).map(|Object(Location { path })| path).collect()
     }
 
-    /// Returns its locations as written by the agent.
+    /// Returns the locations as written by the agent.
     pub(crate) fn location_values(&self) -> Vec<serde_json::Value> {
         let read = |locations: &Json| peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         self.locations.as_ref().map(read).unwrap_or_default()
@@ -206,7 +199,7 @@ impl Call {
         }
     }
 
-    /// Turns the call into the output of `tool.result`.
+    /// Converts the call to the output of `tool.result`.
     pub(super) fn output(self, status: Option<&str>) -> ToolOutput {
         let status = status.map(str::to_owned).or(self.status).unwrap_or_default();
         let Self { raw_output, content, locations, lost, .. } = self;
@@ -215,7 +208,6 @@ impl Call {
         ToolOutput { status, raw_output, content, locations, truncated }
     }
 
-    /// Returns the number of bytes kept.
     pub(super) fn bytes(&self) -> usize {
         let json = [&self.raw_input, &self.raw_output, &self.locations].into_iter().flatten();
         let words = [&self.title, &self.name, &self.kind, &self.status];
@@ -223,17 +215,15 @@ impl Call {
         self.id.len() + json.chain(&self.content).map(Json::len).sum::<usize>() + words.sum::<usize>()
     }
 
-    /// Replaces the content.
     #[cfg(test)]
     pub(crate) fn with_content(self, blocks: &[serde_json::Value]) -> Self {
         Self { content: blocks.iter().map(Json::write).collect(), ..self }
     }
 
-    /// Adds an item to the content.
     pub(super) fn append(&mut self, item: &RawValue, room: usize) {
         let held = self.content.iter().map(Json::len).sum::<usize>();
         let length = item.get().len();
-        // Nothing is kept after a gap, which would be invisible otherwise.
+        // After a gap nothing more is kept, so that no text with an invisible gap is shown.
         if self.lost.content || held + length > MAX_CONTENT_BYTES || self.bytes() + length > room {
             self.lost.content = true;
         } else {
@@ -242,7 +232,7 @@ impl Call {
     }
 }
 
-/// A readable update of a call.
+/// Fields of an update of a call.
 pub(super) struct Patch<'a> {
     fields: Fields<'a>,
     title: Option<Option<Cow<'a, str>>>,
@@ -269,8 +259,8 @@ impl<'a> Patch<'a> {
         &self.fields.tool_call_id
     }
 
-    /// Merges the update into `call`, of which at most `room` bytes may be kept. Missing fields are
-    /// unchanged; null fields are unchanged in v1 and cleared in v2.
+    /// Merges the update into `call`, keeping at most `room` bytes. Missing fields stay unchanged. Null
+    /// fields stay unchanged in v1 and are cleared in v2.
     pub(super) fn merge(self, call: &mut Call, version: Version, room: usize) {
         let clears = version == Version::V2;
         let words = |kept: &mut Option<String>, new: Option<Option<Cow<'_, str>>>| match new {
@@ -278,7 +268,7 @@ impl<'a> Patch<'a> {
             Some(None) if clears => *kept = None,
             _ => {}
         };
-        // An empty title does not replace another one.
+        // An empty title does not replace a title.
         words(&mut call.title, self.title.filter(|title| title.as_deref() != Some("")));
         words(&mut call.name, self.name.filter(|name| name.as_deref() != Some("")));
         words(&mut call.kind, self.kind);
@@ -315,7 +305,7 @@ impl<'a> Patch<'a> {
     }
 }
 
-/// Returns `true` if the input of a command contains only where and how it runs.
+/// Returns `true` if the input of a command contains only its directory and settings, not the command.
 fn only_surrounds(input: &str) -> bool {
     const SURROUNDINGS: [&str; 7] =
         ["cwd", "workdir", "working_directory", "workingDirectory", "env", "timeout", "background"];

@@ -1,4 +1,4 @@
-//! The tool calls of a session: open ones, and ids of completed ones.
+//! The tool calls of a session: open calls, and ids of completed calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::read::Problem;
 const MAX_OPEN_CALLS: usize = 4096;
 /// Maximum number of bytes kept of all open calls together.
 const MAX_CALLS_BYTES: usize = 64 << 20;
-/// Maximum number of remembered completed calls, so that no call has two results.
+/// Maximum number of remembered completed calls. They are remembered so that no call gets two results.
 const MAX_COMPLETED_CALLS: usize = 4096;
-/// Maximum number of calls from outside of runs that are kept when a run begins.
+/// Maximum number of calls from before a run that are kept when it begins.
 const MAX_FOREIGN_CALLS: usize = 256;
 const MAX_ID_BYTES: usize = 512;
 
@@ -22,13 +22,11 @@ pub(super) struct Calls {
     /// Maximum number of bytes kept of all open calls together.
     pub(super) room: usize,
     open: HashMap<Arc<str>, Numbered>,
-    /// Number of calls so far.
     count: u64,
     bytes: usize,
     /// Completed calls, with the run in which they ended.
     over: HashMap<Arc<str>, u64>,
     over_order: VecDeque<Arc<str>>,
-    /// Number of runs so far.
     run: u64,
 }
 
@@ -54,7 +52,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Checks that a call with this id may be kept.
+    /// Checks that a call with this id fits into the limits.
     pub(super) fn check(&self, id: &str) -> Result<(), Problem> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             Err(format!("a tool call's id must have 1 to {MAX_ID_BYTES} bytes"))
@@ -65,12 +63,11 @@ impl Calls {
         }
     }
 
-    /// Returns the open call with this id.
     pub(super) fn get(&self, id: &str) -> Option<&Call> {
         self.open.get(id).map(|numbered| &numbered.call)
     }
 
-    /// Begins a run. Drops the oldest calls from outside of runs if there are too many.
+    /// Begins a run. Drops the oldest earlier calls if there are too many.
     pub(super) fn next_run(&mut self) {
         self.run += 1;
         let mut numbers: Vec<u64> = self.open.values().map(|open| open.number).collect();
@@ -82,8 +79,8 @@ impl Calls {
         }
     }
 
-    /// Returns `true` if a call with this id has completed. If it completed in an earlier run and this update
-    /// `begins` one, its completion is forgotten, because agents may reuse call ids in every turn.
+    /// Returns `true` if a call with this id has completed. Agents may reuse ids in every turn: if it
+    /// completed in an earlier run and `begins` is set, its completion is forgotten.
     pub(super) fn is_over(&mut self, id: &str, begins: bool) -> bool {
         match self.over.get(id) {
             Some(run) if begins && *run < self.run => {
@@ -95,8 +92,8 @@ impl Calls {
         }
     }
 
-    /// Changes the call with this id, or a new one. `change` gets `true` for a new call, and the number of
-    /// bytes that may be kept.
+    /// Applies `change` to the call with this id, or to a new one. `change` gets `true` for a new call, and
+    /// the number of bytes that may be kept.
     pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut Call, bool, usize)) {
         let new = !self.open.contains_key(id);
         let entry = self.open.entry(id.into()).or_insert_with(|| {
@@ -131,7 +128,7 @@ impl Calls {
         Some(call)
     }
 
-    /// Removes all open calls of the run, in order of arrival, and marks them as completed.
+    /// Removes all open calls of the run in order of arrival, and marks them as completed.
     pub(super) fn settle_run(&mut self) -> Vec<Call> {
         let of_run = self.open.values().filter(|open| open.call.stage != Stage::Foreign);
         let mut ids: Vec<_> = of_run.map(|open| (open.number, Arc::clone(&open.call.id))).collect();

@@ -10,19 +10,17 @@ use crate::event::Json;
 /// Effects of an update on the session.
 #[derive(Debug, Default, PartialEq)]
 pub struct Effects {
-    /// New state of the agent (v2).
     pub state: Option<AgentState>,
-    /// A failure instead of an answer. The mapper has recorded it for the end of the run.
+    /// A failure that the agent reports instead of an answer. The mapper has recorded it for the end of the
+    /// run.
     pub fault: Option<Box<Fault>>,
-    /// A usage report.
     pub usage: Option<UsageReport>,
-    /// A change of the session.
     pub session: Option<SessionChange>,
-    /// The updated tool call; [`Mapper::call`](super::Mapper::call) returns it while it is open.
+    /// Id of the updated tool call. While it is open, [`Mapper::call`](super::Mapper::call) returns it.
     pub call: Option<Arc<str>>,
-    /// A child session that the agent announces (v2).
+    /// Id of a child session that the agent announces (v2).
     pub child: Option<String>,
-    /// Why a gate in front of the agent has stopped the turn.
+    /// Reason why a gate in front of the agent has stopped the turn.
     pub interrupted: Option<String>,
 }
 
@@ -40,7 +38,7 @@ pub enum AgentState {
     RequiresAction,
     /// The agent has stopped, with its stop reason.
     Idle(Option<StopReason>),
-    /// An unknown state, which is not idle.
+    /// An unknown state, which counts as not idle.
     Other(String),
 }
 
@@ -51,11 +49,11 @@ pub enum UsageReport {
     Update(Json),
     /// The `usage` at the end of a turn.
     End(Json),
-    /// Usage of one model call, in the `_meta` of a message.
+    /// Usage of one model call, from the `_meta` of a message.
     Call(Json),
 }
 
-/// A change of a session: the whole update that reports it.
+/// A change of a session, with the whole update that reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionChange {
     /// Available commands (`availableCommands`).
@@ -64,6 +62,6 @@ pub enum SessionChange {
     Mode(Json),
     /// All options (`configOptions`).
     Options(Json),
-    /// Title and time of change: missing members are unchanged, null members are cleared.
+    /// Title and time of change. Missing members are unchanged, null members are cleared.
     Info(Json),
 }

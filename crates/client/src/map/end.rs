@@ -12,32 +12,29 @@ use super::{Emit, Mapper};
 use crate::event::{Completed, EventBody, Role, RuntimeEvent, Status};
 use crate::usage::Usage;
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// The agent stopped, with its stop reason.
     Stopped(Option<StopReason>),
-    /// The run was cancelled, and the agent did not report it.
+    /// The run was cancelled, but the agent did not report it.
     Cancelled,
-    /// The run failed, even if the agent had been asked to stop.
+    /// The run failed, even if it was being cancelled.
     Failed {
         /// Message for people.
         message: String,
-        /// Code for programs.
         code: Option<String>,
     },
 }
 
-/// Everything that is reported at the end of a run.
+/// Everything to report at the end of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// How the run ended.
     pub end: End,
     /// `true` if the agent had been asked to stop.
     pub cancelling: bool,
-    /// Usage of the run.
     pub usage: Option<Usage>,
-    /// Answer in the requested structured form.
+    /// Answer in the requested JSON form.
     pub structured: Option<Value>,
 }
 
@@ -52,8 +49,8 @@ impl Outcome {
 type Verdict = (Status, Option<(String, Option<String>)>);
 
 impl Mapper {
-    /// Ends the run: completes what is open, reports an error if it failed, and then `run.completed`. Does
-    /// nothing without a run.
+    /// Ends the run: completes open messages and calls, reports an error if the run failed, and then
+    /// `run.completed`. Without a run, does nothing.
     pub fn finish(&mut self, outcome: Outcome, now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Option<Status> {
         self.run_id.as_ref()?;
         let Outcome { end, cancelling, usage, structured } = outcome;
@@ -79,7 +76,7 @@ impl Mapper {
         Some(status)
     }
 
-    /// Reports that a call will have no result.
+    /// Reports that a call ends without a result.
     fn interrupt(&self, call: Call, emit: &mut Emit<'_>) {
         let call_id = Arc::clone(&call.id);
         if call.stage == Stage::New {
@@ -95,7 +92,7 @@ fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, l
     let stopped = match end {
         End::Cancelled | End::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
         End::Failed { message, code } => return failed(message, code),
-        // The answer of a cancelled agent is irrelevant.
+        // The answer to a cancelled prompt does not matter.
         End::Stopped(_) if cancelling && fault.is_some() => return (Status::Cancelled, None),
         End::Stopped(reason) => reason,
     };

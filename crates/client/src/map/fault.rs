@@ -13,16 +13,15 @@ pub struct Fault {
     /// HTTP status of the endpoint's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// URL of the model endpoint.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// Message of the endpoint, or the cause.
+    /// The endpoint's message, or the cause.
     pub message: String,
     /// `true` if the same prompt may succeed later.
     pub retryable: bool,
 }
 
-/// The known members of a `_meta`.
+/// Known members of a `_meta`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Marks<'a> {
@@ -36,21 +35,20 @@ pub(super) struct Marks<'a> {
 }
 
 impl<'a> Marks<'a> {
-    /// Reads the marks of a `_meta`. A `_meta` that is not an object has none.
+    /// Reads the known members of a `_meta`. One that is not an object has none.
     pub(super) fn from_meta(meta: Option<&'a RawValue>) -> Self {
         meta.filter(|meta| meta.get().starts_with('{'))
             .and_then(|meta| serde_json::from_str(meta.get()).ok())
             .unwrap_or_default()
     }
 
-    /// Returns `true` if there are none.
     pub(super) fn is_none(&self) -> bool {
         self.error.is_none() && self.separator.is_none() && self.usage.is_none()
     }
 
-    /// Returns the reported failure.
+    /// Returns the failure, if the agent reports one.
     pub(super) fn fault(&self) -> Option<Fault> {
-        // An unreadable mark still counts as a failure.
+        // An unreadable member still counts as a failure.
         self.error.map(|error| serde_json::from_str(error.get()).unwrap_or_default())
     }
 
@@ -59,7 +57,8 @@ impl<'a> Marks<'a> {
         self.usage.filter(|usage| usage.get().starts_with('{'))
     }
 
-    /// Returns `true` if the text only separates a failure from earlier text, and is not part of the answer.
+    /// Returns `true` if the text only separates a failure from earlier text, so that it is not part of the
+    /// answer.
     pub(super) fn separates(&self) -> bool {
         self.separator.is_some()
     }

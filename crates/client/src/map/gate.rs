@@ -1,4 +1,4 @@
-//! Reads what a gate in front of the agent adds in `_meta.aip44`.
+//! Reads the members that a gate in front of the agent adds in `_meta.aip44`.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,8 +9,8 @@ struct Meta<'a> {
     aip44: Option<&'a RawValue>,
 }
 
-/// Returns the gate's member of a `_meta` if it contains `key`. Searches the text first, because every
-/// message that passes a gate has a mark.
+/// Returns the gate's part of a `_meta` if it contains `key`. Searches the text before parsing, because every
+/// message that passes a gate has such a part.
 fn gate_member<'a>(meta: Option<&'a RawValue>, key: &str) -> Option<&'a RawValue> {
     let meta = meta.filter(|meta| meta.get().contains(key))?;
     serde_json::from_str::<Meta<'_>>(meta.get()).ok()?.aip44
@@ -26,7 +26,7 @@ pub(super) fn approval(meta: Option<&RawValue>) -> Option<&RawValue> {
     gate_member(meta, "\"approval\"").filter(|told| serde_json::from_str::<Approval>(told.get()).is_ok())
 }
 
-/// Returns the reason why the gate has stopped the turn.
+/// Returns the reason for which the gate has stopped the turn.
 pub(super) fn interrupted(meta: Option<&RawValue>) -> Option<String> {
     #[derive(Deserialize)]
     struct Interrupted {

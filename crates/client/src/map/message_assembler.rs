@@ -1,4 +1,4 @@
-//! Assembles messages of one speaker (answer or thought) from their chunks.
+//! Assembles the messages of one speaker (answer or reasoning) from their chunks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::read::head;
 
 /// Maximum number of bytes kept of one message.
 pub(super) const MAX_MESSAGE_BYTES: usize = 4 << 20;
-/// Maximum number of finished messages kept, in case they continue or are sent again as a whole.
+/// Maximum number of finished messages kept, because they may continue or be sent again as a whole.
 const MAX_FINISHED_MESSAGES: usize = 32;
 /// Maximum number of bytes of finished messages together.
 const MAX_FINISHED_BYTES: usize = 16 << 20;
@@ -24,9 +24,9 @@ pub(super) struct MessageAssembler {
 /// A finished message.
 #[derive(Debug, PartialEq)]
 pub(super) struct Ended {
-    /// Text, as far as it is kept.
+    /// Text, cut to the kept size.
     pub(super) text: Arc<str>,
-    /// Bytes of the whole text.
+    /// Length of the whole text in bytes.
     pub(super) length: usize,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Ended {
 #[derive(Debug, Default)]
 struct AssembledMessage {
     id: Option<Arc<str>>,
-    /// Text, as far as it is kept.
+    /// Text, cut to the kept size.
     text: String,
-    /// Bytes of the whole text.
+    /// Length of the whole text in bytes.
     length: usize,
 }
 
@@ -46,7 +46,7 @@ impl AssembledMessage {
     }
 
     fn push(&mut self, text: &str) {
-        // Nothing is kept after a gap, which would be invisible otherwise.
+        // After a gap nothing more is kept, so that no text with an invisible gap is shown.
         let room = if self.truncated() { 0 } else { MAX_MESSAGE_BYTES - self.text.len() };
         self.text.push_str(head(text, room));
         self.length += text.len();
@@ -56,37 +56,36 @@ impl AssembledMessage {
         self.length > self.text.len()
     }
 
-    /// Returns the part of `whole` after this text, if it begins with this text.
+    /// Returns the rest of `whole` if it begins with this text.
     fn rest<'a>(&self, whole: &'a str) -> Option<&'a str> {
         whole.starts_with(&self.text).then(|| whole.get(self.length..)).flatten()
     }
 }
 
-/// Effect of a message that was sent as a whole.
+/// Effect of a complete message on the assembled ones.
 #[derive(Debug, PartialEq)]
 pub(super) enum Upsert<'a> {
     /// The message is unchanged.
     Same,
-    /// The message has more text.
+    /// The message is new, or continues an assembled one.
     More {
-        /// The message that it ends.
+        /// Message that ends because of this one.
         ended: Option<Ended>,
-        /// Added text.
+        /// Text that was added.
         rest: &'a str,
     },
-    /// The message has a different text.
+    /// The message replaces the text of an assembled one.
     Other {
-        /// The message that it ends.
+        /// Message that ends because of this one.
         ended: Option<Ended>,
-        /// Id of the message.
         id: Arc<str>,
-        /// Text, as far as it is kept.
+        /// Text, cut to the kept size.
         text: Arc<str>,
     },
 }
 
 impl MessageAssembler {
-    /// Adds a chunk of a message. Returns the message that it ends.
+    /// Adds a chunk. Returns the message that ends because of it.
     pub(super) fn piece(&mut self, id: Option<&str>, text: &str) -> Option<Ended> {
         match &mut self.open {
             // A chunk without an id continues the current message.
@@ -102,7 +101,6 @@ impl MessageAssembler {
         }
     }
 
-    /// Adds a complete message.
     pub(super) fn whole<'a>(&mut self, id: &str, text: &'a str) -> Upsert<'a> {
         let known = self.open.iter().chain(&self.past).find(|told| told.id.as_deref() == Some(id));
         match known.map_or(Some(text), |told| told.rest(text)) {
@@ -123,7 +121,7 @@ impl MessageAssembler {
         }
     }
 
-    /// Makes the message with this id the current one. Returns the previous one.
+    /// Makes the message with this id current. Returns the message that ends because of it.
     fn turn_to(&mut self, id: Option<&str>) -> Option<Ended> {
         if id.is_some() && self.open.as_ref().is_some_and(|open| open.id.as_deref() == id) {
             return None;
@@ -135,7 +133,6 @@ impl MessageAssembler {
         ended
     }
 
-    /// Ends the current message.
     pub(super) fn end(&mut self) -> Option<Ended> {
         let told = self.open.take()?;
         let text = told.text.as_str();
@@ -154,13 +151,13 @@ impl MessageAssembler {
         ended
     }
 
-    /// Returns the current message, or else the one that ended last.
+    /// Returns the current message, or else the last finished one.
     pub(super) fn last(&self) -> Option<&str> {
         let open = self.open.as_ref().map(|open| &*open.text).filter(|text| !text.is_empty());
         open.or(self.last.as_deref())
     }
 
-    /// Returns the message that ended last.
+    /// Returns the last finished message.
     pub(super) fn last_ended(&mut self) -> Option<Arc<str>> {
         self.last.take()
     }

@@ -1,4 +1,4 @@
-//! Lenient views of agent messages that borrow the text and accept unknown members.
+//! Lenient views of agent messages. They borrow the text and accept unknown members.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::fault::Marks;
 use crate::peer_json::{self, PeerJsonError};
 
-/// An object. Derived types would also accept an array of their members, which no peer may send.
+/// An object. A derived type alone would also accept an array of its members, which no peer may send.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -36,19 +36,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Why a text could not be read, safe to display.
+/// Reason why a text could not be read, safe to display.
 pub(super) type Problem = String;
 
 pub(super) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text).map(|Object(value)| value).map_err(|error| words(&error))
 }
 
-/// Checks that no object in `text` has a duplicate key at any depth, on which readers could disagree.
+/// Checks that no object in `text` has a duplicate key at any depth, because readers could disagree on it.
 pub(super) fn check_unambiguous(text: &str) -> Result<(), Problem> {
     peer_json::read::<UnambiguousJson>(text.as_bytes()).map(drop).map_err(|error| words(&error))
 }
 
-/// Returns the message of `error` in one line of bounded length, because parsers quote what they read.
+/// Returns the message of `error` as one short line: parsers quote the text that they read.
 fn words(error: &dyn fmt::Display) -> Problem {
     const MAX_CHARS: usize = 200;
     one_line(&error.to_string(), MAX_CHARS)
@@ -63,7 +63,7 @@ pub(super) fn head(text: &str, room: usize) -> &str {
     &text[..end]
 }
 
-/// The params of a `session/update` with a text chunk, read in one pass.
+/// The params of a `session/update` with a text chunk, parsed in one pass.
 #[derive(Deserialize)]
 pub(super) struct TextParams<'a> {
     #[serde(borrow)]
@@ -84,7 +84,7 @@ pub(super) struct TextUpdate<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// Role of the text. Any other kind of update stops this reader at once.
+/// Speaker of a text chunk. Any other kind of update makes the parser stop at once.
 #[derive(Clone, Copy, Deserialize)]
 pub(super) enum Speaker {
     #[serde(rename = "agent_message_chunk")]
@@ -117,7 +117,7 @@ pub(super) struct Params<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// Members of all updates.
+/// Members that all updates share.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Head<'a> {
@@ -149,12 +149,11 @@ pub(super) struct Chunk<'a> {
 pub(super) struct Whole<'a> {
     #[serde(borrow)]
     pub(super) message_id: Cow<'a, str>,
-    /// Missing if unchanged.
+    /// `None` if the content is unchanged.
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) content: Option<&'a RawValue>,
 }
 
-/// A content block, with its text.
 #[derive(Deserialize)]
 pub(super) struct Block<'a> {
     #[serde(borrow)]
@@ -163,7 +162,6 @@ pub(super) struct Block<'a> {
     text: Option<&'a RawValue>,
 }
 
-/// Returns the text of a text block.
 pub(super) fn text_of(block: &RawValue) -> Result<Option<Cow<'_, str>>, Problem> {
     let Block { r#type, text } = object(block.get())?;
     if r#type != "text" {
@@ -173,7 +171,7 @@ pub(super) fn text_of(block: &RawValue) -> Result<Option<Cow<'_, str>>, Problem>
     string(text).map(Some)
 }
 
-/// The fields of a tool call of either version; `None` if missing.
+/// The fields of a tool call of either version; `None` if a field is missing.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Fields<'a> {
@@ -217,12 +215,11 @@ pub(super) struct ContentItem<'a> {
     pub(super) content: &'a RawValue,
 }
 
-/// Reads a value that is present, even if it is `null`.
+/// Reads a present value as `Some`, even if it is `null`.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Parses a JSON string.
 pub(super) fn string(text: &RawValue) -> Result<Cow<'_, str>, Problem> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -234,8 +231,8 @@ pub(super) fn string_or_null(text: &RawValue) -> Result<Option<Cow<'_, str>>, Pr
     if text.get() == "null" { Ok(None) } else { string(text).map(Some) }
 }
 
-/// Parses a JSON list; empty for `null`. A list with more items than values are accepted from a peer is
-/// refused.
+/// Parses a JSON list. `null` counts as an empty list. Refuses a list with more items than a peer may send
+/// values.
 pub(super) fn list(text: &RawValue) -> Result<Vec<&RawValue>, Problem> {
     struct Items;
     impl<'de> Visitor<'de> for Items {

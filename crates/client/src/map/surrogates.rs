@@ -1,6 +1,6 @@
-//! Replaces unpaired surrogates, which JSON can contain and UTF-8 cannot.
+//! Replaces unpaired surrogates, which JSON can contain but UTF-8 cannot.
 
-/// Returns the JSON with U+FFFD in place of each escaped unpaired surrogate. `None` if there is none.
+/// Returns the JSON with U+FFFD in place of each escaped unpaired surrogate; `None` if there are none.
 pub(crate) fn repaired(json: &[u8]) -> Option<Vec<u8>> {
     let mut repaired = None;
     let mut at = 0;
@@ -20,7 +20,7 @@ pub(crate) fn repaired(json: &[u8]) -> Option<Vec<u8>> {
     repaired
 }
 
-/// Returns the number of the `\\u` escape at `at`.
+/// Returns the code unit of a `\\u` escape at position `at`.
 fn escaped(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..at + 6)?.strip_prefix(b"\\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::event::Status;
 
-/// A mapper and its events.
+/// A mapper, and the events that it has pushed.
 pub(super) struct Stage {
     pub(super) mapper: Mapper,
     pub(super) events: Vec<RuntimeEvent>,
@@ -83,7 +83,7 @@ impl Stage {
     }
 }
 
-/// Returns the short form of an event: its name and main content.
+/// Returns a short text for an event: its name and main content.
 fn short(event: &RuntimeEvent) -> String {
     let body = match &event.body {
         EventBody::RunStarted { .. } => String::new(),

@@ -1,4 +1,4 @@
-//! Reads the updates of both versions, variant by variant.
+//! Reads the updates of both versions, one variant after another.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use super::{Emit, Mapper, gate, surrogates};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
 use crate::peer_json;
 
-/// Maximum length of the id of a message or of a child session.
+/// Maximum length of a message id or child session id.
 const MAX_ID_BYTES: usize = 512;
 
 /// Result of reading an update.
 type Done = Result<Handled, Problem>;
 
-/// Whether an update has become an event of its own.
+/// `Yes` if an update has become its own event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handled {
     Yes,
@@ -34,7 +34,7 @@ pub(super) enum Handled {
 }
 
 impl Mapper {
-    /// Reads the params of a `session/update`, pushes its events, and returns its other effects.
+    /// Reads the params of a `session/update` and pushes its events. Returns its other effects.
     pub fn update(&mut self, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Effects {
         let Ok(text) = std::str::from_utf8(params) else {
             let payload = self.unusable(params, "not UTF-8".to_owned());
@@ -48,9 +48,9 @@ impl Mapper {
         self.read_update(text, emit)
     }
 
-    /// Handles a plain text chunk, which nearly all updates are. Returns `false` for any other update.
+    /// Fast path for a plain text chunk, which nearly all updates are. Returns `false` for any other update.
     fn piece(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
-        // Searched first, because a failing parser is slow.
+        // Searched first, because a failed parse is slow.
         if !head(params, 256).contains("\"agent_") {
             return false;
         }
@@ -111,7 +111,7 @@ impl Mapper {
             mapper.variant(&head, text, update, effects, emit)
         };
         let mut done = read(update.get(), self, &mut effects, emit);
-        // A failed read has no effect, so it can be repeated.
+        // A failed read has no effects, so it can be repeated.
         if done.is_err()
             && let Some(repaired) = surrogates::repaired(update.get().as_bytes())
             && let Ok(repaired) = std::str::from_utf8(&repaired)
@@ -185,8 +185,8 @@ impl Mapper {
         Ok(Handled::No)
     }
 
-    /// Records the failure that an update reports, if necessary with the text in `words`. A replayed failure
-    /// is ignored.
+    /// Records the failure that an update reports; `words` is the text of its message, if any. Ignores a
+    /// replayed failure.
     fn take_fault(&mut self, marks: &Marks<'_>, words: Option<&str>, effects: &mut Effects) -> bool {
         let Some(mut fault) = marks.fault() else { return false };
         if fault.message.is_empty() {
@@ -201,7 +201,7 @@ impl Mapper {
         true
     }
 
-    /// Handles a message chunk that is not plain text, or is outside of a run.
+    /// Handles a message chunk that is not plain text, or that arrives outside of a run.
     fn chunk(
         &mut self,
         speaker: Speaker,
@@ -247,7 +247,7 @@ impl Mapper {
         if self.take_fault(&head.marks(), None, effects) || self.run_id.is_none() || self.replaying {
             return Ok(Handled::No);
         }
-        // Without content the message is unchanged.
+        // Without content, the message is unchanged.
         let Some(texts) = texts else { return Ok(Handled::No) };
         let only_text = texts.iter().all(Option::is_some);
         let text: String = texts.into_iter().flatten().collect();
@@ -275,8 +275,8 @@ impl Mapper {
         Ok(if only_text { Handled::Yes } else { Handled::No })
     }
 
-    /// Handles an update of a tool call. `begins` is `true` if the agent announces a new call (v1). Other
-    /// updates may be the first as well: calls of v2 begin with any update, and some v1 agents do the same.
+    /// Handles an update of a tool call. `begins` is `true` if the agent announces a new call (v1). Any other
+    /// update may also be the first one: in v2 by design, and in v1 because of some agents.
     fn tool(&mut self, fields: Fields<'_>, begins: bool, effects: &mut Effects, emit: &mut Emit<'_>) -> Done {
         let patch = Patch::from_fields(fields)?;
         self.calls.check(patch.id())?;
@@ -300,7 +300,7 @@ impl Mapper {
         });
     }
 
-    /// Pushes the events of a call that are due. `needed` is `true` if it has to be announced now.
+    /// Pushes the due events of a call. `needed` is `true` if the call must be announced now.
     pub(super) fn advance(&mut self, id: &str, needed: bool, emit: &mut Emit<'_>) -> Handled {
         let Some(call) = self.calls.get(id) else { return Handled::No };
         let progress = call.progress(self.version);

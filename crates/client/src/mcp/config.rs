@@ -1,4 +1,4 @@
-//! MCP servers configured by a user, in the JSON format that other clients use too.
+//! MCP servers that a user configures, in the JSON format of other clients.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,40 +10,35 @@ use node::Node;
 
 /// Maximum length of a server's name.
 const MAX_NAME_BYTES: usize = 128;
-/// Fields that change how a server has to be run, and that cannot be passed to an agent.
+/// Fields that change how to run a server, and that cannot be passed to an agent.
 const UNSUPPORTED: [&str; 4] = ["cwd", "envFile", "auth", "oauth"];
 
 /// An MCP server and its transport.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Name of the server.
     pub name: String,
-    /// Transport of the server.
     pub transport: Transport,
 }
 
 /// Transport of an MCP server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Transport {
-    /// A program that is used over stdin and stdout.
+    /// A program that speaks MCP on stdin and stdout.
     Stdio {
-        /// Program to run.
         command: String,
         /// Arguments, passed without a shell.
         args: Vec<String>,
-        /// Environment variables, in addition to those that every server gets.
+        /// Environment variables, in addition to those of every server.
         env: Vec<(String, String)>,
     },
     /// A streamable HTTP endpoint.
     Http {
-        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
     },
     /// An endpoint of the older HTTP transport with server-sent events.
     Sse {
-        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
@@ -61,20 +56,17 @@ pub enum ConfigError {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// Error message.
         problem: String,
     },
-    /// The servers are not where they are expected.
+    /// The servers are not at the expected place in the JSON.
     #[error("{0}")]
     Shape(&'static str),
     /// A field of a server is invalid.
     #[error("MCP server {server:?}: {field}: {problem}")]
     Field {
-        /// Name of the server, or its position if it has none.
+        /// Name of the server; its position if it has no name.
         server: String,
-        /// Name of the field.
         field: String,
-        /// Error message.
         problem: String,
     },
 }
@@ -83,11 +75,11 @@ impl ServerConfig {
     /// Reads `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}} | {"type": "http", "url": …,
     /// "headers": {…}}}}`.
     ///
-    /// The key `servers` is accepted as well, and so is a list of servers with a `name`. A server that is
-    /// `disabled` is left out. Values are literal: variables are not expanded.
+    /// Also accepts the key `servers`, and a list of servers with a `name`. Omits servers that are
+    /// `disabled`. Values are literal: variables are not expanded.
     ///
     /// # Errors
-    /// Names the server and the field that is invalid.
+    /// Names the invalid server and field.
     pub fn read(text: &str) -> Result<Vec<Self>, ConfigError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let file: Node = serde_json::from_str(text).map_err(|error| {
@@ -127,7 +119,7 @@ impl ServerConfig {
     }
 }
 
-/// The unread fields of one server.
+/// Fields of one server that are not read yet.
 struct Fields {
     name: String,
     left: Vec<(String, Node)>,
@@ -217,7 +209,7 @@ impl Fields {
         }
     }
 
-    /// Checks that a text can be passed to a process.
+    /// Checks that a text can be an argument or variable of a process.
     fn plain(&self, field: &str, text: String) -> Result<String, ConfigError> {
         if text.contains('\0') { Err(self.problem(field, "has a NUL character")) } else { Ok(text) }
     }
@@ -299,7 +291,7 @@ fn header(name: &str, value: &str) -> Option<&'static str> {
     (!fits).then_some("is not a valid header")
 }
 
-/// Omits values of variables and headers, and the query of a URL, which may be secrets.
+/// Omits the values of variables and headers, and the query of a URL, because they may be secrets.
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerConfig").field("name", &self.name).field("transport", &self.transport).finish()

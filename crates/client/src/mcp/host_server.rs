@@ -1,4 +1,4 @@
-//! The built-in MCP server: files and commands of the client, for agents that cannot request them in ACP.
+//! The built-in MCP server: files and commands of the client, for agents that cannot request them by ACP.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,23 +13,20 @@ mod tools;
 
 pub(crate) use tools::ToolCall;
 
-/// Name of the server for agents.
+/// Name of the server, as agents see it.
 pub(crate) const NAME: &str = "narrows";
 /// MCP versions with a handshake, newest first.
 const HANDSHAKE: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-/// The MCP version that has no handshake: each request names its version.
+/// The MCP version without a handshake: each request names its version.
 const MODERN: &str = "2026-07-28";
-/// Member by which a request of that version is recognized.
+/// Member that identifies a request of that version.
 const MODERN_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// Tools that the policy permits to offer. Others are not listed, and refused.
+/// Tools that the policy permits to offer. Other tools are not listed, and calls are refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// The tool `read_text_file`.
     pub(crate) read: bool,
-    /// The tool `write_text_file`.
     pub(crate) write: bool,
-    /// The tool `run_command`.
     pub(crate) run: bool,
 }
 
@@ -46,7 +43,7 @@ impl HostServer {
         Self { offer, files, commands }
     }
 
-    /// Answers one MCP request. Errors are protocol errors; a tool that fails has a result.
+    /// Answers one MCP request. Errors are protocol errors; a tool that fails returns a result.
     pub(crate) async fn answer(&self, method: &str, params: Map<String, Value>) -> Result<Value, RpcError> {
         let modern = params.get("_meta").is_some_and(|meta| meta.get(MODERN_VERSION_KEY).is_some());
         let mut result = match method {
@@ -89,7 +86,7 @@ impl HostServer {
     }
 }
 
-/// Answers a handshake, with the requested version if it is supported, or the newest.
+/// Answers a handshake with the requested version if it is supported, or else with the newest.
 fn initialized(params: &Map<String, Value>) -> Value {
     let asked = params.get("protocolVersion").and_then(Value::as_str);
     let version = HANDSHAKE.into_iter().find(|known| Some(*known) == asked).unwrap_or(HANDSHAKE[0]);

@@ -27,9 +27,9 @@ const MAX_QUEUED_PROGRESS: usize = 32;
 pub(crate) struct Limits {
     /// Maximum number of open requests, to all servers together.
     pub(crate) requests: usize,
-    /// Maximum number of open connections, in the older form.
+    /// Maximum number of open connections (older form).
     pub(crate) connections: usize,
-    /// Maximum number of bytes of the open requests that name no session.
+    /// Maximum number of bytes of all open requests without a session.
     pub(crate) request_bytes: usize,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// The hosted servers of one agent, of all its sessions. Clones share them.
+/// The hosted servers of one agent, for all of its sessions. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Hosted {
     shared: Arc<Shared>,
@@ -54,24 +54,24 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// By the id given to the agent.
+    /// Hosted servers, by the id that the agent got.
     servers_by_id: HashMap<String, Arc<ServerEntry>>,
-    /// Connections of the older form.
+    /// Open connections (older form).
     connections: HashMap<String, Connection>,
-    /// The open requests of the current form: server and request.
+    /// Open requests (current form): server and request id.
     open: HashSet<(String, String)>,
 }
 
 struct Connection {
     server: String,
-    /// Signals the end of the connection to its requests.
+    /// Becomes `true` when the connection ends, for its requests.
     closed: watch::Sender<bool>,
 }
 
 struct ServerEntry {
     name: String,
     kind: Kind,
-    /// Signals the end of its session.
+    /// Becomes `true` when the session ends.
     ended: watch::Receiver<bool>,
 }
 
@@ -80,10 +80,10 @@ enum Kind {
     Host(HostServer),
 }
 
-/// The servers of one session. Each request holds a read lock; closing waits for the write lock.
+/// The servers of one session. Each request holds a read lock. Closing waits for the write lock.
 type SharedServers = Arc<RwLock<Option<Servers>>>;
 
-/// The servers of one session. Dropping it ends them, in the background.
+/// The hosting of one session's servers. Dropping this ends them in the background.
 pub(crate) struct Hosting {
     shared: Arc<Shared>,
     ids: Vec<String>,
@@ -98,13 +98,13 @@ impl Hosted {
         Self { shared: Arc::new(Shared { limits, requests, budget, table: Mutex::default() }) }
     }
 
-    /// Returns `true` if [`serve`](Self::serve) handles requests with this method.
+    /// Returns `true` for methods that [`serve`](Self::serve) handles.
     pub(crate) fn takes(method: &str) -> bool {
         matches!(method, MCP_MESSAGE | MCP_CONNECT | MCP_DISCONNECT)
     }
 
-    /// Starts the servers of a session and returns at once: a message to one that is still starting waits for
-    /// it. Has to be called inside a runtime, before the agent gets the descriptors.
+    /// Starts the servers of a session and returns at once: a message to a starting server waits for it. Must
+    /// be called inside a runtime, and before the agent gets the descriptors.
     pub(crate) fn host(&self, hosted: Vec<HostedServer>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
         let end = watch::Sender::new(false);
         let servers: SharedServers = Arc::default();
@@ -122,7 +122,7 @@ impl Hosted {
             servers_by_id.push((id, Arc::new(ServerEntry { name, kind, ended: end.subscribe() })));
         }
         let started = Servers::start(configs, options, None);
-        // No other owner exists yet.
+        // No other owner exists yet, so this always locks.
         if let Ok(mut servers) = servers.try_write() {
             *servers = Some(started);
         }
@@ -131,10 +131,10 @@ impl Hosted {
         Hosting { shared: self.shared.clone(), ids, servers, end }
     }
 
-    /// Answers an `mcp/message` request, or `mcp/connect` and `mcp/disconnect` of the older form, in a task
-    /// of its own. Progress of a server is sent to the agent through `peer`. `bytes` is the request's share
-    /// of its session's budget; `None` for a request without a session, and all such share one budget. The
-    /// share is held until the request is answered.
+    /// Answers `mcp/message`, or `mcp/connect` and `mcp/disconnect` of the older form, in a separate task.
+    /// Progress of a server is sent to the agent through `peer`. `bytes` is the request's share of its
+    /// session's budget and is held until the answer. Pass `None` for a request without a session: all of
+    /// these share one budget.
     pub(crate) fn serve(&self, request: Request, peer: &Peer, bytes: Option<OwnedSemaphorePermit>) {
         let Request { frame, responder } = request;
         let Ok(permit) = self.shared.requests.clone().try_acquire_owned() else {
@@ -219,7 +219,7 @@ impl Shared {
         let (tell, mut news) = mpsc::channel(MAX_QUEUED_PROGRESS);
         let work = server_entry.until_end(server_entry.answer(&method, params, tell));
         let hung_up = async {
-            // A connection that was lost with its session is reported by the end of the session.
+            // If the session has ended too, its end is reported instead.
             let closed = match &mut closed {
                 Some(closed) => closed.wait_for(|closed| *closed).await.is_ok(),
                 None => false,
@@ -234,7 +234,7 @@ impl Shared {
             inner = work => inner,
             never = forward(&to, token.as_ref(), &mut news, peer) => match never {},
         };
-        // Progress that arrived with the answer is sent before it.
+        // Sends progress that arrived with the answer before the answer.
         while let (Some(token), Ok(news)) = (&token, news.try_recv()) {
             _ = peer.notify_now(MCP_MESSAGE, &progress(&to, token, news));
         }
@@ -255,12 +255,12 @@ impl Shared {
 }
 
 impl ServerEntry {
-    /// Waits for `work`, unless the session ends first.
+    /// Waits for `work`. Returns an error if the session ends first.
     async fn until_end<T>(&self, work: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
         let mut end = self.ended.clone();
         tokio::select! {
             biased;
-            // A dropped sender ends it too.
+            // A dropped sender also ends the session.
             _ = end.wait_for(|end| *end) => Err(ended()),
             result = work => result,
         }
@@ -279,7 +279,7 @@ impl ServerEntry {
         tell: mpsc::Sender<CallProgress>,
     ) -> Result<Inner, RpcError> {
         if method.starts_with("notifications/") {
-            // A notification that was sent as a request.
+            // The agent sent a notification as a request.
             return Inner::result(&json!({}));
         }
         match &self.kind {
@@ -297,7 +297,7 @@ impl ServerEntry {
     }
 }
 
-/// Sends progress of a server to the agent, if it wants progress.
+/// Sends progress of a server to the agent, if the agent wants progress.
 async fn forward(
     to: &To,
     token: Option<&Value>,
@@ -305,7 +305,7 @@ async fn forward(
     peer: &Peer,
 ) -> Infallible {
     while let (Some(token), Some(news)) = (token, news.recv().await) {
-        // A lost agent is noticed by its request.
+        // If the agent is lost, its request ends too.
         _ = peer.notify(MCP_MESSAGE, &progress(to, token, news)).await;
     }
     std::future::pending().await
@@ -322,7 +322,7 @@ fn progress(to: &To, token: &Value, news: CallProgress) -> Value {
     to.notification("notifications/progress", &params)
 }
 
-/// An open request of the current form, whose id cannot be reused meanwhile.
+/// An open request of the current form. Its id cannot be reused until this is dropped.
 struct Open<'a> {
     shared: &'a Shared,
     key: (String, String),
@@ -345,13 +345,13 @@ impl Drop for Open<'_> {
 }
 
 impl Hosting {
-    /// Returns the servers that have failed since the last call. Each fails at most once.
+    /// Returns the servers that have failed since the last call. Each server fails at most once.
     pub(crate) fn failures(&self) -> Vec<ServerFailure> {
         let Ok(servers) = self.servers.try_read() else { return Vec::new() };
         servers.as_ref().map(Servers::failures).unwrap_or_default()
     }
 
-    /// Ends the servers and waits until all their processes have ended. Open requests are answered.
+    /// Ends the servers and waits until all their processes have exited. Open requests are answered.
     pub(crate) async fn close(mut self) {
         self.leave();
         let servers = self.servers.write().await.take();
@@ -360,7 +360,7 @@ impl Hosting {
         }
     }
 
-    /// Removes the servers from the table, and disconnects their clients.
+    /// Removes the servers from the table, and ends their connections.
     fn leave(&mut self) {
         let mut table = self.shared.table();
         for id in self.ids.drain(..) {
@@ -390,7 +390,7 @@ impl fmt::Debug for Hosted {
     }
 }
 
-/// Returns the configuration for narrows_mcp, if it supports the transport.
+/// Converts the configuration for `narrows_mcp`. `None` if it does not support the transport.
 fn server(config: ServerConfig) -> Option<Server> {
     let name = config.name;
     match config.transport {

@@ -1,4 +1,4 @@
-//! Messages of MCP over ACP in both forms, and transport errors.
+//! Parses messages of MCP over ACP in both forms, and creates transport errors.
 
 use std::borrow::Cow;
 
@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 
 use crate::peer_json;
 
-/// Maximum length of an id chosen by the agent.
+/// Maximum length of an id that the agent chooses.
 const MAX_ID_BYTES: usize = 256;
 
 /// A message of the agent.
 #[derive(Debug, PartialEq)]
 pub(super) enum Incoming {
-    /// Older form of MCP over ACP: opens a connection to this server.
+    /// Older form: opens a connection to this server.
     Connect(String),
     /// Older form: closes this connection.
     Disconnect(String),
@@ -35,7 +35,7 @@ pub(super) struct Message {
 /// Destination of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum To {
-    /// A server, with the agent's request id.
+    /// Current form: a server, with the agent's request id.
     Server { id: String, request: String },
     /// Older form: the server of this connection.
     Connection(String),
@@ -97,7 +97,8 @@ fn fields<T: DeserializeOwned>(params: &[u8]) -> Result<T, RpcError> {
 }
 
 impl To {
-    /// Returns the answer to the request: wrapped in the current form, as it is in the older one.
+    /// Returns the answer to the request: wrapped in an object in the current form, unwrapped in the older
+    /// form.
     pub(super) fn answer(&self, inner: Inner) -> Result<Box<RawValue>, RpcError> {
         #[derive(Serialize)]
         #[serde(rename_all = "lowercase")]
@@ -135,22 +136,22 @@ impl Inner {
     }
 }
 
-/// The message is invalid.
+/// Returns the error for an invalid message.
 pub(super) fn invalid(words: impl Into<Cow<'static, str>>) -> RpcError {
     RpcError::new(Code::InvalidParams, words)
 }
 
-/// A limit is exceeded.
+/// Returns the error for an exceeded limit.
 pub(super) fn limit(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33000, "limit_reached", true, Effects::None, words.into())
 }
 
-/// The server is not available.
+/// Returns the error for a server that is not available.
 pub(super) fn unavailable(words: impl Into<Cow<'static, str>>, effects: Effects) -> RpcError {
     of_the_way(-33001, "server_unavailable", false, effects, words.into())
 }
 
-/// The server is available, but the request cannot be answered.
+/// Returns the error for a request that an available server cannot answer.
 pub(super) fn failure(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33002, "backend_failure", false, Effects::Possible, words.into())
 }

@@ -1,4 +1,4 @@
-//! Decides which servers the agent gets, and which the client hosts.
+//! Decides which servers the agent gets, and which ones the client hosts.
 
 use narrows_acp::Version;
 use narrows_acp::capability::{AUTHORIZES, AgentCan};
@@ -7,25 +7,24 @@ use uuid::Uuid;
 
 use super::{HostServer, ServerConfig, Transport, host_server};
 
-/// The servers of a session, assigned.
+/// The assignment of a session's servers.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The entries of `mcpServers`, in the given order.
+    /// Entries of `mcpServers`, in the given order.
     pub(crate) descriptors: Vec<Value>,
-    /// Servers that have to be hosted, see [`Hosted::host`](super::Hosted::host), before the agent reads the
-    /// descriptors.
+    /// Servers that the client must host with [`Hosted::host`](super::Hosted::host) before the agent reads
+    /// the descriptors.
     pub(crate) hosted: Vec<HostedServer>,
 }
 
 /// A server that the client hosts.
 #[derive(Debug, Clone)]
 pub(crate) struct HostedServer {
-    /// Id of the server for the agent, unique in all sessions.
+    /// Id that the agent gets, unique across all sessions.
     pub(crate) id: String,
     pub(crate) kind: HostedServerKind,
 }
 
-/// Kind of a hosted server.
 #[derive(Debug, Clone)]
 pub(crate) enum HostedServerKind {
     /// A server of the user.
@@ -34,28 +33,27 @@ pub(crate) enum HostedServerKind {
     Host(HostServer),
 }
 
-/// Why the agent cannot use a server.
+/// Reason why the agent cannot use a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
     /// The agent does not support the transport.
     #[error("the agent does not support MCP servers over {transport}: {server:?}")]
     Unreachable {
-        /// Name of the server.
         server: String,
         /// `stdio`, `HTTP` or `SSE`.
         transport: &'static str,
     },
-    /// The name is that of the built-in server.
+    /// A user's server has the name of the built-in server.
     #[error("the MCP server name {:?} is reserved", host_server::NAME)]
     NameTaken,
 }
 
 /// Assigns the servers. An agent that speaks MCP over ACP gets all of them that way, so that the policy sees
-/// every call; any other agent gets the configurations. `host` is the built-in server, which is reachable
-/// over ACP only.
+/// every call. Any other agent gets the configurations. `host` is the built-in server, which is reachable
+/// only over ACP.
 ///
 /// # Errors
-/// If the agent cannot use one of them.
+/// Returns an error if the agent cannot use one of the servers.
 pub(crate) fn plan(
     version: Version,
     can: &AgentCan,
@@ -85,10 +83,10 @@ impl Plan {
         let id = Uuid::now_v7().to_string();
         let mut descriptor = json!({"type": "acp", "name": name, "serverId": id});
         if version == Version::V1 {
-            // Name of the id in the older form, whose agents are of version 1.
+            // The older form, used by agents of version 1, calls the id `id`.
             descriptor["id"] = id.clone().into();
         }
-        // A permission request for a built-in tool shows more than the MCP call does.
+        // A permission request for a built-in tool shows more than its MCP call.
         if matches!(kind, HostedServerKind::Server(_)) {
             descriptor["_meta"] = json!({AUTHORIZES: true});
         }

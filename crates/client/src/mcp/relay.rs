@@ -1,5 +1,5 @@
-//! Forwards requests to the user's servers: lists freely, contents and effects through the gate, nothing
-//! else.
+//! Forwards requests to the user's servers. Lists are forwarded freely, contents and effects only through the
+//! gate, and other requests never.
 
 use narrows_mcp::{CallError, CallProgress, RawAnswer, ServerInfo, Servers};
 use narrows_wire::{Code, Effects, RpcError};
@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::message::{Inner, failure, unavailable};
 use super::{Gate, ServerRequest};
 
-/// The newest MCP version with a handshake, reported to an agent that begins with one if the server has none.
+/// Newest MCP version with a handshake. Reported to an agent that sends a handshake to a server without one.
 const HANDSHAKE: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// Answers one MCP request to the server `name`. Errors are transport errors; a refusal by the server or the
+/// Answers one MCP request to the server `name`. Errors are transport errors. A refusal by the server or the
 /// gate is an answer.
 pub(super) async fn answer(
     servers: &Servers,
@@ -23,7 +23,7 @@ pub(super) async fn answer(
     news: impl FnMut(CallProgress) + Send,
 ) -> Result<Inner, RpcError> {
     match method {
-        // The server was initialized by the client; the agent's handshake is answered here.
+        // The client has initialized the server, so the agent's handshake is answered here.
         "initialize" => Inner::result(&initialized(&server_info(servers, name).await?)),
         "server/discover" => Inner::result(&discovered(&server_info(servers, name).await?)),
         "ping" => Inner::result(&json!({})),
@@ -47,7 +47,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Waits until the server is ready.
+/// Waits until the server is ready, and returns its description.
 pub(super) async fn server_info(servers: &Servers, name: &str) -> Result<ServerInfo, RpcError> {
     servers.server_info(name).await.map_err(|error| unavailable(error.to_string(), Effects::None))
 }
@@ -71,7 +71,7 @@ async fn forward(
     }
 }
 
-/// Returns the request that the gate decides about.
+/// Returns the request in the form that the gate judges.
 fn server_request(
     server: &str,
     method: &str,
@@ -100,8 +100,8 @@ fn server_request(
     Ok(ServerRequest { server, method, tool, arguments })
 }
 
-/// Returns a refusal: as a result for a tool call, so that the model reads the reason, and as an error
-/// otherwise.
+/// Returns a refusal. For a tool call it is a result, so that the model reads the reason. Otherwise it is an
+/// error.
 fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
     if method == "tools/call" {
         let content = json!([{"type": "text", "text": words}]);
@@ -110,7 +110,7 @@ fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
     Ok(Inner::Error(RpcError::new(Code::PolicyDenied, words.to_owned())))
 }
 
-/// Returns the capabilities that are forwarded. Change notifications are not, so they are left out.
+/// Returns the capabilities that the agent sees. Omits change notifications, which are not forwarded.
 fn capabilities(about: &ServerInfo) -> Value {
     let passed =
         ["tools", "prompts", "resources"].into_iter().filter(|key| about.capabilities[key].is_object());

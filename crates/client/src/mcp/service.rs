@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::Pending;
 
-/// Why a service failed, for the model.
+/// Reason of a failure, as a text for the model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ServiceError(pub(crate) String);
 
-/// Files of the session, by absolute paths or relative to its directory. The implementation also asks the
-/// policy: no gate is involved.
+/// Files of the session, by absolute path or relative to its directory. The implementation asks the policy
+/// itself: no gate is involved.
 pub(crate) trait FileService: Send + Sync + 'static {
     /// Returns at most `limit` lines of a file from the 1-based `line` on.
     fn read(
@@ -25,18 +25,18 @@ pub(crate) trait FileService: Send + Sync + 'static {
     fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>>;
 }
 
-/// A command of the agent, run without a shell.
+/// A command of the agent, without a shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     /// Environment variables in addition to those of the session.
     pub(crate) env: Vec<(String, String)>,
-    /// Working directory, relative to that of the session.
+    /// Working directory, relative to the session's directory.
     pub(crate) cwd: Option<PathBuf>,
-    /// Time limit; the command is then killed and reported with [`Ran::timed_out`].
+    /// At this limit the command is killed and reported with [`Ran::timed_out`].
     pub(crate) time_limit: Duration,
-    /// Number of output bytes to keep, from the end.
+    /// Number of output bytes to keep, counted from the end.
     pub(crate) output_limit: usize,
 }
 
@@ -45,18 +45,18 @@ pub(crate) struct Run {
 pub(crate) struct Ran {
     /// Output of stdout and stderr, in order.
     pub(crate) output: String,
-    /// `true` if the beginning of the output is missing.
+    /// `true` if the beginning of the output was dropped.
     pub(crate) truncated: bool,
-    /// Exit status, if it exited.
+    /// Exit status, if the command exited by itself.
     pub(crate) code: Option<u32>,
-    /// Signal that ended it.
+    /// Signal that ended the command.
     pub(crate) signal: Option<String>,
-    /// `true` if it was killed at the time limit.
+    /// `true` if the command was killed at the time limit.
     pub(crate) timed_out: bool,
 }
 
-/// Commands in the session's directories. The implementation also asks the policy: no gate is involved.
+/// Commands in the session's directories. The implementation asks the policy itself: no gate is involved.
 pub(crate) trait CommandService: Send + Sync + 'static {
-    /// Runs a command to its end. Dropping the future has to kill it.
+    /// Runs a command to its end. Dropping the future must kill the command.
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>>;
 }

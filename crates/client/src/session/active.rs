@@ -1,4 +1,4 @@
-//! The active run: what it waits for, and how it ends.
+//! The active run: its deadlines, and its result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::run::{RunError, RunResult};
 use crate::structured::Form;
 use crate::turn::Turn;
 
-/// Why a run is aborted.
+/// Reason for which a run is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortReason {
     /// The caller cancelled it.
@@ -28,7 +28,7 @@ pub(super) enum AbortReason {
 }
 
 impl AbortReason {
-    /// Returns how a run ends that was aborted for this reason.
+    /// Returns the end of a run that was aborted for this reason.
     pub(super) fn end(self) -> End {
         let failed = |code: &str, message: String| End::Failed { message, code: Some(code.to_owned()) };
         match self {
@@ -42,12 +42,12 @@ impl AbortReason {
     }
 }
 
-/// The stage of an abort, which escalates if the agent does not stop.
+/// Stage of an abort. It escalates if the agent does not stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortStage {
-    /// The agent was asked to stop; next its terminals are killed.
+    /// The agent was asked to stop. The next stage kills its terminals.
     Requested,
-    /// Its terminals were killed; next the agent is ended.
+    /// Its terminals were killed. The next stage ends the agent.
     Killed,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum AbortStage {
 pub(super) struct Abort {
     pub(super) why: AbortReason,
     pub(super) stage: AbortStage,
-    /// When the next stage begins.
+    /// Time at which the next stage begins.
     pub(super) until: Instant,
 }
 
@@ -66,15 +66,15 @@ pub(super) struct Active {
     pub(super) result: Option<oneshot::Sender<RunResult>>,
     pub(super) turn: Turn,
     pub(super) form: Option<Form>,
-    /// `true` once a second answer was requested, because the first violated the schema.
+    /// `true` once a second answer was requested because the first violated the schema.
     pub(super) repaired: bool,
     /// Schema violations of the answer.
     pub(super) problems: Vec<String>,
     pub(super) started: Instant,
-    /// Time at which the limit is exceeded, and the limit.
+    /// End of the time limit, and the limit.
     pub(super) deadline: Option<(Instant, Duration)>,
     pub(super) abort: Option<Abort>,
-    /// Why a gate in front of the agent has stopped the run.
+    /// Reason for which a gate in front of the agent has stopped the run.
     pub(super) interrupted: Option<String>,
     pub(super) fault: Option<Fault>,
     pub(super) stop_reason: Option<String>,
@@ -91,7 +91,7 @@ impl Active {
         }
     }
 
-    /// Sends the result to the caller, made of the final `events`.
+    /// Builds the result from the final `events`, and sends it to the caller.
     pub(super) fn settle(mut self, events: &mut Vec<RuntimeEvent>) {
         let mut result = RunResult {
             status: Status::Error,

@@ -1,4 +1,4 @@
-//! The task of a session: reads the agent's messages, answers its requests, and turns the rest into events.
+//! The task of a session: reads the agent's messages, answers its requests, and converts the rest to events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -40,11 +40,11 @@ pub(super) struct ActorInputs {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) cancels: mpsc::Receiver<Arc<str>>,
     pub(super) notices: mpsc::Receiver<PermissionNotice>,
-    /// Requests that arrived before the session was known, and unknown ones without a session id.
+    /// Requests that arrived before the session was known, and unknown requests without a session id.
     pub(super) strays: mpsc::Receiver<Item>,
 }
 
-/// The task of a session.
+/// State of a session's task.
 pub(super) struct Actor {
     pub(super) shared: Arc<Shared>,
     pub(super) id: Arc<str>,
@@ -59,31 +59,31 @@ pub(super) struct Actor {
     pub(super) inputs: ActorInputs,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
     pub(super) hosting: Option<Hosting>,
-    /// Dropped messages that were reported.
+    /// Dropped messages that were already reported.
     pub(super) message_loss: MessageLoss,
     pub(super) run: Option<Active>,
-    /// `None` once the first prompt is sent.
+    /// `None` after the first prompt was sent.
     pub(super) first_prompt_delay: Option<FirstPromptDelay>,
     /// Requests that are being answered.
     pub(super) tasks: JoinSet<Option<TaskOutcome>>,
-    /// Permission requests that wait for an answer, by id.
+    /// Permission requests that wait for a decision, by id.
     pub(super) held: BTreeMap<String, HeldRequest>,
-    /// Requests for files, commands and MCP calls that are not decided yet.
+    /// Undecided requests for files, commands and MCP calls.
     pub(super) undecided: BTreeSet<String>,
-    /// Commands that were allowed because the client runs them.
+    /// Commands that were allowed because the client will run them.
     pub(super) own_commands: OwnCommands,
-    /// The child sessions that the agent has announced.
+    /// Child sessions that the agent has announced.
     pub(super) children: BTreeSet<String>,
     /// Events that are not queued yet.
     pub(super) events: Vec<RuntimeEvent>,
-    /// Number of frames at the last check of silence, and the silence deadline.
+    /// Number of frames at the last check for silence, and the silence deadline.
     pub(super) silence: (u64, Instant),
 }
 
 /// Maximum number of known child sessions of one session.
 const MAX_CHILDREN: usize = 1000;
 
-/// Result of a task of the session.
+/// Result of a task that the session has started.
 pub(super) enum TaskOutcome {
     /// A permission request was settled.
     SettledRequest(SettledRequest),
@@ -91,7 +91,6 @@ pub(super) enum TaskOutcome {
     ModeRestored { mode: String, restored: Result<(), String> },
 }
 
-/// The next input.
 enum ActorEvent {
     Item(Option<Item>),
     Command(Option<Command>),
@@ -147,7 +146,8 @@ impl Actor {
         }
     }
 
-    /// Runs until the session is closed or the agent is lost. `requests` arrived while it was being opened.
+    /// Runs until the session is closed or the agent is lost. `requests` arrived while the session was being
+    /// opened.
     pub(super) async fn run(mut self, requests: Vec<Request>) {
         for request in requests {
             self.request(request);
@@ -185,7 +185,7 @@ impl Actor {
                     let _ = told.send(());
                 }
                 ActorEvent::Command(Some(Command::Close { reply })) => break Some(reply),
-                // The session has no owner any more. An active run still completes.
+                // The caller has dropped the session. An active run still completes.
                 ActorEvent::Command(None) if self.run.is_none() => break None,
                 ActorEvent::Command(None) => {}
             }
@@ -193,7 +193,7 @@ impl Actor {
         self.close(closing).await;
     }
 
-    /// Waits for the next input. Nothing is read from the agent while its events are not read.
+    /// Waits for the next input. While the events are not read, nothing is read from the agent.
     async fn next_event(&mut self) -> ActorEvent {
         let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
         let has_room = event_queue.has_room();
@@ -220,12 +220,10 @@ impl Actor {
         }
     }
 
-    /// Returns the id of the active run.
     pub(super) fn run_id(&self) -> Option<String> {
         self.run.as_ref().map(|run| run.run_id.to_string())
     }
 
-    /// Queues the collected events.
     pub(super) fn flush(&mut self) {
         let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
         event_queue.push_all(&mut self.events);
@@ -259,7 +257,7 @@ impl Actor {
             return;
         }
         if self.first_prompt_delay.as_ref().is_none_or(FirstPromptDelay::is_over) {
-            // Later updates are not history.
+            // The history ends here.
             self.mapper.set_replay(false);
         }
         let Effects { state, fault, usage, session, interrupted, child, call } =
@@ -301,7 +299,7 @@ impl Actor {
         }
     }
 
-    /// Counts a usage report. A report with too many values is ignored.
+    /// Counts a usage report. Ignores one with too many values.
     fn count_usage(&mut self, report: &UsageReport) {
         let (UsageReport::Update(json) | UsageReport::End(json) | UsageReport::Call(json)) = report;
         let Some(value) = json.bounded_value() else { return };
@@ -342,7 +340,7 @@ impl Actor {
     }
 }
 
-/// Records a change of the session.
+/// Applies a change of the session to the snapshot.
 pub(super) fn record_change(snapshot: &mut Snapshot, params: &[u8]) {
     #[derive(Deserialize)]
     struct Params {
@@ -353,7 +351,6 @@ pub(super) fn record_change(snapshot: &mut Snapshot, params: &[u8]) {
     }
 }
 
-/// Returns the time in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

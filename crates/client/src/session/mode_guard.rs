@@ -1,8 +1,8 @@
 //! Keeps an agent in the read-only mode that low access selected.
 //!
-//! An agent can leave the mode by itself, and then acts without asking. It is set back once per turn. If it
-//! leaves the mode again, or cannot be set back, the turn is cancelled, because low access could not be
-//! enforced.
+//! An agent can leave the mode by itself, and would then act without asking. The client sets the mode back
+//! once per turn. If the agent leaves it again, or it cannot be set back, the turn is cancelled, because low
+//! access is not enforced.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,11 +15,10 @@ use super::restrict::{CONSEQUENCE, current_mode};
 use super::{locked, set};
 use crate::event::{Json, Payload};
 
-/// The `name` of the event.
+/// Value of `name` in the event.
 const EVENT: &str = "mode.left";
 
-/// The mode that low access selected, unless the user has selected another since. Shared by a session and its
-/// task.
+/// The mode that low access selected, until the user selects another. Shared by a session and its task.
 #[derive(Debug, Default)]
 pub(super) struct ModeGuard(Mutex<State>);
 
@@ -42,10 +41,10 @@ enum Restoring {
     GivenUp,
 }
 
-/// What to do if the agent is in a mode in which it acts by itself.
+/// Reaction to a mode in which the agent acts by itself.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// Nothing: no mode is enforced, or it is being set back.
+    /// No reaction: no mode is enforced, or the mode is being set back.
     Ignore,
     Restore(String),
     /// The agent left the mode again.
@@ -63,7 +62,7 @@ impl ModeGuard {
         std::mem::take(&mut *lock(&self.0)).mode
     }
 
-    /// Allows one more reset of the mode.
+    /// Allows the mode to be set back once more.
     pub(super) fn begin_turn(&self) {
         let mut state = lock(&self.0);
         if state.restoring != Restoring::InFlight {
@@ -88,7 +87,7 @@ impl ModeGuard {
         }
     }
 
-    /// Records the answer of the agent. Returns `true` if a mode is still enforced.
+    /// Records the agent's answer. Returns `true` if a mode is still enforced.
     fn on_restored(&self) -> bool {
         let mut state = lock(&self.0);
         state.restoring = Restoring::Used;
@@ -97,7 +96,7 @@ impl ModeGuard {
 }
 
 impl Actor {
-    /// Handles a reported mode that differs from the one of low access.
+    /// Handles a reported mode other than the one that low access selected.
     pub(super) fn check_mode(&mut self) {
         let current = current_mode(&locked(&self.snapshot));
         if current.as_ref().is_some_and(|mode| mode.only_reads) {

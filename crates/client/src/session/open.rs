@@ -1,4 +1,4 @@
-//! Opens a session: new, resumed or forked, and applies its settings.
+//! Opens a new, resumed or forked session, and applies its settings.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -58,8 +58,9 @@ pub(crate) async fn begin(
         true => Confinement::new(files.clone(), shared.support()),
         false => Confinement::none(files.clone()),
     };
-    // Only built-in tools are requested before use, and only version 2 has them: in all other cases the
-    // sandbox is determined before a command runs. It is determined while the agent opens the session.
+    // Determine the sandbox while the agent opens the session. Only built-in tools are requested before they
+    // are used, and only version 2 has them. For all other requests, the sandbox is determined before the
+    // command runs.
     let confining = confinement.clone();
     let looking =
         (shared.known.version == Version::V2).then(|| tokio::spawn(async move { confining.now().await.1 }));
@@ -130,7 +131,7 @@ pub(crate) async fn begin(
                 .map_err(|_| failed(Problem::Malformed(format!("session {id:?} is already open"))))?;
             replay.mapper.set_session(&id);
             match &beginning {
-                // The history may name outdated settings; the answer has the current ones.
+                // The history may contain outdated settings; the answer has the current ones.
                 SessionStart::Fork(_) => {
                     replay.mapper.set_replay(true);
                     replay.take_held(&mut inbox);
@@ -144,7 +145,7 @@ pub(crate) async fn begin(
             (id, inbox)
         }
     };
-    // History may follow the answer; the actor decides when it is over.
+    // History may follow the answer. The session's task decides when it ends.
     let first_prompt_delay = FirstPromptDelay::new(asked_at.elapsed());
     let strays = shared.early_requests.open_session(&id);
     drop(opening);
@@ -236,7 +237,7 @@ fn params(config: &SessionConfig, beginning: &SessionStart, servers: Vec<Value>,
     params.into()
 }
 
-/// Sends the request that opens a session. Repeats it after a login that needs no user.
+/// Sends the request that opens a session. Repeats it once after a login that needs no user.
 async fn send_open_request(
     shared: &Shared,
     stage: Stage,
@@ -253,19 +254,19 @@ async fn send_open_request(
     }
 }
 
-/// A session that is being resumed, and its messages so far.
+/// A session that is being resumed, with its messages so far.
 struct Replay<'a> {
     shared: &'a Shared,
     mapper: &'a mut Mapper,
     events: &'a mut Vec<RuntimeEvent>,
     requests: &'a mut Vec<Request>,
     snapshot: &'a mut Snapshot,
-    /// `true` if the request may be repeated once after a login.
+    /// `true` if the request may be repeated once, after a login.
     log_in: bool,
 }
 
-/// Maximum number of messages handled at once before a prompt. An agent that never stops sending must not
-/// block the prompt.
+/// Maximum number of messages handled at once before a prompt. Without it, an agent that never stops sending
+/// could block the prompt.
 pub(super) const MAX_HELD_MESSAGES: usize = 65_536;
 
 /// Maximum number of replayed events that are kept for the caller.
@@ -303,7 +304,7 @@ impl Replay<'_> {
         let late = || self.shared.failed(stage, Problem::Deadline(limit));
         let asking = timeout_at(until, self.shared.peer.call_in(inbox, method, params)).await;
         let id = asking.map_err(|_| late())?.map_err(|error| self.shared.failed(stage, error))?;
-        // Deadline for refusing the agent's requests, for whose answers it may wait.
+        // At this time the agent's requests are refused, because it may wait for the answers.
         let mut early_deadline = None;
         loop {
             let Ok(item) = timeout_at(early_deadline.unwrap_or(until).min(until), inbox.recv()).await else {
@@ -336,7 +337,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Reads messages from before the session had an id: initial updates, or the history of a forked session.
+    /// Reads messages that arrived before the session had an id: initial updates, or the history of a forked
+    /// session.
     fn take_held(&mut self, inbox: &mut narrows_rpc::Session) {
         for item in std::iter::from_fn(|| inbox.try_recv()).take(MAX_HELD_MESSAGES) {
             match item {
@@ -347,7 +349,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Refuses the agent's requests, because there is no session yet in which they could be judged.
+    /// Refuses the agent's requests: there is no session yet that could judge them.
     fn refuse(&mut self) {
         for request in self.requests.drain(..) {
             request.responder.fail(&RpcError::new(Code::NotFound, "the session is not open yet"));
@@ -364,7 +366,7 @@ impl Replay<'_> {
         if effects.session.is_some() {
             super::actor::record_change(self.snapshot, params);
         }
-        // Histories can be long; the oldest events are dropped.
+        // A history can be long, so the oldest events are dropped.
         if self.events.len() > 2 * MAX_REPLAYED_EVENTS {
             self.events.drain(..self.events.len() - MAX_REPLAYED_EVENTS);
         }
@@ -376,7 +378,8 @@ fn is_unknown(error: &ClientError) -> bool {
     matches!(&*error.problem, Problem::Refused(error) if error.is(Code::MethodNotFound))
 }
 
-/// Sets the model, then the mode, then the reasoning effort: a model may change the available options.
+/// Sets the model, then the mode, then the reasoning effort, because a model may change the available
+/// options.
 async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientError> {
     if let Some(model) = &config.model
         && let Err(rejection) = session.set_model(model).await
@@ -407,7 +410,7 @@ async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientE
     Ok(())
 }
 
-/// Returns the level nearest to `wanted`.
+/// Returns the available level nearest to `wanted`.
 fn effort_of(snapshot: &Snapshot, wanted: &str) -> String {
     let has =
         |level: &str| snapshot.option("thought_level").is_some_and(|option| option.value(level).is_some());

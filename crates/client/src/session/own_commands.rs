@@ -1,8 +1,8 @@
-//! Reports an agent that runs commands itself although the user says that it does not.
+//! Reports an agent that runs commands itself, although the user states that the client runs them.
 //!
-//! With [`CommandRunner::Client`](crate::CommandRunner::Client) a permission request is judged with the
-//! sandbox of the client. An agent that then runs the command itself runs it without a sandbox. The client
-//! cannot prevent that, but it sees a tool call that ends without a request for a terminal.
+//! With [`CommandRunner::Client`](crate::CommandRunner::Client), a permission request is judged with the
+//! client's sandbox. If the agent then runs the command itself, it runs without a sandbox. The client cannot
+//! prevent that, but detects a tool call that ends without a terminal request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use serde_json::json;
 use super::actor::{Actor, now_ms};
 use crate::event::{EventBody, Json, Payload};
 
-/// Maximum number of allowed calls that are watched.
+/// Maximum number of allowed calls to watch.
 const MAX_WATCHED: usize = 1000;
 
-/// The `name` of the event.
+/// Value of `name` in the event.
 const EVENT: &str = "command.run_by_agent";
 
 const PROBLEM: &str =
     "the agent ran a command itself without a sandbox, although its settings say that it never does";
 
-/// Calls that were allowed because the client runs their commands, and the number of commands it was asked to
-/// run.
+/// Calls that were allowed because the client will run their commands, and the number of commands that the
+/// agent has requested.
 #[derive(Debug, Default)]
 pub(super) struct OwnCommands {
-    /// Number of requested commands when the call was allowed, by call id.
+    /// By call id: number of requested commands when the call was allowed.
     allowed: BTreeMap<Arc<str>, u64>,
-    /// Commands up to this number belong to completed calls.
+    /// Requested commands up to this number belong to completed calls.
     claimed: u64,
     is_reported: bool,
 }
 
 impl OwnCommands {
-    /// Records that a call was allowed when `wanted` commands had been requested.
+    /// Records that a call was allowed, after `wanted` commands had been requested.
     pub(super) fn allow(&mut self, call: Arc<str>, wanted: u64) {
         if !self.is_reported && self.allowed.len() < MAX_WATCHED {
             self.allowed.insert(call, wanted);
         }
     }
 
-    /// Ends a call. Returns `true` for the first call for which no command was requested.
+    /// Ends a call. Returns `true` for the first call without a requested command.
     fn end(&mut self, call: &str, wanted: u64) -> bool {
         let Some(before) = self.allowed.remove(call) else { return false };
         let before = before.max(self.claimed);
@@ -53,7 +53,8 @@ impl OwnCommands {
 }
 
 impl Actor {
-    /// Reports a call that the agent has completed without a terminal. A failed call may never have begun.
+    /// Reports a call that the agent has completed without a terminal. Ignores a failed call, which may never
+    /// have begun.
     pub(super) fn check_own_command(&mut self, call: &str, now: u64) {
         if !self.own_commands.allowed.contains_key(call) {
             return;
@@ -67,7 +68,7 @@ impl Actor {
         }
     }
 
-    /// Reports a call that is still in progress at the end of the turn without a terminal.
+    /// Reports a call without a terminal that is still in progress at the end of the turn.
     pub(super) fn check_unfinished_commands(&mut self) {
         let is_cancelled = self.run.as_ref().is_some_and(|run| run.abort.is_some());
         let calls: Vec<Arc<str>> = self.own_commands.allowed.keys().cloned().collect();

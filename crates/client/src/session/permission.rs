@@ -27,7 +27,7 @@ use crate::option_choice::{self, Answer, PermissionOption};
 use crate::permission_request::{Approval, PermissionReply, PermissionRequest, RequestProblem};
 use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId, explained};
 
-/// Reason why a call is not completely known.
+/// Reason why a call is incomplete.
 const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
 
 /// A permission request that waits for its answer.
@@ -37,13 +37,13 @@ pub(super) struct HeldRequest {
     options: Vec<PermissionOption>,
     decision: Decision,
     may_always: bool,
-    /// It has a command that, according to the user, the client runs.
+    /// `true` if the request has a command that the client runs, according to the user.
     is_trusted: bool,
-    /// The agent wants to change its mode.
+    /// `true` if the agent wants to change its mode.
     switches_mode: bool,
-    /// The action, if the client performs it for the agent.
+    /// The action, if the client will perform it for the agent.
     client_action: Option<ClientAction>,
-    /// Its share of the budget of open requests.
+    /// Share of the budget of open requests.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -52,9 +52,9 @@ pub(super) struct SettledRequest {
     id: String,
     reply: PermissionReply,
     by: DecidedBy,
-    /// Decision of the policy with link targets, if it differs from the one without.
+    /// Decision of the policy with link targets, if it differs from the decision without them.
     decision: Option<Decision>,
-    /// How much of the changed files was shown.
+    /// Shown part of the changed files.
     shown: ShownChange,
 }
 
@@ -67,9 +67,9 @@ impl SettledRequest {
 /// The subjects by which a request is judged.
 #[derive(Clone)]
 struct JudgedSubjects {
-    /// The strictest decision on any of them counts.
+    /// The strictest decision on any subject counts.
     subjects: Vec<Subject>,
-    /// `true` if a part could not be read, or is ambiguous.
+    /// `true` if a part of the request could not be read, or is ambiguous.
     is_partial: bool,
     approval: Option<Approval>,
 }
@@ -81,22 +81,22 @@ impl JudgedSubjects {
         let strictest = decisions.reduce(Decision::stricter);
         let mut decision = strictest.unwrap_or_else(|| permissions.judge(turn, &Action::default(), false));
         if self.is_partial {
-            // A request that cannot be read completely cannot be judged: a person may decide about it, but no
-            // rule allows it.
+            // A request that cannot be read completely cannot be judged. No rule may allow it, but a person
+            // may.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
         if let Some(approval) = &self.approval
             && matches!(decision.because, DecisionReason::Preset { .. })
             && decision.verdict <= Verdict::Ask
         {
-            // An approval comes from a person or a rule, and not from a preset.
+            // An approval comes from a person or a rule, not from a preset.
             decision.verdict = Verdict::Ask;
             decision.because = DecisionReason::Approval { reason: approval.reason.clone() };
         }
         decision
     }
 
-    /// Returns `true` if it has no path that could be a link.
+    /// Returns `true` if no subject has a path that could be a link.
     fn names_nothing(&self) -> bool {
         let is_plain =
             |action: &Action| action.paths.is_empty() && action.cwd.is_none() && action.command.is_none();
@@ -107,7 +107,8 @@ impl JudgedSubjects {
         self.subjects.iter().map(|subject| &subject.action)
     }
 
-    /// Adds the link targets of its paths. If they cannot be followed, the request is partial.
+    /// Adds the link targets of the subjects' paths. If they cannot be followed, marks the request as
+    /// partial.
     async fn followed(mut self, permissions: &PermissionService) -> Self {
         let Some(here) = permissions.local_root().map(Path::to_owned) else { return self };
         let files = permissions.files().clone();
@@ -147,7 +148,7 @@ impl Actor {
         let is_held = |Subject { action, runs_here }: &Subject| {
             !runs_here && action.command.is_some() && action.server.is_none()
         };
-        // The sandbox of the next command is determined before the command is judged.
+        // Determine the sandbox of the next command before the command is judged.
         let confinement = (runs_commands && subjects.iter().any(is_held)).then(|| {
             subjects
                 .iter_mut()
@@ -165,7 +166,7 @@ impl Actor {
         let is_partial = problem.is_some() || asked.is_bare;
         let matter = JudgedSubjects { subjects, is_partial, approval: asked.approval.clone() };
         let decision = matter.judge(&permissions, turn);
-        // An action that was not shown completely is not allowed for another request.
+        // If an action was not shown completely, it is not allowed for a later request.
         let client_action =
             client_action(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
         let options: Vec<PermissionOption> = asked
@@ -196,12 +197,12 @@ impl Actor {
             approval: asked.approval,
             problem,
         };
-        // For good only if nothing else is offered and everything is allowed anyway.
+        // Allows for good only if the agent offers nothing else and the preset allows everything.
         let may_always = permissions.access() == Access::High;
         let responder = request.responder;
         let given_up = responder.cancelled();
         let cwd = self.services.cwd.clone();
-        // A denial remains one for every link target.
+        // A denial stays a denial for any link target.
         let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
         let immediately = permissions.reply_without_asking(&decision).filter(|_| is_final);
         self.held.insert(
@@ -252,7 +253,7 @@ impl Actor {
     /// Answers a settled request, and reports the answer.
     pub(super) fn settled(&mut self, settled: SettledRequest) {
         let SettledRequest { id, reply, by, decision: followed, shown } = settled;
-        // A missing request was answered when its turn ended.
+        // If the request is missing, it was answered at the end of its turn.
         let Some(held) = self.held.remove(&id) else { return };
         let HeldRequest {
             responder,
@@ -268,7 +269,7 @@ impl Actor {
         let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
-        // Showing a part of a file does not allow the rest of it.
+        // Showing a part of a file does not allow the rest.
         let client_action = client_action.filter(|_| shown == ShownChange::Whole);
         if let (DecidedBy::Person, Some(client_action), Some(option)) = (by, client_action, chosen) {
             let allowed = &self.services.permissions.allowed;
@@ -293,7 +294,7 @@ impl Actor {
             option_kind: chosen.map(|option| option.kind.clone()),
             decision: Some(explained(&decision, by)),
         };
-        // A gate may log who decided.
+        // Tells a gate, which may log who decided.
         let answer = if matches!(by, DecidedBy::Nobody | DecidedBy::Deadline) {
             answer.unasked(by.name())
         } else {
@@ -301,11 +302,11 @@ impl Actor {
         };
         responder.respond(&answer);
         self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
-        // The time for which a person decided is not silence of the agent.
+        // The time of a person's decision does not count as silence of the agent.
         self.reset_silence_timer();
     }
 
-    /// Answers and reports all open requests, because later ones belong to no turn.
+    /// Answers and reports all open requests, because their turn is over.
     pub(super) fn settle_all(&mut self) {
         self.services.permissions.cancel();
         while let Some(answered) = self.tasks.try_join_next() {

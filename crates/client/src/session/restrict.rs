@@ -1,21 +1,21 @@
 //! Selects a read-only mode of the agent for low access.
 //!
 //! Many agents change files and run commands themselves, without asking. Low access cannot prevent that, but
-//! a read-only mode of the agent can. So such a mode is selected if there is one, and its absence is
+//! a read-only mode of the agent can. So such a mode is selected if the agent has one. If not, that is
 //! reported.
 
 use super::{Rejection, Session};
 use crate::snapshot::{Choice, Snapshot};
 
-/// Modes in which an agent changes nothing by itself, by id or name, strictest first.
+/// Modes in which an agent changes nothing by itself, by id or name, the strictest first.
 const READ_ONLY_MODES: [&str; 3] = ["readonly", "plan", "ask"];
 
-/// The requested mode in reports, if the agent has none.
+/// Name of the requested mode in reports, if the agent has no such mode.
 const WANTED: &str = "read-only";
 
 const NONE: &str = "the agent has no read-only mode";
 
-/// Consequence if the agent is not in such a mode.
+/// Consequence if the agent is not in a read-only mode.
 pub(super) const CONSEQUENCE: &str = "low access cannot prevent what it does without asking";
 
 /// Selects a read-only mode, or reports that there is none.
@@ -28,7 +28,7 @@ pub(super) async fn restrict(session: &Session) {
             }
             rejection
         }
-        // Other agents may have the same name, so an offered mode is selected in any case.
+        // Other agents may have the same name, so a read-only mode is selected if one is offered.
         None if session.shared.known.is_ours() => None,
         None => {
             Some(Rejection { option: "mode".to_owned(), value: WANTED.to_owned(), reason: NONE.to_owned() })
@@ -53,7 +53,7 @@ struct Mode {
 /// The current mode of the agent.
 pub(super) struct CurrentMode {
     pub(super) id: String,
-    /// `true` if the agent changes nothing by itself in it.
+    /// `true` if the agent changes nothing by itself in this mode.
     pub(super) only_reads: bool,
 }
 
@@ -75,7 +75,7 @@ fn reading_mode(snapshot: &Snapshot) -> Option<Mode> {
     Some(Mode { id: found.id.clone(), is_current: found.id == current })
 }
 
-/// Returns the id of the current mode and all modes, in the current or the older form.
+/// Returns the id of the current mode and all modes, from the current or the older form.
 fn modes(snapshot: &Snapshot) -> Option<(String, &[Choice])> {
     match (snapshot.option("mode"), &snapshot.modes) {
         (Some(option), _) => Some((option.current.as_str().unwrap_or_default().to_owned(), &option.values)),
@@ -84,7 +84,7 @@ fn modes(snapshot: &Snapshot) -> Option<(String, &[Choice])> {
     }
 }
 
-/// Normalizes a name for comparison; `Read-only mode` and `https://…/session-modes#plan` are common.
+/// Normalizes a name for comparison. `Read-only mode` and `https://…/session-modes#plan` are common.
 fn plain(name: &str) -> String {
     let last = name.rsplit(['#', '/']).next().unwrap_or(name);
     let letters: String =
@@ -135,7 +135,7 @@ mod tests {
         check(&offered("a", &["a", "https://agentclientprotocol.com/protocol/session-modes#plan"]), {
             Some(("https://agentclientprotocol.com/protocol/session-modes#plan", false))
         });
-        // A name with another ending does not count.
+        // A name with another ending does not match.
         check(&offered("a", &["a", "ask-never", "planless", "task"]), None);
         let named = json!({"modes": {"currentModeId": "1", "availableModes": [
             {"id": "1", "name": "Agent"}, {"id": "2", "name": "Read-only mode"},

@@ -1,4 +1,4 @@
-//! The lifecycle of a run: its start, the answer of the agent, and its end.
+//! Starts a run, handles the agent's answer, and ends the run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,14 +31,14 @@ use crate::runtime::Shared;
 use crate::structured::Form;
 use crate::turn::Turn;
 
-/// Minimum and maximum time of silence after the session was opened, before the first prompt is sent.
+/// Minimum and maximum time without messages after the session was opened, before the first prompt is sent.
 const MIN_QUIET: Duration = Duration::from_millis(3);
 const MAX_QUIET: Duration = Duration::from_millis(50);
 
 /// Maximum delay of the first prompt.
 const MAX_FIRST_PROMPT_DELAY: Duration = Duration::from_millis(150);
 
-/// Delay of the first prompt, in which the agent may still send updates that belong to the opening of the
+/// Delay of the first prompt. Until then the agent may send updates that belong to the opening of the
 /// session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstPromptDelay {
@@ -47,7 +47,7 @@ pub(super) struct FirstPromptDelay {
 }
 
 impl FirstPromptDelay {
-    /// Creates the delay for a session that took this long to open: a slow agent or machine gets more time.
+    /// Creates the delay for a session that took `took` to open: a slow agent or machine gets more time.
     pub(super) fn new(took: Duration) -> Self {
         Self { opened: Instant::now(), quiet: (took / 4).clamp(MIN_QUIET, MAX_QUIET) }
     }
@@ -64,7 +64,7 @@ impl Actor {
         reply: oneshot::Sender<Result<RunHandle, ClientError>>,
     ) {
         let outcome = self.try_begin(request).await;
-        // The caller may have dropped the receiver; the run continues.
+        // The caller may have dropped the receiver. The run continues.
         let _ = reply.send(outcome);
     }
 
@@ -86,10 +86,10 @@ impl Actor {
             Ok(blocks) => blocks,
             Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
         };
-        // Messages sent until now are not answers to this prompt.
+        // Messages that arrived before are not answers to this prompt.
         self.take_earlier().await;
         self.services.permissions.begin_turn();
-        // An agent that reads nothing would block all other commands of the session.
+        // Without a limit, an agent that reads nothing would block all other commands of the session.
         let limit = self.shared.agent.deadlines.open;
         let prompt = match timeout(limit, self.prompt(&blocks)).await {
             Ok(Ok(prompt)) => prompt,
@@ -103,7 +103,7 @@ impl Actor {
             }
         };
         let run_id: Arc<str> = uuid::Uuid::now_v7().to_string().into();
-        // Earlier events belong to the session.
+        // Earlier events belong to the session, not to the run.
         self.flush();
         self.mapper.start(&run_id, now_ms(), &mut self.events);
         self.meter.begin();
@@ -137,7 +137,7 @@ impl Actor {
 
     /// Handles earlier messages, which belong to the session and not to the new run.
     async fn take_earlier(&mut self) {
-        // A received line passes through two tasks.
+        // A line passes through two tasks before it is received.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
@@ -155,11 +155,11 @@ impl Actor {
         }
         self.first_prompt_delay = None;
         self.flush();
-        // Calls of MCP servers are tasks of their own, which begin outside of the turn.
+        // Calls of MCP servers run as separate tasks, which begin outside of the turn.
         tokio::task::yield_now().await;
     }
 
-    /// Handles updates that the agent sends right after it has opened the session, which may still be in
+    /// Handles updates that the agent sends right after it has opened the session, and that may still be in
     /// transit. The built-in agent sends none.
     async fn wait_before_first_prompt(&mut self) {
         let Some(FirstPromptDelay { opened, quiet }) = self.first_prompt_delay else { return };
@@ -209,7 +209,7 @@ impl Actor {
         self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params).await
     }
 
-    /// Handles the answer to the prompt: the end of the turn in version 1, its beginning in version 2.
+    /// Handles the answer to the prompt: in version 1 the end of the turn, in version 2 its beginning.
     pub(super) fn answered(&mut self, outcome: Result<Response, CallError>) {
         let Some(run) = &mut self.run else { return };
         let response = match outcome {
@@ -237,7 +237,7 @@ impl Actor {
         }
         let fault = meta.get_mut("narrows/error").map(Value::take);
         if let Some(fault) = fault.filter(|fault| !fault.is_null()) {
-            // An unreadable mark still counts as a failure.
+            // An unreadable member still counts as a failure.
             let fault: Fault = serde_json::from_value(fault).unwrap_or_default();
             run.fault = Some(fault.clone());
             self.mapper.note_fault(fault);
@@ -268,7 +268,7 @@ impl Actor {
     fn refused(&mut self, error: &CallError) {
         let Some(run) = &mut self.run else { return };
         let end = match error {
-            // The answer of a cancelled agent is irrelevant.
+            // The answer to a cancelled prompt does not matter.
             CallError::Refused(refused) if run.abort.is_some() || refused.is(Code::Cancelled) => {
                 return self.stopped(Some(StopReason::Cancelled));
             }
@@ -280,14 +280,14 @@ impl Actor {
                 run.data = Some(json!({"code": refused.code, "data": refused.data}));
                 End::Failed { message: refused.message.to_string(), code: Some("agent_error".to_owned()) }
             }
-            // The connection is lost; the cause is reported when its end is read.
+            // The connection is lost. The cause is reported when the end of the connection is read.
             CallError::Lost { .. } => return,
             error => End::Failed { message: error.to_string(), code: Some("malformed".to_owned()) },
         };
         self.finish(end, None);
     }
 
-    /// Handles the end of the turn. If the answer violates the schema, the agent is prompted once more.
+    /// Handles the end of the turn. If the answer violates the schema, prompts the agent once more.
     pub(super) fn stopped(&mut self, reason: Option<StopReason>) {
         let Some(run) = &mut self.run else { return };
         run.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
@@ -311,13 +311,13 @@ impl Actor {
             }
         }
         let end = match run.abort {
-            // The reason of the cancellation is reported, whatever the agent answers.
+            // Reports the reason of the cancellation, regardless of the agent's answer.
             Some(Abort {
                 why: why @ (AbortReason::Timeout(_) | AbortReason::Silence(_) | AbortReason::ModeLeft),
                 ..
             }) => why.end(),
             _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
-                // The agent did not refuse; the gate stopped it.
+                // The gate stopped the turn; the agent did not refuse.
                 Some(why) => End::Failed {
                     message: format!("the gate stopped the turn: {why}"),
                     code: Some("refusal".to_owned()),
@@ -328,12 +328,12 @@ impl Actor {
         self.finish(end, structured);
     }
 
-    /// Requests the answer once more, in the same run.
+    /// Prompts for the answer once more, in the same run.
     fn repair(&mut self, blocks: &[Block]) {
         self.mapper.end_messages(now_ms(), &mut self.events);
         self.meter.next_prompt();
         let params = self.prompt_params(blocks);
-        // The agent has just answered, so there is room; without room the request is not repeated.
+        // The agent has just answered, so the queue has room. If not, the prompt is not repeated.
         let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
         let Some(Ok(prompt)) = futures_now(asking) else {
             return self.finish(End::Stopped(Some(StopReason::EndTurn)), None);
@@ -379,7 +379,7 @@ impl Actor {
     }
 }
 
-/// Describes how the agent was lost.
+/// Describes the loss of the agent.
 fn gone(reason: &CloseReason) -> String {
     match reason {
         CloseReason::Exited { exit, .. } => format!("the agent exited during the turn: {exit}"),

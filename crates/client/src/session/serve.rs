@@ -68,7 +68,7 @@ struct Terminal {
 }
 
 impl Actor {
-    /// Handles a request. Slow requests run in tasks of their own.
+    /// Handles a request. A slow request runs in a separate task.
     pub(super) fn request(&mut self, request: Request) {
         let method = request.frame.method().unwrap_or_default().into_owned();
         let named = request.frame.session().map(std::borrow::Cow::into_owned);
@@ -122,10 +122,10 @@ impl Actor {
         }
     }
 
-    /// Refuses a request of an unknown session. If it is a child session of this one, the refusal is reported
+    /// Refuses a request for another session. If that is a child session of this one, the refusal is reported
     /// as an event.
     fn refuse_other(&mut self, request: Request, method: &str, other: &str) {
-        // The announcement was sent before the request, but in another queue.
+        // The announcement of a child session was sent earlier, but arrives in another queue.
         for _ in 0..super::open::MAX_HELD_MESSAGES {
             let Some(item) = self.inbox.try_recv() else { break };
             self.handle_item(item);
@@ -255,7 +255,7 @@ async fn serve(
     }
 }
 
-/// Returns how links are followed. A gate marks requests whose path it has judged without links.
+/// Returns how to handle links in the path. A gate marks requests whose path it has judged without links.
 fn path_links(meta: Option<&Value>) -> PathLinks {
     match meta.is_some_and(|meta| meta["narrows"]["noLinks"] == true) {
         true => PathLinks::Refuse,

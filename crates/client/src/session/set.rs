@@ -1,4 +1,4 @@
-//! Sets a model, a mode or another option of a session, in the way that the agent offers.
+//! Sets a model, a mode or another option of a session, by the method that the agent offers.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,8 @@ use super::locked;
 use crate::runtime::Shared;
 use crate::snapshot::Snapshot;
 
-/// Sets the option of this category to the value with this id or name. Returns the reason if it could not be set.
+/// Sets the option of this category to the value with this id or name. Returns the reason if it cannot be
+/// set.
 pub(super) async fn try_set(
     shared: &Shared,
     session: &str,
@@ -24,7 +25,7 @@ pub(super) async fn try_set(
     let mut snapshot = locked(snapshot);
     snapshot.opened(&answer);
     note(&mut snapshot);
-    // Some agents confirm a change and keep their value.
+    // Some agents confirm a change but keep their value.
     match snapshot.option(category).map(|option| option.current.clone()) {
         Some(current) if params.get("value").is_some_and(|value| *value != current) => {
             Err(format!("the agent kept {current}"))
@@ -33,7 +34,8 @@ pub(super) async fn try_set(
     }
 }
 
-/// Returns the method, its params, and how to record success, for the form that the agent supports.
+/// Returns the method, its params, and the change of the snapshot on success, for the form that the agent
+/// supports.
 #[expect(clippy::type_complexity, reason = "three things, used once")]
 fn setting_request(
     session: &str,
@@ -72,7 +74,7 @@ fn setting_request(
     Ok((method, params, Box::new(note)))
 }
 
-/// Returns the first names and the number of the others: some agents have hundreds of models.
+/// Returns the first names, and the number of the others: some agents have hundreds of models.
 fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
     let more = names.count();
@@ -82,7 +84,7 @@ fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     words
 }
 
-/// Returns the reason of a rejection, which is often in the details.
+/// Returns the reason of a rejection. Agents often put it into the details.
 fn refusal(error: &narrows_rpc::CallError) -> String {
     if let narrows_rpc::CallError::Refused(error) = error
         && let Some(details) =

@@ -13,7 +13,8 @@ use super::actor::Actor;
 /// Time for an agent to end its turn after its terminals were killed.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Grace periods for an agent that did not end a cancelled turn. They are short: it had `cancel` to end the turn.
+/// Grace periods for an agent that did not end a cancelled turn. Short, because the agent already had the
+/// `cancel` deadline.
 const STOP_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_millis(500) };
 
@@ -22,7 +23,7 @@ impl Actor {
     pub(super) fn deadline(&self, has_room: bool) -> Option<Instant> {
         let run = self.run.as_ref()?;
         let silence = self.shared.agent.deadlines.silence;
-        // While the reader takes no events, the agent cannot send any.
+        // While no events are read, nothing is read from the agent, so its silence does not count.
         let counts = !silence.is_zero() && run.abort.is_none() && has_room;
         let quiet = counts.then_some(self.silence.1);
         run.next_deadline().into_iter().chain(quiet).min()
@@ -47,7 +48,7 @@ impl Actor {
         self.services.permissions.cancel();
     }
 
-    /// Handles a deadline that has passed. Returns `true` if the agent was ended.
+    /// Handles an expired deadline. Returns `true` if the agent was ended.
     pub(super) async fn handle_deadline(&mut self) -> bool {
         let now = Instant::now();
         let Some(run) = &mut self.run else { return false };

@@ -1,4 +1,4 @@
-//! Finds the JSON in an answer with other text.
+//! Finds the JSON value in an answer that also contains other text.
 
 mod scan;
 
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::peer_json;
 
-/// Number of bytes searched from the end of a message that is not JSON as a whole.
+/// Number of bytes to search, from the end of a message that is not JSON as a whole.
 const MAX_SEARCHED_BYTES: usize = 256 << 10;
 
 /// Maximum nesting depth that the parser accepts.
 const MAX_DEPTH: usize = 127;
 
-/// Maximum number of well-formed values tried that the parser refuses, because of a lone surrogate or a large
-/// number. Each may contain the next, so trying all could take quadratic time.
+/// Maximum number of well-formed values to try that the parser refuses, because of a lone surrogate or a
+/// large number. Each may contain the next, so trying all could take quadratic time.
 const MAX_UNREADABLE: usize = 16;
 
-/// Returns the JSON value that `text` contains: the whole text, or else its last code fence, or else its last
-/// object. With `any`, it need not be an object.
+/// Returns the JSON value in `text`: the whole text, or else its last code fence, or else its last object. If
+/// `any` is set, values other than objects count too; inside of a text, only lists.
 pub(super) fn last(text: &str, any: bool) -> Option<Value> {
     let text = text.trim_start_matches('\u{feff}').trim();
     let wanted = |value: &Value| any || value.is_object();
@@ -32,7 +32,7 @@ pub(super) fn last(text: &str, any: bool) -> Option<Value> {
 /// Returns the contents of the code fences of `text`.
 fn fences(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
-    // The open fence, and where its content starts.
+    // The open fence, and the start of its content.
     let mut open: Option<(&str, usize)> = None;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -59,7 +59,7 @@ fn mark(line: &str) -> &str {
     &line[..line.len() - line.trim_start_matches(sign).len()]
 }
 
-/// Returns the last value in `text` that starts with `sign` and is not inside another such value.
+/// Returns the last value that starts with `sign` and is not inside another such value.
 fn last_from(text: &str, sign: char) -> Option<Value> {
     let mut scanner = Scanner::new(text);
     let mut last = None;
@@ -87,7 +87,7 @@ fn last_from(text: &str, sign: char) -> Option<Value> {
     last
 }
 
-/// Returns the end of `text`, from the start of a character.
+/// Returns the end of `text` within the search limit, cut between characters.
 fn tail(text: &str) -> &str {
     let mut start = text.len().saturating_sub(MAX_SEARCHED_BYTES);
     while !text.is_char_boundary(start) {
@@ -171,7 +171,7 @@ mod tests {
         check(&format!("{} {{\"a\":1}}", "{\"a\":[1e999,".repeat(1_000)), Some(&json!({"a": 1})));
     }
 
-    /// Parses from every start separately, however long that takes.
+    /// Reference implementation: parses from every start separately.
     fn last_of_every_start(text: &str, sign: char) -> Option<Value> {
         let mut last = None;
         let mut at = 0;

@@ -104,10 +104,10 @@ fn references_within_the_schema_are_followed() {
     let form = Form::new(&forest).unwrap();
     assert!(form.wrapped);
     assert!(form.read(r#"{"value":[{"children":[]}]}"#).is_ok());
-    // The shown schema is valid by itself.
+    // The shown schema is a valid schema.
     assert!(jsonschema::options().offline().build(&form.shown).unwrap().is_valid(&json!({"value": [{}]})));
 
-    // `#` refers to its own root, wherever it is placed.
+    // `#` refers to the schema's own root, even after it was wrapped.
     check(&json!({"type": "array", "items": {"$ref": "#"}}), r#"{"value":[[],[[]]]}"#, &json!([[], [[]]]));
 }
 
@@ -174,7 +174,7 @@ fn the_prompts_contain_the_schema_and_the_problems() {
     assert!(!form.instruction().contains("member"));
 }
 
-/// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, and
+/// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, but
 /// the runner stops it after one.
 #[test]
 fn a_hostile_answer_is_read_in_linear_time() {

@@ -55,7 +55,7 @@ fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
 
 #[test]
 fn per_turn_reports_are_recognized() {
-    // The same report may be a turn without the model, but not twice.
+    // Once, an equal report may be a turn without the model. Twice, it is not.
     check_detected(&[(104, 19), (104, 19), (104, 19), (110, 30)], &[(104, 19), (0, 0), (104, 19), (110, 30)]);
     check_detected(
         &[(900, 100), (900, 100), (2300, 200), (3600, 400)],
@@ -63,7 +63,7 @@ fn per_turn_reports_are_recognized() {
     );
     // One counter is lower.
     check_detected(&[(104, 19), (150, 12), (180, 90)], &[(104, 19), (150, 12), (180, 90)]);
-    // Totals that only grow are of the session.
+    // Totals that only grow are totals of the session.
     check_detected(&[(104, 19), (250, 40), (400, 50)], &[(104, 19), (146, 21), (150, 10)]);
 }
 
@@ -74,7 +74,7 @@ fn a_turn_uses_at_least_its_context() {
         told.as_object_mut().unwrap().extend(with_context(context).as_object().unwrap().clone());
         told
     };
-    // 24 more than before, with 140 in the context: these are not totals.
+    // 24 more than before, with 140 tokens in the context: these are not totals.
     let updates = [[used(120)], [used(140)]];
     check(
         Counted::Detect,
@@ -87,7 +87,7 @@ fn a_turn_uses_at_least_its_context() {
         &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
         &[turn(120, told(100, 23)), turn(140, told(120, 21))],
     );
-    // The same report: the model was called if the context has grown, and not otherwise.
+    // For an equal report, the model was called only if the context has grown.
     for (context, second) in [(140, told(100, 23)), (120, told(0, 0))] {
         let updates = [[used(120)], [used(context)]];
         check(
@@ -96,7 +96,7 @@ fn a_turn_uses_at_least_its_context() {
             &[turn(120, told(100, 23)), turn(context, second)],
         );
     }
-    // A context equal to the total proves nothing.
+    // A context that equals the total proves nothing.
     let updates = [[used(123)], [used(264)]];
     check(
         Counted::Detect,
@@ -180,13 +180,13 @@ fn a_missing_counter_keeps_its_last_value() {
 
 #[test]
 fn caches_are_part_of_the_input() {
-    // Included in the input: the total has no room for them.
+    // The cached tokens are part of the input, because the total has no room for them.
     check(
         Counted::Session,
         &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 110, "cachedReadTokens": 80}))],
         &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
     );
-    // In addition to the input.
+    // The cached tokens are counted in addition to the input.
     check(
         Counted::Session,
         &[(
@@ -197,13 +197,13 @@ fn caches_are_part_of_the_input() {
         &[json!({"input_tokens": 105, "cache_read_tokens": 80, "cache_write_tokens": 5,
             "output_tokens": 10, "total_tokens": 115})],
     );
-    // Without a total nothing shows that they are separate.
+    // Without a total, nothing shows that they are separate.
     check(
         Counted::Session,
         &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "cacheReadTokens": 80}))],
         &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
     );
-    // Per turn, not over the session.
+    // Reports per turn, not over the session.
     let end = |input: u64, read: u64| json!({"inputTokens": input, "outputTokens": 0, "totalTokens": input + read, "cachedReadTokens": read});
     check(
         Counted::Session,
@@ -262,7 +262,7 @@ fn cost_before_the_first_turn_is_not_counted() {
     meter.update(&cost(2.0, "USD"));
     assert_eq!(meter.finish(Duration::ZERO), None);
     assert_eq!(turn(&mut meter, &[cost(2.5, "USD")], &Value::Null)["cost_usd"], 0.5);
-    // A late report is not lost.
+    // A late report counts for the next turn.
     meter.update(&cost(2.75, "USD"));
     assert_eq!(turn(&mut meter, &[], &json!({"inputTokens": 1}))["cost_usd"], 0.25);
 }
@@ -341,7 +341,7 @@ proptest! {
     }
 }
 
-/// As sent by qwen-code, in both of its forms: the usage of each model call, during the turn.
+/// qwen-code reports the usage of each model call during the turn, in two forms.
 #[test]
 fn usage_of_model_calls_is_added_unless_the_end_reports_it() {
     let now = json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 117, "thoughtTokens": 7, "cachedReadTokens": 60});
@@ -355,7 +355,7 @@ fn usage_of_model_calls_is_added_unless_the_end_reports_it() {
             meter.call(&call);
             meter.call(&json!("no"));
             meter.call(&call);
-            // Nothing is left for the next turn.
+            // The next turn starts without earlier usage.
             assert_eq!(turn(&mut meter, &[], &Value::Null), sum);
         }
         assert_eq!(turn(&mut meter, &[], &Value::Null), Value::Null);

@@ -29,8 +29,8 @@ async fn speak(peer: &Peer, text: &str) {
     }
 }
 
-/// An agent that sends updates before and after it opens a session in any way, and then answers prompts. It
-/// takes `while_opening` to open the session, and a tenth of that until it sends updates.
+/// An agent that sends updates before and after it opens a session, and then answers prompts. It takes
+/// `while_opening` to open the session, and a tenth of that until it sends updates.
 async fn talkative(link: Link, version: Version, while_opening: Duration) {
     let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let state = async |state: &str| {
@@ -50,7 +50,7 @@ async fn talkative(link: Link, version: Version, while_opening: Duration) {
                 }
                 responder.respond(&json!({"sessionId": "s"}));
                 if !while_opening.is_zero() {
-                    // sleep: the same.
+                    // sleep: the agent's own, on a paused clock.
                     tokio::time::sleep(while_opening / 10).await;
                 }
                 speak(&peer, "AFTER").await;
@@ -134,7 +134,7 @@ async fn check(while_opening: Duration) {
     }
 }
 
-/// Requests of the agent before the first prompt, which are refused.
+/// Requests that the agent sends before the first prompt, and that are refused.
 fn early_wishes(place: &std::path::Path) -> Vec<(&'static str, Value)> {
     let path = |name: &str| place.join(name);
     vec![
@@ -147,17 +147,17 @@ fn early_wishes(place: &std::path::Path) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// When the agent sends requests before the first prompt.
+/// Time at which the agent sends requests before the first prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     /// Before it answers `session/new`.
     Opening,
-    /// Right after its answer.
+    /// Right after it answers `session/new`.
     Opened,
 }
 
-/// An agent that sends requests before the first prompt, and reports the `answers`. The same requests are
-/// granted in a turn.
+/// An agent that sends requests before the first prompt, and forwards the results to `answers`. The same
+/// requests are granted in a turn.
 async fn hasty(link: Link, when: When, place: std::path::PathBuf, answers: mpsc::Sender<String>) {
     let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let mut tasks = JoinSet::new();
@@ -194,7 +194,7 @@ async fn hasty(link: Link, when: When, place: std::path::PathBuf, answers: mpsc:
     }
 }
 
-/// No prompt was sent yet, so nothing is done for the agent, as between two turns.
+/// Before the first prompt, nothing is done for the agent, as between two turns.
 #[tokio::test]
 async fn requests_before_the_first_prompt_are_refused() {
     for access in [Access::Medium, Access::High] {
@@ -206,7 +206,7 @@ async fn requests_before_the_first_prompt_are_refused() {
     }
 }
 
-/// Opens a session with [`hasty`], and prompts it at once or once it has its answers.
+/// Opens a session with [`hasty`]. Prompts it at once, or only after it has all answers.
 async fn check_hasty(access: Access, when: When, waits: bool) {
     let told = format!("{access:?} {when:?} {waits}");
     let stage = Stage::new(Version::V1, access).asking(async |_| PermissionReply::Allow);

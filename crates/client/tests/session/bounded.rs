@@ -14,7 +14,8 @@ use crate::common::Stage;
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// Opens a session, and sends these requests once it is prompted. Returns the codes of the errors in the answers, `None` for results.
+/// Opens a session, and sends these requests after the first prompt. Returns the error codes of the answers;
+/// `None` for results.
 pub(crate) async fn asking(mut link: Link, requests: Vec<Value>, answers: usize) -> Vec<Option<i64>> {
     let prompt = loop {
         let frame = link.receiver.recv().await.expect("a request");
@@ -37,7 +38,7 @@ pub(crate) async fn asking(mut link: Link, requests: Vec<Value>, answers: usize)
     }
     let answer = message::response(&prompt, &json!({"stopReason": "end_turn"})).expect("plain data");
     link.sender.send(answer).await.expect("a client");
-    // Until the client disconnects.
+    // Keeps the link open until the client disconnects.
     while link.receiver.recv().await.is_some() {}
     codes
 }

@@ -1,4 +1,4 @@
-//! Tests with agents whose commands are run by the client, according to the user.
+//! Agents whose commands the client runs, according to the user.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,8 @@ fn turn(tool: &str, more: &str) -> String {
     )
 }
 
-/// An agent whose commands are run by `runner`, and the requests to a user who allows everything.
+/// Creates an agent whose commands are run by `runner`, and a list of the requests to a user who allows
+/// everything.
 fn stage(runner: CommandRunner, access: Access) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
@@ -111,8 +112,8 @@ async fn an_agent_that_runs_a_command_itself_is_reported_once() {
     }
 }
 
-/// The setting concerns the commands of the agent; without a sandbox, or for other actions, it allows
-/// nothing.
+/// The setting only concerns commands of the agent. It allows nothing without a sandbox, or for other
+/// actions.
 #[tokio::test]
 async fn the_setting_does_not_allow_unconfined_commands() {
     let edit = r#"kind = "edit", path = "/elsewhere/x""#;
@@ -126,7 +127,7 @@ async fn the_setting_does_not_allow_unconfined_commands() {
         assert_eq!((text.as_str(), told.len()), ("Refused.", 0), "{tool}");
         driven.leave().await;
     }
-    // The agent is not offered terminals, so it cannot have the client run the command.
+    // The agent is not offered terminals, so the client cannot run the command.
     let (mut stage, asked) = stage(CommandRunner::Client, Access::Medium);
     stage.offer.run_commands = false;
     let driven = stage.open(&turn(TOOL, COMPLETED)).await;

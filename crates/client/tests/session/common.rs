@@ -23,13 +23,13 @@ pub(crate) struct Stage {
     pub(crate) agent: Agent,
     pub(crate) offer: Offer,
     pub(crate) config: SessionConfig,
-    /// How the session is opened.
+    /// Way of opening the session.
     pub(crate) begin: Begin,
-    /// Directory of the session.
+    /// Holds the session's directory until the end of the test.
     place: tempfile::TempDir,
 }
 
-/// How a session is opened.
+/// Way of opening a session.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Begin {
     #[default]
@@ -38,7 +38,7 @@ pub(crate) enum Begin {
     Fork(String),
 }
 
-/// A session, and everything that has to live as long.
+/// A session, and everything that must live as long.
 pub(crate) struct Driven {
     pub(crate) runtime: Runtime,
     pub(crate) session: Session,
@@ -47,7 +47,8 @@ pub(crate) struct Driven {
 }
 
 impl Stage {
-    /// An agent with this version and access, all capabilities offered, no sandbox and no user.
+    /// Creates an agent with this version and access. All capabilities are offered, without a sandbox and a
+    /// user.
     pub(crate) fn new(version: Version, access: Access) -> Self {
         let place = tempfile::tempdir().expect("a directory");
         let root = place.path().canonicalize().expect("it is there");
@@ -65,7 +66,7 @@ impl Stage {
         self
     }
 
-    /// Opens a session with `script`, which is built in or TOML.
+    /// Opens a session with `script`: the name of a built-in script, or TOML.
     pub(crate) async fn open(self, script: &str) -> Driven {
         let script = Script::builtin(script).unwrap_or_else(|| Script::parse(script).expect("a script"));
         let (link, far, raw) = pair();
@@ -103,8 +104,7 @@ impl Driven {
     }
 }
 
-/// Returns the types of the events; of `provider.event` with the type of its payload, and without
-/// repetitions.
+/// Returns the types of the events, with the payload's type for `provider.event`, and without repetitions.
 pub(crate) fn kinds(events: &[RuntimeEvent]) -> Vec<String> {
     let kind = |event: &RuntimeEvent| {
         let event = serde_json::to_value(event).expect("an event");

@@ -1,4 +1,4 @@
-//! What a sandboxed command creates where git obeys it.
+//! Files that a sandboxed command creates and that git would use.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,8 @@ fn git(directory: &Path, words: &[&str]) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// A session with a sandbox in a repository without hooks, whose agent runs `script`, or `None` where there is no such sandbox.
+/// Opens a session with a sandbox, in a repository without hooks, whose agent runs `script`. Returns `None`
+/// if this machine has no such sandbox.
 async fn repository(script: &str) -> Option<Driven> {
     let mut stage = Stage::new(Version::V1, Access::Medium);
     let support = narrows_process::Sandbox::support().await;
@@ -28,13 +29,13 @@ async fn repository(script: &str) -> Option<Driven> {
     stage.config.sandbox = true;
     git(&stage.config.cwd, &["init", "-q", "--template=", "."]);
     git(&stage.config.cwd, &["commit", "-q", "--allow-empty", "-m", "x"]);
-    // The policy does not see what is in a file.
+    // The policy does not see the content of a file.
     std::fs::write(stage.config.cwd.join("job"), script).expect("a file");
     let script = "[[turn]]\nsteps = [{ terminal = { command = ['sh', 'job'] } }, { say = '{last}' }]\n";
     Some(stage.open(script).await)
 }
 
-/// The paths of changes that were denied, the problems that were reported, and the output.
+/// Returns the paths of denied changes, the reported problems, and the output.
 async fn played(driven: &Driven) -> (Vec<String>, Vec<String>, String) {
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
     let events = all(&mut run).await;

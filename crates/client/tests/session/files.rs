@@ -51,7 +51,7 @@ async fn denied_requests_have_no_effect() {
     driven.leave().await;
 }
 
-/// A gate that has judged a path without links says so: a link that is present now was created afterwards.
+/// A gate marks a path that it has judged without links: a link that exists now was created afterwards.
 #[tokio::test]
 async fn no_link_is_followed_for_a_request_that_was_decided_without_any() {
     let stage = Stage::new(Version::V1, Access::High);

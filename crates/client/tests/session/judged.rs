@@ -1,4 +1,4 @@
-//! Decisions match effects: variables, diffs, links, and earlier allowances.
+//! Decisions cover exactly the effects: variables, diffs, links, and earlier allowances.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Driven, Stage, VERSIONS, all, payloads};
 
-/// A user who allows everything, and all requests.
+/// A user who allows everything, and a list of all requests.
 fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
@@ -49,7 +49,7 @@ async fn an_allowed_command_runs_in_the_client_without_a_second_request() {
     let same = run(r#""echo", "hello""#);
     for (more, expected) in [
         (same.clone(), 1),
-        // Another command is another request, and so is a repetition.
+        // Another command needs another request, and so does a repetition.
         (run(r#""echo", "bye""#), 2),
         (run(r#""echo", "hello", """#), 2),
         (format!("{same}, {same}"), 2),
@@ -64,7 +64,7 @@ async fn an_allowed_command_runs_in_the_client_without_a_second_request() {
     }
 }
 
-/// A user who allows everything after `meanwhile` has run.
+/// A user who allows everything, after `meanwhile` has run.
 fn hesitating(stage: Stage, meanwhile: impl Fn(&Path) + Send + Sync + 'static) -> (Stage, Arc<Mutex<usize>>) {
     let count: Arc<Mutex<usize>> = Arc::default();
     let counted = Arc::clone(&count);
@@ -89,7 +89,7 @@ fn asking_about(rule: &str) -> Arc<Policy> {
     Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules))
 }
 
-/// The answer covers the target of the link, and not the link.
+/// The answer covers the link's target at that time, not the link.
 #[tokio::test]
 async fn an_answer_does_not_cover_a_changed_link_target() {
     let tool = r#"kind = "read", input = { path = "link" }"#;
@@ -115,7 +115,7 @@ async fn an_answer_does_not_cover_a_changed_link_target() {
         let (text, _) = played(&driven).await;
         let count = *count.lock().expect("no panic");
         if expected.0 == 2 {
-            // The command that changes the link may be asked about too.
+            // The command that changes the link may also need a permission.
             assert!(count >= 2, "{more}: {text}");
         } else {
             assert_eq!((count, text.as_str()), expected, "{more}");
@@ -124,7 +124,7 @@ async fn an_answer_does_not_cover_a_changed_link_target() {
     }
 }
 
-/// A directory that is swapped while the user is asked is not the judged one.
+/// A directory that is swapped while the user is asked is not the one that was judged.
 #[tokio::test]
 async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
     let outside = tempfile::tempdir().expect("a directory");
@@ -155,7 +155,7 @@ async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
     }
 }
 
-/// Protected files are searched for when the command starts, not when its request is made.
+/// Protected files are searched for when the command starts, not when it is requested.
 #[tokio::test]
 async fn a_protected_file_created_while_a_request_waits_is_protected() {
     if !narrows_process::Sandbox::support().await.confined().protected {
@@ -249,13 +249,13 @@ async fn an_allowed_change_is_written_by_the_client_without_a_second_request() {
     }
 }
 
-/// The claimed content of a file is not trusted: a request could hide a part of the change, or all of it.
+/// The claimed old text of a file is not trusted: a request could hide a part of the change, or all of it.
 #[tokio::test]
 async fn a_change_is_shown_and_allowed_as_it_changes_the_file_on_disk() {
     let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
     let write = r#"{ write = { path = "a.txt", content = "new" } }"#;
-    // The claimed old text, the old text shown, and the number of requests.
+    // The claimed old text, the shown old text, and the number of requests.
     for (claimed, shown, expected) in
         [("one two", Some("one two"), 1), ("new", None, 1), ("other", None, 1), ("two", Some("two"), 2)]
     {
@@ -313,7 +313,7 @@ async fn the_built_in_tool_name_gives_other_agents_nothing() {
         r#"name = "narrows__run_command", kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.config.sandbox = true;
-    // The sandbox is known once a command has run in it.
+    // Run a command first, so that the sandbox is known.
     let script = asking(tool, "").replace("steps = [", "steps = [\n{ terminal = { command = [\"true\"] } },");
     let driven = stage.open(&script).await;
     assert_eq!(played(&driven).await.0, "Refused.");
@@ -452,7 +452,7 @@ async fn a_path_is_judged_by_its_link_target() {
     }
 }
 
-/// A sandbox confines commands to the roots only if they start there.
+/// A sandbox confines a command to the roots only if the command starts there.
 #[tokio::test]
 async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
     for (cwd, outcome) in [("plain", "allowed"), ("inner", "allowed"), ("out", "refused")] {
@@ -476,7 +476,7 @@ async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
     }
 }
 
-/// Both for a permission request, and for the client that runs the command.
+/// Applies to a permission request, and to a command that the client runs.
 #[tokio::test]
 async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     let (rules, _) =
@@ -508,7 +508,7 @@ async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     }
 }
 
-/// git runs programs named in the configuration of such a directory.
+/// git runs programs that the configuration of such a directory names.
 #[tokio::test]
 async fn git_is_not_read_only_inside_a_bare_repository() {
     for (files, said) in [

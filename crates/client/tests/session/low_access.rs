@@ -36,7 +36,7 @@ async fn low_access_chooses_the_mode_in_which_an_agent_only_reads() {
     }
 }
 
-/// An agent can choose its name, so the name does not keep it from a read-only mode.
+/// An agent can choose its name, so the name does not exempt it from a read-only mode.
 #[tokio::test]
 async fn low_access_chooses_the_mode_of_an_agent_that_calls_itself_narrows() {
     let (link, far) = memory::pair(&narrows_link::Options::default());
@@ -122,7 +122,7 @@ async fn an_agent_that_leaves_the_read_only_mode_is_set_back() {
         assert_eq!(told.len(), 1, "{version} {told:?}");
         assert_eq!((&told[0]["mode"], &told[0]["wanted"]), (&json!("code"), &json!("plan")));
         assert!(told[0]["problem"].as_str().expect("a text").contains("setting it back"), "{told:?}");
-        // With other access, or in a mode that the user selected, the agent may change it.
+        // With other access, or in a mode that the user selected, the agent may change the mode.
         let (told, mode, _) = left(Stage::new(version, Access::Medium), LEAVES).await;
         assert_eq!((mode.as_str(), told.len()), ("code", 0), "{version}");
         let mut stage = Stage::new(version, Access::Low);

@@ -1,4 +1,4 @@
-//! Hosted MCP servers of the user, used over HTTP by an independent agent, in both forms of messages.
+//! Hosted MCP servers of the user, reached over HTTP by an independent agent, in both forms of messages.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -78,11 +78,11 @@ enum Form {
     Current,
     /// Every message names a connection.
     Older,
-    /// Like the current one, after a permission request.
+    /// Like the current form, after a permission request.
     AsksFirst,
 }
 
-/// An agent of version 1 that calls the tool `echo` of its only server in every turn, and reports the result.
+/// An agent of version 1. In every turn, it calls the tool `echo` of its only server and reports the result.
 async fn agent(link: Link, form: Form) {
     let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let mut given = Value::Null;
@@ -164,7 +164,7 @@ async fn a_server_over_http_is_used_under_the_policy() {
     for form in [Form::Current, Form::Older] {
         for (access, said, outcome) in [
             (Access::High, json!({"content": [{"type": "text", "text": "over HTTP"}]}), "allowed"),
-            // No user can be asked.
+            // No user can be asked, so the call is refused.
             (Access::Medium, Value::Null, "refused"),
         ] {
             let mut stage = Stage::new(Version::V1, access);

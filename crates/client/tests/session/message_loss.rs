@@ -15,7 +15,7 @@ async fn lost(version: Version, steps: &str) -> serde_json::Value {
     let events = all(&mut run).await;
     assert_eq!(kinds(&events).last().map(String::as_str), Some("run.completed"));
     assert_eq!(run.result().await.status, Status::Success);
-    // Reported only once.
+    // The loss is reported only once.
     let mut next = driven.session.run(RunRequest::text("Go")).await.expect("a run");
     assert_eq!(payloads(&all(&mut next).await, "other").len(), 0);
     driven.leave().await;

@@ -14,7 +14,7 @@ fn unanswered(_: Arc<PermissionRequest>) -> std::future::Pending<PermissionReply
     std::future::pending()
 }
 
-/// Returns the answers to the requests among `events`, each of which has been reported.
+/// Returns the answers among `events`. Checks that every request has one.
 #[track_caller]
 fn resolved(events: &[RuntimeEvent]) -> Vec<Value> {
     let ids = |name: &str| {
@@ -32,7 +32,7 @@ fn resolved(events: &[RuntimeEvent]) -> Vec<Value> {
 #[tokio::test]
 async fn a_request_that_nobody_waits_for() {
     for (params, outcome) in [
-        // An unreadable request is refused, by a rejecting option if there is one.
+        // An unreadable request is refused, by a rejecting option if it has one.
         (r#"{"sessionId":"session-1","options":7}"#, "cancelled"),
         (
             r#"{"sessionId":"session-1","toolCall":"no","options":[{"optionId":"n","kind":"reject_once"}]}"#,
@@ -66,7 +66,7 @@ async fn a_request_that_nobody_waits_for() {
     }
 }
 
-/// A stage whose user never answers a request for reading, and allows everything else.
+/// Creates a session whose user never answers a request to read, and allows everything else.
 fn undecided() -> Stage {
     let rules = "[[rule]]\neffect = \"ask\"\nkind = \"read\"\n";
     let (rules, _) = Rules::parse(rules, "rules.toml").expect("rules");
@@ -92,7 +92,7 @@ async fn a_file_that_nobody_waits_for() {
     const READ: &str = r#"{ pollute = '{"jsonrpc":"2.0","id":99,"method":"fs/read_text_file","params":{"sessionId":"session-1","path":"{cwd}/note.txt"}}' }"#;
     const CANCEL: &str =
         r#"{ pollute = '{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":99}}' }"#;
-    // The turn ends, or the agent cancels the request, after the user was asked.
+    // After the user was asked, the turn ends or the agent cancels the request.
     for rest in ["{ stop = \"end_turn\" }", CANCEL] {
         let steps = format!("{READ}, {{ ask = {{ title = \"Go on?\", on_allow = [{rest}] }} }}");
         let stage = undecided();

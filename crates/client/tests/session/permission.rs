@@ -1,4 +1,4 @@
-//! Permission requests: who decides, and the answer to the agent.
+//! Permission requests: the deciding authority, and the answer to the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use narrows_policy::Access;
 
 use crate::common::{Stage, VERSIONS, all, payloads};
 
-/// Returns the last message of the script `ask`, and how its request was settled.
+/// Returns the last message of the script `ask`, and the settlement of its request.
 async fn settled(stage: Stage) -> (String, serde_json::Value) {
     let driven = stage.open("ask").await;
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");

@@ -1,4 +1,4 @@
-//! A permission request with several subjects: an agent may mean any of them, so each is judged.
+//! Permission requests with several subjects: the agent may mean any of them, so each is judged.
 
 use narrows_acp::Version;
 use narrows_client::RunRequest;
@@ -6,7 +6,7 @@ use narrows_policy::Access;
 
 use crate::common::{Stage, all, payloads};
 
-/// An agent of `version` reports the call `t` and sends a request with these members. Returns the kind of the
+/// An agent of `version` reports the call `t` and sends a request with these members. Checks the kind of the
 /// selected option.
 async fn check(version: Version, access: Access, call: &str, members: &str, expected: &str) {
     let update = if version == Version::V1 { "tool_call" } else { "tool_call_update" };
@@ -42,7 +42,7 @@ async fn a_command_does_not_hide_the_call_that_it_names() {
         (RUN, "ls", "reject_once"),
         (r#"kind = "read", rawInput = { path = ".env" }"#, "ls", "reject_once"),
         (r#"kind = "read", locations = [{ path = ".env" }]"#, "ls", "reject_once"),
-        // It shows nothing that could be judged by itself.
+        // The call shows nothing that could be judged separately.
         (r#"kind = "execute""#, "ls", "allow_once"),
     ] {
         check(Version::V2, Access::Low, call, &command(line), expected).await;
@@ -68,7 +68,7 @@ async fn a_call_of_one_version_does_not_hide_the_subject_of_the_other() {
         for kind in ["tool_call", "command"] {
             check(version, Access::Low, READ, &format!("subject = {}", subject(kind)), "reject_once").await;
         }
-        // A call that was reported before.
+        // The call was reported before the request.
         let members = format!(r#"toolCall = {}, toolCallId = "t""#, call("u", ls));
         check(version, Access::Low, RUN, &members, "reject_once").await;
         check(version, Access::Low, READ, &members, "allow_once").await;
@@ -82,7 +82,7 @@ async fn all_content_of_a_call_is_judged() {
         (r#"kind = "read", rawInput = { path = "a", more = { argv = ["rm", "a"] } }"#, "reject_once"),
         (r#"kind = "execute", rawInput = { command = "ls", path = ".env" }"#, "reject_once"),
         (r#"kind = "read", rawInput = { path = "a", new_text = "x" }"#, "reject_once"),
-        // No user can be asked about the location without a path.
+        // The location has no path, and no user can be asked about it.
         (
             r#"kind = "read", rawInput = { path = "a" }, locations = [{ path = "a" }, { file = ".env" }]"#,
             "reject_once",

@@ -13,7 +13,7 @@ async fn an_unknown_request_is_reported_and_refused() {
         ("acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
         ("_acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
         ("session/prompt", r#"{ sessionId = "{session}", where = "here" }"#),
-        // It names no session, and there is only one.
+        // The request names no session, but only one is open.
         ("acme/weather", r#"{ where = "here" }"#),
     ] {
         let script = format!(
@@ -49,7 +49,7 @@ async fn a_request_of_a_child_session_is_reported_and_refused() {
           { say = "{last}" },
         ]
     "#;
-    // An unannounced session is not a child.
+    // A session that was not announced is not a child.
     for (name, count) in [("kid", 1), ("other", 0)] {
         let script = SCRIPT.replace("NAME", name);
         let driven = Stage::new(Version::V2, Access::High).open(&script).await;
@@ -111,7 +111,7 @@ async fn an_unknown_notification_is_reported() {
     }
 }
 
-/// It names no session, and there is only one. It may arrive after the end of the turn.
+/// The notification names no session, but only one is open. It may arrive after the end of the turn.
 #[tokio::test]
 async fn a_notification_of_no_session_goes_to_the_only_one() {
     const SCRIPT: &str = r#"
@@ -132,7 +132,7 @@ async fn a_notification_of_no_session_goes_to_the_only_one() {
     driven.leave().await;
 }
 
-/// An agent that waits for an answer before it sends its own gets one.
+/// An agent that waits for an answer before it sends its own answer gets one.
 #[tokio::test]
 async fn requests_before_the_session_are_refused() {
     const SCRIPT: &str = r#"

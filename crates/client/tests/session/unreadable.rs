@@ -1,4 +1,4 @@
-//! Ambiguous permission requests, for which the effect of an approval is unknown.
+//! Ambiguous permission requests: the effect of an approval would be unknown.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::common::{Stage, all, payloads};
 
-/// The answer to a request, and the request that the user saw.
+/// The answer to a request, and the request as the user saw it.
 type Answered = (Value, PermissionRequest);
 
-/// An agent sends requests with these members to a user who answers with `reply`.
+/// Runs an agent that sends requests with these members to a user who answers with `reply`.
 async fn answered(version: Version, requests: &[&str], reply: PermissionReply) -> Vec<Answered> {
     let options = r#"[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n","name":"No","kind":"reject_once"}]"#;
     let send = |(number, members): (usize, &&str)| {
@@ -22,7 +22,7 @@ async fn answered(version: Version, requests: &[&str], reply: PermissionReply) -
         )
     };
     let steps: Vec<String> = requests.iter().enumerate().map(send).collect();
-    // The agent does not wait for the answers, and unanswered requests are cancelled at the end of the turn.
+    // The agent does not wait for answers, and the end of the turn would cancel unanswered requests.
     let script = format!("[[turn]]\nsteps = [{}, {{ wait_cancel = true }}]", steps.join(", "));
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
@@ -82,7 +82,7 @@ async fn an_ambiguous_request_is_shown_and_cannot_be_allowed() {
         let all = answered(Version::V1, &UNREADABLE, reply).await;
         for (members, (resolved, permission_request)) in UNREADABLE.into_iter().zip(all) {
             assert_ne!(resolved["optionId"], "y", "{members}: {resolved}");
-            // In a request that is not an object with unique keys not even the options are known.
+            // If the request is not an object with unique keys, its options are unknown.
             let is_offered = !permission_request.options.is_empty();
             assert!(!is_offered || resolved["decision"]["by"] == "not readable", "{members}: {resolved}");
             let problem = permission_request.problem.expect(members);

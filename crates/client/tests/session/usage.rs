@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::common::Stage;
 
-/// An agent with this name that reports 104 input and 19 output tokens for each turn, or totals of the
-/// session.
+/// An agent with this name. It reports 104 input and 19 output tokens for each turn, or totals of the session
+/// if `is_total`.
 async fn reporting(link: Link, name: &'static str, is_total: bool) {
     let (_peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let mut prompts = 0;
@@ -51,7 +51,7 @@ async fn every_turn_has_its_own_usage_for_every_kind_of_report() {
             let result = driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
             let usage = result.usage.expect("the agent reports it");
             let took = (usage.input_tokens, usage.output_tokens, usage.total_tokens);
-            // The second report may be a total to which nothing was added; the third is decisive.
+            // The second report may be an unchanged total; the third is decisive.
             let is_open = (name, is_total, counted, turn) == ("unknown", false, Counted::Detect, 2);
             let expected = if is_open { [0, 0, 0] } else { [104, 19, 123] }.map(Some);
             assert_eq!(<[_; 3]>::from(took), expected, "{name} {is_total} {counted:?} turn {turn}");

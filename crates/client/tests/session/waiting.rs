@@ -1,4 +1,4 @@
-//! Waiting: who waits, and for how long.
+//! Waiting times: of the agent, of the client, and of its user.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Begin, Stage, all, payloads};
 
-/// Returns both ends of an in-process link, so that the clock can be paused.
+/// Returns both ends of an in-process link, for tests with a paused clock.
 fn pair() -> (Link, Link) {
     memory::pair(&narrows_link::Options::default())
 }
@@ -55,7 +55,7 @@ async fn requests_during_session_load_are_answered() {
     driven.leave().await;
 }
 
-/// A user who reads no events blocks the agent, which is not silence of the agent.
+/// A reader that takes no events blocks the agent, which does not count as silence of the agent.
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_does_not_count_as_silence() {
     const SCRIPT: &str = r#"

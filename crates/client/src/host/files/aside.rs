@@ -1,4 +1,4 @@
-//! Renames an entry that must not be where it is.
+//! Renames an entry that must not stay at its path.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use super::walk::DeepestDirectory;
 use super::{FileError, Files, entry, kind};
 
-/// Maximum number of names that are tried.
+/// Maximum number of new names to try.
 const MAX_NAMES: usize = 1000;
 
 impl Files {
-    /// Renames what is at `path` in its directory, or the first link on the way to it. Returns the new path, or
-    /// `None` if there is nothing. `path` had no links when it was found missing.
+    /// Renames the entry at `path` in its directory, or the first link on the way to it. Returns the new
+    /// path, or `None` if there is no entry. `path` had no links when it was found missing.
     ///
     /// # Errors
     /// [`FileError`] if the path is in no root, or the entry cannot be renamed.
@@ -37,7 +37,7 @@ impl Files {
                 let mut other = name.to_owned();
                 other.push(format!(".denied-{number}"));
                 if entry(&directory, &other)?.is_none() {
-                    // A command that creates this name meanwhile loses what it wrote there.
+                    // If a command creates this name meanwhile, its file is overwritten.
                     return match renameat(&directory, name, &directory, &other) {
                         Ok(()) => Ok(Some(root.path().join(&way).with_file_name(&other))),
                         Err(Errno::NOENT) => Ok(None),

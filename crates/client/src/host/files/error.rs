@@ -11,7 +11,7 @@ use super::MAX_PATH_BYTES;
 /// Maximum number of characters of a path that are quoted.
 const MAX_QUOTED_CHARS: usize = 300;
 
-/// A file that was not read or written.
+/// Error of reading or writing a file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}: {kind}", quoted(.path))]
 pub(crate) struct FileError {
@@ -20,46 +20,40 @@ pub(crate) struct FileError {
     effects: Effects,
 }
 
-/// The cause of a file error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FileErrorKind {
-    /// The path is not absolute.
     #[error("`path` must be absolute")]
     Relative,
-    /// The path is not a valid path.
+    /// The path cannot be a valid path.
     #[error("`path` is too long or contains a NUL character")]
     Malformed,
     /// The path leads out of the roots.
     #[error("the path is outside the session's directories")]
     Outside,
-    /// The file does not exist.
     #[error("file not found")]
     NotFound,
-    /// The path names something else than a regular file.
+    /// The path names something other than a regular file.
     #[error("the path names {0}, not a regular file")]
     NotRegular(&'static str),
     /// The file or the text is too long.
     #[error("the file exceeds the limit of {limit} bytes")]
     TooLarge {
-        /// Maximum length in bytes.
+        /// In bytes.
         limit: usize,
     },
     /// The file is not UTF-8.
     #[error("the file is not UTF-8 text")]
     NotText,
-    /// The path has a link in it, and links are not followed for this request.
+    /// The path contains a link, but links are not followed for this request.
     #[error("the path contains a symbolic link")]
     Link,
-    /// The path has too many links.
+    /// The path contains too many links.
     #[error("the path contains too many symbolic links")]
     Links,
-    /// Another process replaced it.
     #[error("the file was changed concurrently")]
     Changed,
-    /// The system denies access.
     #[error("access denied: {0}")]
     Denied(Errno),
-    /// The system reports an error.
     #[error("{0}")]
     System(Errno),
 }
@@ -89,7 +83,7 @@ impl FileError {
         Self::system(path, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// Adds the effects that a failed write may have had.
+    /// Adds the possible effects of a failed write.
     pub(super) fn effects(self, effects: Effects) -> Self {
         Self { effects, ..self }
     }
@@ -98,7 +92,6 @@ impl FileError {
         &self.kind
     }
 
-    /// Returns the error for the agent.
     pub(crate) fn to_rpc(&self) -> RpcError {
         let (code, condition) = match &self.kind {
             FileErrorKind::NotFound => (Code::NotFound, "not_found"),
@@ -117,7 +110,7 @@ impl FileError {
         let path: String = self.path.to_string_lossy().chars().take(MAX_PATH_BYTES).collect();
         let uri = file_uri(&self.path);
         let message = match &self.kind {
-            // The message of the official SDKs, which agents may recognize.
+            // Same message as in the official SDKs, which agents may recognize.
             FileErrorKind::NotFound => {
                 format!("Resource not found: {uri}")
             }
@@ -151,7 +144,7 @@ fn file_uri(path: &Path) -> String {
     uri
 }
 
-/// Quotes a path for people; the agent chose its characters.
+/// Quotes a path for people. Escapes it, because the agent chose its characters.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     match text.char_indices().nth(MAX_QUOTED_CHARS) {

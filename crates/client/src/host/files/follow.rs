@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::walk::MAX_LINKS;
 
-/// Returns the absolute `path` with its links followed, as far as it exists. This is a guess that may be
-/// outdated when it is used, so the caller has to walk it beneath a root.
+/// Returns the absolute `path` with its links followed, as far as it exists. The result is only a guess:
+/// links may change, so the caller must walk it beneath a root.
 pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
     let mut real = PathBuf::from("/");
     let mut steps: Vec<OsString> = Vec::new();
@@ -45,7 +45,7 @@ pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
     Ok(real)
 }
 
-/// Returns `true` if the spelling of `path` can only name a directory.
+/// Returns `true` if the spelling of `path` can only mean a directory.
 pub(super) fn names_directory(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes.ends_with(b"/")
@@ -55,7 +55,7 @@ pub(super) fn names_directory(path: &Path) -> bool {
         || bytes == b".."
 }
 
-/// Pushes the names of `path` so that the first is on top.
+/// Pushes the names of `path` in reverse order, so that the first is on top.
 fn push(steps: &mut Vec<OsString>, path: &Path) {
     steps.extend(path.components().rev().filter_map(|component| match component {
         Component::ParentDir => Some(OsString::from("..")),

@@ -1,4 +1,4 @@
-//! The directories of a session, each held open by its descriptor.
+//! The directories of a session, each held open by a descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::walk::{PASS_THROUGH, PathResolver};
 use super::{FileError, FileErrorKind};
 
-/// One directory. The descriptor stays valid whatever is done to the path.
+/// One directory. The descriptor stays valid if the path changes.
 #[derive(Debug)]
 pub(super) struct Root {
-    /// Path as given by the caller.
+    /// Path as the caller wrote it.
     given: PathBuf,
     /// Path without links.
     path: PathBuf,
@@ -29,7 +29,7 @@ impl Root {
         Ok(Self { given: given.to_owned(), path, fd })
     }
 
-    /// Returns the path without links at the time of opening.
+    /// Returns the path without links, as it was when the directory was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -47,10 +47,10 @@ pub(crate) struct Roots {
 }
 
 impl Roots {
-    /// Opens the directories. Has to be called before the agent starts, which could move them.
+    /// Opens the directories. Must be called before the agent starts, because the agent could move them.
     ///
     /// # Errors
-    /// [`FileError`] for the first that is not absolute or cannot be opened.
+    /// [`FileError`] for the first directory that is not absolute or cannot be opened.
     pub(crate) fn open(directories: &[PathBuf]) -> Result<Self, FileError> {
         let top = Root::open(Path::new("/"))?;
         let resolver = PathResolver::probe(top.fd());
@@ -59,7 +59,7 @@ impl Roots {
 
     fn open_by(resolver: PathResolver, directories: &[PathBuf]) -> Result<Self, FileError> {
         let mut list = directories.iter().map(|path| Root::open(path)).collect::<Result<Vec<_>, _>>()?;
-        // If two roots contain a path, the innermost is used.
+        // If several roots contain a path, the innermost root counts.
         list.sort_by_key(|root| std::cmp::Reverse(root.path.components().count()));
         Ok(Self { list, resolver })
     }
@@ -79,7 +79,7 @@ impl Roots {
         self.resolver
     }
 
-    /// Returns the root that the absolute `path` is spelled beneath, and the relative path.
+    /// Returns the root whose path is a prefix of `path`, and the rest of `path`.
     pub(super) fn find_containing<'p>(&self, path: &'p Path) -> Option<(&Root, &'p Path)> {
         self.list.iter().find_map(|root| {
             let below = path.strip_prefix(&root.path).or_else(|_| path.strip_prefix(&root.given)).ok()?;

@@ -1,4 +1,4 @@
-//! Writes a file completely or not at all, in a directory that is held open.
+//! Writes a file completely or not at all, in an open directory.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::walk::PASS_THROUGH;
 
-/// Creates the directories `names`, each in the one before, and opens the last. An existing directory is
-/// used, a link is not.
+/// Creates the directories `names`, each in the previous one, and opens the last. Accepts an existing
+/// directory, but not a link.
 pub(super) fn directories(top: &OwnedFd, names: &[OsString]) -> Result<Option<OwnedFd>, Errno> {
     let mut made: Option<OwnedFd> = None;
     for name in names {
@@ -32,8 +32,8 @@ pub(super) fn directories(top: &OwnedFd, names: &[OsString]) -> Result<Option<Ow
     Ok(made)
 }
 
-/// Replaces the file `name` with `content`. Owner and mode are taken from the `old` file; its other hard
-/// links keep the old content. If `durable`, the content is synced to disk before it replaces the old one.
+/// Replaces the file `name` by `content`. Copies owner and mode from the `old` file. Its other hard links
+/// keep the old content. If `durable`, `content` is synced to disk before the replacement.
 pub(super) fn save(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -52,22 +52,23 @@ pub(super) fn save(
     }
     new.replace(name)?;
     if durable {
-        // The file is in place already; if this fails, only a power loss right now could restore the old one.
+        // The file is already replaced. If this sync fails, only a power loss right now could restore the old
+        // file.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = openat(directory, ".", flags, Mode::empty()).and_then(|directory| fsync(&directory));
     }
     Ok(())
 }
 
-/// Overwrites `file` with `content`, so that it stays the same file. Space is reserved first, so that a full
-/// disk leaves the old content. A crash or an error may leave a part of the new content.
+/// Overwrites `file` with `content`, so that it stays the same inode. Reserves space first, so that a full
+/// disk keeps the old content. After a crash or an error, the content may be incomplete.
 pub(super) fn overwrite(file: &OwnedFd, content: &[u8], durable: bool) -> Result<(), Errno> {
     let length = content.len() as u64;
     reserve(file, length)?;
     let mut writer = std::fs::File::from(file.try_clone().map_err(|error| errno(&error))?);
     writer.write_all(content).map_err(|error| errno(&error))?;
     ftruncate(file, length)?;
-    // Set-user-id and set-group-id bits are dropped with the old content.
+    // Drops set-user-id and set-group-id, because the content is new.
     let old = fstat(file)?;
     if old.st_mode & 0o7000 != 0 {
         fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777))?;
@@ -95,21 +96,21 @@ fn reserve(_: &OwnedFd, _: u64) -> Result<(), Errno> {
 
 /// Gives `file` the owner and the mode of the old file.
 fn inherit(file: &OwnedFd, old: &Stat) -> Result<(), Errno> {
-    // Set-user-id and set-group-id bits are dropped with the old content.
+    // Drops set-user-id and set-group-id, because the content is new.
     let mut mode = old.st_mode & 0o777;
     let new = fstat(file)?;
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
         let (user, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
         let kept = fchown(file, Some(user), Some(group)).or_else(|_| fchown(file, None, Some(group)));
         if kept.is_err() {
-            // Permissions of the old group are not given to another group.
+            // Permissions for the old group do not apply to another group.
             mode &= !0o070;
         }
     }
     fchmod(file, Mode::from_raw_mode(mode))
 }
 
-/// A temporary file that is removed unless it replaces the target.
+/// A temporary file. Removed on drop unless it has replaced the target.
 struct New<'d> {
     directory: BorrowedFd<'d>,
     name: Option<String>,

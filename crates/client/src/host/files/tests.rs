@@ -15,7 +15,7 @@ use super::*;
 /// How often a file is looked up again after a concurrent change.
 const MAX_FIND_TRIES: usize = 8;
 
-/// Access as in a session, without a policy.
+/// Access as in a session, but without a policy.
 impl Files {
     fn read(&self, path: &Path, line: Option<u32>, limit: Option<u32>) -> Result<String, FileError> {
         self.retry(path, |found| found.read(line, limit))
@@ -38,7 +38,7 @@ impl Files {
     }
 }
 
-/// All resolvers of this platform.
+/// All resolvers that exist on this platform.
 const RESOLVERS: &[PathResolver] = &[
     #[cfg(target_os = "linux")]
     PathResolver::Kernel,
@@ -48,12 +48,12 @@ const RESOLVERS: &[PathResolver] = &[
 /// A root directory and files outside of it.
 struct Disk {
     _directory: tempfile::TempDir,
-    /// The common parent directory, without links.
+    /// Common parent directory, without links.
     top: PathBuf,
     root: PathBuf,
 }
 
-/// Returns a directory in memory, if the system has one: disks are slow with thousands of replaced files.
+/// Returns a directory in memory, if the system has one: replacing thousands of files on disk is slow.
 fn fast_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -100,7 +100,7 @@ fn each(test: impl Fn(&Disk, &Files)) {
     }
 }
 
-/// Does the same with `/` as the root.
+/// Like [`each`], with `/` as the root.
 fn each_anywhere(test: impl Fn(&Disk, &Files)) {
     for resolver in RESOLVERS {
         let disk = Disk::new();
@@ -234,7 +234,7 @@ fn nothing_outside_is_read() {
             let expected = if place == "/" { directory } else { FileErrorKind::Outside };
             assert_eq!(result.unwrap_err().kind(), &expected, "{place} {:?}", files.roots.resolver());
         }
-        // Leaving the root and coming back is permitted.
+        // A path may leave the root and come back.
         check(disk, files, &format!("root/top{top}/root/file"), &Ok("root/file"));
         check(disk, files, "root/directory/../root/file", &Ok("root/file"));
     });
@@ -452,7 +452,7 @@ fn a_path_without_links_is_found_only_at_its_own_place() {
         for path in ["root/in/file", "root/other", "root/dangling", "root/in/new/deep", "alias/file"] {
             assert_eq!(find(path).unwrap_err().kind(), &FileErrorKind::Link, "{path}");
         }
-        // The directory that was found is the one that is used.
+        // Writes go to the directory that was found.
         let found = find("root/sub/new").unwrap();
         fs::rename(disk.root.join("sub"), disk.root.join("old")).unwrap();
         disk.link("../out", "root/sub");

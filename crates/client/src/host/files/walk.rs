@@ -1,7 +1,8 @@
-//! Walks from a root down to a directory without leaving the root.
+//! Walks from a root down to a directory, without leaving the root.
 //!
-//! Linux does this in one system call. Elsewhere, and where a seccomp filter blocks that call, it is done
-//! here: name by name, reading links instead of following them, and going up by the names that led down.
+//! Linux does this in one system call. On other systems, and where a seccomp filter blocks that call, this
+//! module walks name by name. It reads links instead of following them, and goes up by walking down again
+//! from the root.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,26 +12,26 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
-/// Maximum number of links that are followed, as in the kernel.
+/// Maximum number of links to follow, as in the kernel.
 pub(super) const MAX_LINKS: usize = 40;
 
-/// Maximum number of directories opened for one path: links and detours multiply.
+/// Maximum number of directories to open for one path: links and `..` multiply.
 const MAX_STEPS: usize = 10_000;
 
-/// How often the kernel call is retried while directories are being moved.
+/// How often to retry the kernel call while directories are being moved.
 #[cfg(target_os = "linux")]
 const KERNEL_TRIES: usize = 16;
 
-/// Flags for opening a directory that is only passed through: a directory may be passable but not readable.
+/// Flags for opening a directory on the way: it may be passable but not readable.
 #[cfg(target_os = "linux")]
 pub(super) const PASS_THROUGH: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
 pub(super) const PASS_THROUGH: OFlags = OFlags::RDONLY;
 
-/// Implementation that resolves a path.
+/// Ways to resolve a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathResolver {
-    /// The kernel.
+    /// By one system call.
     #[cfg(target_os = "linux")]
     Kernel,
     /// Name by name, in this module.
@@ -41,9 +42,9 @@ pub(super) enum PathResolver {
 #[derive(Debug)]
 pub(super) struct DeepestDirectory {
     pub(super) directory: OwnedFd,
-    /// Its path from the root, without links.
+    /// Path from the root, without links.
     pub(super) real: PathBuf,
-    /// The missing names below it.
+    /// Missing names below the directory.
     pub(super) missing: Vec<OsString>,
 }
 
@@ -60,14 +61,14 @@ impl PathResolver {
         Self::Walk
     }
 
-    /// Opens `path` beneath `root`. Returns `XDEV` if the path leaves the root, even if it came back later;
-    /// every link to an absolute path does.
+    /// Opens `path` beneath `root`. Returns `XDEV` if the path leaves the root, even if it comes back. A link
+    /// to an absolute path always leaves it.
     pub(super) fn directory(self, root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
         match self {
             #[cfg(target_os = "linux")]
             Self::Kernel => match kernel(root, path) {
-                // Walking finds the existing part of the path and the targets of dangling links. It also
-                // copes with directories that are moved constantly.
+                // The walk finds the existing part of the path and the targets of dangling links. It also
+                // works while directories are moved constantly.
                 Err(Errno::NOENT | Errno::AGAIN) => walk(root, path),
                 deep => deep,
             },
@@ -89,13 +90,13 @@ fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> 
             opened => break opened?,
         }
     };
-    // Both paths are read now: the root may have been moved, and the directory may have been moved out of it.
+    // Reads both paths now: the root may have been moved, or the directory may have been moved out of it.
     let (top, real) = (name(root)?, name(directory.as_fd())?);
     let real = real.strip_prefix(top).map_err(|_| Errno::XDEV)?.to_owned();
     Ok(DeepestDirectory { directory, real, missing: Vec::new() })
 }
 
-/// Returns the present path of an open directory.
+/// Returns the current path of an open directory.
 #[cfg(target_os = "linux")]
 fn name(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     use std::os::fd::AsRawFd;
@@ -120,7 +121,7 @@ fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
             Step::Down(name) => match walker.down(&name) {
                 Ok(()) => {}
                 Err(Errno::NOENT) => missing.push(name),
-                // Errors by which systems report a link, or something that is not a directory.
+                // Systems report these errors for a link, or for an entry that is not a directory.
                 Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => {
                     let target =
                         readlinkat(&walker.here, &name, Vec::new()).map_err(|errno| match errno {
@@ -140,13 +141,12 @@ fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
     Ok(DeepestDirectory { directory: walker.here, real: walker.names.iter().collect(), missing })
 }
 
-/// One step on a path.
 enum Step {
     Up,
     Down(OsString),
 }
 
-/// Pushes the steps of `path` so that the first is on top.
+/// Pushes the steps of `path` in reverse order, so that the first is on top.
 fn push(steps: &mut Vec<Step>, path: &Path) -> Result<(), Errno> {
     for component in path.components().rev() {
         match component {
@@ -159,7 +159,7 @@ fn push(steps: &mut Vec<Step>, path: &Path) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A position beneath a root, and the names that led there.
+/// Position beneath a root, and the names that led there.
 struct Walker<'r> {
     root: BorrowedFd<'r>,
     here: OwnedFd,
@@ -175,8 +175,8 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Goes up by walking down again from the root, because the parent of a moved directory may be anywhere.
-    /// Fails if a link is on the way by now.
+    /// Goes up by walking down again from the root: the parent of a moved directory may be anywhere. Fails if
+    /// a name on the way is now a link.
     fn up(&mut self) -> Result<(), Errno> {
         self.names.pop().ok_or(Errno::XDEV)?;
         self.count(self.names.len())?;
@@ -197,12 +197,12 @@ impl Walker<'_> {
     }
 }
 
-/// Opens a directory that is not a link.
+/// Opens a directory. Fails for a link.
 fn open(from: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat(from, name, PASS_THROUGH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens the same directory again.
+/// Opens another descriptor of the same directory.
 fn reopen(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     openat(directory, ".", PASS_THROUGH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }

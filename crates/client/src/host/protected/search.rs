@@ -1,4 +1,4 @@
-//! The search for protected paths in the directories of a session.
+//! Searches the directories of a session for protected paths.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -11,14 +11,14 @@ use super::{ProtectedFiles, real};
 use crate::host::links;
 use crate::host::repository::{self, Extent, LookupBudget, Named, Settings};
 
-/// Directories of installed packages and build results. Only repositories are searched for in them: package
-/// managers replace the rest as a whole, and the programs in them are not protected either. But git in a
-/// directory above runs programs that the configuration of a repository in them names.
+/// Directories of installed packages and build results. The search looks only for repositories in them.
+/// Package managers replace the rest as a whole, and its programs are not protected either. But git in a
+/// directory above runs programs that the configuration of such a repository names.
 const INSTALLED: [&str; 7] =
     ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
 
-/// Maximum number of entries of one such directory that are searched for repositories, nearest first. This
-/// takes about 5 ms.
+/// Maximum number of entries to search for repositories in one such directory, nearest first. This takes
+/// about 5 ms.
 pub(super) const MAX_INSTALLED_ENTRIES: usize = 5_000;
 
 /// Maximum number of entries of all such directories.
@@ -27,29 +27,31 @@ const MAX_ALL_INSTALLED_ENTRIES: usize = 20_000;
 /// Directories in a `.git` that only git writes and that name no programs.
 const GIT_DATA: [&str; 3] = ["objects", "refs", "logs"];
 
-/// Names in a repository that git obeys as soon as they appear. git itself creates `info`, so that name is not among them.
+/// Names in a repository that git uses as soon as they appear. `info` is missing, because git itself creates
+/// it.
 const OBEYED: [&str; 7] =
     ["branches", "commondir", "config", "config.worktree", "hooks", "info/attributes", "remotes"];
 
-/// Directories in a repository that have others in them. git enters those only from work trees of their own.
+/// Directories in a repository that contain other repositories. git enters those only from their own work
+/// trees.
 const REPOSITORY_PARENTS: [&str; 2] = ["modules", "worktrees"];
 
-/// Entries by which a directory is recognized as a work tree or a repository.
+/// Entries that identify a directory as a work tree or a repository.
 const REPOSITORY_NAMES: [&str; 5] = [".git", "HEAD", "commondir", "objects", "refs"];
 
-/// A protected name, or the beginning of one, that leads to a file elsewhere.
+/// A protected name, or the beginning of one, that leads to another path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkedName {
     /// Path of the file, without links.
     real: PathBuf,
-    /// The path that leads there.
+    /// Path that leads to the file.
     spelled: PathBuf,
-    /// The name by which the policy judges it: `spelled`, or the `.git` path that git treats it as.
+    /// Name that the policy judges: `spelled`, or the `.git` path that git treats it as.
     name: PathBuf,
 }
 
 impl LinkedName {
-    /// Returns `true` if the path still leads to the same file.
+    /// Returns `true` if `spelled` still leads to the same file.
     pub(super) fn holds(&self) -> bool {
         real(&self.spelled).is_none_or(|real| real == self.real)
     }
@@ -68,24 +70,25 @@ impl LinkedName {
 pub(in crate::host) struct Found {
     /// Paths that the policy protects.
     pub(in crate::host) paths: BTreeSet<PathBuf>,
-    /// Protected names that are links or contain links, and links with which protected names begin.
+    /// Protected names that are or contain links, and links at the beginning of protected names.
     pub(super) links: BTreeSet<LinkedName>,
-    /// Directories that cannot be searched, so that they are protected as a whole while they stay so.
+    /// Directories that cannot be searched, and are therefore protected as a whole.
     pub(in crate::host) closed: Vec<PathBuf>,
     /// `true` if every directory was searched or is protected as a whole, and all git configuration was read.
     pub(in crate::host) is_complete: bool,
     /// `true` if a protected file has another hard link that is not mounted.
     pub(super) has_hard_link: bool,
-    /// Paths in the roots that git would obey if they existed, each with the repository that it would belong to.
+    /// Missing paths that git would use if they existed, each with its repository.
     pub(in crate::host) absent: BTreeSet<(PathBuf, PathBuf)>,
-    /// Missing directories of repositories in which other repositories can be.
+    /// Missing directories of repositories that may contain other repositories.
     pub(in crate::host) unborn: BTreeSet<PathBuf>,
-    /// What git takes for repositories, and files and links that lead to them.
+    /// Repositories, and files and links that lead to them.
     pub(in crate::host) repositories: BTreeSet<PathBuf>,
 }
 
 impl Found {
-    /// Returns how far a sandbox protects these files; `can_protect` if it can protect files in a root.
+    /// Returns how well a sandbox protects these files. `can_protect` is `true` if it can protect files
+    /// inside a root.
     pub(in crate::host) fn protection(&self, can_protect: bool) -> Protection {
         if !self.is_complete {
             Protection::NotSearched
@@ -109,21 +112,21 @@ impl Found {
     }
 }
 
-/// What is searched for in a directory.
+/// The names to search for in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Area {
     /// Protected names.
     Plain,
-    /// The remainders of protected names that begin with a link to this directory. All others are found at
-    /// the directory's own path.
+    /// The rest of protected names whose beginning is a link to this directory. All others are found at the
+    /// directory's own path.
     Begun,
-    /// Links out of the directory, which is protected as a whole.
+    /// Links out of the directory, which itself is protected as a whole.
     Protected,
-    /// Repositories, each of which is then searched like any other directory.
+    /// Repositories. Each one is then searched like any other directory.
     Installed,
 }
 
-/// A directory to be searched, by its path in a root.
+/// A directory in the queue, by its path in a root.
 struct Open<'a> {
     root: &'a Path,
     inside: PathBuf,
@@ -136,20 +139,21 @@ struct Search<'a> {
     user: repository::UserSettings<'a>,
     budget: LookupBudget,
     open: VecDeque<Open<'a>>,
-    /// Protected directories, which are searched last.
+    /// Protected directories, to search after `open`.
     protected: VecDeque<Open<'a>>,
-    /// Directories of installed packages and build results, which are searched after those.
+    /// Directories of installed packages and build results, to search last.
     installed: VecDeque<Open<'a>>,
-    /// Paths without links of the opened directories, because links can form cycles.
+    /// Opened directories, by path without links, because links can form cycles.
     seen: BTreeSet<PathBuf>,
     found: Found,
 }
 
 /// Searches at most `most` directory entries for protected paths.
 ///
-/// A directory that cannot be fully examined with its present permissions is protected as a whole: a command
-/// that owns it could change its mode, and write files that were not found. No name or layout of workspace
-/// files can end the search. In directories named in [`INSTALLED`] it finds repositories only.
+/// A directory that the current permissions do not allow to examine is protected as a whole. Otherwise a
+/// command that owns it could change its mode, and write files that were not found. No name or layout of
+/// files in the workspace can end the search. In the directories named in [`INSTALLED`], it finds only
+/// repositories.
 pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
     let mut search = Search {
         policy: files.policy(),
@@ -199,8 +203,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Queues the work trees and repositories in a directory of installed packages, and subtracts the entries
-    /// that were read from `left`. Only names are compared, because there are many directories and few
+    /// Queues the work trees and repositories in a directory of installed packages. Subtracts the number of
+    /// entries read from `left`. Compares only names, because there are many directories and few
     /// repositories.
     fn find_repositories(&mut self, top: Open<'a>, left: &mut usize) {
         let mut most = MAX_INSTALLED_ENTRIES.min(*left);
@@ -236,14 +240,14 @@ impl<'a> Search<'a> {
         *left += most;
     }
 
-    /// Searches one directory. Returns `false` if the limit of entries is reached.
+    /// Searches one directory. Returns `false` at the limit of entries.
     fn look_through(&mut self, open: &Open<'a>, most: &mut usize) -> bool {
         let (root, inside, area) = (open.root, &open.inside, open.area);
         let directory = root.join(inside);
         let entries = match directory.read_dir() {
             Ok(entries) if can_search(&directory) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
-            // A link to a file.
+            // The link leads to a file, not to a directory.
             Err(error) if area == Area::Begun && is_missing(&error) => return true,
             Ok(_) | Err(_) => {
                 self.close(directory, area);
@@ -278,7 +282,7 @@ impl<'a> Search<'a> {
             };
             let is_git_data = is_in_git && GIT_DATA.iter().any(|data| name == *data);
             let is_installed = kind.is_dir() && INSTALLED.iter().any(|installed| name == *installed);
-            // A `.git/modules` has directories named like the submodules.
+            // The directories in `.git/modules` have the names of the submodules.
             let is_searched = kind.is_dir() && !is_git_data && (is_in_git || !is_installed);
             if area == Area::Protected {
                 if kind.is_symlink() {
@@ -298,7 +302,7 @@ impl<'a> Search<'a> {
             if is_protected(&path)
                 || !is_git && is_repository && is_protected(&inside.join(".git").join(&name))
             {
-                // The configuration of a `.git` that is a link or file is read at its target.
+                // If `.git` is a link or file, the configuration at its target is read.
                 match name == ".git" {
                     true => self.add_link(root, &path),
                     false => self.add_protected(root, path.clone()),
@@ -316,8 +320,7 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Records a directory that cannot be searched. A protected one cannot be changed, but may have links in
-    /// it.
+    /// Records a directory that cannot be searched. A protected one cannot be changed, but may contain links.
     fn close(&mut self, directory: PathBuf, area: Area) {
         match area {
             Area::Protected => self.found.is_complete = false,
@@ -325,12 +328,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns `true` if a path without links is in a path that was found.
+    /// Returns `true` if `path`, which contains no links, is inside a protected path.
     fn is_kept(&self, path: &Path) -> bool {
         path.ancestors().any(|above| self.found.paths.contains(above))
     }
 
-    /// Adds a protected name: its target and its content are protected.
+    /// Adds a protected name. Its target and its content become protected.
     fn add_protected(&mut self, root: &'a Path, path: PathBuf) {
         self.add_link(root, &path);
         self.found.paths.insert(root.join(&path));
@@ -353,7 +356,7 @@ impl<'a> Search<'a> {
     fn add_link(&mut self, root: &Path, path: &Path) {
         let name = root.join(path);
         if let Some(real) = real(&name).filter(|real| *real != name) {
-            // A command can create it, unless it is in a protected directory.
+            // A command can create the target, unless it is in a protected directory.
             let can_be_made = self.roots.iter().any(|root| real.starts_with(root)) && !self.is_kept(&real);
             if can_be_made && real.symlink_metadata().is_err_and(|error| is_missing(&error)) {
                 self.found.is_complete = false;
@@ -362,8 +365,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds the hooks and configuration files that the configuration of a repository names. `git` is its
-    /// directory, or a file or link that leads there.
+    /// Adds the hooks and configuration files that a repository's configuration names. `git` is the
+    /// repository, or a file or link that leads to it.
     fn add_named_by_settings(&mut self, root: &Path, git: &Path) {
         let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(git);
         let settings = repository::read_settings(git, worktree, self.user, &mut self.budget);
@@ -389,13 +392,13 @@ impl<'a> Search<'a> {
                 self.found.absent.extend(is_inside.then(|| (path, git.to_owned())));
                 continue;
             }
-            // A link on the way must not be changed either.
+            // Links on the way must not be changed either.
             self.found.paths.extend((links::plain(&spelled) != path).then_some(spelled));
             self.found.paths.insert(path);
         }
     }
 
-    /// Adds a repository, and what git obeys in one and this one does not have.
+    /// Adds a repository, and the missing paths in it that git would use.
     fn add_missing(&mut self, root: &Path, inside: &Path, is_git: bool) {
         let directory = root.join(inside);
         let named = if is_git { inside.to_owned() } else { inside.join(".git") };
@@ -412,7 +415,8 @@ impl<'a> Search<'a> {
         self.found.repositories.insert(directory);
     }
 
-    /// Does the same for the repositories above a root: git in the root uses their configuration.
+    /// Like [`Self::add_named_by_settings`], for the repositories above a root: git in the root uses their
+    /// configuration.
     fn add_named_above(&mut self, root: &Path) {
         for directory in root.ancestors().skip(1).take(repository::MAX_ANCESTORS) {
             self.add_named_by_settings(root, &directory.join(".git"));
@@ -423,7 +427,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns `true` if entries of a directory can be examined, which takes more than the right to list it.
+/// Returns `true` if the entries of a directory can be examined. The right to list it is not enough.
 fn can_search(directory: &Path) -> bool {
     rustix::fs::accessat(
         rustix::fs::CWD,

@@ -1,4 +1,4 @@
-//! Tests of the search for protected paths, and of the names that lead to a file.
+//! Tests of the search for protected paths, and of the names of a file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -191,7 +191,7 @@ fn targets_of_protected_links_are_protected() {
     assert_eq!(names("dirv/new/x", Extent::File), [".zed/new/x"]);
     assert_eq!(names("ordinary.json", Extent::File), [".zed/settings.json"]);
     assert_eq!(names("ci/workflows/new.yml", Extent::File), [".github/workflows/new.yml"]);
-    // A directory that contains the root is protected with all of it.
+    // If a directory contains the root, the root is protected as a whole.
     symlink("..", top.join(".husky/up")).unwrap();
     assert!(files.search(usize::MAX).paths.contains(&top));
 }
@@ -303,7 +303,7 @@ fn the_reason_for_missing_protection_is_reported() {
     fs::hard_link(root.path().join("AGENTS.md"), root.path().join("second")).unwrap();
     assert_eq!(files.search(100).protection(true), Protection::HardLinked);
     fs::remove_file(root.path().join("second")).unwrap();
-    // The configuration of git cannot be read, which is not the sandbox's fault.
+    // The git configuration cannot be read, which is not a lack of the sandbox.
     fs::create_dir(root.path().join(".git")).unwrap();
     let pipe = root.path().join(".git/config");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -315,7 +315,7 @@ fn the_reason_for_missing_protection_is_reported() {
 #[test]
 fn a_directory_that_cannot_be_read_is_protected_as_a_whole() {
     let root = tree(&["file"]);
-    // Root can read every directory. A file in its place fails for every user.
+    // Root can read every directory, but a file instead of a directory fails for every user.
     let unreadable = root.path().join("file");
     let found = protected_files(medium(), &unreadable).search(100);
     assert_eq!((found.closed, found.is_complete), (vec![unreadable.join("")], true));

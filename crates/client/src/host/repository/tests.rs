@@ -113,7 +113,7 @@ fn hooks_and_settings_named_by_settings_count() {
     check(&top, "r/.git/more.conf", &["r/.git/config"]);
     check(&top, "r/scripts/build", &[]);
     check(&top, "r/src", &[]);
-    // Moving a directory moves the hooks in it.
+    // Moving a directory also moves the hooks in it.
     check(&top, "r/scripts", &[]);
     let moved =
         counterparts(&top.join("r/scripts"), Extent::Tree, UserSettings::default(), &mut LookupBudget::new());

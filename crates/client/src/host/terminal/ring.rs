@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Keeps the end of what is pushed.
+/// Keeps the end of the pushed bytes.
 #[derive(Debug)]
 pub(super) struct Ring {
     bytes: VecDeque<u8>,
@@ -23,10 +23,10 @@ impl Ring {
         self.bytes.extend(kept);
     }
 
-    /// Returns at most `limit` bytes of text, and `true` if something before it is missing.
+    /// Returns at most `limit` bytes of text, and `true` if text before it is missing.
     ///
-    /// A character whose beginning was cut off is left out, and so is one that may still be completed.
-    /// Invalid UTF-8 is replaced.
+    /// Omits a character whose beginning was cut off, and an incomplete character at the end unless
+    /// `complete` is set. Replaces invalid UTF-8.
     pub(super) fn text(&mut self, complete: bool) -> (String, bool) {
         let mut bytes: &[u8] = self.bytes.make_contiguous();
         if self.truncated {
@@ -38,7 +38,7 @@ impl Ring {
         }
         let mut text = String::from_utf8_lossy(bytes).into_owned();
         let mut truncated = self.truncated;
-        // A replacement character is longer than the byte it replaces.
+        // A replacement character is longer than the byte that it replaces.
         if text.len() > self.limit {
             let excess = text.len() - self.limit;
             text.drain(..(excess..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len()));
@@ -52,7 +52,7 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// Returns the number of bytes at the end that begin an incomplete character.
+/// Returns the number of bytes at the end that belong to an incomplete character.
 fn unfinished(bytes: &[u8]) -> usize {
     for length in 1..=bytes.len().min(3) {
         let (_, end) = bytes.split_at(bytes.len() - length);

@@ -28,7 +28,7 @@ async fn wait(terminals: &Terminals, id: &str) -> Exit {
     timeout(TEST_TIMEOUT, terminals.wait(id)).await.unwrap().unwrap()
 }
 
-/// Polls until the output is as expected.
+/// Polls until `right` accepts the output.
 async fn until(terminals: &Terminals, id: &str, right: impl Fn(&str) -> bool) -> String {
     let look = async {
         loop {
@@ -43,7 +43,7 @@ async fn until(terminals: &Terminals, id: &str, right: impl Fn(&str) -> bool) ->
     timeout(TEST_TIMEOUT, look).await.unwrap()
 }
 
-/// Returns `true` if a process runs; a zombie does not.
+/// Returns `true` if a process runs. A zombie does not count.
 fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -154,7 +154,7 @@ async fn a_flood_of_output_is_read_and_its_end_kept() {
         assert_eq!((output.text.len(), output.truncated), (length, true));
         assert!(output.text.ends_with("0123456\nend\n"));
     }
-    // A command that never ends does not block on its output either.
+    // A command that never ends must not block on its output either.
     let endless = terminals.create(shell("echo begin; exec yes")).await.unwrap();
     until(&terminals, &endless, |text| !text.contains("begin") && !text.is_empty()).await;
     timeout(TEST_TIMEOUT, terminals.release(&endless)).await.unwrap().unwrap();
@@ -174,7 +174,7 @@ async fn kill_ends_the_whole_tree_and_keeps_the_terminal() {
     let pids: Vec<String> = text.lines().map(str::to_owned).collect();
     assert!(pids.iter().all(|pid| runs(pid)), "{pids:?}");
     timeout(TEST_TIMEOUT, terminals.kill(&id)).await.unwrap().unwrap();
-    // Immediately: nothing here waits.
+    // Checked at once, without waiting.
     assert!(!pids.iter().any(|pid| runs(pid)), "{pids:?}");
     let output = terminals.output(&id).unwrap();
     assert_eq!((output.text, output.exit), (text, Some(killed("SIGKILL"))));
@@ -202,7 +202,7 @@ async fn a_hundred_callers_can_wait() {
         .map(|_| {
             let (terminals, id, arrived) = (Arc::clone(&terminals), id.clone(), arrived.clone());
             tokio::spawn(async move {
-                // Nothing runs between this and the wait, on a runtime with one thread.
+                // On a runtime with one thread, no other task runs between this and the wait.
                 arrived.send_modify(|count| *count += 1);
                 terminals.wait(&id).await
             })
@@ -210,7 +210,7 @@ async fn a_hundred_callers_can_wait() {
         .collect();
     count.clone().wait_for(|count| *count == 100).await.unwrap();
     assert!(waiting.iter().all(|each| !each.is_finished()));
-    // Even if the terminal is released meanwhile.
+    // Callers get the exit even if the terminal is released meanwhile.
     terminals.release(&id).await.unwrap();
     for each in waiting {
         assert_eq!(timeout(TEST_TIMEOUT, each).await.unwrap().unwrap().unwrap(), killed("SIGTERM"));
@@ -252,7 +252,7 @@ async fn the_number_of_terminals_is_limited() {
     let error = terminals.create(shell("exit")).await.unwrap_err();
     assert!(matches!(error, TerminalError::TooMany { max: 2 }), "{error:?}");
     terminals.release(&first).await.unwrap();
-    // A command that does not start does not count.
+    // A command that fails to start does not count.
     let nowhere = Create { cwd: "/no/such/directory".into(), ..shell("exit") };
     let error = terminals.create(nowhere).await.unwrap_err();
     assert!(matches!(error, TerminalError::Spawn(SpawnError::Cwd { .. })), "{error:?}");
@@ -264,12 +264,12 @@ async fn all_are_released_together() {
     let terminals = terminals();
     let mut pids = Vec::new();
     for _ in 0..4 {
-        // Each takes its grace period; one after the other would take four times as long.
+        // Each kill takes its grace period. One after the other would take four times as long.
         let script = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
         let id = terminals.create(shell(script)).await.unwrap();
         pids.push(until(&terminals, &id, |text| text.ends_with('\n')).await.trim().to_owned());
     }
-    // A terminal that is starting is released as well.
+    // Releases a terminal that is still starting.
     let late = terminals.create(shell("exec sleep 1000"));
     let (late, ()) = tokio::join!(late, terminals.release_all());
     assert!(matches!(late, Err(TerminalError::Released)), "{late:?}");

@@ -105,7 +105,7 @@ fn all_calls_together_are_bounded() {
     assert_eq!(partial, [false, false, false, false, false, false, true, true]);
     let asked = stage.ask(&json!({"toolCall": {"toolCallId": "7"}, "options": []}));
     assert!(asked.call.is_partial());
-    // There is room again when a call has completed.
+    // A completed call makes room.
     stage.update(&tool("0", json!({"status": "completed"})));
     stage.update(&tool("7", json!({"rawInput": input})));
     assert!(!stage.mapper.call("7").unwrap().is_partial());
@@ -161,7 +161,7 @@ fn a_child_session_with_a_long_id_is_ignored() {
     assert_eq!(announce(513), (false, vec![too_long]));
 }
 
-/// Two bytes of text can become a hundred bytes of parsed values.
+/// Two bytes of JSON can become a hundred bytes of parsed values.
 #[test]
 fn a_request_with_too_many_values_is_not_judged_by_them() {
     let too_many = Value::Array(vec![json!(0); MAX_PEER_VALUES]);
@@ -182,7 +182,7 @@ fn a_request_with_too_many_values_is_not_judged_by_them() {
     }
 }
 
-/// Parts that the request does not repeat were reported before it.
+/// The parts were reported before the request, which does not repeat them.
 #[test]
 fn a_call_with_too_many_values_cannot_be_judged() {
     let block = Value::Array(vec![json!(0); MAX_PEER_VALUES / 2]);

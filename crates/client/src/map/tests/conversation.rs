@@ -12,7 +12,7 @@ fn lines(stage: &Stage) -> String {
     lines.join("\n")
 }
 
-/// Plays the text of updates, because raw JSON depends on its writer.
+/// Plays updates as text, because raw JSON depends on its writer.
 fn play(stage: &mut Stage, updates: &str) {
     for update in updates.lines().map(str::trim).filter(|line| !line.is_empty()) {
         stage.params(format!(r#"{{"sessionId":"s","update":{update}}}"#).as_bytes());

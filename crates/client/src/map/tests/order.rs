@@ -182,7 +182,7 @@ proptest! {
     fn fast_and_full_readers_agree_on_plain_text(text in ".{0,9}", id in prop::option::of(".{0,3}"), thinks in any::<bool>()) {
         let update = if thinks { thought(id.as_deref(), &text) } else { said(id.as_deref(), &text) };
         let quick = json!({"sessionId": "s", "update": update}).to_string();
-        // The quick check does not read this far.
+        // The fast path does not search this far.
         let slow = format!("{}{}", " ".repeat(300), quick);
         let play = |params: &str| {
             let mut stage = Stage::new(V2);

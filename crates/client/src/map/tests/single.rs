@@ -134,7 +134,7 @@ fn non_text_content_becomes_a_raw_event() {
 #[test]
 fn a_call_is_announced_with_its_input() {
     let announced = || begun("c", json!({"title": "Run", "kind": "execute", "rawInput": {}}));
-    // Late input, and a following update.
+    // Late input, and then another update.
     check(
         V1,
         &[
@@ -152,13 +152,13 @@ fn a_call_is_announced_with_its_input() {
             "- tool_call_update",
         ],
     );
-    // It runs without input.
+    // The call runs without input.
     check(
         V1,
         &[announced(), tool("c", json!({"status": "in_progress"})), tool("c", json!({"rawInput": {"a": 1}}))],
         &["- tool_call", "tool.call c Bash {}", "- tool_call_update"],
     );
-    // It completes before it was announced.
+    // The call completes before it was announced.
     check(
         V2,
         &[tool("c", json!({"status": "cancelled"}))],
@@ -169,7 +169,7 @@ fn a_call_is_announced_with_its_input() {
         &[begun("c", json!({"title": "t", "status": "failed", "rawInput": [1]}))],
         &["tool.call c t [1]", r#"tool.result c {"status":"failed"}"#],
     );
-    // Not a status in v1.
+    // v1 has no such status.
     check(V1, &[tool("c", json!({"status": "cancelled"}))], &["tool.call c Tool {}"]);
 }
 
@@ -178,7 +178,7 @@ fn a_command_is_announced_once_its_input_is_more_than_its_context() {
     let announced = |input: Value| {
         begun("c", json!({"title": "bash", "kind": "execute", "status": "pending", "rawInput": input}))
     };
-    // As sent by opencode.
+    // These updates were recorded from opencode.
     check(
         V1,
         &[
@@ -188,7 +188,7 @@ fn a_command_is_announced_once_its_input_is_more_than_its_context() {
         ],
         &["- tool_call", r#"tool.call c Bash {"cwd":"/a","command":"ls"}"#, "- tool_call_update"],
     );
-    // It continues without reporting more.
+    // The call continues without more data.
     check(
         V1,
         &[announced(json!({"cwd": "/a", "timeout": 5})), tool("c", json!({"status": "in_progress"}))],
@@ -311,7 +311,7 @@ fn a_failure_instead_of_an_answer_is_an_error() {
         let events = stage.short();
         assert_eq!(events[1..], ["error auth bad key", "run.completed error"]);
     }
-    // A message for people is better than none, and a cancelled run has no error.
+    // A message of the failure is better than none. A cancelled run has no error.
     let mut stage = Stage::new(V1);
     let mut update = said(None, "HTTP 401");
     update["_meta"] = json!({"narrows/error": 7});
@@ -347,7 +347,7 @@ fn lone_surrogates_are_read() {
         r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a\ud800"}}"#,
         &["assistant.delta a\u{fffd}"],
     );
-    // Members that need not be read are passed on raw.
+    // Members that the mapper does not read are passed on raw.
     check(
         r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"t","rawInput":"\ud800"}"#,
         &[r#"tool.call c t "\ud800""#],
@@ -400,7 +400,7 @@ fn a_permission_request_announces_its_call_even_without_input() {
     stage.events.clear();
     stage.ask(&json!({"toolCall": {"toolCallId": "c"}, "options": []}));
     assert_eq!(stage.short()[0], "tool.call c Bash {}");
-    // And only once.
+    // The call is announced only once.
     stage.update(&tool("c", json!({"rawInput": {"command": "ls"}})));
     assert_eq!(stage.short(), ["- tool_call_update"]);
 }

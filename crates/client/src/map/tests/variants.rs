@@ -9,7 +9,8 @@ use serde::de::value::MapDeserializer;
 
 use super::*;
 
-/// Returns the names of all variants of an official type, from the error message for an unknown variant.
+/// Returns the names of all variants of an official type, taken from the error message for an unknown
+/// variant.
 fn names<T: Union>() -> Vec<&'static str> {
     static LISTED: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -101,7 +102,7 @@ fn walk<T: Union + PartialEq + std::fmt::Debug>(version: Version) {
         stage.update(&sample);
         let told: Vec<&str> = stage.events.iter().map(RuntimeEvent::name).collect();
         assert_eq!(told, expected(name), "{sample}");
-        // Outside of a run and in a replay it becomes a raw event.
+        // Outside of a run and in a replay, the variant becomes a raw event.
         for replay in [false, true] {
             let mut stage = Stage::idle(version);
             stage.mapper.set_replay(replay);
@@ -114,7 +115,7 @@ fn walk<T: Union + PartialEq + std::fmt::Debug>(version: Version) {
             let update = Json::from(&sample);
             assert_eq!(payload, &Payload::Update { update, replay, problem: None });
         }
-        // The same with each member broken.
+        // Breaks one member at a time.
         for (member, _) in sample.as_object().unwrap() {
             for broken in [json!(7), json!([[]]), json!({"type": []}), json!(null), json!("no")] {
                 let mut sample = sample.clone();
@@ -148,7 +149,7 @@ fn unknown_updates_become_raw_events() {
         ] {
             let mut stage = Stage::new(version);
             let effects = stage.params(format!(r#"{{"sessionId":"s","update":{update}}}"#).as_bytes());
-            // Child sessions are known even if their updates are dropped.
+            // A child session is known even if its updates are dropped.
             assert_eq!(Effects { child: None, ..effects }, Effects::default());
             let [RuntimeEvent { body: EventBody::Provider { payload, .. }, .. }] = &*stage.events else {
                 panic!("{:?}", stage.events)
@@ -281,7 +282,7 @@ fn a_call_from_before_the_run_is_not_part_of_it() {
     assert_eq!(stage.mapper.call("c"), None);
 }
 
-/// As sent by qwen-code: with a text, or without.
+/// qwen-code sends such messages with and without a text.
 #[test]
 fn usage_of_a_model_call_accompanies_a_message() {
     let beside = |text: &str, usage: Value| {

@@ -1,11 +1,11 @@
-//! JSON in which a duplicate key is an error, because readers would choose differently.
+//! JSON in which a duplicate key is an error, because readers would choose different values.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// A JSON value, as far as a file of servers needs it.
+/// A JSON value, reduced to the needs of a file of servers.
 #[derive(Debug, PartialEq)]
 pub(super) enum Node {
     Null,

@@ -1,10 +1,10 @@
-//! Reads the arguments of a tool one by one. Errors are for the model, so that it can correct them.
+//! Reads the arguments of a tool one by one. Errors are texts for the model, so that it can correct the call.
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-/// The arguments that have not been read.
+/// Arguments that are not read yet.
 pub(super) struct Arguments(Map<String, Value>);
 
 impl Arguments {
@@ -36,10 +36,10 @@ impl Arguments {
         self.optional_text(key)?.map(|path| path_of(key, path)).transpose()
     }
 
-    /// Reads an optional positive integer. Larger numbers become the maximum.
+    /// Reads an optional positive integer. A larger number becomes the maximum.
     pub(super) fn count(&mut self, key: &str) -> Result<Option<u32>, String> {
         let Some(value) = self.take(key) else { return Ok(None) };
-        // Some models write every number with a decimal point.
+        // Some models write all numbers with a decimal point.
         let whole = value.as_f64().filter(|number| *number >= 1.0 && number.fract() == 0.0);
         let Some(number) = whole else {
             return Err(format!("the argument {key} is not a positive integer"));
@@ -81,7 +81,7 @@ impl Arguments {
         texts.collect()
     }
 
-    /// Refuses unknown arguments, which may have been meant to change everything.
+    /// Refuses unknown arguments: they may be meant to change the whole call.
     pub(super) fn end(self) -> Result<(), String> {
         match self.0.keys().next() {
             None => Ok(()),

@@ -17,7 +17,8 @@ async fn ask(server: &HostServer, method: &str, params: Value) -> Result<Value, 
     server.answer(method, params).await.map_err(|error| error.code)
 }
 
-/// Calls a tool and checks the host's record and the texts of the result, with `!` before those of a failure.
+/// Calls a tool. Checks the host's record and the texts of the result, with `!` before the texts of a
+/// failure.
 async fn check(tool: &str, arguments: Value, asked: &[&str], expected: &[&str]) {
     let (server, host) = server(ALL);
     let params = json!({"name": tool, "arguments": arguments});

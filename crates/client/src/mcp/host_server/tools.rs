@@ -1,4 +1,4 @@
-//! The tools: their descriptions for models, and their execution.
+//! The built-in tools: their descriptions for models, and their execution.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) const RUN: &str = "run_command";
 /// Default and maximum time limit of a command.
 const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
-/// Maximum number of output bytes for a model, from the end.
+/// Maximum number of output bytes for a model, counted from the end.
 const MAX_OUTPUT_BYTES: usize = 128 * 1024;
 
 /// Returns the offered tools for `tools/list`.
@@ -120,7 +120,7 @@ pub(crate) enum ToolCall {
 }
 
 impl ToolCall {
-    /// Reads a call. Returns `None` if the tool is not offered; an error describes invalid arguments.
+    /// Parses a call. Returns `None` if the tool is not offered, and an error for invalid arguments.
     pub(crate) fn parse(
         offer: Offer,
         tool: &str,
@@ -186,7 +186,7 @@ impl ToolCall {
     }
 }
 
-/// Returns the result of a command. A failed command is a success of the tool, unless it was killed.
+/// Returns the result of a command. A command that fails is a successful tool call, unless it was killed.
 fn ran(ran: &Ran, time_limit: Duration) -> Value {
     let end = match (ran.timed_out, ran.code, &ran.signal) {
         (true, ..) => format!("killed: it had not ended after {time_limit:?}"),

@@ -1,4 +1,4 @@
-//! Tests with the current form, and with well and badly behaved servers.
+//! Tests with the current form, and with correct and faulty servers.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ async fn lists_are_the_servers_own() {
     assert_eq!(page, json!({"result": {"tools": [first, {"name": 7}], "nextCursor": "second"}}));
     let page = fixture.message("s", "tools/list", json!({"cursor": "second"})).await.expect("it lists");
     assert_eq!(page["result"]["tools"][0]["name"], "more");
-    // It has none, and reports that itself.
+    // The server has no resources, and reports that itself.
     let none = fixture.message("s", "resources/list", json!({})).await;
     assert_eq!(none, Ok(json!({"error": {"code": -32601, "message": "there is no such method"}})));
     assert_eq!(fixture.gate.asked(), [], "lists are not for the gate");
@@ -101,7 +101,7 @@ async fn other_methods_are_not_forwarded() {
     for method in
         ["subscriptions/listen", "resources/subscribe", "sampling/createMessage", "tasks/get", "", "no/such"]
     {
-        // A first instance that was only probed may still be exiting.
+        // An earlier instance, started only to probe the server, may still be exiting.
         let heard = || fixture.noted().replace("end of input\n", "");
         let before = heard();
         let refused = fixture.message("s", method, json!({})).await.expect("it is an answer");
@@ -203,7 +203,7 @@ async fn more_than_the_limit_is_refused_at_once() {
     hosting.close().await;
 }
 
-/// Version 2 names no session in these requests, so they do not count towards the budget of the session.
+/// Version 2 requests name no session, so they do not count towards a session's budget.
 #[tokio::test]
 async fn open_requests_have_no_more_bytes_together_than_the_limit() {
     let fixture = Fixture::with(Limits { request_bytes: 2000, ..Limits::default() });
@@ -223,7 +223,7 @@ async fn open_requests_have_no_more_bytes_together_than_the_limit() {
     hosting.close().await;
 }
 
-/// A request that names its session uses the budget of that session.
+/// A request that names its session uses that session's budget.
 #[tokio::test]
 async fn the_bytes_of_a_request_are_held_until_it_is_answered() {
     let (near, far) = narrows_link::memory::pair(&narrows_link::Options::default());
@@ -267,7 +267,7 @@ async fn cancellation_is_answered_and_forwarded() {
 async fn progress_goes_to_the_request_that_wants_it() {
     let mut fixture = Fixture::new();
     let hosting = fixture.host("");
-    // This request asks for no progress.
+    // The request asks for no progress.
     fixture.call("s", "progress", json!({})).await.expect("it answers");
     let params = json!({"name": "progress", "_meta": {"progressToken": "mine"}});
     let message = json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": params});

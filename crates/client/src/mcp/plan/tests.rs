@@ -42,7 +42,7 @@ fn check(version: Version, can: AgentCan, servers: &[ServerConfig], expected: Re
     assert_eq!(planned.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
 }
 
-/// Checks that the official types read the descriptor.
+/// Checks that the official types can parse the descriptor.
 #[track_caller]
 fn official(version: Version, descriptor: &Value) {
     let kind = descriptor["type"].as_str().unwrap_or("stdio");

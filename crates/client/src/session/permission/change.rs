@@ -1,7 +1,7 @@
 //! Compares the changes that an agent shows with the files on disk.
 //!
-//! An agent claims an old text. If the claim were trusted, a permission request could show a part of a
-//! change, or none, and the answer would cover all of the new text.
+//! An agent claims an old text. If the client trusted the claim, a permission request could show only a part
+//! of a change, and the answer would cover the whole new text.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 
 use crate::permission_request::FileChange;
 
-/// Files over this size are not compared. Their new text is shown completely.
+/// Larger files are not compared. Their new text is shown completely.
 const MAX_COMPARED_BYTES: u64 = 10 << 20;
 
-/// How much of the changed files is shown.
+/// Shown part of the changed files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShownChange {
-    /// Each new text completely, or all of its differences from the file.
+    /// All of each new text, or all of its differences from the file.
     Whole,
     /// Only a part of at least one file.
     Part,
 }
 
-/// Removes each old text that the file does not contain. Relative paths are in `cwd`.
+/// Removes each old text that does not match the file. Relative paths start in `cwd`.
 pub(super) async fn compare_with_disk(
     changes: Vec<FileChange>,
     cwd: PathBuf,
@@ -49,9 +49,9 @@ fn compare(mut changes: Vec<FileChange>, cwd: &Path) -> (Vec<FileChange>, ShownC
     (changes, shown)
 }
 
-/// Returns the text of a regular file. `None` for another type, a large file, or invalid text. Blocks.
+/// Returns the text of a regular file. `None` for other types, large files and invalid text. Blocks.
 fn read(path: &Path) -> Option<String> {
-    // Checked before opening, because a pipe would block.
+    // Checked before opening, because opening a pipe would block.
     let is_file =
         std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= MAX_COMPARED_BYTES);
     let mut text = String::new();

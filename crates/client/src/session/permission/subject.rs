@@ -1,7 +1,7 @@
-//! The subjects of a permission request, as the policy judges them and a person is shown them.
+//! The subjects of a permission request, in the form that the policy judges and a person sees.
 //!
-//! One request can carry several subjects: a tool call, a separate command line, further calls, and a call
-//! can show several actions. An agent may mean any of them, so each is judged and a person is shown all.
+//! One request can have several subjects: a tool call, a separate command line, and further calls. One call
+//! can show several actions. The agent may mean any of them, so all are judged and shown.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,15 @@ use crate::mcp::{self, Run, ToolCall};
 use crate::permission_request::FileChange;
 use crate::permissions::{PermissionService, TurnId};
 
-/// Reason of a request for a command that may not run in the client.
+/// Reason for a request about a command that may not run in the client.
 const MAY_RUN_ITSELF: &str = "asks before commands that the agent may run itself without a sandbox";
 
 /// One subject of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Subject {
     pub(super) action: Action,
-    /// The client performs it in the sandbox: by the built-in MCP server, or by a terminal for an agent that
-    /// is known to run commands nowhere else.
+    /// `true` if the client performs the action in its sandbox: by the built-in MCP server, or by a terminal
+    /// for an agent that is known to run commands only there.
     pub(super) runs_here: bool,
 }
 
@@ -42,7 +42,7 @@ impl Subject {
     }
 }
 
-/// The tools of the built-in MCP server, for an agent that has them.
+/// Context of the built-in MCP server's tools, for an agent that has them.
 pub(super) struct OwnTools<'a> {
     /// Directory in which relative paths start.
     pub(super) here: &'a Path,
@@ -53,9 +53,9 @@ pub(super) struct OwnTools<'a> {
 pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
     let others = asked.other_calls.iter().map(|other| (&other.call, &other.mcp));
     let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
-    // A call that shows nothing but its command is judged by the command.
+    // A call that shows only its command is judged by the command.
     let shown = calls.filter(|(call, _)| asked.command.is_none() || call.shows_action());
-    // Unknown members belong to the command if there is one, else to the first call.
+    // Unknown members belong to the command if there is one, or else to the first call.
     let beside = |is_first: bool| if is_first { &asked.unknown[..] } else { &[] };
     let mut all: Vec<Subject> = shown
         .enumerate()
@@ -76,10 +76,10 @@ pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) ->
     all
 }
 
-/// Returns the action of a call that the built-in server would execute exactly as shown, which is judged
-/// again when the MCP call arrives. Anything else that an agent could mean (an argument that the tool does
-/// not accept, another kind, further files, another change) makes it a call of an unknown tool, whatever its
-/// name is.
+/// Returns the action of a call that the built-in server would execute exactly as shown. It is judged again
+/// when the MCP call arrives. If the agent could mean anything else (an argument that the tool does not
+/// accept, another kind, further files, another change), the call counts as one of an unknown tool, even if
+/// its name is right.
 fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
     let name = call.sole_name()?;
     let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
@@ -109,12 +109,12 @@ fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
         && changes(call).all(|FileChange { path, new_text, .. }| {
             path.is_some_and(|path| is_named(&path)) && text.as_ref() == Some(&new_text)
         });
-    // Rules against the tool's name apply.
+    // Rules about the tool's name still apply.
     action.claimed = call.names().map(str::to_owned).collect();
     is_exact.then_some(action)
 }
 
-/// Adds further members to an input, in a form that is judged as a whole.
+/// Adds members to an input, in a form that is judged as a whole.
 fn with_members(input: Value, members: &[Json]) -> Value {
     if members.is_empty() {
         return input;
@@ -122,7 +122,7 @@ fn with_members(input: Value, members: &[Json]) -> Value {
     std::iter::once(input).chain(members.iter().map(Json::value)).collect()
 }
 
-/// Returns the action of a call. `beside` are unknown members that the agent may mean as a part of it.
+/// Returns the action of a call. `beside` are unknown members that may belong to the call.
 fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Action {
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
     let input = with_members(input, beside);
@@ -130,7 +130,7 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Actio
     let read = Action::read(call.kind.as_deref(), None, &input, &locations);
     let read = read.with_content(&call.content_values()).with_locations(&call.location_values());
     match mcp {
-        // A rule against the agent's name of the tool still applies.
+        // A rule about the agent's own name of the tool still applies.
         Some((server, tool)) => Action {
             tool: Some(tool.clone()),
             server: Some(server.clone()),
@@ -145,7 +145,7 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Actio
 fn changes(call: &Call) -> impl Iterator<Item = FileChange> {
     call.content().iter().filter_map(|block| {
         let change = FileChange::from_content(&block.value())?;
-        // An ambiguous change is shown as it was written.
+        // An ambiguous change is shown as written.
         Some(if block.is_ambiguous() { FileChange::unread(block.text()) } else { change })
     })
 }
@@ -155,7 +155,7 @@ pub(super) fn all_changes(asked: &ReadRequest) -> Vec<FileChange> {
     asked.calls().flat_map(changes).collect()
 }
 
-/// Returns all judged actions for display: a command without a directory runs in that of the session.
+/// Returns all judged actions for display. A command without a directory runs in the session's directory.
 pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> {
     let mut actions: Vec<Action> = subjects.into_iter().map(|subject| subject.action).collect();
     for action in &mut actions {
@@ -166,7 +166,7 @@ pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> 
     actions
 }
 
-/// Returns the files for display: those that the agent names, and those that its diffs change.
+/// Returns the files for display: those that the agent names, and those that its changes name.
 pub(super) fn locations(asked: &ReadRequest) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for call in asked.calls() {
@@ -198,7 +198,7 @@ pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Pa
         let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
         return Some(ClientAction::run(command.clone(), cwd, action.env.clone()));
     }
-    // One file with one new text, and nothing else.
+    // Exactly one file with one new text.
     if let [content] = call.content() {
         let diff = content.value();
         let text = |key: &str| diff.get(key).and_then(Value::as_str);
@@ -223,7 +223,7 @@ pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Pa
     }
 }
 
-/// Returns `true` if `input` has only a path and `content`, which is then the whole new text.
+/// Returns `true` if `input` has only a path and `content`, so that `content` is the whole new text.
 fn is_whole_text(input: &Value) -> bool {
     let paths =
         ["path", "file_path", "filePath", "filepath", "file", "filename", "abs_path", "absolute_path"];
@@ -233,7 +233,8 @@ fn is_whole_text(input: &Value) -> bool {
     })
 }
 
-/// Returns the input for display: all that the request carries. Several subjects become members of an object.
+/// Returns the input for display, with everything in the request. Several subjects become members of one
+/// object.
 pub(super) fn input(asked: &ReadRequest) -> Value {
     let command = asked.command_input();
     let mut inputs: Vec<Value> = asked
@@ -257,7 +258,7 @@ pub(super) fn input(asked: &ReadRequest) -> Value {
     }
 }
 
-/// Returns the input of a call, as a text if it is ambiguous.
+/// Returns the input of a call. An ambiguous input is returned as text.
 fn shown_input(call: &Call) -> Value {
     match &call.raw_input {
         Some(input) if input.is_ambiguous() => input.text().into(),
@@ -383,11 +384,11 @@ mod tests {
         let found = offered(mcp::Offer { run: false, ..ALL_TOOLS }, &runs);
         assert!(found.len() == 1 && !found[0].runs_here, "{found:?}");
         assert_eq!(found[0].action.tool.as_deref(), Some("narrows__run_command"));
-        // Rules against the name of the tool apply.
+        // Rules about the name of the tool apply.
         assert_eq!(all(&runs)[0].action.claimed, ["narrows__run_command"]);
     }
 
-    /// The call that a command names may be a different action.
+    /// The call that a command refers to may be a different action.
     #[test]
     fn a_command_and_the_call_it_names_are_both_judged_and_shown() {
         let mut asked = asked(call("narrows__read_text_file", &json!({"path": "README.md"})));
@@ -458,7 +459,7 @@ mod tests {
         }
     }
 
-    /// The call was reported before and is not the requested action.
+    /// The call was reported earlier and is not the requested action.
     #[test]
     fn an_approved_command_does_not_cover_other_variables() {
         let mut asked = asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})));
@@ -480,7 +481,7 @@ mod tests {
         assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
         assert_eq!(found[0].action.kinds(), [Kind::Execute, Kind::Other]);
         assert!(client_action(&found, &asked, Path::new(HERE)).is_none());
-        // The built-in tool does not accept them.
+        // The built-in tool does not accept such members.
         asked.call = call("narrows__read_text_file", &json!({"path": "a"}));
         assert!(!all(&asked)[0].runs_here);
     }

@@ -1,29 +1,29 @@
-//! Finds the ends of objects and lists in a text that is not all JSON.
+//! Finds the ends of objects and lists in a text that may contain other text.
 //!
-//! A message may contain any number of unterminated, nested starts. What one pass learns about the starts
-//! that it has passed is kept, so each byte is read at most twice: inside of a string, and outside.
+//! A message may contain any number of unterminated, nested starts. The results for passed starts are kept,
+//! so each byte is read at most twice: once as part of a string, and once outside of one.
 
 use std::collections::HashMap;
 
-/// Extent of a value.
+/// Extent of an object or list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Position after its last byte.
     pub(super) end: usize,
-    /// Nesting depth, including itself.
+    /// Nesting depth, including this value.
     pub(super) depth: usize,
 }
 
 pub(super) struct Scanner<'t> {
     text: &'t [u8],
-    /// Known brackets by position. `None` if no value starts there.
+    /// Results by position of the opening bracket. `None` if no value starts there.
     known: HashMap<usize, Option<Extent>>,
 }
 
-/// An object or list that has not ended.
+/// An object or list whose end is not found yet.
 struct Open {
     start: usize,
-    /// Depth of the deepest value in it.
+    /// Depth of the deepest value inside.
     inner: usize,
 }
 
@@ -46,19 +46,18 @@ impl<'t> Scanner<'t> {
         Self { text: text.as_bytes(), known: HashMap::new() }
     }
 
-    /// Returns the end of the object or list that starts at `start`; `None` if it is not valid.
+    /// Returns the end of the object or list at `start`; `None` if it is invalid.
     pub(super) fn extent(&mut self, start: usize) -> Option<Extent> {
         if !self.known.contains_key(&start) {
             let mut open = Vec::new();
             self.scan(start, &mut open);
-            // Values that contain the error are invalid, and so are unterminated ones.
+            // Values that contain the error or are unterminated are invalid.
             self.known.extend(open.into_iter().map(|open| (open.start, None)));
         }
         self.known.get(&start).copied().flatten()
     }
 
-    /// Reads the value at `start` up to its end or to the first error. Unterminated values are left in
-    /// `open`.
+    /// Reads the value at `start` up to its end or to the first error. Leaves unterminated values in `open`.
     fn scan(&mut self, start: usize, open: &mut Vec<Open>) -> Option<()> {
         let mut at = start;
         let mut expected = Expected::Value;
@@ -87,7 +86,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Ends the innermost of `open` at `end`.
+    /// Ends the innermost value of `open` at `end`.
     fn close(&mut self, end: usize, open: &mut Vec<Open>) -> Expected {
         if let Some(Open { start, inner }) = open.pop() {
             let depth = inner + 1;
@@ -99,7 +98,7 @@ impl<'t> Scanner<'t> {
         Expected::Separator
     }
 
-    /// Returns the end of the string, number or word at `at`.
+    /// Returns the end of the string, number or literal at `at`.
     fn scalar(&self, at: usize) -> Option<usize> {
         match self.text.get(at)? {
             b'"' => self.string(at),
@@ -151,7 +150,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Returns the number of bytes from `at` for which `is` holds.
+    /// Returns the number of bytes from `at` for which `is` returns `true`.
     fn count(&self, at: usize, is: impl Fn(&u8) -> bool) -> usize {
         self.text.get(at..).unwrap_or_default().iter().take_while(|byte| is(byte)).count()
     }

@@ -1,4 +1,4 @@
-//! Compares random trees of links with `realpath` of the system.
+//! Compares random trees of links with the system's `realpath`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,13 +17,13 @@ use crate::host::files::{FileErrorKind, Files, Limits, Roots};
 enum Node {
     Directory,
     File,
-    /// A link to this path, relative to the link.
+    /// A link to this relative path.
     Relative(String),
-    /// A link to this path in the directory above the root.
+    /// A link to this path, made absolute with the directory above the root.
     Absolute(String),
 }
 
-/// A few names, so that paths collide.
+/// Only a few names, so that paths collide.
 fn name() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["a", "b", "c", "root", "out"]).prop_map(str::to_owned)
 }
@@ -55,7 +55,7 @@ fn build(top: &Path, tree: &[(String, Node)]) {
     }
     for (place, node) in tree {
         let path = top.join(place);
-        // Impossible entries are left out, and so are those that would lead elsewhere.
+        // Skips entries that cannot be created, or that a link would create elsewhere.
         let parent = path.parent().unwrap();
         let _ = fs::create_dir_all(parent);
         if !parent.canonicalize().is_ok_and(|parent| parent.starts_with(top)) {
@@ -96,7 +96,7 @@ enum Verdict {
     Text(String),
     Directory,
     Outside,
-    /// Some error, because there is no such file.
+    /// An error, because the file does not exist.
     Nothing,
 }
 
@@ -121,7 +121,7 @@ fn agrees(resolver: PathResolver, tree: &[(String, Node)], paths: &[String]) -> 
         let path = root.join(below);
         let read = files.read(&path, None, None).map_err(|error| error.kind().clone());
         let verdict = judge(&root, &path);
-        // A path that ends with a dot is a directory or missing, and neither is read.
+        // A path that ends with a dot names a directory or nothing, and neither can be read.
         let dotted = below.ends_with("/.") || below == ".";
         match &verdict {
             _ if dotted => prop_assert!(read.is_err()),

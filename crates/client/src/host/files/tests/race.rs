@@ -12,10 +12,10 @@ use super::{Disk, RESOLVERS, fast_directory};
 use crate::host::files::Files;
 use crate::host::files::walk::PathResolver;
 
-/// Content outside of the root, which must neither be read nor changed.
+/// A file outside of the root, which must be neither read nor changed.
 const SECRET: &str = "out/file";
 
-/// Swaps a directory with a link out of the root, and a file with another such link, until stopped.
+/// Swaps a directory and a file with links out of the root, until stopped.
 fn swap(disk: &Disk, stop: &AtomicBool) {
     let place = |name: &str| disk.root.join(name);
     let mut rounds = 0_u64;
@@ -36,7 +36,7 @@ fn during(disk: &Disk, act: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let swapper = scope.spawn(|| swap(disk, &stop));
-        // Also when `act` panics, so that the failure is reported.
+        // Also stops the swapping after a panic in `act`, so that the failure is reported.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
         stop.store(true, Ordering::Relaxed);
         swapper.join().unwrap();
@@ -46,7 +46,7 @@ fn during(disk: &Disk, act: impl FnOnce()) {
     });
 }
 
-/// The paths that are tried: through the directory, around it, to the file, and to missing files.
+/// Paths to try: through the directory, around it, to the file, and to missing files.
 fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
     match round % 5 {
         0 => disk.root.join("sub/file"),
@@ -106,13 +106,13 @@ fn long_swapping_of_directories_does_not_escape_the_root() {
     }
 }
 
-/// Without this the tests above would prove nothing.
+/// Proves that the tests above can fail.
 #[test]
 fn following_paths_naively_does_escape() {
     let disk = Disk::new_in(fast_directory());
     during(&disk, || {
         let deadline = Instant::now() + Duration::from_secs(60);
-        // Checks first and then opens, as a naive program does.
+        // Checks and then opens, as a naive program does.
         let escaped = || {
             let path = disk.root.join("sub/file");
             let checked = path.canonicalize().is_ok_and(|real| real.starts_with(&disk.root));

@@ -1,4 +1,4 @@
-//! Tests of writing: which files are written, and which are left alone.
+//! Tests of writing: written files, and files that must not change.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -96,7 +96,7 @@ fn the_file_mode_is_kept() {
             assert_eq!(write(disk, files, "root/file"), Ok(()));
             assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, expected, "{old:o}");
         }
-        // New files and directories have the usual modes of the user.
+        // New files and directories have the user's default modes.
         write(disk, files, "root/made/new").unwrap();
         fs::create_dir(disk.root.join("plain")).unwrap();
         fs::write(disk.root.join("plain/new"), "").unwrap();
@@ -110,7 +110,7 @@ fn the_file_mode_is_kept() {
 #[test]
 fn a_read_only_file_is_not_replaced() {
     if rustix::process::geteuid().is_root() {
-        // This user may write every file.
+        // This user may write every file, so there is no read-only file to test.
         return;
     }
     each(|disk, files| {
@@ -134,7 +134,8 @@ fn a_failed_write_leaves_no_files() {
         assert_eq!(long.kind(), &FileErrorKind::TooLarge { limit: 1000 });
         assert_eq!(names(disk), before);
 
-        // Missing when found, but a directory when written: the replacement fails at its last step.
+        // The path is missing when found and a directory when written, so that the last step of the
+        // replacement fails.
         let found = files.find(&disk.root.join("place")).unwrap();
         fs::create_dir(disk.root.join("place")).unwrap();
         assert_eq!(
@@ -154,7 +155,7 @@ fn a_link_in_the_place_of_a_missing_directory_is_not_followed() {
         let error = found.write("x", WriteMode::Replace).unwrap_err();
         assert_eq!(error.kind(), &FileErrorKind::Changed);
         assert_eq!(error.to_rpc().data.unwrap()["effects"], "possible");
-        // Access by path sees the present state.
+        // Access by path uses the current directories.
         assert_eq!(write(disk, files, "root/a/b/file"), Err(FileErrorKind::Outside));
         assert!(!disk.top.join("out/b").exists());
     });
@@ -189,8 +190,8 @@ fn a_reader_sees_the_old_or_the_new_content() {
     });
 }
 
-/// A read-only mount that a running command sees belongs to the inode, and goes away when the file is
-/// replaced.
+/// A running command sees the file through a read-only mount, which belongs to the inode and is lost if the
+/// file is replaced.
 #[test]
 fn overwriting_in_place_keeps_the_inode() {
     each(|disk, files| {

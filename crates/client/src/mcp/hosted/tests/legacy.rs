@@ -1,4 +1,4 @@
-//! Tests with the older form: connections, and answers without a wrapper.
+//! Tests with the older form: connections, and answers without a wrapper object.
 
 use super::*;
 

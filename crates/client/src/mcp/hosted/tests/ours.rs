@@ -4,7 +4,7 @@ use narrows_mcp::{Bridge, BridgeError, BridgeFuture, Content};
 
 use super::*;
 
-/// Transports messages as an agent does.
+/// Transports messages like an agent.
 struct Carrier(Peer);
 
 impl Bridge for Carrier {
