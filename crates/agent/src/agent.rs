@@ -50,13 +50,14 @@ const SERVED_METHODS: &[&str] = &[
 /// Time for running turns to end after the client disconnects.
 const TURN_END_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Time at the end to store turns that could not be stored before.
+/// Time to retry storing turns when the agent ends.
 const FINAL_STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Delay before the idle check, so that a client can start a turn right after it has opened a session.
+/// Delay before the check for idleness, so that a client can start a turn right after it has opened a
+/// session.
 const IDLE_DELAY: Duration = Duration::from_millis(50);
 
-/// Longest time that a deferred update waits for all turns to end.
+/// Longest time for which a deferred update waits for the end of all turns.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the RPC options of the agent's end of a conversation.
@@ -90,7 +91,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
     for session in &sessions {
         session.cancel();
     }
-    // Turns that still run can send nothing any more, but their results are to be stored.
+    // Turns that still run cannot send anything, but their results must be stored.
     let turn_ends = async {
         while let Some(outcome) = tasks.join_next().await {
             log_task_failure(outcome);
@@ -106,7 +107,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
     Ok(())
 }
 
-/// Logs a panic of a task. It costs only its own request, which is answered when its responder is dropped.
+/// Logs a panic of a task. Only its own request fails: it is answered when its responder is dropped.
 fn log_task_failure(outcome: Result<(), tokio::task::JoinError>) {
     if let Err(error) = outcome {
         tracing::error!(%error, "task failed");
@@ -133,13 +134,13 @@ pub(crate) struct Agent {
     disconnected: Stop,
     connection: Mutex<Connection>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    /// Closed sessions that are not completely stored: their tasks keep retrying.
+    /// Closed sessions that are not completely stored. Their tasks keep retrying.
     unstored: Mutex<HashMap<String, Arc<Session>>>,
-    /// Locks of sessions that are being opened or closed.
+    /// One lock for each session that is being opened or closed.
     session_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// What is known of the client.
+/// State of the connection, set by `initialize`.
 struct Connection {
     handshake: Handshake,
     client: ClientInfo,
@@ -149,7 +150,8 @@ struct Connection {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClientInfo {
     pub(crate) can: ClientCan,
-    /// The client has sent `clientInfo`. Clients that do not are known to fail on unexpected updates.
+    /// `true` if the client has sent `clientInfo`. Clients without it are known to fail on unexpected
+    /// updates.
     pub(crate) has_info: bool,
 }
 
@@ -178,7 +180,7 @@ impl Agent {
         })
     }
 
-    /// Handles a message at once, or returns a future for what takes time.
+    /// Handles a message at once, or returns a future if that takes time.
     fn handle_item(self: &Arc<Self>, item: Item) -> Option<RequestFuture> {
         match item {
             Item::Request(Request { frame, responder }) => {
@@ -226,7 +228,7 @@ impl Agent {
         let params: Option<&RawValue> = frame.params().and_then(|params| serde_json::from_slice(params).ok());
         let mut connection = self.connection();
         let agreed = connection.handshake.initialize(params).map_err(|refusal| match refusal {
-            // The only required field, and the one that clients get wrong.
+            // The version is the only required field, and clients get it wrong.
             Refusal::Params(_) if !has_valid_version(frame) => {
                 invalid("protocolVersion", "must be an integer from 0 to 65535")
             }
@@ -267,7 +269,6 @@ impl Agent {
         self.connection().client
     }
 
-    /// Returns the open session with this id.
     pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions().get(id).cloned()
     }
@@ -281,7 +282,7 @@ impl Agent {
         self.sessions().len() + self.unstored().len()
     }
 
-    /// Returns the closed sessions that are not completely stored. Releases those that are by now.
+    /// Returns the closed sessions that are not completely stored. First removes those that are stored now.
     fn unstored(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
         let mut unstored = lock(&self.unstored);
         unstored.retain(|_, session| session.claim().is_some());
@@ -301,14 +302,14 @@ impl Agent {
         Some(session)
     }
 
-    /// Removes a closed session that is not stored from the held ones.
+    /// Stops holding a closed session that is not stored, and returns it.
     pub(crate) fn take_unstored(&self, id: &str) -> Option<Arc<Session>> {
         self.unstored().remove(id)
     }
 
     /// Waits [`IDLE_DELAY`], and then until no turn runs.
     pub(crate) async fn wait_until_idle(&self) {
-        // Shutdown does not wait for deferred updates.
+        // The shutdown does not wait for deferred updates.
         let _ = tokio::time::timeout(IDLE_DELAY, self.disconnected.stopped()).await;
         let quiet = async {
             loop {
@@ -319,12 +320,12 @@ impl Agent {
                 }
             }
         };
-        // With turns running all the time the agent is never idle.
+        // If turns run all the time, the agent is never idle.
         let _ = tokio::time::timeout(IDLE_TIMEOUT, quiet).await;
     }
 
-    /// Waits until no other request opens or closes this session, and locks it until the guard is dropped. The second
-    /// request then finds what the first has left.
+    /// Locks this session until the guard is dropped, after other requests that open or close it. So the
+    /// second of two such requests sees the result of the first.
     pub(crate) async fn lock_session(&self, id: &str) -> OwnedMutexGuard<()> {
         let session_lock = {
             let mut session_locks = lock(&self.session_locks);
@@ -339,12 +340,10 @@ impl Agent {
         self.session(&session.id).is_some_and(|open| Arc::ptr_eq(&open, session))
     }
 
-    /// Adds an open session.
     pub(crate) fn add_session(&self, session: &Arc<Session>) {
         self.sessions().insert(session.id.to_string(), Arc::clone(session));
     }
 
-    /// Removes an open session.
     pub(crate) fn remove_session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions().remove(id)
     }
@@ -356,24 +355,24 @@ impl Agent {
     }
 }
 
-/// A request other than `initialize` that is valid now.
+/// A request other than `initialize` that is valid in the current state.
 pub(crate) struct ClientRequest {
     pub(crate) method: String,
     pub(crate) version: Version,
     pub(crate) params: Map<String, Value>,
-    /// `sessionId` at the top level of the message, as JSON.
+    /// `sessionId` beside the params of the message, as JSON.
     pub(crate) tag: Option<Vec<u8>>,
 }
 
 enum CheckedRequest {
-    /// The result is known already.
+    /// The result is already known.
     Respond(Value),
     Handle(ClientRequest),
 }
 
 fn handshake_error(refusal: &Refusal) -> RpcError {
     if *refusal == Refusal::Early {
-        // Reported like any other missing field.
+        // Reported like a missing field.
         return invalid("initialize", "must come before any other request");
     }
     if let Refusal::Params(_) = refusal {

@@ -1,4 +1,4 @@
-//! The models of all endpoints, under the ids by which clients choose them.
+//! The models of all endpoints, under the ids that clients use.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use tokio::time::Instant;
 
 use crate::settings::ModelRoute;
 
-/// Limit for fetching a list of models: a session must not wait for a dead endpoint.
+/// Timeout for fetching a list of models: opening a session must not wait for a dead endpoint.
 const LIST_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// How long a list is valid.
+/// Time for which a list of models is valid.
 const LIST_TTL: Duration = Duration::from_secs(300);
 
-/// Time before an endpoint is asked again that returned no list.
+/// Delay before an endpoint that returned no list is queried again.
 const LIST_RETRY_DELAY: Duration = Duration::from_secs(15);
 
-/// Most models offered of one endpoint.
+/// Most models offered per endpoint.
 const MAX_MODELS: usize = 1000;
 
-/// Means "none chosen" to some clients, so no model is offered under it.
+/// Some clients use this id for "none chosen", so no model is offered under it.
 const RESERVED_ID: &str = "default";
 
 /// The model that a session uses.
@@ -36,19 +36,19 @@ pub(crate) struct Choice {
     pub(crate) effort: Option<Effort>,
 }
 
-/// When an endpoint is asked about a model.
+/// Time at which an endpoint is queried about a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LearnStage {
     /// Before the first answer.
     BeforeAnswer,
-    /// After the first answer: endpoints that load a model on first use know only then how large its window is.
+    /// After the first answer: an endpoint that loads a model on first use knows only then how large its
+    /// window is.
     AfterAnswer,
 }
 
-/// A model that can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// Id by which clients choose it.
+    /// Id that clients use for the model.
     pub(crate) id: String,
     pub(crate) name: String,
     route: usize,
@@ -57,14 +57,14 @@ pub(crate) struct Offer {
 
 pub(crate) struct Catalog {
     entries: Vec<Entry>,
-    /// Models about which an endpoint has been asked.
+    /// Models about which the endpoint was queried.
     learned: std::sync::Mutex<HashSet<(usize, String, LearnStage)>>,
 }
 
 struct Entry {
     route: ModelRoute,
     client: Client,
-    /// Locked while the list is fetched, so that it is fetched once for all waiting sessions.
+    /// Locked while the list is fetched, so that all waiting sessions share one request.
     cached: Mutex<Option<CachedList>>,
 }
 
@@ -103,7 +103,7 @@ impl Catalog {
         self.client(choice).traits_of(&choice.model)
     }
 
-    /// Returns `true` for the first caller if the endpoint is still to be asked about this model; that caller must ask.
+    /// Returns `true` for the first caller, which must then query the endpoint about the model.
     pub(crate) fn start_learning(&self, choice: &Choice, stage: LearnStage) -> bool {
         let loads = matches!(self.client(choice).provider(), Provider::Ollama | Provider::LmStudio);
         if stage == LearnStage::AfterAnswer && !loads {
@@ -113,12 +113,13 @@ impl Catalog {
         learned.len() < MAX_MODELS && learned.insert((choice.route, choice.model.clone(), stage))
     }
 
-    /// Returns the id under which clients know the model of `choice`.
+    /// Returns the id that clients use for the model of `choice`.
     pub(crate) fn model_id(&self, choice: &Choice) -> String {
         self.public_id(choice.route, &choice.model)
     }
 
-    /// Models of the first endpoint keep their ids; those of other endpoints get its name as a prefix.
+    /// Returns the id that clients use for a model. Models of the first endpoint keep their ids, and those of
+    /// other endpoints get its name as a prefix.
     fn public_id(&self, route: usize, model: &str) -> String {
         if route == 0 {
             return model.to_owned();
@@ -131,8 +132,8 @@ impl Catalog {
         &self.route(choice).endpoint.name
     }
 
-    /// Returns the choice of `model`, or of the configured model, at the endpoint of this name. `None` if the endpoint
-    /// is not configured any more. The model may be gone all the same; only the endpoint knows.
+    /// Returns the choice of `model`, or of the configured model, at the endpoint with this name. `None` if
+    /// the endpoint is not configured any more. Only the endpoint knows if the model still exists.
     pub(crate) fn restore_choice(
         &self,
         endpoint: &str,
@@ -147,13 +148,13 @@ impl Catalog {
         })
     }
 
-    /// Returns the models that can be chosen. `current` is always among them.
+    /// Returns the models that clients can choose. `current` is always among them.
     pub(crate) async fn offers(&self, current: &Choice) -> Vec<Offer> {
         let deadline = Instant::now() + LIST_TIMEOUT;
-        // All at once, so that the waits do not add up.
+        // Fetch all lists at the same time, so that the waits do not add up.
         let lists = join_all(self.entries.iter().map(|entry| entry.models(deadline))).await;
         let mut offers = Vec::new();
-        // An id stands for the first model that has it, as when it is chosen.
+        // If two models have the same id, it means the first one, here and when a client chooses it.
         let mut known = HashSet::new();
         for (route, models) in lists.into_iter().enumerate() {
             let configured = &self.entries[route].route.model;
@@ -179,7 +180,7 @@ impl Catalog {
         offers
     }
 
-    /// Returns the choice of the model of `offer`. `effort` is dropped if the model does not support it.
+    /// Returns the choice of the model of `offer`. Drops `effort` if the model does not support it.
     pub(crate) fn choose(&self, offer: &Offer, effort: Option<Effort>) -> Choice {
         let mut choice = Choice { route: offer.route, model: offer.model.clone(), effort };
         if let Some(effort) = effort
@@ -196,7 +197,7 @@ impl Entry {
         Choice { route, model: self.route.model.clone(), effort: self.route.effort }
     }
 
-    /// Returns ids and names of the models, or none if the endpoint does not answer in time.
+    /// Returns ids and names of the models. Empty if the endpoint does not answer in time.
     async fn models(&self, deadline: Instant) -> Models {
         let Ok(mut cached) = tokio::time::timeout_at(deadline, self.cached.lock()).await else {
             return Vec::new();

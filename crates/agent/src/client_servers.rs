@@ -1,4 +1,4 @@
-//! MCP servers that the client provides: their messages travel as `mcp/message`.
+//! MCP servers that the client provides. Their messages are sent as `mcp/message`.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 
 use crate::agent::Agent;
 
-/// Upper bound for a client's answer; each caller has a shorter limit of its own.
+/// Upper bound for a client's answer. Each caller has its own, shorter timeout.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Carries messages to the client's MCP servers, for one session.
+/// Sends messages to the client's MCP servers, for one session.
 pub(crate) struct ClientServers {
-    /// Weak, because the agent holds the session, which holds this.
+    /// Weak, because the agent owns the session, which owns this.
     agent: Weak<Agent>,
     session: String,
 }
@@ -60,7 +60,7 @@ fn disconnected_error() -> BridgeError {
     BridgeError { code: -33001, message: "the client has gone".to_owned() }
 }
 
-/// Forwards a notification of a client's MCP server to the request it belongs to.
+/// Forwards a notification of a client's MCP server to the request that it belongs to.
 pub(crate) fn handle_message(agent: &Agent, frame: &Frame) {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -72,7 +72,7 @@ pub(crate) fn handle_message(agent: &Agent, frame: &Frame) {
     }
     let Ok(Message { server_id, request_id, method, params }) = frame.read_params() else { return };
     let params = params.unwrap_or_else(|| json!({}));
-    // The message does not name its session. Its request id does: only one session has made that request.
+    // The message does not contain its session, but the id of its request, which only one session has sent.
     for session in agent.open_sessions() {
         let servers = Arc::clone(&session.state().servers);
         servers.handle_notification(&server_id, &request_id, &method, &params);

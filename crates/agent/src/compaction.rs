@@ -1,4 +1,5 @@
-//! Fits a conversation into the model's context window: old turns become a summary, long tool results are cut.
+//! Fits a conversation into the model's context window: replaces old turns by a summary, and cuts long tool
+//! results.
 
 use std::sync::Arc;
 
@@ -13,19 +14,19 @@ use crate::size_limits::message_bytes;
 use crate::turn::{StopReason, Turn};
 use crate::update_writer::new_id;
 
-/// Window assumed for compaction if the endpoint reports none: small enough for most models.
+/// Window size for compaction if the endpoint reports none. Small enough for most models.
 const ASSUMED_WINDOW_TOKENS: u64 = 32_768;
 
-/// Window that no conversation may exceed if the endpoint reports none: memory is bounded in any case.
+/// Limit of a conversation if the endpoint reports no window, so that memory stays bounded.
 const MAX_WINDOW_TOKENS: u64 = 2_000_000;
 
-/// Most bytes in the messages of one request, images included.
+/// Most bytes of messages per request, including images.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
 
-/// How many tenths of the window past turns may take after an automatic compaction.
+/// Tenths of the window that past turns may take after an automatic compaction.
 pub(crate) const KEPT_TENTHS: u64 = 3;
 
-/// Bytes of a tool result that are kept when there is no room.
+/// Bytes kept of a tool result that is cut.
 const SHORTENED_RESULT_BYTES: usize = 4096;
 
 /// System prompt of the summary request.
@@ -33,28 +34,28 @@ const SUMMARY_PROMPT: &str = "Summarise the conversation below so that it can be
     decisions, facts, names, paths, numbers, open questions and what was changed; leave out pleasantries. Answer with \
     the summary only.";
 
-/// Put before a summary.
+/// Text before a summary.
 const SUMMARY_HEADING: &str = "Summary of our conversation so far:\n\n";
 
-/// Replaces old turns in a request if the model cannot summarize them.
+/// Text that replaces old turns in a request if the model cannot summarize them.
 const OMITTED_TURNS: &str = "(Earlier turns of this conversation were left out because they no longer fit.)";
 
-/// Reported if the model returns no summary.
+/// Message if the model returns no summary.
 pub(crate) const NO_SUMMARY: &str = "The model gave no summary.";
 
 /// Outcome of an attempt to shorten a conversation.
 #[derive(Debug)]
 pub(crate) enum Compaction {
-    /// Nothing could be shortened.
+    /// There was nothing to shorten.
     Nothing,
     Done,
-    /// There is no summary: the current request is shorter, the conversation is not. `None` if the model returned an
-    /// empty answer.
+    /// The current request is shorter, but the conversation is not, because there is no summary. `None` if
+    /// the model returned an empty answer.
     Unsummarized(Option<Error>),
 }
 
 impl Turn {
-    /// Returns `true` if the next request is likely to exceed the window.
+    /// Returns `true` if the next request probably exceeds the window.
     pub(crate) fn needs_compaction(&self, choice: &Choice, request: &Request) -> bool {
         let window = self.agent.catalog.traits(choice).window.unwrap_or(MAX_WINDOW_TOKENS);
         let reserved = request.max_tokens.unwrap_or(0).min(window / 4);
@@ -63,8 +64,8 @@ impl Turn {
         !self.is_compacted && full
     }
 
-    /// Estimates the tokens of a request: the endpoint's last count plus an estimate of what was added since, or an
-    /// estimate of everything if that is more.
+    /// Estimates the tokens of a request: the endpoint's last count plus an estimate for the messages added
+    /// since. Returns an estimate of all messages if that is more.
     fn estimated_tokens(&self, request: &Request) -> u64 {
         let answered = request.messages.iter().rposition(|message| matches!(message, Message::Assistant(_)));
         let since = answered.map_or(0, |at| at + 1);
@@ -77,7 +78,8 @@ impl Turn {
         counted.unwrap_or(0).max(guessed)
     }
 
-    /// Shortens what the model gets. The newest past turns stay, as many as fit into `tenths` of the window.
+    /// Shortens the conversation for the model. Keeps the newest past turns, as many as fit into `tenths` of
+    /// the window.
     pub(crate) async fn compact(
         &mut self,
         choice: &Choice,
@@ -114,7 +116,7 @@ impl Turn {
         shorten_results(&mut messages);
         request.messages = messages;
         if let Compaction::Unsummarized(error) = &outcome {
-            // Only this request omits the old turns: they stay in the session until a summary replaces them.
+            // Only this request omits the old turns. They stay in the session until a summary replaces them.
             let problem = error.as_ref().map_or_else(|| NO_SUMMARY.to_owned(), failure::text);
             self.send_compaction_update(&id, "failed", Some(("error", problem.into()))).await?;
             return Ok(outcome);
@@ -182,18 +184,18 @@ impl Turn {
     async fn store_summary(&self, summary: &PastTurn) {
         let texts = summary.messages.iter().filter_map(|message| serde_json::to_string(message).ok());
         let stored = StoredTurn::new(texts.collect(), Vec::new());
-        // A summary can only replace turns that are stored.
+        // A summary can only replace turns that are already stored.
         self.session.store_rest().await;
         if let Some(claim) = self.session.claim()
             && let Err(error) = self.session.store.replace_history(&claim, summary.number, stored).await
         {
-            // The whole history is still stored, and is summarized again after it is loaded.
+            // The whole history stays in the store, and is summarized again after it is loaded.
             tracing::warn!(%error, "summary not stored");
         }
     }
 }
 
-/// Estimates the tokens of messages: a token is three or four bytes of most texts.
+/// Estimates the tokens of messages. In most texts, a token has three or four bytes.
 fn estimate_tokens(messages: &[Message]) -> u64 {
     let parts = |parts: &[Part]| parts.iter().map(text_size).sum::<usize>();
     let bytes: usize = messages
@@ -215,7 +217,7 @@ fn total_bytes(messages: &[Message]) -> usize {
     messages.iter().map(message_bytes).sum()
 }
 
-/// Returns the size of a part in bytes of text. An image counts as a page or two, whatever its bytes.
+/// Returns the size of a part as bytes of text. An image counts as a page or two, regardless of its bytes.
 fn text_size(part: &Part) -> usize {
     match part {
         Part::Text { text } => text.len(),
@@ -224,8 +226,8 @@ fn text_size(part: &Part) -> usize {
     }
 }
 
-/// Returns how many of the oldest turns are removed so that the rest takes at most `budget` tokens. The newest turn
-/// stays, unless it is the only one.
+/// Returns how many of the oldest turns to remove so that the rest takes at most `budget` tokens. Keeps the
+/// newest turn, unless it is the only one.
 fn count_removed(past: &[PastTurn], budget: u64) -> usize {
     let mut kept = 0;
     let mut room = budget;
@@ -237,13 +239,13 @@ fn count_removed(past: &[PastTurn], budget: u64) -> usize {
         room -= size;
         kept += 1;
     }
-    // The caller wants at least one turn removed.
+    // At least one turn must be removed.
     let kept = if past.len() > 1 { kept.clamp(1, past.len() - 1) } else { 0 };
     past.len() - kept
 }
 
-/// Returns the messages that replace `old`: its first user message, and the summary as the answer. Roles must
-/// alternate.
+/// Returns the messages that replace `old`: its first user message, and the summary as the answer. Two
+/// messages are needed because roles must alternate.
 fn summary_messages(old: &[PastTurn], summary: &str) -> Vec<Message> {
     let first =
         old.iter().flat_map(|past| &past.messages).find(|message| matches!(message, Message::User { .. }));
@@ -311,13 +313,13 @@ fn shorten_results(messages: &mut [Message]) -> bool {
     shortened
 }
 
-/// Cuts the middle out of `text` if it is longer than `limit` bytes.
+/// Removes the middle of `text` if it is longer than `limit` bytes.
 pub(crate) fn cut_middle(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
     }
     let boundary = |at: &usize| text.is_char_boundary(*at);
-    // Both ends of a text are boundaries.
+    // The start and the end of a text are always boundaries.
     let head = (0..=limit / 2).rev().find(boundary).unwrap_or(0);
     let tail = (text.len() - limit / 2..=text.len()).find(boundary).unwrap_or(text.len());
     format!("{}\n[… {} bytes left out …]\n{}", &text[..head], tail - head, &text[tail..])

@@ -1,4 +1,4 @@
-//! Configuration options of a session: the model, and its thinking effort.
+//! Configuration options of a session: the model and its thinking effort.
 
 use narrows_acp::Version;
 use narrows_model::Effort;
@@ -9,36 +9,34 @@ use serde_json::{Value, json};
 use crate::catalog::{Catalog, Choice, Offer};
 use crate::params::invalid;
 
-/// Id of the option that chooses the model.
 pub(crate) const MODEL_OPTION: &str = "model";
 
-/// Id of the option that chooses the thinking effort.
 pub(crate) const THOUGHT_OPTION: &str = "thought_level";
 
-/// Leaves the thinking effort to the endpoint.
+/// Value that leaves the thinking effort to the endpoint.
 const AUTO_EFFORT: &str = "auto";
 
-/// Model that is named while no endpoint is configured.
+/// Model id that is shown while no endpoint is configured.
 const PLACEHOLDER_MODEL: &str = "gpt-4o";
 
-/// A session's model choice, as it is stored.
+/// A session's model choice, in the stored form.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct StoredChoice {
-    /// Name of the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<String>,
-    /// Its URL. An endpoint of this name with another URL is a different endpoint.
+    /// URL of the endpoint. With another URL, an endpoint of the same name is a different endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
-    /// The model, if the user chose it. Otherwise the configured model applies, also after the configuration changes.
+    /// Model that the user chose. If `None`, the configured model applies, even after the configuration
+    /// changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<Effort>,
 }
 
-/// Serializes `choice`; `chosen` if the user made it.
+/// Serializes `choice`. `chosen` is `true` if the user made it.
 pub(crate) fn serialize_choice(catalog: &Catalog, choice: Option<&Choice>, chosen: bool) -> String {
     let made = choice.filter(|_| chosen);
     let stored = StoredChoice {
@@ -47,11 +45,12 @@ pub(crate) fn serialize_choice(catalog: &Catalog, choice: Option<&Choice>, chose
         model: made.map(|choice| choice.model.clone()),
         effort: made.and_then(|choice| choice.effort),
     };
-    // Strings can always be written.
+    // Strings can always be serialized.
     serde_json::to_string(&stored).unwrap_or_default()
 }
 
-/// Returns the stored choice or the default, and a warning if the conversation now goes to another endpoint.
+/// Returns the stored choice, or else the default. Also returns a warning if the conversation now goes to
+/// another endpoint.
 pub(crate) fn restore_choice(catalog: &Catalog, settings: &str) -> (Option<Choice>, Option<String>) {
     let stored: StoredChoice = serde_json::from_str(settings).unwrap_or_default();
     let (Some(endpoint), Some(url)) = (stored.endpoint, stored.url) else {
@@ -112,7 +111,7 @@ fn effort_title(effort: Effort) -> &'static str {
     }
 }
 
-/// Returns an option with a flat list of values: some clients do not show grouped ones.
+/// Returns an option with a flat list of values: some clients do not show grouped values.
 fn select_option(
     version: Version,
     id: &str,
@@ -133,8 +132,8 @@ fn select_option(
     })
 }
 
-/// Adds a placeholder model to `result` while no endpoint is configured: the one that would be used if only a key were
-/// set.
+/// Adds a placeholder model to `result` while no endpoint is configured: the model that would be used if only
+/// a key were set.
 pub(crate) fn add_placeholder_options(version: Version, result: &mut Value) {
     let models = [json!({"value": PLACEHOLDER_MODEL, "name": PLACEHOLDER_MODEL})];
     let option =
@@ -146,14 +145,14 @@ pub(crate) fn add_placeholder_options(version: Version, result: &mut Value) {
     }
 }
 
-/// Returns the models in the form that older clients of version 1 read.
+/// Returns the models in the format that older clients of version 1 read.
 pub(crate) fn legacy_models(catalog: &Catalog, choice: &Choice, offers: &[Offer]) -> Value {
     let models: Vec<Value> =
         offers.iter().map(|offer| json!({"modelId": offer.id, "name": offer.name})).collect();
     json!({"currentModelId": catalog.model_id(choice), "availableModels": models})
 }
 
-/// Returns `choice` with the option `id` set to `value`; errors name `field`.
+/// Returns `choice` with the option `id` set to `value`. Errors name `field`.
 pub(crate) fn set(
     catalog: &Catalog,
     choice: &Choice,

@@ -1,4 +1,4 @@
-//! Converts the content blocks of a prompt to what the model gets.
+//! Converts the content blocks of a prompt to the format for the model.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,7 +18,7 @@ pub(crate) enum Block {
     Blob { uri: String, mime: Option<String>, data: String },
 }
 
-/// Parses the blocks of a prompt. Adds a missing link name to the value too, which is replayed later.
+/// Parses the blocks of a prompt. Also adds missing link names to `prompt`, which is replayed later.
 pub(crate) fn parse_blocks(prompt: &mut Value) -> Result<Vec<Block>, RpcError> {
     let Value::Array(blocks) = prompt else {
         return Err(invalid("prompt", "must be an array of content blocks"));
@@ -87,7 +87,7 @@ fn required_text(object: &Map<String, Value>, field: &str, name: &str) -> Result
     optional_text(object, name).ok_or_else(|| invalid(&format!("{field}.{name}"), problem))
 }
 
-/// Checks base64 without changing it: models take it as it is, and each of them would reject a bad one differently.
+/// Checks base64 without decoding it: models get the text, and each would report invalid base64 differently.
 fn base64(object: &Map<String, Value>, field: &str, name: &str) -> Result<String, RpcError> {
     let data = required_text(object, field, name)?;
     let valid = data.len() % 4 == 0
@@ -99,14 +99,14 @@ fn base64(object: &Map<String, Value>, field: &str, name: &str) -> Result<String
     if valid { Ok(data) } else { Err(invalid(&format!("{field}.{name}"), "must be base64")) }
 }
 
-/// Returns the name of a link that has none.
+/// Returns a name for a link without one.
 pub(crate) fn last_segment(uri: &str) -> String {
     let path = uri.split(['?', '#']).next().unwrap_or(uri).trim_end_matches('/');
     let name = path.rsplit('/').next().unwrap_or(path);
     if name.is_empty() { uri.to_owned() } else { name.to_owned() }
 }
 
-/// Converts `blocks` for the model. Adjacent texts become one, with a line break between.
+/// Converts `blocks` for the model. Joins adjacent texts with a line break.
 pub(crate) fn to_parts(blocks: Vec<Block>) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for block in blocks {
@@ -152,7 +152,7 @@ fn blob_part(uri: &str, mime: Option<String>, data: String) -> Part {
     }
 }
 
-/// Returns the first line of a prompt, shortened: the title of a session that has none.
+/// Returns the first line of a prompt, shortened, as the title of a session.
 pub(crate) fn prompt_title(blocks: &[Block]) -> Option<String> {
     const MAX_TITLE_CHARS: usize = 60;
     let first = blocks.iter().find_map(|block| match block {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::transcript::{PlanEntry, ToolCall, ToolContent, ToolStatus, TranscriptItem};
 
-/// Id of a session's only plan.
+/// Id of a session's plan. A session has only one.
 const PLAN_ID: &str = "plan";
 
 /// A field of a tool call that has changed.
@@ -25,7 +25,7 @@ pub(crate) fn tool_call(version: Version, call: &ToolCall) -> Value {
     Value::Object(update)
 }
 
-/// Returns the fields of a call for a permission request or for the update that announces it.
+/// Returns the fields of a call, for a permission request or for the update that announces it.
 pub(crate) fn tool_call_fields(version: Version, call: &ToolCall) -> Map<String, Value> {
     let locations: Vec<Value> = call.locations.iter().map(|path| json!({"path": path})).collect();
     let mut fields = Map::new();
@@ -70,7 +70,7 @@ pub(crate) fn tool_change(version: Version, call: &ToolCall, changed: &[CallFiel
     Value::Object(update)
 }
 
-/// In version 2 a call is marked as cancellable while it runs.
+/// Adds the cancellation capability of a running call in version 2.
 fn capabilities(version: Version, status: ToolStatus, fields: &mut Map<String, Value>) {
     if version == Version::V2 {
         let running = matches!(status, ToolStatus::Pending | ToolStatus::InProgress);
@@ -103,7 +103,6 @@ fn tool_content(version: Version, content: &ToolContent) -> Value {
     }
 }
 
-/// Returns the update with the plan.
 pub(crate) fn plan(version: Version, entries: &[PlanEntry]) -> Value {
     match version {
         Version::V1 => json!({"sessionUpdate": "plan", "entries": entries}),
@@ -168,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The official types accept every update, and none is read as an unknown kind.
+    /// Checks that the official types parse the update as a known kind.
     #[track_caller]
     fn check_valid(version: Version, update: &Value) {
         let params = json!({"sessionId": "s", "update": update});

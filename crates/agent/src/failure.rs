@@ -1,13 +1,13 @@
-//! Endpoint failures as clients get them: text for people, fields for programs.
+//! Endpoint failures in the form for clients: a text for people, and fields for programs.
 
 use narrows_model::{Error, ErrorKind};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 
-/// Key of the failure in `_meta`.
+/// Key in `_meta` under which a failure is sent.
 pub(crate) const ERROR_META_KEY: &str = "narrows/error";
 
-/// Answer to a prompt when no endpoint is configured.
+/// Answer to a prompt while no endpoint is configured.
 const UNCONFIGURED_MESSAGE: &str = "No model endpoint is configured, so nothing was sent. Set OPENAI_BASE_URL and \
     OPENAI_API_KEY (and OPENAI_MODEL) in the environment of `narrows acp`, or describe an endpoint in narrows.toml. \
     OPENAI_BASE_URL=builtin:demo selects the built-in demo model, which needs no key and no network.";
@@ -27,12 +27,12 @@ pub(crate) fn unconfigured() -> Error {
     }
 }
 
-/// Returns the text that a person sees in place of an answer.
+/// Returns the text that the user sees instead of an answer.
 pub(crate) fn text(error: &Error) -> String {
     let Error { kind, status, url, message, .. } = error;
     match (kind, status) {
         (ErrorKind::Unconfigured, _) => message.clone(),
-        // The status shows that the URL or the key is wrong, whatever the body says.
+        // With this status the URL or the key is wrong, regardless of the body.
         (_, Some(status @ (401 | 403))) => {
             format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY.")
         }
@@ -49,7 +49,7 @@ pub(crate) fn text(error: &Error) -> String {
     }
 }
 
-/// Returns the fields that a program gets with that text.
+/// Returns the fields that accompany the text of [`text`], for programs.
 pub(crate) fn fields(error: &Error) -> Value {
     let mut fields = json!({
         "kind": error.kind.name(),

@@ -1,4 +1,4 @@
-//! The check that runs before a tool call is announced or run.
+//! The gate that checks each tool call before it is announced or run.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -8,26 +8,24 @@ use serde_json::Value;
 /// A tool call that the model requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolRequest {
-    /// Session id.
     pub session: String,
-    /// Id of the call, under which it is announced if it is allowed.
+    /// Id under which an allowed call is announced.
     pub id: String,
-    /// Name of the MCP server; `None` for the client's files and terminals.
+    /// Name of the MCP server; `None` for files and terminals of the client.
     pub server: Option<String>,
-    /// Name of the tool at its server.
+    /// Name of the tool on its server.
     pub tool: String,
-    /// Name of the tool for the model and the client.
+    /// Name of the tool, as the model and the client see it.
     pub name: String,
-    /// Arguments of the call.
     pub arguments: Value,
 }
 
 /// Decision of a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolDecision {
-    /// Go on; the user may still be asked.
+    /// The call may continue. The user may still be asked for permission.
     Allow,
-    /// Do not run or announce the call. The model gets the reason.
+    /// The call is neither announced nor run. The model gets the reason.
     Deny(String),
 }
 
@@ -36,11 +34,11 @@ pub type ToolDecisionFuture<'a> = Pin<Box<dyn Future<Output = ToolDecision> + Se
 
 /// Decides about every tool call before it is announced or run.
 pub trait ToolGate: Debug + Send + Sync {
-    /// Decides whether the call may go on.
+    /// Decides if the call may continue.
     fn check<'a>(&'a self, request: &'a ToolRequest) -> ToolDecisionFuture<'a>;
 }
 
-/// Allows every call. The user is still asked where permission is needed.
+/// A gate that allows every call. The user is still asked where permission is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllowAll;
 

@@ -1,7 +1,7 @@
 //! The built-in agent: sessions, the turn loop, and tools of MCP servers and of the client.
 //!
-//! [`run`] serves one conversation. One loop takes the client's messages and waits for nothing; what takes time is a
-//! task of its own. So sessions run side by side, and a cancellation always finds its turn:
+//! [`run`] serves one conversation. A single loop handles the client's messages and never waits: slow work
+//! runs in separate tasks. So sessions run concurrently, and a cancellation always reaches its turn:
 //!
 //! ```text
 //! inbox ─ agent ─┬─ session_lifecycle  new, load, resume, fork, list, close, delete  ── store
@@ -12,10 +12,11 @@
 //! ```
 //!
 //! What always holds, whatever an endpoint, a tool or the client does:
-//! - A turn ends, with its last update before its end, and the next one can begin.
-//! - The history has complete turns only: nothing is kept of a turn that failed, was refused or was cancelled.
-//! - The agent requests nothing that the client does not offer, and every wait has a limit.
-//! - The agent itself touches no file and runs no command, except the MCP servers that the client names.
+//! - A turn ends, its last update comes before its end, and then the next turn can begin.
+//! - The history contains only complete turns: nothing is kept of a turn that failed, was refused or was
+//!   cancelled.
+//! - The agent sends only requests that the client offers, and every wait has a limit.
+//! - The agent itself opens no file and runs no command, except the MCP servers that the client names.
 
 mod agent;
 mod catalog;

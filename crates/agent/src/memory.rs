@@ -1,4 +1,4 @@
-//! Memory beyond one session: given to later sessions as data, never as instructions.
+//! Memory across sessions. Later sessions get it as data, never as instructions.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -6,22 +6,23 @@ use std::pin::Pin;
 /// Future that a [`Memory`] returns.
 pub type MemoryFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The memory was tampered with or cannot be verified.
+/// Error for a memory that was tampered with or cannot be verified.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory file failed verification: {0}")]
 pub struct MemoryUntrusted(pub String);
 
-/// Keeps what outlives a session.
+/// Stores knowledge that outlives a session.
 pub trait Memory: Debug + Send + Sync {
-    /// Returns what a new session knows of earlier ones. It is put before the first user message.
+    /// Returns the knowledge from earlier sessions for a new session. It is put before the first user
+    /// message.
     fn recall(&self) -> MemoryFuture<'_, Result<Option<String>, MemoryUntrusted>>;
-    /// Records the texts of the user and of the model in a stored turn.
+    /// Records the texts of the user and of the model, for a turn that was stored.
     fn record_turn(&self, session: &str, user_text: &str, model_text: &str);
-    /// Ends a session.
+    /// Records the end of a session.
     fn close_session<'a>(&'a self, session: &'a str) -> MemoryFuture<'a, ()>;
 }
 
-/// Remembers nothing beyond a session.
+/// A memory that stores nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoMemory;
 

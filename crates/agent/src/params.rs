@@ -1,6 +1,7 @@
 //! Parses the parameters of requests. Every error names its field.
 //!
-//! Version 1 is read as clients write it, which is not always valid by the schema; version 2 is read strictly.
+//! Version 1 is parsed leniently, because clients send params that violate its schema. Version 2 is parsed
+//! strictly.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -26,7 +27,7 @@ pub(crate) fn invalid(field: &str, problem: &str) -> RpcError {
     RpcError::new(Code::InvalidParams, format!("`{field}` {problem}")).with("field", Value::from(field))
 }
 
-/// Returns the error -32002 for a session.
+/// Returns the error -32002 for a missing session.
 pub(crate) fn session_not_found(id: &str) -> RpcError {
     let id: String = id.chars().take(100).collect();
     RpcError::new(Code::NotFound, format!("there is no session {id:?}")).with("sessionId", Value::from(id))
@@ -36,11 +37,11 @@ pub(crate) fn session_not_found(id: &str) -> RpcError {
 #[derive(Debug)]
 pub(crate) struct SessionSetup {
     pub(crate) cwd: String,
-    /// Absolute paths, in addition to `cwd`.
+    /// Absolute paths of further directories, in addition to `cwd`.
     pub(crate) roots: Vec<String>,
-    /// The usable servers.
+    /// Servers that can be used.
     pub(crate) servers: Vec<Server>,
-    /// Why other servers are unusable.
+    /// For each other server, the reason why it cannot be used.
     pub(crate) unusable: Vec<String>,
 }
 
@@ -53,7 +54,6 @@ impl<'a> Params<'a> {
         self.object.get(field).filter(|value| !value.is_null())
     }
 
-    /// Returns a required text.
     pub(crate) fn text(&self, field: &str) -> Result<&'a str, RpcError> {
         self.optional_text(field)?.ok_or_else(|| invalid(field, "is missing"))
     }
@@ -77,7 +77,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// Returns the directories and servers of a session. `working_dir` resolves relative paths of version 1.
+    /// Returns the directories and servers of a session. Relative paths of version 1 start in `working_dir`.
     pub(crate) fn session_setup(&self, working_dir: &Path) -> Result<SessionSetup, RpcError> {
         let cwd = self.parse_directory("cwd", self.text("cwd")?, working_dir)?;
         let mut roots = Vec::new();
@@ -115,7 +115,7 @@ impl<'a> Params<'a> {
         Ok(absolute.to_string_lossy().into_owned())
     }
 
-    /// Returns a server, or the reason why it is unusable.
+    /// Parses a server. The inner error is the reason why it cannot be used.
     fn parse_server(&self, field: &str, server: &Value) -> Result<Result<Server, String>, RpcError> {
         let Value::Object(object) = server else { return Err(invalid(field, "must be an object")) };
         let inner = Params { object, version: self.version };
@@ -162,7 +162,7 @@ fn parse_texts(field: &str, value: Option<&Value>) -> Result<Vec<String>, RpcErr
     items.iter().map(text).collect::<Option<_>>().ok_or_else(|| invalid(field, "must be an array of strings"))
 }
 
-/// Parses names and values: a list of `{name, value}`, or in version 1 also a map.
+/// Parses names and values: a list of `{name, value}`, or in version 1 also an object.
 fn parse_pairs(
     field: &str,
     value: Option<&Value>,
@@ -185,7 +185,7 @@ fn parse_pairs(
     }
 }
 
-/// Removes `.` and `..` from `path`, without looking at the disk.
+/// Removes `.` and `..` from `path` by name, without reading the disk.
 pub(crate) fn normalize(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {

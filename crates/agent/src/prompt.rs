@@ -1,4 +1,4 @@
-//! `session/prompt`: from the request to the end of its turn, in both versions.
+//! Handles `session/prompt` in both versions: from the request to the end of its turn.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::turn::{StopReason, Turn, TurnOutcome};
 use crate::unstored::NotStored;
 use crate::update_writer::{UpdateWriter, new_id};
 
-/// Starts the turn of a prompt. Its session is busy from here on.
+/// Starts the turn of a prompt. From then on the session is busy.
 pub(crate) fn handle(
     agent: &Arc<Agent>,
     mut request: ClientRequest,
@@ -46,13 +46,12 @@ pub(crate) fn handle(
 struct StartedTurn {
     session: Arc<Session>,
     guard: TurnGuard,
-    /// Id of the user's message.
     message: String,
     blocks: Vec<Block>,
-    /// The blocks as they came.
+    /// Content blocks as the client sent them.
     content: Vec<Value>,
     version: Version,
-    /// The client that sent the prompt decides about commands itself.
+    /// `true` if the client that sent the prompt decides about commands itself.
     authorizes: bool,
 }
 
@@ -90,7 +89,7 @@ fn start_turn(agent: &Agent, request: &mut ClientRequest) -> Result<StartedTurn,
     })
 }
 
-/// Version 1: responds when the turn ends.
+/// Runs a turn of version 1: responds when the turn has ended.
 async fn respond_after_turn(agent: Arc<Agent>, started: StartedTurn, responder: Responder) {
     let cancelled = responder.cancelled();
     let stop = started.guard.stop.clone();
@@ -126,7 +125,7 @@ fn result(end: &TurnOutcome) -> Value {
     result
 }
 
-/// Returns the token usage, in the form that both versions have.
+/// Returns the token usage. Both versions have the same format.
 fn usage(end: &TurnOutcome) -> Option<Value> {
     let usage = end.usage.as_ref()?;
     let mut fields =
@@ -140,7 +139,8 @@ fn usage(end: &TurnOutcome) -> Option<Value> {
     Some(fields)
 }
 
-/// Version 2: responds when the message is in the conversation. The end of the turn is a state update.
+/// Runs a turn of version 2: responds when the message is in the conversation. A state update reports the end
+/// of the turn.
 async fn respond_before_turn(agent: Arc<Agent>, started: StartedTurn, responder: Responder) {
     responder.respond(&json!({"messageId": started.message}));
     let session = Arc::clone(&started.session);
@@ -159,14 +159,14 @@ async fn respond_before_turn(agent: Arc<Agent>, started: StartedTurn, responder:
     drop(ending_turn);
 }
 
-/// Runs the whole turn and stores it.
+/// Runs the turn and stores it.
 async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, TurnGuard) {
     let StartedTurn { session, guard, message, blocks, content, version, authorizes } = started;
     let peer = agent.peer.with_tag(session.state().tag.as_deref());
     let mut updates = UpdateWriter::new(peer.clone(), Arc::clone(&session.id), version);
     if version == Version::V2 {
         let update = json!({"sessionUpdate": "user_message", "messageId": message, "content": content});
-        // If the client has disconnected, the turn finds out soon enough.
+        // If the client has disconnected, the turn detects it later.
         let _ = updates.send_update(&update).await;
     }
     let _ = updates.send_state("running").await;
@@ -175,7 +175,7 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
     turn.authorizes = authorizes;
     let end = turn.run(blocks).await;
     let Turn { mut updates, messages, title, .. } = turn;
-    // Even a cancelled turn sends the text it still holds back.
+    // A cancelled turn also sends the text that it holds back.
     let _ = updates.end_message().await;
     match &end.reason {
         StopReason::EndTurn
@@ -194,7 +194,7 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
             if let StopReason::Failed(error) = reason {
                 send_failure(agent, version, error, &mut updates).await;
             }
-            // Nothing of this turn is kept, so the next one names the session.
+            // Nothing of this turn is kept, so the next turn sets the title.
             if title.is_some() {
                 session.state().title = None;
             }
@@ -211,8 +211,8 @@ async fn send_failure(agent: &Agent, version: Version, error: &Error, updates: &
     }
 }
 
-/// Adds a turn to the history. It is stored before the client sees its end, and its title in the same transaction, so
-/// that the disk is waited for once.
+/// Adds a turn to the history. Stores it before the client gets its end. The title is stored in the same
+/// transaction, to wait for the disk only once.
 async fn append_to_history(
     agent: &Agent,
     session: &Arc<Session>,
@@ -221,7 +221,7 @@ async fn append_to_history(
     title: Option<String>,
 ) {
     if !is_answered(&messages) {
-        // The turn is replayed to clients, but the model gets no question without an answer.
+        // The turn is replayed to clients, but the model must not get a question without an answer.
         messages.clear();
     }
     if session.claim().is_none() {
@@ -257,7 +257,7 @@ async fn append_to_history(
     }
 }
 
-/// Returns how many bytes a turn has in the store.
+/// Returns the size of a turn in the store, in bytes.
 pub(crate) fn stored_bytes(turn: &StoredTurn) -> usize {
     turn.messages.iter().chain(&turn.replay).map(String::len).sum()
 }
@@ -278,7 +278,7 @@ fn conversation_text(messages: &[Message]) -> (String, String) {
     (asked.join("\n"), answered.join("\n"))
 }
 
-/// Returns `true` if the model has said or called anything.
+/// Returns `true` if the model has sent text or called a tool.
 fn is_answered(messages: &[Message]) -> bool {
     let has_answer = |message: &Message| match message {
         Message::Assistant(assistant) => !assistant.text.is_empty() || !assistant.calls.is_empty(),
@@ -287,7 +287,7 @@ fn is_answered(messages: &[Message]) -> bool {
     messages.iter().any(has_answer)
 }
 
-/// Serializes each value. They are plain data with string keys, which can always be written.
+/// Serializes each value. This always succeeds, because they are plain data with string keys.
 fn to_json_texts<T: serde::Serialize>(values: &[T]) -> Vec<String> {
     values.iter().filter_map(|value| serde_json::to_string(value).ok()).collect()
 }

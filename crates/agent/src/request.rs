@@ -17,20 +17,21 @@ use crate::params::{Params, invalid, session_not_found};
 use crate::session::Session;
 use crate::{prompt, session_lifecycle};
 
-/// Work that takes time.
+/// The part of a request that takes time.
 pub(crate) type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A result, and the updates that follow it.
+/// Result of a request, and the updates that follow it.
 pub(crate) struct Response {
     pub(crate) result: Value,
     pub(crate) after: Option<FollowUp>,
 }
 
-/// Updates that are sent after a response.
+/// Updates to send after a response.
 pub(crate) struct FollowUp {
     pub(crate) session: Arc<Session>,
     pub(crate) updates: Vec<Value>,
-    /// Deferred until idle: some clients attribute any update received during a turn to that turn.
+    /// If `true`, deferred until no turn runs: some clients attribute any update received during a turn to
+    /// that turn.
     pub(crate) when_idle: bool,
 }
 
@@ -40,7 +41,7 @@ impl From<Value> for Response {
     }
 }
 
-/// Handles a request at once, or returns a future for what takes time.
+/// Handles a request at once, or returns a future if that takes time.
 pub(crate) fn handle(
     agent: &Arc<Agent>,
     request: ClientRequest,
@@ -76,13 +77,13 @@ pub(crate) fn handle(
     }))
 }
 
-/// Returns the outcome of a request that needs no time, or `None`.
+/// Handles a request that takes no time. Returns `None` for any other request.
 fn handle_now(agent: &Agent, request: &ClientRequest) -> Option<Result<Value, RpcError>> {
     let params = Params::new(&request.params, request.version);
     Some(match request.method.as_str() {
         // No login is needed, so every attempt succeeds.
         method::AUTHENTICATE => Ok(json!({})),
-        // Some clients send it with an id, and expect a response.
+        // Some clients send it with an id, so it gets a response.
         method::SESSION_CANCEL => params.text("sessionId").map(|id| {
             if let Some(session) = agent.session(id) {
                 session.cancel();
@@ -168,7 +169,7 @@ async fn set_option(
     let options = config_options::options(request.version, &agent.catalog, &chosen, &offers);
     session.state().choice = Some(chosen);
     if let Err(error) = session.change(Change::Settings(stored)).await {
-        // The choice is in force all the same, until the session is closed.
+        // The choice still applies until the session is closed.
         tracing::warn!(%error, "choice not stored");
     }
     Ok((session, options))
@@ -191,7 +192,7 @@ pub(crate) fn check_schema<T: DeserializeOwned>(request: &ClientRequest) -> Resu
     })
 }
 
-/// Returns the field that an error message of serde names, as in "missing field `cwd`".
+/// Returns the field named in an error message of serde, such as "missing field `cwd`".
 fn field_in_error(message: &str) -> Option<String> {
     let (_, rest) = message.split_once("field `")?;
     rest.split_once('`').map(|(field, _)| field.to_owned())
@@ -203,14 +204,13 @@ pub(crate) fn find_session(agent: &Agent, params: &Params<'_>) -> Result<Arc<Ses
     agent.session(id).ok_or_else(|| session_not_found(id))
 }
 
-/// Remembers the top-level session id, which a router expects on all later messages of this session.
+/// Records the `sessionId` beside the params, which a router expects on all later messages of this session.
 pub(crate) fn record_tag(session: &Session, request: &ClientRequest) {
     if request.tag.is_some() {
         session.state().tag.clone_from(&request.tag);
     }
 }
 
-/// Sends `updates` in a session.
 pub(crate) async fn send_updates(agent: &Agent, session: &Session, updates: Vec<Value>) {
     let peer = agent.peer.with_tag(session.state().tag.as_deref());
     for update in updates {

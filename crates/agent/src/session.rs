@@ -15,9 +15,9 @@ use crate::unstored::Unstored;
 
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
-    /// The agent's store, or one in memory if the session cannot be stored.
+    /// The agent's store. If the session cannot be stored there, a store in memory.
     pub(crate) store: Store,
-    /// Locked while turns are stored, so that they are stored in order.
+    /// Locked while turns are stored, to keep their order.
     pub(crate) unstored: tokio::sync::Mutex<Unstored>,
     state: Mutex<State>,
 }
@@ -25,10 +25,10 @@ pub(crate) struct Session {
 /// The mutable part of a session.
 pub(crate) struct State {
     pub(crate) dirs: SessionDirs,
-    /// `sessionId` at the top level of the last request that had one, as JSON.
+    /// `sessionId` beside the params of the last request that had one, as JSON.
     pub(crate) tag: Option<Vec<u8>>,
     pub(crate) choice: Option<Choice>,
-    /// Past turns as the model gets them.
+    /// Past turns in the form for the model.
     pub(crate) past_turns: Vec<PastTurn>,
     /// Number of the last stored turn; `0` if there is none.
     pub(crate) last_turn: u64,
@@ -41,21 +41,21 @@ pub(crate) struct State {
     /// Tokens of all turns since the session was opened, if the endpoint reports them.
     pub(crate) usage: Option<Usage>,
     pub(crate) title: Option<String>,
-    /// What is known from earlier sessions.
+    /// Knowledge from earlier sessions, from the agent's memory.
     pub(crate) background: Option<Arc<str>>,
-    /// Permissions that the user gave for the whole session.
+    /// Keys of permissions that the user gave for the whole session.
     pub(crate) grants: HashSet<String>,
     pub(crate) servers: Arc<Servers>,
-    /// When the servers were started.
+    /// Time at which the servers were started.
     pub(crate) servers_since: Instant,
     /// Warnings to show before the next turn.
     pub(crate) warnings: Vec<String>,
-    /// Locks the session for this process and permits changes; `None` once it is closed.
+    /// Lock on the session in the store, which permits changes. `None` once the session is closed.
     claim: Option<Arc<Claim>>,
-    /// The session is held only until all of it is stored.
+    /// `true` if the session is closed, and held only until all of it is stored.
     pub(crate) is_closed: bool,
     turn: Option<ActiveTurn>,
-    /// The last turn, while its final messages are being sent.
+    /// Ends when the last turn has sent its final messages.
     ending: Option<Stop>,
 }
 
@@ -66,10 +66,10 @@ pub(crate) struct SessionDirs {
     pub(crate) roots: Vec<String>,
 }
 
-/// A past turn, or the summary of several.
+/// A past turn, or a summary of several.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PastTurn {
-    /// Number in the store.
+    /// Number of the turn in the store.
     pub(crate) number: u64,
     pub(crate) messages: Vec<Message>,
 }
@@ -80,10 +80,9 @@ struct ActiveTurn {
     calls: HashMap<String, Stop>,
 }
 
-/// Why a turn cannot begin.
+/// Reason why a turn cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeginError {
-    /// Another turn is running.
     Busy,
     Closed,
 }
@@ -119,12 +118,12 @@ impl Session {
         Self { id: id.into(), store, unstored: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
-    /// Returns the claim on the stored session, unless it was released.
+    /// Returns the claim on the stored session; `None` if it was released.
     pub(crate) fn claim(&self) -> Option<Arc<Claim>> {
         self.state().claim.clone()
     }
 
-    /// Replaces the claim by one on a session that is stored.
+    /// Replaces the claim by the claim on a session in the store.
     pub(crate) fn set_claim(&self, claim: Claim) {
         self.state().claim = Some(Arc::new(claim));
     }
@@ -134,7 +133,7 @@ impl Session {
         lock(&self.state)
     }
 
-    /// Begins a turn. It runs until the guard is dropped.
+    /// Begins a turn, which runs until the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<TurnGuard, BeginError> {
         let mut state = self.state();
         if state.claim.is_none() {
@@ -175,7 +174,7 @@ impl Session {
         call.is_some()
     }
 
-    /// Registers a call that can be cancelled until the guard is dropped.
+    /// Registers a call as cancellable until the guard is dropped.
     pub(crate) fn begin_call(self: &Arc<Self>, call: &str) -> CallGuard {
         let stop = Stop::new();
         if let Some(turn) = &mut self.state().turn {
@@ -184,14 +183,13 @@ impl Session {
         CallGuard { session: Arc::clone(self), call: call.to_owned(), stop }
     }
 
-    /// Returns the ids of the running calls.
     pub(crate) fn active_calls(&self) -> Vec<String> {
         self.state().turn.as_ref().map(|turn| turn.calls.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Cancels the running turn, waits for its final messages, stores what is pending, and releases the claim. Returns
-    /// `false` if something could not be stored: then the claim is still held. The caller must have removed the session
-    /// before, so that no other turn begins.
+    /// Cancels the running turn, waits for its final messages, stores the rest, and releases the claim.
+    /// Returns `false` if a part could not be stored: the claim is then still held. The caller must first
+    /// remove the session, so that no other turn begins.
     pub(crate) async fn close(&self) -> bool {
         let ended = {
             let state = self.state();
@@ -203,7 +201,7 @@ impl Session {
         if let Some(ended) = ended {
             ended.await;
         }
-        // From here on the task that stores the last record releases the claim.
+        // From now on, the task that stores the last part releases the claim.
         self.state().is_closed = true;
         self.store_rest().await;
         let is_stored = !self.has_unstored().await;
@@ -217,7 +215,7 @@ impl Session {
         self.state().claim = None;
     }
 
-    /// Releases the claim if the session was closed before all of it could be stored.
+    /// Releases the claim if the session is closed. Called once all of it is stored.
     pub(crate) fn release_claim_if_closed(&self) {
         let mut state = self.state();
         if state.is_closed {
@@ -234,8 +232,8 @@ pub(crate) struct TurnGuard {
 }
 
 impl TurnGuard {
-    /// Lets the next turn begin, before the message after which a client may ask for one. Drop the returned value when
-    /// all messages of this turn are sent.
+    /// Allows the next turn to begin. Called before the last message, because a client may send the next
+    /// prompt after it. The returned value must live until all messages of this turn are sent.
     pub(crate) fn release(self) -> EndingTurn {
         let mut state = self.session.state();
         let ended = state.turn.take().map(|turn| turn.ended);
@@ -253,7 +251,7 @@ impl Drop for TurnGuard {
     }
 }
 
-/// A turn whose final messages are being sent, until this is dropped.
+/// A turn whose final messages are being sent. Ends on drop.
 pub(crate) struct EndingTurn {
     ended: Option<Stop>,
 }

@@ -20,14 +20,14 @@ use crate::transcript::TranscriptItem;
 use crate::update_writer::new_id;
 use crate::{config_options, encode, slash_command};
 
-/// Most sessions that one connection may have open. Each needs a descriptor for its lock, and a process often has no
-/// more than 1024.
+/// Most sessions that one connection may have open. Each needs a file descriptor for its lock, and a process
+/// often has only 1024.
 const MAX_OPEN_SESSIONS: usize = 512;
 
-/// Sessions per page of the list.
+/// Sessions per page of `session/list`.
 const LIST_PAGE_SIZE: usize = 50;
 
-/// `session/new`.
+/// Handles `session/new`.
 pub(crate) async fn new(
     agent: &Arc<Agent>,
     request: &ClientRequest,
@@ -48,12 +48,12 @@ pub(crate) async fn new(
     let (mut warning, mut later) = (None, None);
     let (store, claim) = match agent.store.create(new.clone()).await {
         Ok(claim) => (agent.store.clone(), claim),
-        // A full or unwritable disk must not prevent a session.
+        // A full or read-only disk must not prevent a new session.
         Err(error) => {
             tracing::error!(%error, "session not stored");
             let memory = Store::in_memory();
             let claim = memory.create(new.clone()).await.map_err(|error| store_error(&error, None))?;
-            // If not even reading works, retrying is pointless.
+            // If not even reading works, a retry does not help.
             if error.may_pass() && agent.store.record(&new.id).await.is_ok() {
                 let when = "it is tried again with every turn and every few seconds";
                 warning = Some(format!("This session could not be stored yet ({error}); {when}"));
@@ -76,7 +76,7 @@ pub(crate) async fn new(
     Ok(opened_response(agent, request, session).await)
 }
 
-/// Parses the directories and servers of a session, and refuses servers if they are disabled.
+/// Parses the directories and servers of a session. Refuses servers if they are disabled.
 fn session_setup(agent: &Agent, params: &Params<'_>) -> Result<params::SessionSetup, RpcError> {
     let setup = params.session_setup(&agent.working_dir)?;
     let is_started = |server: &Server| !matches!(server, Server::Acp { .. });
@@ -86,7 +86,7 @@ fn session_setup(agent: &Agent, params: &Params<'_>) -> Result<params::SessionSe
     Ok(setup)
 }
 
-/// `session/load`: replays everything that was shown, then responds.
+/// Handles `session/load`: replays the whole history, then responds.
 pub(crate) async fn load(
     agent: &Arc<Agent>,
     request: &ClientRequest,
@@ -95,12 +95,12 @@ pub(crate) async fn load(
     let (session, history) = reopen(agent, request, params).await?;
     send_replay(agent, request.version, &session, &history).await;
     let mut answer = opened_response(agent, request, session).await;
-    // Version 1 has the id in the params only, but one client looks for it here.
+    // Version 1 has the id only in the params, but one client expects it here.
     answer.result["sessionId"] = params.text("sessionId")?.into();
     Ok(answer)
 }
 
-/// `session/resume`: in version 2 with a replay if requested, and with the session's state.
+/// Handles `session/resume`. In version 2, replays the history on request, and sends the session's state.
 pub(crate) async fn resume(
     agent: &Arc<Agent>,
     request: &ClientRequest,
@@ -122,7 +122,7 @@ pub(crate) async fn resume(
     Ok(opened_response(agent, request, session).await)
 }
 
-/// `session/fork`: a new session that begins with the history of another.
+/// Handles `session/fork`: opens a new session with the history of another.
 pub(crate) async fn fork(
     agent: &Arc<Agent>,
     request: &ClientRequest,
@@ -148,7 +148,7 @@ pub(crate) async fn fork(
     Ok(opened_response(agent, request, session).await)
 }
 
-/// `session/list`.
+/// Handles `session/list`.
 pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     let cwd = params.optional_text("cwd")?;
     let cursor = params.optional_text("cursor")?.filter(|cursor| !cursor.is_empty());
@@ -162,7 +162,7 @@ pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, Rp
         .map(|record| {
             let mut info =
                 json!({"sessionId": record.id, "cwd": record.cwd, "updatedAt": record.updated_at()});
-            // Earlier versions also kept the titles of sessions in which every turn failed.
+            // Earlier versions stored the titles of sessions in which every turn failed.
             if let Some(title) = record.title.as_ref().filter(|_| record.turns > 0) {
                 info["title"] = title.as_str().into();
             }
@@ -179,13 +179,13 @@ pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, Rp
     Ok(result)
 }
 
-/// `session/close`. Succeeds if the session is not open.
+/// Handles `session/close`. Succeeds even if the session is not open.
 pub(crate) async fn close(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     close_session(agent, params.text("sessionId")?).await;
     Ok(json!({}))
 }
 
-/// `session/delete`. Succeeds if session not found.
+/// Handles `session/delete`. Succeeds even if the session does not exist.
 pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     let id = params.text("sessionId")?;
     close_session(agent, id).await;
@@ -199,7 +199,7 @@ pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, 
     }
 }
 
-/// Cancels the turn of a session, stores what is pending, and ends its servers.
+/// Cancels the turn of a session, stores the rest, and ends its servers.
 async fn close_session(agent: &Agent, id: &str) {
     let Some(session) = agent.remove_session(id) else { return };
     if !session.close().await {
@@ -219,7 +219,8 @@ fn check_session_limit(agent: &Agent) -> Result<(), RpcError> {
     Err(RpcError::new(Code::Backpressure, format!("{MAX_OPEN_SESSIONS} sessions are open, close some first")))
 }
 
-/// Returns what a new session knows of earlier ones. A session is not opened with a memory that cannot be trusted.
+/// Returns the knowledge from earlier sessions. Fails if the memory cannot be trusted: the session is then
+/// not opened.
 async fn recall_background(agent: &Agent) -> Result<Option<Arc<str>>, RpcError> {
     match agent.memory.recall().await {
         Ok(background) => Ok(background.map(Arc::from)),
@@ -233,18 +234,18 @@ fn no_servers() -> Servers {
     Servers::start(Vec::new(), Options::new("/", narrows_process::Environment::empty()), None)
 }
 
-/// Returns a new state and starts the servers.
+/// Creates the state of a session and starts its servers.
 fn new_state(agent: &Arc<Agent>, id: &str, claim: Claim, setup: params::SessionSetup) -> State {
     let (dirs, servers, warnings) = start_servers(agent, id, setup);
     State::new(claim, dirs, servers, warnings)
 }
 
-/// Replaces the directories and servers of an open session. Nothing of the old ones is inherited.
+/// Replaces the directories and servers of an open session. None of the old ones are kept.
 fn reconfigure(agent: &Arc<Agent>, session: &Session, setup: params::SessionSetup) {
     let (dirs, servers, warnings) = start_servers(agent, &session.id, setup);
     let mut state = session.state();
     state.dirs = dirs;
-    // The old servers end when nothing holds them any more.
+    // The old servers end when no turn uses them any more.
     state.servers = servers;
     state.servers_since = Instant::now();
     state.warnings.extend(warnings);
@@ -265,7 +266,7 @@ fn start_servers(
     (SessionDirs { cwd, roots }, Arc::new(servers), unusable)
 }
 
-/// Opens a stored session, or returns one that is open already.
+/// Opens a stored session. If it is already open, returns it.
 async fn reopen(
     agent: &Arc<Agent>,
     request: &ClientRequest,
@@ -311,7 +312,7 @@ async fn store_dirs(session: &Session, was: &SessionDirs, now: SessionDirs) {
     }
 }
 
-/// In version 2 a session keeps its directory; in version 1 it may change.
+/// Checks a new working directory. In version 2 it must not change.
 fn check_cwd(version: Version, is: &str, wanted: &str) -> Result<(), RpcError> {
     if version == Version::V2 && is != wanted {
         return Err(invalid("cwd", "must equal the session's working directory"));
@@ -339,7 +340,7 @@ fn parse_messages(texts: &[String]) -> Vec<Message> {
     let params = |text: &String| match serde_json::from_str(text) {
         Ok(message) => Some(message),
         Err(error) => {
-            // The error text would quote the message.
+            // The error message is not logged, because it quotes the conversation.
             tracing::error!(column = error.column(), "stored message unreadable, skipped");
             None
         }
@@ -347,7 +348,7 @@ fn parse_messages(texts: &[String]) -> Vec<Message> {
     texts.iter().filter_map(params).collect()
 }
 
-/// Sends everything again that was shown.
+/// Sends the whole history again.
 async fn send_replay(agent: &Agent, version: Version, session: &Session, history: &[Turn]) {
     for text in history.iter().flat_map(|turn| &turn.replay) {
         match serde_json::from_str::<TranscriptItem>(text) {
@@ -403,7 +404,7 @@ fn store_error(error: &StoreError, id: Option<&str>) -> RpcError {
         }
         (error, _) => {
             tracing::error!(%error, "session store unavailable");
-            // Another process uses the file, or the disk is full: both may pass.
+            // Both are temporary: another process uses the file, or the disk is full.
             let passes = matches!(error, StoreError::Busy | StoreError::Full);
             RpcError::new(Code::Internal, format!("the session store is unavailable: {error}"))
                 .with("condition", "store_unavailable".into())

@@ -1,4 +1,4 @@
-//! Settings of the agent.
+//! Settings of the agent, its endpoints and its limits.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,25 +14,23 @@ use crate::memory::{Memory, NoMemory};
 /// Settings of the agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Model endpoints; the first is the default. If empty, a prompt is answered with how to configure one.
+    /// Model endpoints, the default first. If empty, the answer to a prompt explains how to configure one.
     pub routes: Vec<ModelRoute>,
     /// System prompt of every conversation.
     pub system: Option<String>,
     /// Format of endpoint failures in version 1.
     pub errors: FailureFormat,
-    /// Directory of the stored sessions; without it sessions live as long as the process.
+    /// Directory for stored sessions. `None` keeps sessions only until the process ends.
     pub data_dir: Option<PathBuf>,
     /// Environment of the MCP servers that the agent starts.
     pub server_env: Environment,
-    /// `true` if MCP servers that a client names are started. Those that run in the client are always used.
+    /// `true` to start MCP servers that a client names. Servers that run in the client are always used.
     pub accepts_servers: bool,
-    /// Sandbox of these servers; `None` runs them unconfined.
+    /// Sandbox of these servers. `None` runs them unconfined.
     pub server_confinement: Option<Confinement>,
-    /// Limits of turns and sessions.
     pub limits: Limits,
-    /// Checks every tool call before it is announced or run.
+    /// Gate that checks each tool call before it is announced or run.
     pub gate: Arc<dyn ToolGate>,
-    /// Memory beyond one session.
     pub memory: Arc<dyn Memory>,
 }
 
@@ -53,16 +51,13 @@ impl Default for Settings {
     }
 }
 
-/// An endpoint and how it is used.
+/// An endpoint, and the defaults for its requests.
 #[derive(Clone, Debug)]
 pub struct ModelRoute {
-    /// The endpoint.
     pub endpoint: Endpoint,
-    /// Default model.
     pub model: String,
     /// Most tokens per answer.
     pub max_tokens: Option<u64>,
-    /// Sampling temperature.
     pub temperature: Option<f64>,
     /// Default thinking effort.
     pub effort: Option<Effort>,
@@ -71,25 +66,26 @@ pub struct ModelRoute {
 /// Format of endpoint failures in version 1. Protocol errors are always JSON-RPC errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureFormat {
-    /// Text of the agent, so that every client shows it, marked in `_meta` so that no program takes it for an answer.
+    /// Text of the agent, so that every client shows it. A mark in `_meta` tells programs that it is no
+    /// answer.
     #[default]
     Text,
-    /// A JSON-RPC error in response to the prompt.
+    /// A JSON-RPC error as the response to the prompt.
     Rpc,
 }
 
 /// Limits of turns and sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most model requests per turn.
+    /// Most requests to the model per turn.
     pub requests_per_turn: u32,
-    /// Longest time of a tool call, without the time that its permission takes.
+    /// Timeout of a tool call, without the time for its permission.
     pub tool_timeout: Duration,
-    /// Time for an MCP server to start before a turn goes on without it.
+    /// Time for an MCP server to start. After that the turn continues without it.
     pub server_start_timeout: Duration,
     /// Most bytes per answer of the model.
     pub answer_bytes: usize,
-    /// Most bytes per turn: answers, tool results, and what is shown of them.
+    /// Most bytes per turn: answers, tool results, and their displayed content.
     pub turn_bytes: usize,
     /// Most bytes of a stored session.
     pub session_bytes: usize,

@@ -1,4 +1,4 @@
-//! Limits on what a model can make the agent keep: call arguments, an answer, a turn, a session.
+//! Limits on the data that a model can make the agent store: call arguments, an answer, a turn, a session.
 
 use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use narrows_model::{Assistant, Call, Message, Part};
@@ -6,7 +6,7 @@ use narrows_model::{Assistant, Call, Message, Part};
 /// Most bytes of the arguments of one tool call.
 pub(crate) const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 
-/// Bytes that are kept of refused arguments.
+/// Bytes kept of arguments that are too large.
 const KEPT_ARGUMENT_BYTES: usize = 4 << 10;
 
 /// The limit that was exceeded.
@@ -18,7 +18,7 @@ pub(crate) enum SizeLimit {
 }
 
 impl SizeLimit {
-    /// Returns the text that the client gets when this limit ends a turn.
+    /// Returns the text for the client if this limit ends a turn.
     pub(crate) fn message(self, limit: usize) -> String {
         let limit = limit >> 20;
         match self {
@@ -33,7 +33,7 @@ impl SizeLimit {
     }
 }
 
-/// Cuts arguments that are too large to parse. Returns the text for the model in place of a result.
+/// Cuts arguments that are too large to parse. Returns the text that the model gets instead of a result.
 pub(crate) fn cut_arguments(call: &mut Call) -> Option<String> {
     let arguments = &mut call.arguments;
     let length = arguments.len();
@@ -52,7 +52,7 @@ pub(crate) fn cut_arguments(call: &mut Call) -> Option<String> {
     Some(format!("{problem} The tool was not run."))
 }
 
-/// Returns how many bytes of a message are kept.
+/// Returns the number of stored bytes of a message.
 pub(crate) fn message_bytes(message: &Message) -> usize {
     match message {
         Message::User { content } => content.iter().map(part_bytes).sum(),
@@ -61,9 +61,9 @@ pub(crate) fn message_bytes(message: &Message) -> usize {
     }
 }
 
-/// Returns how many bytes of an answer are kept.
+/// Returns the number of stored bytes of an answer.
 pub(crate) fn answer_bytes(assistant: &Assistant) -> usize {
-    // Fields that are returned unchanged are mostly absent.
+    // Most answers have no such fields, and then nothing is serialized.
     let extra = |extra: &serde_json::Map<String, serde_json::Value>| match extra.is_empty() {
         true => 0,
         false => serde_json::to_string(extra).map_or(0, |text| text.len()),

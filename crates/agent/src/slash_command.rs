@@ -1,4 +1,4 @@
-//! Commands that a user can type in place of a prompt.
+//! Commands that a user can type instead of a prompt.
 
 use narrows_acp::Version;
 use serde_json::{Value, json};
@@ -7,9 +7,9 @@ use crate::content::Block;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlashCommand {
-    /// Shorten the history that the model gets.
+    /// Compacts the conversation.
     Compact,
-    /// Show the state of the session.
+    /// Shows the state of the session.
     Status,
 }
 
@@ -22,7 +22,7 @@ const ALL: [(SlashCommand, &str, &str); 2] = [
     ),
 ];
 
-/// Returns all commands as the client gets them.
+/// Returns all commands in the form for the client.
 pub(crate) fn available(version: Version) -> Value {
     ALL.iter()
         .map(|(_, name, description)| match version {
@@ -32,7 +32,7 @@ pub(crate) fn available(version: Version) -> Value {
         .collect()
 }
 
-/// Returns the command if the prompt consists of one.
+/// Returns the command if the prompt is exactly one.
 pub(crate) fn parse(blocks: &[Block]) -> Option<SlashCommand> {
     let [Block::Text(text)] = blocks else { return None };
     let name = text.trim().strip_prefix('/')?;

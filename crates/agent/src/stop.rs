@@ -1,10 +1,10 @@
-//! A signal that is set once and seen by every task that waits for it.
+//! A signal that is set once. Every task that waits for it sees it.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// A signal that is set once. Clones are the same signal.
+/// A signal that is set once. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Arc<watch::Sender<bool>>);
 
@@ -25,7 +25,7 @@ impl Stop {
     /// Waits for the signal.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let mut seen = self.0.subscribe();
-        // A clone of the sender, so that the channel cannot close before.
+        // Keeps a sender, so that the channel stays open while this waits.
         let kept = self.clone();
         async move {
             let _ = seen.wait_for(|stopped| *stopped).await;

@@ -1,4 +1,4 @@
-//! The tools that a model is offered: those of MCP servers, and the client's files and terminals.
+//! The tools that a model gets: those of MCP servers, and the files and terminals of the client.
 
 pub(crate) mod call;
 mod files;
@@ -25,17 +25,11 @@ pub(crate) enum ToolAction {
     EditFile,
     RunCommand,
     UpdatePlan,
-    /// A tool of an MCP server.
-    Server {
-        server: String,
-        tool: String,
-        title: Option<String>,
-        read_only: bool,
-    },
+    Server { server: String, tool: String, title: Option<String>, read_only: bool },
 }
 
 impl ToolAction {
-    /// Returns the kind that clients show.
+    /// Returns the kind that clients display.
     pub(crate) fn kind(&self) -> ToolKind {
         match self {
             Self::ReadFile | Self::Server { read_only: true, .. } => ToolKind::Read,
@@ -46,14 +40,14 @@ impl ToolAction {
     }
 }
 
-/// The tools of one request, in a stable order.
+/// The tools of one request, in a stable order for prefix caches.
 pub(crate) struct Toolbox {
     tools: Vec<Tool>,
     actions: HashMap<String, ToolAction>,
 }
 
 impl Toolbox {
-    /// Collects the tools of this client and these servers.
+    /// Collects the tools for a client with these capabilities and servers.
     pub(crate) fn new(can: ClientCan, servers: &[ServerTool]) -> Self {
         let mut toolbox = Self { tools: Vec::new(), actions: HashMap::new() };
         if can.read_text_file {
@@ -78,7 +72,7 @@ impl Toolbox {
             };
             toolbox.add(&name, &tool.description, tool.schema.clone(), action);
         }
-        // A plan is useless without other tools, and a model without tools does better with none at all.
+        // A plan is useless without other tools. And a model without any tool is better off without this one.
         if !toolbox.tools.is_empty() {
             toolbox.add("update_plan", PLAN_DESCRIPTION, plan_schema(), ToolAction::UpdatePlan);
         }
@@ -91,7 +85,7 @@ impl Toolbox {
         self.actions.insert(name.to_owned(), action);
     }
 
-    /// Returns a valid and unique name for a server's tool.
+    /// Returns a valid and unique name for a tool of a server.
     fn unique_name(&self, server: &str, tool: &str) -> String {
         let plain = |text: &str| {
             let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };

@@ -1,9 +1,9 @@
-//! What a client is shown of a turn, in one form for both versions and for the disk.
+//! The displayed part of a turn, in one format for both versions and for the store.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An item that a client is shown, and again when the session is loaded.
+/// An item shown to the client, and again when the session is loaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "shown", rename_all = "snake_case")]
 pub(crate) enum TranscriptItem {
@@ -23,7 +23,7 @@ pub(crate) enum TranscriptItem {
 pub(crate) struct ToolCall {
     pub(crate) id: String,
     pub(crate) title: String,
-    /// Name of the tool for the model.
+    /// Name of the tool, as the model sees it.
     pub(crate) name: String,
     pub(crate) kind: ToolKind,
     pub(crate) status: ToolStatus,
@@ -37,7 +37,7 @@ pub(crate) struct ToolCall {
     pub(crate) output: Option<Value>,
 }
 
-/// Kind of a tool. The names are those of the protocol.
+/// Kind of a tool. Serialized with the protocol's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToolKind {
@@ -47,7 +47,7 @@ pub(crate) enum ToolKind {
     Other,
 }
 
-/// Status of a call. The names are those of the protocol; version 1 has no `cancelled`.
+/// Status of a call. Serialized with the protocol's names. Version 1 has no `cancelled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToolStatus {
@@ -58,15 +58,15 @@ pub(crate) enum ToolStatus {
     Cancelled,
 }
 
-/// Content of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ToolContent {
     /// A content block of the protocol.
     Block { block: Value },
-    /// A file before and after.
+    /// A changed file, with the old and the new text.
     Diff { path: String, old: Option<String>, new: String },
-    /// A terminal of the client. It does not exist any more when the session is loaded, so its output is kept too.
+    /// A terminal of the client. It does not exist any more when the session is loaded, so its output is
+    /// stored too.
     Terminal { id: String },
 }
 
@@ -77,7 +77,7 @@ impl ToolContent {
     }
 }
 
-/// A plan entry. The names are those of the protocol.
+/// A plan entry. Serialized with the protocol's names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PlanEntry {
     pub(crate) content: String,

@@ -1,4 +1,4 @@
-//! The turn loop: ask the model, show its answer, run the tools it calls, ask again.
+//! The turn loop: requests an answer of the model, shows it, runs the tools that it calls, and repeats.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,19 +25,20 @@ use crate::stop::Stop;
 use crate::tool::Toolbox;
 use crate::update_writer::{Disconnected, UpdateWriter};
 
-/// Time that turns wait for MCP servers, from when they were started. A server that starts later joins a later turn.
+/// Time that turns wait for MCP servers, counted from their start. A server that is ready later joins a later
+/// turn.
 const MCP_SERVERS_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Time for an endpoint to report the size of its context window.
 const MODEL_INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest silence: clients take an agent that sends nothing for minutes for dead.
+/// Longest time without an update: clients treat an agent as dead that sends nothing for minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Result of the remaining calls when the turn has reached its byte limit.
+/// Result of the remaining calls after the turn has reached its byte limit.
 const TURN_FULL_MESSAGE: &str = "The turn has as many bytes as it may. The tool was not run.";
 
-/// Why a turn ended.
+/// Reason for the end of a turn.
 #[derive(Debug)]
 pub(crate) enum StopReason {
     EndTurn,
@@ -45,13 +46,13 @@ pub(crate) enum StopReason {
     MaxTurnRequests,
     Refusal,
     Cancelled,
-    /// A byte limit is exceeded.
+    /// A byte limit was exceeded.
     TooLarge(SizeLimit),
     Failed(Error),
 }
 
 impl StopReason {
-    /// Version 1 has no name for a failure, which is reported as text.
+    /// Returns the name in version 1, which has none for a failure: a failure is reported as text.
     pub(crate) fn name_v1(&self) -> &'static str {
         match self {
             Self::Failed(_) => "end_turn",
@@ -80,15 +81,15 @@ impl From<Disconnected> for StopReason {
 #[derive(Debug)]
 pub(crate) struct TurnOutcome {
     pub(crate) reason: StopReason,
-    /// Usage of all turns of the session so far, as the protocol counts. `None` if the endpoint did not report this
-    /// turn's.
+    /// Usage of all turns of the session so far, as the protocol defines it. `None` if the endpoint did not
+    /// report the usage of this turn.
     pub(crate) usage: Option<Usage>,
-    /// Whether tools have run, which a retry would run again.
+    /// Possible once tools have run, because a retry would run them again.
     pub(crate) effects: Effects,
 }
 
-/// Puts what is known from earlier sessions before the first user message: it is data and does not belong into the
-/// system prompt. When the history is shortened it goes first.
+/// Puts the knowledge from earlier sessions before the first user message. It is data, so it must not be in
+/// the system prompt. When the history is shortened, it is removed first.
 fn insert_background(messages: &mut [Message], background: &str) {
     let first = messages.iter_mut().find_map(|message| match message {
         Message::User { content } => Some(content),
@@ -102,20 +103,20 @@ fn insert_background(messages: &mut [Message], background: &str) {
 pub(crate) struct Turn {
     pub(crate) agent: Arc<Agent>,
     pub(crate) session: Arc<Session>,
-    /// The client, with this session's tag.
+    /// Peer that adds this session's tag to all messages.
     pub(crate) peer: Peer,
     pub(crate) stop: Stop,
     pub(crate) updates: UpdateWriter,
     /// Messages that this turn adds to the conversation.
     pub(crate) messages: Vec<Message>,
-    /// Bytes that the model and its tools have added to the conversation.
+    /// Bytes of answers and tool results in `messages`.
     added_bytes: usize,
     usage: Option<Usage>,
-    /// The history was shortened in this turn, which happens at most once.
+    /// `true` once the history was shortened, which happens at most once per turn.
     pub(crate) is_compacted: bool,
-    /// Title that this turn gave the session, to be stored with it.
+    /// Title that this turn gave the session. Stored with the turn.
     pub(crate) title: Option<String>,
-    /// The client that sent the prompt decides about commands itself.
+    /// `true` if the client that sent the prompt decides about commands itself.
     pub(crate) authorizes: bool,
 }
 
@@ -185,12 +186,12 @@ impl Turn {
         }
     }
 
-    /// Checks that `bytes` are within a limit.
+    /// Checks that `bytes` are within the limit `bound`.
     fn check_size(&self, bytes: usize, bound: SizeLimit) -> Result<(), StopReason> {
         if bytes > self.limit(bound) { Err(StopReason::TooLarge(bound)) } else { Ok(()) }
     }
 
-    /// Returns the bytes of the turn: what goes to the model, and what is replayed.
+    /// Returns the size of the turn: its messages to the model, and its items to replay.
     fn bytes(&self) -> usize {
         self.added_bytes + self.updates.recorded_bytes()
     }
@@ -248,7 +249,7 @@ impl Turn {
                 Finish::Refusal => Some(StopReason::Refusal),
             };
             if let Some(reason) = last {
-                // No further request would contain it.
+                // No further request of this turn contains it.
                 self.messages.push(Message::Assistant(message));
                 return Ok(reason);
             }
@@ -279,7 +280,7 @@ impl Turn {
         self.messages.push(message);
     }
 
-    /// Returns the part that all requests of this turn share.
+    /// Returns the parts that all requests of this turn share.
     pub(crate) fn new_request(&self, choice: &Choice) -> Request {
         let route = self.agent.catalog.route(choice);
         Request {
@@ -293,7 +294,8 @@ impl Turn {
         }
     }
 
-    /// Requests one answer of the model. If the conversation exceeds the window it is shortened, once.
+    /// Requests one answer of the model. If the conversation exceeds the window, shortens it and repeats the
+    /// request once.
     async fn request_answer(
         &mut self,
         choice: &Choice,
@@ -316,7 +318,7 @@ impl Turn {
         }
     }
 
-    /// Shows an answer while it is streamed.
+    /// Shows an answer while it arrives.
     async fn stream_answer(&mut self, choice: &Choice, request: &Request) -> Result<Completion, StopReason> {
         let agent = Arc::clone(&self.agent);
         let mut reply = agent.catalog.client(choice).chat(request);
@@ -324,7 +326,7 @@ impl Turn {
         tokio::pin!(stopped);
         let mut bytes = 0;
         loop {
-            // Checked here too, so that an answer that never pauses can be cancelled.
+            // Checked here as well, so that an answer without pauses can be cancelled.
             if self.stop.is_stopped() {
                 return Err(StopReason::Cancelled);
             }
@@ -364,13 +366,13 @@ impl Turn {
         };
         tracing::info!(%error, "{title}");
         match note {
-            // The user need not know what only the endpoint sees.
+            // Only the endpoint notices this change, so the user is not told.
             ReplyNote::Without { what, .. } if !what.matters() => Ok(()),
             _ => self.send_notice("warning", &title, Some(&error.message)).await,
         }
     }
 
-    /// Sends a notice to clients that show notices.
+    /// Sends a notice to clients that support notices.
     pub(crate) async fn send_notice(
         &mut self,
         severity: &str,
@@ -387,7 +389,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Sends every pending warning once.
+    /// Sends all pending warnings, each once.
     async fn send_warnings(&mut self) -> Result<(), StopReason> {
         let (mut warnings, servers) = {
             let mut state = self.session.state();
@@ -405,7 +407,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Sets the title of a session that has none.
+    /// Sets the title of a session without one.
     async fn name_session(&mut self, blocks: &[Block]) -> Result<(), StopReason> {
         let Some(title) = content::prompt_title(blocks) else { return Ok(()) };
         {
@@ -420,7 +422,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Asks the endpoint about the model in the background, once.
+    /// Queries the endpoint about the model in the background, once per stage.
     fn learn_model(&self, choice: &Choice, stage: LearnStage) {
         if self.agent.catalog.start_learning(choice, stage) {
             let client = self.agent.catalog.client(choice).clone();
@@ -429,7 +431,7 @@ impl Turn {
         }
     }
 
-    /// Adds to the usage of this turn.
+    /// Adds `usage` to the usage of this turn.
     pub(crate) fn add_usage(&mut self, usage: Usage) {
         self.usage = Some(match self.usage.take() {
             None => usage,
@@ -437,7 +439,7 @@ impl Turn {
         });
     }
 
-    /// Records the usage of a request, and reports how full the window is.
+    /// Records the usage of a request, and reports the used part of the window.
     async fn record_usage(&mut self, choice: &Choice, usage: Option<Usage>) -> Result<(), StopReason> {
         let Some(usage) = usage else { return Ok(()) };
         let used = usage.input + usage.output;
@@ -467,7 +469,7 @@ impl Turn {
         let text = match command {
             SlashCommand::Compact => {
                 let mut request = self.new_request(&choice);
-                // Compact everything but the last turn.
+                // Compact all turns except the last one.
                 match self.compact(&choice, &mut request, 0).await? {
                     Compaction::Done => {
                         "The earlier part of this conversation has been replaced by a summary.".to_owned()
@@ -532,7 +534,7 @@ fn session_info_update(title: Option<&str>) -> Value {
     update
 }
 
-/// Sends a harmless update whenever nothing was sent for [`KEEPALIVE_INTERVAL`].
+/// Sends a harmless update whenever no update was sent for [`KEEPALIVE_INTERVAL`].
 async fn send_keepalives(peer: Peer, session: Arc<Session>, sent_chunks: Arc<AtomicU64>, version: Version) {
     let mut before = sent_chunks.load(Ordering::Relaxed);
     loop {
@@ -540,7 +542,7 @@ async fn send_keepalives(peer: Peer, session: Arc<Session>, sent_chunks: Arc<Ato
         let now = sent_chunks.load(Ordering::Relaxed);
         if now == before {
             let mut update = session_info_update(None);
-            // Clients watch a running call, if there is one.
+            // If a call is running, clients watch it.
             if let Some(call) = session.active_calls().into_iter().next()
                 && version == Version::V1
             {

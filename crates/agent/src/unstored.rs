@@ -1,8 +1,8 @@
-//! Turns that could not be stored when they ended: they wait in memory, in order. So does the record of a session that
-//! could not be stored when it was opened.
+//! Holds turns in memory that could not be stored when they ended, in order. Also holds the record of a
+//! session that could not be stored when it was opened.
 //!
-//! Storing is retried when the next turn ends, every few seconds, when the history is read, when the session is closed,
-//! and when the agent ends. A turn is never stored before an earlier one.
+//! Storing is retried when the next turn ends, every few seconds, when the history is read, when the session
+//! is closed, and when the agent ends. A turn is never stored before an earlier one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -12,9 +12,9 @@ use narrows_store::{Change, NewSession, StoreError, Turn};
 
 use crate::session::Session;
 
-/// Most bytes of waiting turns per session; a turn beyond that is not stored.
+/// Most bytes of waiting turns per session. A turn beyond this limit is lost.
 const MAX_WAITING_BYTES: usize = 16 << 20;
-/// Time between two attempts while no turn ends.
+/// Interval of retries while no turn ends.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The turns of a session that are not stored yet, oldest first.
@@ -24,7 +24,7 @@ pub(crate) struct Unstored {
     record: Option<NewSession>,
     turns: VecDeque<UnstoredTurn>,
     bytes: usize,
-    /// A task retries regularly.
+    /// `true` while a task retries regularly.
     is_retried: bool,
 }
 
@@ -35,17 +35,17 @@ struct UnstoredTurn {
     bytes: usize,
 }
 
-/// Why a turn is not stored.
+/// Outcome for a turn that is not stored.
 #[derive(Debug)]
 pub(crate) enum NotStored {
-    /// It waits, and will have this number.
+    /// The turn waits, and will get this number.
     Pending { error: StoreError, number: u64 },
-    /// It is kept in the open session only.
+    /// The turn exists only in the open session.
     Lost(StoreError),
 }
 
 impl Session {
-    /// Stores a turn after all waiting ones, or queues it too. Returns its number.
+    /// Stores a turn after all waiting ones, or adds it to them. Returns its number.
     pub(crate) async fn store_turn(
         self: &Arc<Self>,
         turn: Turn,
@@ -71,7 +71,7 @@ impl Session {
         Err(NotStored::Pending { error, number })
     }
 
-    /// Stores the record with the first turn, or when there is space.
+    /// Holds `record`, and stores it with the first turn or at a retry.
     pub(crate) async fn store_later(self: &Arc<Self>, record: NewSession) {
         let mut unstored = self.unstored.lock().await;
         unstored.record = Some(record);
@@ -94,19 +94,19 @@ impl Session {
         match change {
             Change::Settings(settings) => record.settings = settings,
             Change::Place { cwd, roots } => (record.cwd, record.roots) = (cwd, roots),
-            // A title is stored with the next turn.
+            // The title is stored with the next turn.
             _ => {}
         }
         Ok(())
     }
 
-    /// Returns `true` if something of the session is not stored.
+    /// Returns `true` if a part of the session is not stored.
     pub(crate) async fn has_unstored(&self) -> bool {
         let unstored = self.unstored.lock().await;
         unstored.record.is_some() || !unstored.turns.is_empty()
     }
 
-    /// Returns the turns of the session, waiting ones included.
+    /// Returns the turns of the session, including waiting ones.
     pub(crate) async fn history(&self) -> Result<Vec<Turn>, StoreError> {
         let waiting = self.store_rest().await;
         if self.unstored.lock().await.record.is_some() {
@@ -117,7 +117,7 @@ impl Session {
         Ok(history)
     }
 
-    /// Stores what waits, and returns what still does.
+    /// Stores the waiting turns. Returns those that still wait.
     pub(crate) async fn store_rest(&self) -> Vec<Turn> {
         let mut unstored = self.unstored.lock().await;
         if let Err(error) = self.store_waiting(&mut unstored).await {
@@ -126,7 +126,7 @@ impl Session {
         unstored.turns.iter().map(|waiting| Turn::clone(&waiting.turn)).collect()
     }
 
-    /// Stores what waits, as far as possible.
+    /// Stores the waiting record and turns, until an error occurs.
     async fn store_waiting(&self, unstored: &mut Unstored) -> Result<(), StoreError> {
         if let Some(record) = &unstored.record {
             let claim = self.store.create(record.clone()).await?;
@@ -139,7 +139,7 @@ impl Session {
             match self.store_one(&first.turn, first.title.clone()).await {
                 Ok(_) => stored += 1,
                 Err(error) if error.may_pass() => return Err(error),
-                // The session was deleted, or the file replaced: the turn can never be stored.
+                // The session was deleted or its file replaced, so the turn can never be stored.
                 Err(error) => {
                     tracing::error!(%error, session = %self.id, "queued turn not stored");
                 }
@@ -163,13 +163,13 @@ impl Session {
     }
 }
 
-/// Retries until nothing waits, or the session is gone.
+/// Retries until all turns are stored, or the session is dropped.
 async fn retry(session: Weak<Session>) {
     loop {
         tokio::time::sleep(RETRY_INTERVAL).await;
         let Some(session) = session.upgrade() else { return };
         let mut unstored = session.unstored.lock().await;
-        // The user has been warned about the failure already.
+        // The user was already warned about the failure.
         let is_done = session.store_waiting(&mut unstored).await.is_ok() || session.claim().is_none();
         if is_done {
             unstored.is_retried = false;

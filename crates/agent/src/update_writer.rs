@@ -1,4 +1,5 @@
-//! Sends a turn's updates in the client's version, and records what is replayed when the session is loaded.
+//! Sends the updates of a turn in the client's version, and records the items to replay when the session is
+//! loaded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +14,15 @@ use serde_json::{Value, json};
 use crate::encode::{self, CallField};
 use crate::transcript::{PlanEntry, ToolCall, ToolContent, TranscriptItem};
 
-/// Least characters of a message's first chunk, if it has so many. Some clients take a chunk that begins with all the
-/// text so far for the complete text up to now, which only happens while that is short.
+/// Shortest first chunk of a message, in characters, unless the whole message is shorter. If a chunk begins
+/// with all of the earlier text, some clients treat it as the complete text so far. That only happens while
+/// the text is short.
 const MIN_FIRST_CHARS: usize = 16;
 
-/// Marks in `_meta` a chunk that only separates the messages around it.
+/// Marks a chunk in `_meta` that only separates two messages.
 const SEPARATOR_KEY: &str = "narrows/separator";
 
-/// The client has disconnected.
+/// Error: the client has disconnected.
 #[derive(Debug)]
 pub(crate) struct Disconnected;
 
@@ -35,9 +37,9 @@ struct OpenMessage {
     thought: bool,
     id: String,
     text: String,
-    /// Bytes of the text that were sent.
+    /// Number of bytes of the text that were sent.
     sent: usize,
-    /// Builds the updates: a message has thousands, which differ in their text only.
+    /// Template of the updates: a message has thousands that differ only in their text.
     updates: MessageTemplate,
 }
 
@@ -47,7 +49,7 @@ impl OpenMessage {
         let session_update = if thought { "agent_thought_chunk" } else { "agent_message_chunk" };
         let chunk = Chunk { session_update, message_id: &id, content: Text { text: "" }, meta: None };
         let line = message::notification(SESSION_UPDATE, &Params { session_id: session, update: chunk });
-        // The text is the last value of the line, and empty.
+        // The text is the last value in the line, and empty.
         let updates = MessageTemplate::from_line(&line.map_err(serialize_error)?);
         let updates = updates.ok_or_else(|| CallError::Unwritable("no place for text".to_owned()))?;
         Ok(Self { thought, id, text: String::new(), sent: 0, updates })
@@ -59,18 +61,18 @@ fn serialize_error(error: serde_json::Error) -> CallError {
     CallError::Unwritable(error.to_string())
 }
 
-/// Sends the updates of one turn.
+/// Writer of the updates of one turn.
 pub(crate) struct UpdateWriter {
     peer: Peer,
     session: Arc<str>,
     version: Version,
     open: Option<OpenMessage>,
     items: Vec<RecordedItem>,
-    /// Counts the sent updates, for the keepalive.
+    /// Number of sent updates, for the keepalive.
     sent_count: Arc<AtomicU64>,
 }
 
-/// An item to replay, as it is stored: text needs less memory than values.
+/// An item to replay, in serialized form: text needs less memory than values.
 struct RecordedItem {
     kind: ItemKind,
     json: String,
@@ -115,7 +117,6 @@ impl UpdateWriter {
         self.version
     }
 
-    /// Returns the counter of sent updates.
     pub(crate) fn sent_count(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.sent_count)
     }
@@ -161,7 +162,7 @@ impl UpdateWriter {
         Ok(())
     }
 
-    /// Ends the current message; the next piece begins another one.
+    /// Ends the current message. The next piece begins a new one.
     pub(crate) async fn end_message(&mut self) -> Result<(), Disconnected> {
         self.flush_open().await?;
         if let Some(OpenMessage { thought, id, text, .. }) = self.open.take() {
@@ -174,7 +175,7 @@ impl UpdateWriter {
         Ok(())
     }
 
-    /// Sends text that is not part of the answer, in a message of its own that is not replayed.
+    /// Sends text that is not part of the answer, as a separate message that is not replayed.
     pub(crate) async fn send_unrecorded_text(
         &mut self,
         text: &str,
@@ -182,13 +183,14 @@ impl UpdateWriter {
     ) -> Result<(), Disconnected> {
         self.end_message().await?;
         if self.items.iter().any(|recorded| recorded.kind == ItemKind::Text) {
-            // Clients that join chunks of different messages would append it to the answer.
+            // Separates the text: clients that join chunks of different messages would append it to the
+            // answer.
             self.send_chunk("agent_message_chunk", "\n\n", Some(&json!({SEPARATOR_KEY: true}))).await?;
         }
         self.send_chunk("agent_message_chunk", text, Some(meta)).await
     }
 
-    /// Sends a thought that is not the model's, in a message of its own that is not replayed.
+    /// Sends a thought that is not the model's, as a separate message that is not replayed.
     pub(crate) async fn send_unrecorded_thought(&mut self, text: &str) -> Result<(), Disconnected> {
         self.end_message().await?;
         self.send_chunk("agent_thought_chunk", text, None).await
@@ -255,16 +257,16 @@ impl UpdateWriter {
             TranscriptItem::Plan { .. } => ItemKind::Plan,
             _ => ItemKind::Other,
         };
-        // Plain data with string keys, which can always be written.
+        // Plain data with string keys can always be serialized.
         self.items.extend(serde_json::to_string(shown).ok().map(|json| RecordedItem { kind, json }));
     }
 
-    /// Returns the bytes of the recorded items.
+    /// Returns the size of the recorded items in bytes.
     pub(crate) fn recorded_bytes(&self) -> usize {
         self.items.iter().map(|recorded| recorded.json.len()).sum()
     }
 
-    /// Takes the recorded items, each as JSON.
+    /// Removes and returns the recorded items, each as JSON.
     pub(crate) fn take_items(&mut self) -> Vec<String> {
         std::mem::take(&mut self.items).into_iter().map(|recorded| recorded.json).collect()
     }
@@ -288,7 +290,8 @@ mod tests {
         (UpdateWriter::new(peer, "s".into(), Version::V1), far)
     }
 
-    /// Returns the texts that arrive for `pieces`, and the record. Thoughts begin with `~`.
+    /// Returns the texts that the client receives for `pieces`, and the recorded items. Thoughts begin with
+    /// `~`.
     async fn send_pieces(pieces: &[&str]) -> (Vec<String>, Vec<TranscriptItem>) {
         let (mut updates, mut far) = writer();
         for piece in pieces {

@@ -1,4 +1,4 @@
-//! Turns in version 1: what is sent to the model, what is shown of its answer, and what is kept.
+//! Turns in version 1: requests to the model, displayed answers, and stored turns.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;

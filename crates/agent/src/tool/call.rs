@@ -1,4 +1,5 @@
-//! A tool call: checked, announced, permitted, run, and reported to client and model.
+//! Runs a tool call: checks it, announces it, asks for permission, and reports its result to client and
+//! model.
 
 use std::time::Duration;
 
@@ -15,24 +16,24 @@ use crate::transcript::{PlanEntry, ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::{StopReason, Turn};
 use crate::update_writer::new_id;
 
-/// Bytes of a result that the model gets.
+/// Most bytes of a result for the model.
 const MAX_RESULT_BYTES: usize = 128 << 10;
 
 pub(super) struct ToolJob {
     pub(super) shown: ToolCall,
-    /// Permission that the user must give first, if any.
+    /// Permission that the user must give first; `None` if none is needed.
     pub(super) grant: Option<PermissionScope>,
     pub(super) task: ToolTask,
 }
 
-/// What a call does.
+/// The action of a call.
 pub(super) enum ToolTask {
     Read {
         path: String,
         line: Option<u64>,
         limit: Option<u64>,
     },
-    /// `seen` is the content that the user was shown as the old one.
+    /// `seen` is the old content that the user was shown.
     Write {
         path: String,
         content: String,
@@ -50,19 +51,19 @@ pub(super) enum ToolTask {
     },
 }
 
-/// What was known of a file when the user was shown the change.
+/// Content of a file before a change, as shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PriorContent {
-    /// The content; `None` if the file could not be read, mostly because it did not exist.
+    /// The content. `None` if the file could not be read, usually because it did not exist.
     Read(Option<String>),
-    /// Unknown: the client does not offer to read files.
+    /// Unknown, because the client does not offer to read files.
     Unread,
 }
 
 pub(super) struct ToolOutcome {
-    /// What the client is shown; `None` leaves what it was shown before.
+    /// New content for the client. `None` keeps the content shown so far.
     pub(super) content: Option<Vec<ToolContent>>,
-    /// What the model gets.
+    /// Content for the model.
     pub(super) parts: Vec<Part>,
     pub(super) output: Value,
     pub(super) failed: bool,
@@ -80,7 +81,7 @@ impl ToolOutcome {
     }
 }
 
-/// Why a call is cancelled.
+/// Reason why a call is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupt {
     /// The whole turn is cancelled.
@@ -102,7 +103,8 @@ impl Interrupt {
 }
 
 impl Turn {
-    /// Runs a call of the model. Failures are results for the model; only cancelling the turn returns an error.
+    /// Runs a call of the model. Failures are results for the model. Returns an error only if the turn is
+    /// cancelled.
     pub(crate) async fn run_call(
         &mut self,
         toolbox: &Toolbox,
@@ -157,12 +159,12 @@ impl Turn {
         };
         let gate = std::sync::Arc::clone(&self.agent.gate);
         if let ToolDecision::Deny(reason) = self.unless_cancelled(gate.check(&request)).await? {
-            // The call never existed for the client, so it is shown nothing.
+            // The client never saw the call, so nothing is shown.
             return Ok(ToolOutcome::failed(format!("The call is not allowed: {reason}")));
         }
         match self.unless_cancelled(self.prepare(action, call, &arguments)).await? {
             Ok(mut job) => {
-                // The gate was asked about this id.
+                // The gate has checked the call under this id.
                 job.shown.id = id;
                 self.run_job(job).await
             }
@@ -170,7 +172,7 @@ impl Turn {
         }
     }
 
-    /// Shows a call that cannot begin.
+    /// Announces a call and reports it as failed at once.
     async fn show_failed(
         &mut self,
         call: &Call,
@@ -216,7 +218,7 @@ impl Turn {
         }
     }
 
-    /// Prepares a call, or returns an error message for the model.
+    /// Prepares a call. Returns an error message for the model if it is invalid.
     async fn prepare(
         &self,
         action: &ToolAction,
@@ -235,12 +237,12 @@ impl Turn {
                 *read_only,
                 arguments,
             )),
-            // A plan is handled in `try_call`.
+            // `try_call` handles plans.
             ToolAction::UpdatePlan => Err("A plan cannot be executed.".to_owned()),
         }
     }
 
-    /// Announces a job, asks for permission, runs it, and reports the outcome.
+    /// Announces a call, asks for permission, runs it, and reports the outcome.
     async fn run_job(&mut self, job: ToolJob) -> Result<ToolOutcome, StopReason> {
         let ToolJob { mut shown, grant, task } = job;
         self.updates.announce_call(&shown).await?;
@@ -263,7 +265,7 @@ impl Turn {
                 Ok(Err(gone)) => return Err(gone.into()),
                 Err(interrupt) => {
                     if interrupt == Interrupt::Call {
-                        // The call is cancelled, and the turn goes on.
+                        // Only the call is cancelled, and the turn continues.
                         self.updates.send_state("running").await?;
                     }
                     return self.finish_interrupted(shown, interrupt).await;
@@ -281,12 +283,12 @@ impl Turn {
         }
     }
 
-    /// Returns `true` if the client decides about the request that carries out `task`. Asking before it would ask the
-    /// user twice, and without knowledge of the sandbox that the client runs the command in.
+    /// Returns `true` if the client itself decides about the request for `task`. The agent then does not ask
+    /// before: the user would be asked twice, and the first time without knowledge of the client's sandbox.
     fn is_decided_by_client(&self, task: &ToolTask) -> bool {
         match task {
             ToolTask::Run { .. } => self.authorizes,
-            // Whichever client has sent the prompt: the call goes to the one that has the server.
+            // The client that has the server decides, even if another client sent the prompt.
             ToolTask::Server { server, .. } => {
                 self.agent.client().can.authorizes
                     && self.session.state().servers.is_authorized_by_client(server)
@@ -311,7 +313,7 @@ impl Turn {
             }
         };
         if let ToolTask::Run { program, args, cwd } = task {
-            // Cancelling a command takes requests to its terminal.
+            // A command is cancelled by requests to its terminal.
             return super::terminal::run(self, shown, (&program, &args, &cwd), stopped, limit).await;
         }
         let interrupt = async move {
@@ -342,7 +344,7 @@ impl Turn {
         }
     }
 
-    /// Reports a cancelled call, and cancels the turn if that was the reason.
+    /// Reports a cancelled call. Cancels the turn if the turn is the reason.
     async fn finish_interrupted(
         &mut self,
         shown: ToolCall,
@@ -350,7 +352,7 @@ impl Turn {
     ) -> Result<ToolOutcome, StopReason> {
         let mut done = ToolOutcome::failed(interrupt.message());
         if interrupt == Interrupt::Turn {
-            // The content shown so far stays.
+            // The content shown so far stays visible.
             done.content = None;
         }
         let status = if matches!(interrupt, Interrupt::Deadline(_)) {

@@ -1,4 +1,4 @@
-//! The user's files, always through the client: never the disk itself.
+//! The user's files, always through the client. The agent never opens them itself.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::update_writer::new_id;
 /// Time for a client to read or write a file.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of a linked file that are put into a prompt.
+/// Most bytes of a linked file in a prompt.
 const MAX_LINKED_BYTES: usize = 256 << 10;
 
-/// Bytes of a read file that are shown in its call.
+/// Most bytes of a file shown in the call that reads it.
 const MAX_SHOWN_BYTES: usize = 32 << 10;
 
 #[derive(Deserialize)]
@@ -34,7 +34,8 @@ struct ReadFileResult {
 }
 
 impl SessionDirs {
-    /// Returns the absolute path for `path`, a path or a `file:` URI, if it is in the session's directories.
+    /// Returns the absolute path for `path`, a path or `file:` URI. Fails if it is outside of the session's
+    /// directories.
     pub(crate) fn resolve(&self, path: &str) -> Result<String, String> {
         let named = match path.strip_prefix("file:") {
             Some(_) => url::Url::parse(path)
@@ -71,7 +72,7 @@ impl Turn {
         Ok(file.content)
     }
 
-    /// Replaces links in a prompt by the files they lead to, where the client can read them.
+    /// Replaces links in a prompt by the linked files, if the client can read them.
     pub(crate) async fn fetch_linked_files(&self, blocks: Vec<Block>) -> Vec<Block> {
         if !self.agent.client().can.read_text_file {
             return blocks;
@@ -97,7 +98,7 @@ impl Turn {
     }
 }
 
-/// Returns `true` if a link leads to a file: some clients put a path in place of a URI.
+/// Returns `true` if a link leads to a file. Some clients send a path instead of a URI.
 fn is_file(uri: &str) -> bool {
     uri.starts_with("file:") || url::Url::parse(uri).is_err()
 }
@@ -130,7 +131,7 @@ fn relative_path<'a>(dirs: &SessionDirs, path: &'a str) -> &'a str {
         .unwrap_or(path)
 }
 
-/// `read_file`: changes nothing, so the user is not asked.
+/// Prepares `read_file`. It changes nothing, so the user is not asked.
 pub(super) fn prepare_read(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Result<ToolJob, String> {
     let path = dirs.resolve(text_argument(arguments, "path")?)?;
     let (line, limit) = (number_argument(arguments, "line")?, number_argument(arguments, "limit")?);
@@ -156,7 +157,7 @@ pub(super) async fn perform_read(
     }
 }
 
-/// `write_file`: the user is shown the difference.
+/// Prepares `write_file`, with the difference to show to the user.
 pub(super) async fn prepare_write(
     turn: &Turn,
     dirs: &SessionDirs,
@@ -165,7 +166,7 @@ pub(super) async fn prepare_write(
     let path = dirs.resolve(text_argument(arguments, "path")?)?;
     let content = text_argument(arguments, "content")?.to_owned();
     let seen = match turn.agent.client().can.read_text_file {
-        // Usually the file does not exist yet.
+        // An error usually means that the file does not exist yet.
         true => PriorContent::Read(turn.read_file(&path, None, None).await.ok()),
         false => PriorContent::Unread,
     };
@@ -173,7 +174,7 @@ pub(super) async fn prepare_write(
     Ok(write_job("write_file", title, path, seen, content, arguments))
 }
 
-/// `edit_file`: replaces one part of a file.
+/// Prepares `edit_file`, which replaces one part of a file.
 pub(super) async fn prepare_edit(
     turn: &Turn,
     dirs: &SessionDirs,
@@ -188,7 +189,7 @@ pub(super) async fn prepare_edit(
     Ok(write_job("edit_file", title, path, PriorContent::Read(Some(old)), new, arguments))
 }
 
-/// Replaces the only occurrence of `from`.
+/// Replaces `from` by `to`. Fails unless `from` occurs exactly once.
 fn replace_once(text: &str, from: &str, to: &str) -> Result<String, String> {
     if from.is_empty() {
         return Err("`old` must not be empty.".to_owned());
@@ -225,7 +226,7 @@ pub(super) async fn perform_write(
     content: &str,
     seen: &PriorContent,
 ) -> ToolOutcome {
-    // The file may have changed while the user was deciding.
+    // The file may have changed while the user was asked.
     if let PriorContent::Read(before) = seen
         && turn.read_file(path, None, None).await.ok() != *before
     {
@@ -236,7 +237,7 @@ pub(super) async fn perform_write(
     let params = json!({"sessionId": &*turn.session.id, "path": path, "content": content});
     match turn.peer.request::<_, Value>(FS_WRITE_TEXT_FILE, &params, FILE_TIMEOUT).await {
         Ok(_) => ToolOutcome {
-            // The difference stays visible.
+            // Keeps the difference visible.
             content: None,
             parts: vec![Part::text(format!("{path} is written."))],
             output: json!({"bytes": content.len()}),
@@ -246,7 +247,7 @@ pub(super) async fn perform_write(
     }
 }
 
-/// Returns a client's error as the model gets it.
+/// Returns a client's error as text for the model.
 pub(super) fn error_reason(error: &CallError) -> String {
     match error {
         CallError::Refused(error) => error.message.chars().take(500).collect(),

@@ -1,4 +1,4 @@
-//! Tools of MCP servers.
+//! Calls tools of MCP servers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::transcript::{ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::Turn;
 use crate::update_writer::new_id;
 
-/// Prepares a call of `(server, tool, title)`. A tool that its server calls read-only runs without asking.
+/// Prepares a call of `(server, tool, title)`. Runs without permission if the server declares the tool
+/// read-only.
 pub(super) fn prepare(
     call: &Call,
     (server, tool, title): (&str, &str, Option<&str>),
@@ -46,7 +47,7 @@ pub(super) async fn perform(
     arguments: Map<String, Value>,
 ) -> ToolOutcome {
     let servers = Arc::clone(&turn.session.state().servers);
-    // Progress may quote the conversation, which no log may contain.
+    // Progress may quote the conversation, which must not be logged.
     let progress = |text: String| tracing::debug!(server, tool, bytes = text.len(), "progress");
     match servers.call(server, tool, arguments, progress).await {
         Ok(outcome) => {
@@ -67,7 +68,7 @@ pub(super) async fn perform(
     }
 }
 
-/// Converts a piece of a result for the model.
+/// Converts a part of a result for the model.
 fn to_part(content: &Content) -> Part {
     match content {
         Content::Text(text) => Part::text(text.clone()),
@@ -81,7 +82,7 @@ fn to_part(content: &Content) -> Part {
     }
 }
 
-/// Converts a piece of a result for the client.
+/// Converts a part of a result for the client.
 fn to_tool_content(content: &Content) -> ToolContent {
     let block = match content {
         Content::Text(text) => return ToolContent::text(text.clone()),

@@ -21,13 +21,13 @@ const ALLOW_ONCE_ID: &str = "allow_once";
 const ALLOW_SESSION_ID: &str = "allow_session";
 const REJECT_ID: &str = "reject_once";
 
-/// What a permission covers.
+/// Scope of a permission for the whole session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PermissionScope {
-    /// Key under which a permission for the whole session is remembered.
+    /// Key under which the permission is stored.
     pub(super) key: String,
-    /// What such a permission covers, worded to follow "Allow". `None` offers no permission for the session, because
-    /// the user is not shown all that it would cover.
+    /// Description of the scope, worded to follow "Allow". `None` offers no permission for the session,
+    /// because the user is not shown everything that it would cover.
     pub(super) scope: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Turn {
     }
 }
 
-/// Returns the id of the chosen option if it allows.
+/// Returns the id of the chosen option, if that option allows the call.
 fn chosen_option_id<O: Offered + serde::de::DeserializeOwned>(
     answer: &RawValue,
     options: &Value,

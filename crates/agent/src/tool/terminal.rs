@@ -1,4 +1,4 @@
-//! Commands in the user's terminal, always through the client: never a process of the agent.
+//! Runs commands in a terminal of the client. The agent never starts a process itself.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ use crate::transcript::{ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::Turn;
 use crate::update_writer::new_id;
 
-/// Time for a client to start a command without asking its user, to return output, or to kill.
+/// Time for a client to start a command without asking its user, to return output, or to kill a command.
 const TERMINAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time to wait for the output of a cancelled command: the user does not want to wait.
+/// Time to wait for the output of a cancelled command. Short, because the user is waiting.
 const OUTPUT_GRACE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Upper bound for the wait; a command's own limit is shorter.
+/// Upper bound for the wait for a command. The command's own limit is shorter.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// Bytes of output that the client keeps.
+/// Bytes of output that the client is asked to keep.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// Longest command line that a title shows completely.
 const MAX_TITLE_CHARS: usize = 200;
 
-/// Longest run of blanks that a title shows unchanged. More could move the rest out of sight.
+/// Longest run of blanks that a title shows unchanged. More blanks could move the rest out of sight.
 const MAX_BLANK_RUN: usize = 8;
 
 #[derive(Deserialize)]
@@ -60,7 +60,7 @@ struct ExitStatus {
     signal: Option<String>,
 }
 
-/// `run_command`.
+/// Prepares `run_command`.
 pub(super) fn prepare(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Result<ToolJob, String> {
     let command = text_argument(arguments, "command")?.trim();
     let args = match arguments.get("args") {
@@ -97,23 +97,23 @@ pub(super) fn prepare(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Res
         input: Value::Object(arguments.clone()),
         output: None,
     };
-    // Only this command in this directory: the user has not seen anything wider.
+    // Covers only this command in this directory: the user was not shown more.
     let key = json!(["run", cwd, words]).to_string();
     let grant = PermissionScope { key, scope: command.is_whole.then_some(command.title) };
     Ok(ToolJob { shown, grant: Some(grant), task: ToolTask::Run { program, args, cwd } })
 }
 
-/// A command as the user is shown it before it runs.
+/// A command in the form shown to the user before it runs.
 struct ShownCommand {
     title: String,
-    /// The complete command, if the title does not show it.
+    /// The complete command; `None` if the title shows it.
     details: Option<String>,
-    /// The title shows the complete command.
+    /// `true` if the title shows the complete command.
     is_whole: bool,
 }
 
 impl ShownCommand {
-    /// The command `line`; `cwd` if that is not the session's directory.
+    /// Creates the texts for the command `line`. `cwd` is set if it is not the session's directory.
     fn new(line: &str, cwd: Option<&str>) -> Self {
         let line = escape_invisible(line);
         let short = with_counted_blanks(&line);
@@ -132,9 +132,9 @@ impl ShownCommand {
     }
 }
 
-/// Escapes characters that are invisible or change how the text around them appears.
+/// Escapes characters that are invisible or change the appearance of the text around them.
 fn escape_invisible(text: &str) -> String {
-    // Characters that count as letters but are blank.
+    // Letters that look blank.
     const FILLERS: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
@@ -149,7 +149,7 @@ fn escape_invisible(text: &str) -> String {
     shown
 }
 
-/// Replaces long runs of blanks by their number.
+/// Replaces each long run of blanks by its length.
 fn with_counted_blanks(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -168,7 +168,7 @@ fn with_counted_blanks(text: &str) -> String {
     shown
 }
 
-/// Formats `text` as Markdown code, whatever backticks it contains.
+/// Formats `text` as Markdown code, even if it contains backticks.
 fn as_code(text: &str) -> String {
     let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or_default();
     let fence = "`".repeat(longest + 1);
@@ -176,7 +176,7 @@ fn as_code(text: &str) -> String {
     format!("{fence}{space}{text}{space}{fence}")
 }
 
-/// Splits a command line into words if it needs no shell.
+/// Splits a command line into words. Fails if it needs a shell.
 fn split_words(line: &str) -> Result<(String, Vec<String>), String> {
     if line.contains(['|', '&', ';', '<', '>', '`', '$', '\n', '*', '?', '(', ')']) {
         return Err(
@@ -190,8 +190,8 @@ fn split_words(line: &str) -> Result<(String, Vec<String>), String> {
     Ok((words.next().unwrap_or_default(), words.collect()))
 }
 
-/// Runs a command in a terminal of the client, and always releases the terminal. `limit` counts from when the client
-/// has started the command.
+/// Runs a command in a terminal of the client, and always releases the terminal. `limit` counts from the time
+/// at which the client has started the command.
 pub(super) async fn run(
     turn: &mut Turn,
     shown: &mut ToolCall,
@@ -213,7 +213,7 @@ pub(super) async fn run(
         biased;
         interrupt = &mut stopped => {
             let (peer, params) = (turn.peer.clone(), turn.terminal_params());
-            // The terminal may still be created, and nothing else would release it.
+            // If the terminal is created later, only this task can release it.
             tokio::spawn(async move {
                 if let Ok(Created { terminal_id }) = creating.await {
                     let _ = release_terminal(peer, with_terminal_id(params, &terminal_id), true).await;
@@ -241,7 +241,7 @@ pub(super) async fn run(
     };
     tokio::pin!(interrupt);
     shown.content = vec![ToolContent::Terminal { id: id.clone() }];
-    // If the client has disconnected, the next request finds out.
+    // If the client has disconnected, the next request fails.
     let _ = turn.updates.send_call_change(shown, &[CallField::Content]).await;
     let params = with_terminal_id(turn.terminal_params(), &id);
     let mut ended = tokio::select! {
@@ -249,7 +249,7 @@ pub(super) async fn run(
         interrupt = &mut interrupt => Err(interrupt),
         exit = turn.peer.request::<_, ExitStatus>(TERMINAL_WAIT_FOR_EXIT, &params, EXIT_TIMEOUT) => Ok(exit),
     };
-    // A task of its own: the release completes even if the turn does not wait for it.
+    // A separate task, so that the release completes even if the turn does not wait for it.
     let release = tokio::spawn(release_terminal(turn.peer.clone(), params, ended.is_err()));
     let mut released = Box::pin(async { release.await.unwrap_or_else(|_| Err("it is unknown".to_owned())) });
     let mut output = None;
@@ -266,7 +266,7 @@ pub(super) async fn run(
             .await
             .unwrap_or_else(|_| Err("it did not arrive in time".to_owned())),
     };
-    // The output replaces the terminal when the session is replayed.
+    // When the session is replayed, the output replaces the terminal.
     if let Ok(Output { output, .. }) = &output {
         shown.content.push(ToolContent::text(fenced(output)));
     }
@@ -282,7 +282,7 @@ pub(super) async fn run(
     }
 }
 
-/// Kills the command if asked to, and releases the terminal. Returns its output, or why that is unknown.
+/// Kills the command if `kill` is set, and releases the terminal. Returns its output, or an error text.
 async fn release_terminal(peer: Peer, params: Value, kill: bool) -> Result<Output, String> {
     if kill {
         let _ = peer.request::<_, Value>(TERMINAL_KILL, &params, TERMINAL_TIMEOUT).await;
@@ -332,7 +332,8 @@ fn to_outcome(exit: Result<ExitStatus, CallError>, output: Result<Output, String
         content: None,
         parts: vec![Part::text(format!("{cut}{text}\n({ending})"))],
         output: json!({"exitCode": exit.exit_code, "signal": exit.signal, "truncated": truncated}),
-        // A command that ran is a successful call, unless a signal ended it; the model judges the exit code.
+        // A command that ran counts as a successful call, unless a signal ended it. The model judges the exit
+        // code.
         failed: exit.exit_code.is_none() && exit.signal.is_some(),
     }
 }
@@ -360,7 +361,7 @@ mod tests {
         }
     }
 
-    /// Checks the title, whether a permission for the session is offered, and whether the details have the rest.
+    /// Checks the title, the offer of a permission for the session, and that the details contain the rest.
     #[track_caller]
     fn check_shown(arguments: &Value, title: &str, for_session: bool) {
         let dirs = SessionDirs { cwd: "/w".to_owned(), roots: Vec::new() };

@@ -1,5 +1,5 @@
-//! A test client at the other end of an in-memory link: sends requests, answers those of the agent, and records all
-//! messages.
+//! A test client at the other end of an in-memory link. Sends requests, answers those of the agent, and
+//! records all messages.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::collections::VecDeque;
@@ -13,19 +13,19 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longer than any working operation takes.
+/// Longer than any correct operation takes.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// The client's answer to a request of the agent: a result, an error, or none.
+/// The client's answer to a request of the agent: a result, an error, or no answer.
 pub type Host = Box<dyn FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send>;
 
 /// A test client.
 pub struct Client {
     link: Link,
     next_id: u64,
-    /// Messages that no test code has taken yet.
+    /// Messages that no test has read yet.
     waiting: VecDeque<Value>,
-    /// All updates so far, as `params.update`.
+    /// `params.update` of all updates so far.
     pub updates: Vec<Value>,
     /// All requests of the agent so far: method and params.
     pub asked: Vec<(String, Value)>,
@@ -45,7 +45,7 @@ pub fn chats(server: &ModelServer) -> Vec<Seen> {
     server.seen().into_iter().filter(|seen| seen.path.ends_with("/chat/completions")).collect()
 }
 
-/// Waits until the server has received so many chat requests.
+/// Waits until the server has received `count` chat requests.
 pub async fn chats_asked(server: &ModelServer, count: usize) {
     loop {
         let seen = server.seen();
@@ -151,7 +151,7 @@ impl Client {
         id
     }
 
-    /// Sends a request and waits for the response. Records what comes before it, and answers requests.
+    /// Sends a request and waits for the response. Records the messages before it, and answers requests.
     pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.begin(method, params).await;
         self.answer(id).await
@@ -238,7 +238,7 @@ impl Client {
         }
     }
 
-    /// Returns all text of the answer so far, chunks of one kind joined.
+    /// Returns all text of the answer so far. Joins chunks of one kind.
     pub fn text(&self) -> String {
         self.joined("agent_message_chunk")
     }
@@ -264,7 +264,7 @@ impl Client {
         kinds
     }
 
-    /// Closes the client's output, waits for the agent to end, and returns its last messages.
+    /// Closes the client's output and waits for the agent to end. Returns the last messages.
     pub async fn finish(self) -> Vec<Value> {
         let Self { link: Link { sender, mut receiver }, agent, .. } = self;
         drop(sender);

@@ -1,4 +1,5 @@
-//! Behind a router that identifies sessions by a `sessionId` beside the params, and at the end of the input.
+//! The agent behind a router that identifies sessions by a `sessionId` beside the params, and the end of its
+//! input.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::common::{Client, chats_asked, last_messages, settings};
 
-/// Sends a request with a tag and returns its id.
+/// Sends a request with the tag `tag`.
 async fn tagged(client: &mut Client, id: Value, tag: &str, method: &str, params: Value) {
     client
         .send(&json!({"jsonrpc": "2.0", "id": id, "sessionId": tag, "method": method, "params": params}))
         .await;
 }
 
-/// Waits for the whole response with this id.
+/// Waits for the response with this id, and returns the whole message.
 async fn response(client: &mut Client, id: &Value) -> Value {
     loop {
         let found =
@@ -125,7 +126,7 @@ async fn sessions_keep_their_tags_apart_and_take_the_latest() {
         let of = sessions.iter().find(|(_, session)| message["params"]["sessionId"] == json!(session));
         assert_eq!(message.get("sessionId"), of.map(|(tag, _)| json!(tag)).as_ref(), "{message}");
     }
-    // A request without a tag keeps the known one; another tag replaces it.
+    // A request without a tag keeps the known tag. Another tag replaces it.
     let session = sessions[0].1.clone();
     let place = client.heard.len();
     client.prompt(&session, "Hi").await.unwrap();
@@ -246,6 +247,6 @@ async fn the_end_of_the_input_ends_an_idle_agent() {
     let started = Instant::now();
     client.finish().await;
     assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
-    // Also before any message.
+    // Also works before any message.
     Client::start(settings(&server)).finish().await;
 }

@@ -1,11 +1,11 @@
-//! Cancelling a turn, at every stage and in every way that clients use.
+//! Cancelling a turn at every stage, in every way that clients use.
 
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, chats_asked, last_messages, settings};
 
-/// How the client cancels.
+/// Way in which the client cancels.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Notification,
@@ -15,20 +15,20 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Notification, Way::Request, Way::CancelRequest];
 
-/// When the client cancels.
+/// Time at which the client cancels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
-    /// The model has received the request and sent nothing.
+    /// The model has received the request, but has not answered.
     BeforeTheHead,
-    /// The response's head has arrived, and nothing else.
+    /// Only the head of the response has arrived.
     BeforeTheFirstEvent,
-    /// Text has arrived, but too little to be shown.
+    /// Some text has arrived, but too little to be shown.
     HeldBack,
     /// In the middle of the answer.
     Middle,
     /// In the middle of the reasoning.
     Thinking,
-    /// All but the end has arrived.
+    /// Everything except the end has arrived.
     BeforeTheEnd,
     /// In the middle of a tool call.
     Calling,
@@ -53,7 +53,7 @@ fn reply(stage: Stage) -> Reply {
         Stage::HeldBack => Reply::text(LONG).after(2, Step::Hang),
         Stage::Middle => Reply::text(LONG).after(7, Step::Hang),
         Stage::Thinking => Reply::thinking("These thoughts do not come to an end", LONG).after(7, Step::Hang),
-        // A role, ten words, the finish.
+        // A role, ten words, and the finish.
         Stage::BeforeTheEnd => Reply::text(LONG).without_usage().after(10, Step::Hang),
         Stage::Calling => {
             Reply::text_and_calls("I shall look at it, shall I", &[("read_file", json!({"path": "a.txt"}))])
@@ -90,7 +90,7 @@ async fn check(stage: Stage, way: Way) {
         Stage::Thinking => {
             client.update(|update| update["sessionUpdate"] == "agent_thought_chunk").await;
         }
-        // The list of models, requests about the model, and two answers.
+        // Expected requests: the list of models, queries about the model, and two answers.
         _ => {
             chats_asked(&server, 2).await;
         }
@@ -100,7 +100,7 @@ async fn check(stage: Stage, way: Way) {
     assert_eq!(end["stopReason"], "cancelled", "{stage:?} {way:?}");
     assert!(end.get("_meta").is_none(), "a cancellation is no failure");
     server.hung_up().await;
-    // No update of the turn comes after its end.
+    // No update of the turn follows its end.
     let place = client
         .heard
         .iter()
@@ -123,7 +123,7 @@ async fn check(stage: Stage, way: Way) {
         ]),
         "{stage:?} {way:?}"
     );
-    // Nor is it replayed when the session is loaded.
+    // The turn is not replayed either when the session is loaded.
     client.forget();
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answerThe last answer");
@@ -202,7 +202,7 @@ async fn a_prompt_sent_right_behind_a_cancellation_is_heard() {
     client.update(|update| update["sessionUpdate"] == "agent_message_chunk").await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled");
-    // The response has arrived, so the session is free: no client has to retry.
+    // After the response the session is free at once, so that no client must retry.
     assert_eq!(client.prompt(&session, "Next").await.unwrap()["stopReason"], "end_turn");
     client.leave().await;
 }

@@ -1,4 +1,4 @@
-//! Choosing a model and its thinking effort: `session/set_config_option` and the older `session/set_model`.
+//! Choosing a model and its thinking effort by `session/set_config_option` and the older `session/set_model`.
 
 use narrows_acp::v1;
 use narrows_agent::{ModelRoute, Settings};
@@ -33,7 +33,7 @@ async fn a_model_is_chosen_by_either_method() {
 
     let set = json!({"sessionId": session, "modelId": "test-model"});
     assert_eq!(client.ask("session/set_model", set).await.unwrap(), json!({}), "an object, never null");
-    // Clients that show options learn of a change by the other method.
+    // Clients that show options are notified of a change by the older method.
     let update = client.update(|update| update["sessionUpdate"] == "config_option_update").await;
     assert_eq!(update["configOptions"][0]["currentValue"], "test-model");
     client.prompt(&session, "Hi").await.unwrap();
@@ -72,10 +72,10 @@ async fn thinking_is_chosen_where_the_model_has_levels() {
     let refused = client.ask("session/set_config_option", level("extreme")).await.unwrap_err();
     assert_eq!((&refused["code"], &refused["data"]["field"]), (&json!(-32602), &json!("value")));
 
-    // Another model that has this level keeps it.
+    // Another model that supports this level keeps it.
     let answer = client.ask("session/set_config_option", model("gpt-oss:120b")).await.unwrap();
     assert_eq!(answer["configOptions"][1]["currentValue"], "high");
-    // A model without levels drops it, and is not asked to think.
+    // A model without levels drops it, and gets no effort in its requests.
     client.ask("session/set_config_option", model("other")).await.unwrap();
     client.prompt(&session, "Hi").await.unwrap();
     assert_eq!(chats(&server).last().unwrap().body.get("reasoning_effort"), None);

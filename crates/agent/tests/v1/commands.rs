@@ -49,7 +49,7 @@ async fn compact_replaces_what_was_said_by_a_summary() {
     assert!(!now.iter().any(|text| text.contains("/compact")), "{now:?}");
     client.leave().await;
 
-    // The model goes on from the summary, the user still sees everything.
+    // The model continues from the summary, but the user still sees the whole history.
     let mut client = Client::v1(kept(), json!({})).await;
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(client.text(), "The first answerThe second answerThe third answer");
@@ -107,7 +107,7 @@ async fn status_shows_model_tools_and_window() {
         server.base_url()
     );
     assert_eq!(client.text(), expected);
-    // It is not part of the conversation.
+    // The command and its output are not part of the conversation.
     client.prompt(&session, "Two").await.unwrap();
     assert_eq!(contents(&server), ["One", "An answer, and not a short one", "Two"]);
     client.leave().await;
@@ -125,7 +125,7 @@ async fn text_that_only_looks_like_a_command_is_a_prompt() {
     client.leave().await;
 }
 
-/// A conversation that exceeds the window is shortened automatically, once.
+/// A conversation that exceeds the window is compacted automatically, once.
 #[tokio::test]
 async fn a_conversation_that_overflows_is_compacted() {
     let server = ModelServer::start(Plan::new([

@@ -1,4 +1,4 @@
-//! What a model gets for the blocks of a prompt.
+//! The model's input for the blocks of a prompt.
 
 use narrows_agent::Settings;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
@@ -18,7 +18,7 @@ fn model(server: &ModelServer, name: &str) -> Settings {
     settings
 }
 
-/// Returns what a model gets for `blocks` from a client without capabilities.
+/// Checks the model's input for `blocks` from a client without capabilities.
 async fn check(settings: Settings, server: &ModelServer, blocks: Value, expected: Value) {
     let mut client = Client::v1(settings, json!({})).await;
     let session = client.session().await;
@@ -43,7 +43,7 @@ async fn blocks_have_the_documented_forms() {
             json!([text("See"), {"type": "resource_link", "name": "docs", "uri": "https://example.org/a?b#c"}]),
             "See\n[Resource: docs] https://example.org/a?b#c",
         ),
-        // No name and a plain path, as one client sends it.
+        // One client sends no name, and a plain path.
         (
             json!([text("See"), {"type": "resource_link", "uri": "/project/a b.txt"}]),
             "See\n[Resource: a b.txt] /project/a b.txt",
@@ -125,7 +125,7 @@ async fn an_image_stays_in_the_history_for_models_that_take_it() {
     client.leave().await;
 }
 
-/// Answers for a client's files: every existing file contains its path.
+/// Answers file requests of the agent: every existing file contains its own path.
 fn files(method: &str, params: &Value) -> Option<Result<Value, Value>> {
     assert_eq!(method, "fs/read_text_file");
     let path = params["path"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! Stored sessions: they survive the agent, and are open in one agent at a time.
+//! Stored sessions: they outlive the agent, and are open in one agent at a time.
 
 use std::path::Path;
 
@@ -76,14 +76,14 @@ async fn two_agents_share_a_directory_but_not_a_session() {
         assert_eq!(told, (&json!(-32602), &json!("session_in_use"), &json!(session)), "{method}: {error}");
     }
     assert_eq!(second.text(), "", "nothing of it is shown");
-    // A fork does not affect the agent that has the session open.
+    // A fork does not affect the agent in which the session is open.
     let forked =
         second.ask("session/fork", named.clone()).await.unwrap()["sessionId"].as_str().unwrap().to_owned();
     second.prompt(&forked, "Mine").await.unwrap();
     assert_eq!(last_messages(&server)[0]["content"], "One");
     second.ask("session/delete", json!({"sessionId": forked})).await.unwrap();
     assert_eq!(second.prompt(&session, "Mine?").await.unwrap_err()["code"], -32002);
-    // Both list both sessions, and both work.
+    // Both clients list both sessions and can use them.
     for client in [&mut first, &mut second] {
         assert_eq!(
             client.ask("session/list", json!({})).await.unwrap()["sessions"].as_array().unwrap().len(),
@@ -93,14 +93,14 @@ async fn two_agents_share_a_directory_but_not_a_session() {
     second.prompt(&own, "Two").await.unwrap();
     first.prompt(&session, "Three").await.unwrap();
     assert_eq!(last_messages(&server).as_array().unwrap().len(), 3);
-    // A session that one closes can be opened by the other.
+    // A session that one agent closes can be opened by the other.
     first.ask("session/close", json!({"sessionId": session})).await.unwrap();
     second.ask("session/load", named.clone()).await.unwrap();
     assert_eq!(
         first.ask("session/load", named.clone()).await.unwrap_err()["data"]["condition"],
         "session_in_use"
     );
-    // The same after one has ended.
+    // The same holds after one agent has ended.
     second.leave().await;
     first.ask("session/load", named).await.unwrap();
     first.prompt(&session, "Four").await.unwrap();
@@ -158,7 +158,7 @@ async fn without_a_usable_disk_sessions_live_in_memory() {
     client.leave().await;
 }
 
-/// A client that never saw the response to an earlier request may send it again.
+/// A client that lost the response to a request may send the request again.
 #[tokio::test]
 async fn a_session_may_be_opened_twice_at_once() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
@@ -218,7 +218,7 @@ async fn a_turn_that_cannot_be_stored_is_said_and_the_session_goes_on() {
     client.leave().await;
 }
 
-/// Without a choice the current settings apply, and the new endpoint is named.
+/// Without a stored choice, the current settings apply, and the user is told the new endpoint.
 #[tokio::test]
 async fn a_session_goes_with_the_settings_and_says_so() {
     let (first, second) = (ModelServer::start(Reply::text("One")), ModelServer::start(Reply::text("Two")));

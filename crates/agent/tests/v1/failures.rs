@@ -1,4 +1,4 @@
-//! Failing endpoints: the text, the fields beside it, and a session that goes on.
+//! Failing endpoints: the text, the fields beside it, and the session after the failure.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ fn url(server: &ModelServer) -> String {
     format!("{}/chat/completions", server.base_url())
 }
 
-/// Starts an agent with an endpoint that fails once and then works, with short timeouts if the failure is a timeout.
+/// Starts an agent with an endpoint that fails once and then works. Uses short timeouts if the failure is a
+/// timeout.
 fn failing_once(reply: Reply, errors: FailureFormat, kind: &str) -> (ModelServer, Settings) {
     let server = ModelServer::start(Plan::new([Reply::text("The first answer"), reply, Reply::text(ANSWER)]));
     let mut settings = Settings { errors, ..settings(&server) };
@@ -30,7 +31,7 @@ fn failing_once(reply: Reply, errors: FailureFormat, kind: &str) -> (ModelServer
     (server, settings)
 }
 
-/// Runs a turn that works, one that fails, and one that works. Returns the second one's response and text.
+/// Runs a turn that works, one that fails, and one that works. Returns response and text of the second one.
 async fn fail(server: &ModelServer, settings: Settings) -> (Result<Value, Value>, Vec<Value>) {
     let mut client = Client::v1(settings, json!({})).await;
     let session = client.session().await;
@@ -52,7 +53,7 @@ async fn fail(server: &ModelServer, settings: Settings) -> (Result<Value, Value>
     (outcome, chunks)
 }
 
-/// `expected` contains `{url}` and `{message}`; `shown` is the text before the failure.
+/// Checks one failure. `expected` contains `{url}` and `{message}`; `shown` is the text before the failure.
 async fn check(name: &str, reply: Reply, kind: &str, status: Option<u16>, expected: &str, shown: &str) {
     let (server, settings) = failing_once(reply.clone(), FailureFormat::Text, kind);
     let (outcome, chunks) = fail(&server, settings).await;

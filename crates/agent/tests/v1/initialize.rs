@@ -1,4 +1,4 @@
-//! `initialize`, `authenticate`, and what is allowed before and after them.
+//! `initialize`, `authenticate`, and the requests that are allowed before and after them.
 
 use narrows_acp::{v1, v2};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ async fn requests_before_initialize_are_refused() {
         assert_eq!(error["code"], -32602, "{method}: {error}");
         assert!(error["message"].as_str().unwrap().contains("initialize"), "{error}");
     }
-    // Notifications get no response, and do no harm.
+    // Notifications get no response and have no effect.
     client.notify("session/cancel", json!({"sessionId": "s"})).await;
     client.ask("initialize", introduction(1)).await.unwrap();
     client.session().await;
@@ -113,7 +113,7 @@ async fn params_that_are_no_object_are_refused() {
     client.leave().await;
 }
 
-/// Any JSON of limited depth.
+/// Generates any JSON of limited depth.
 fn anything() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -155,7 +155,7 @@ fn version() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Invalid params of `initialize`.
+/// Generates invalid params of `initialize`.
 fn params() -> impl Strategy<Value = Value> {
     let names = prop_oneof![
         Just("clientCapabilities"),
@@ -175,7 +175,7 @@ fn params() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Checks the response, whatever was requested.
+/// Checks that the response is valid for any params.
 async fn check(params: Value) -> Result<(), TestCaseError> {
     let asked = params["protocolVersion"].as_u64().and_then(|version| u16::try_from(version).ok());
     let mut client = Client::start(demo());
@@ -188,7 +188,7 @@ async fn check(params: Value) -> Result<(), TestCaseError> {
             prop_assert_eq!(&answer["agentCapabilities"]["promptCapabilities"]["embeddedContext"], true);
             let read = serde_json::from_value::<v1::InitializeResponse>(answer);
             prop_assert!(read.is_ok(), "{:?}", read);
-            // The conversation goes on.
+            // The agent still works.
             client.session().await;
         }
         (Some(2..), Ok(answer)) => {
@@ -205,7 +205,7 @@ async fn check(params: Value) -> Result<(), TestCaseError> {
         }
         (_, outcome) => prop_assert!(false, "{:?} was answered with {:?}", asked, outcome),
     }
-    // In any case a valid `initialize` still works, in the version that was agreed on at the latest.
+    // After any params, a valid `initialize` still works, unless the two agree on different versions.
     let again = client.ask("initialize", introduction(1)).await;
     let spoke_v2 = asked.is_some_and(|version| version >= 2);
     prop_assert!(again.is_ok() || spoke_v2, "{:?}", again);

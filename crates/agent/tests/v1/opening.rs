@@ -52,7 +52,7 @@ async fn models_are_offered_in_both_forms() {
     let server = ModelServer::start(plan);
     let mut client = Client::v1(settings(&server), json!({})).await;
     let opened = client.ask("session/new", json!({"cwd": "/project", "mcpServers": []})).await.unwrap();
-    // `default` means "none" to clients, and an id stands for one model.
+    // `default` means "none" to clients, and two models never share an id.
     assert_eq!(offered(&opened), (vec!["a", "test-model", "b"], "test-model"));
     let option = &opened["configOptions"][0];
     let kind = (&option["id"], &option["category"], &option["type"]);
@@ -88,7 +88,7 @@ async fn without_an_endpoint_a_placeholder_model_is_the_only_choice() {
     client.leave().await;
 }
 
-/// Returns the time of `session/new` with this endpoint, the best of three: the machine may be busy.
+/// Returns the shortest of three times of `session/new` with this endpoint, because the machine may be busy.
 async fn opening_takes(base_url: &str) -> Duration {
     let mut best = SOON;
     for _ in 0..3 {
@@ -141,7 +141,7 @@ async fn endpoints_that_do_not_tell_their_models_delay_nothing() {
 async fn endpoints_that_are_not_there_delay_nothing() {
     let (url, _) = nobody();
     assert!(opening_takes(&url).await < Duration::from_secs(1));
-    // The server does not accept: the connection is established and nothing follows.
+    // The server never accepts: the system establishes the connection, but no data follows.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", deaf.local_addr().unwrap());
     assert!(opening_takes(&url).await < Duration::from_secs(1));
@@ -160,7 +160,7 @@ async fn many_silent_endpoints_delay_no_more_than_one() {
     let second = client.begin("session/new", json!({"cwd": "/project"})).await;
     let opened = client.answer(first).await.unwrap();
     client.answer(second).await.unwrap();
-    // Five in sequence would take four seconds, and two sessions in sequence at least 1.6.
+    // One after the other, five endpoints would take four seconds, and two sessions at least 1.6.
     assert!(started.elapsed() < Duration::from_millis(1500), "{:?}", started.elapsed());
     let (ids, current) = offered(&opened);
     assert_eq!(current, "test-model");
@@ -168,7 +168,7 @@ async fn many_silent_endpoints_delay_no_more_than_one() {
     client.leave().await;
 }
 
-/// Clients send all of these, and each is accepted.
+/// Clients send params of all these forms, and each is accepted.
 #[tokio::test]
 async fn sessions_are_opened_with_params_as_clients_send_them() {
     let dead = |extra: Value| {

@@ -1,4 +1,4 @@
-//! Reopened sessions: with other directories, during a turn, with histories of all kinds.
+//! Reopened sessions: with other directories, during a turn, and with histories of all kinds.
 
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ async fn a_turn_without_an_answer_is_not_given_to_the_model_again() {
         assert_eq!(end["stopReason"], reason);
         client.prompt(&session, "Three").await.unwrap();
         assert_eq!(contents(&server), ["One", "The first answer", "Three"], "no message without its answer");
-        // The user has seen it, and sees it again.
+        // The user has seen the text, and sees it again.
         client.ask("session/close", json!({"sessionId": session})).await.unwrap();
         client.forget();
         client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
@@ -121,7 +121,7 @@ async fn there_are_not_more_sessions_than_a_client_may_have() {
     client.leave().await;
 }
 
-/// A client that does not read delays its own turn, and nothing else.
+/// A client that does not read delays only its own turn.
 #[tokio::test]
 async fn a_flood_waits_for_its_reader() {
     let piece = delta(&json!({"content": "x".repeat(4000)}));

@@ -1,4 +1,4 @@
-//! Sessions that are loaded, resumed, listed, closed, deleted and forked.
+//! Loading, resuming, listing, closing, deleting and forking sessions.
 
 use narrows_acp::v1;
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step};
@@ -23,7 +23,7 @@ async fn two_turns(client: &mut Client) -> String {
     session
 }
 
-/// Returns role and text of updates, chunks of one message joined.
+/// Returns role and text of the messages in `updates`. Joins the chunks of one message.
 fn agent_messages(updates: &[Value]) -> Vec<(String, String)> {
     let mut said: Vec<(String, String, String)> = Vec::new();
     for update in updates {
@@ -76,7 +76,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
     assert_eq!(spoken, live, "as it was shown the first time");
     assert_eq!(loaded["models"]["currentModelId"], "test-model");
     serde_json::from_value::<v1::LoadSessionResponse>(loaded).unwrap();
-    // The conversation goes on from there.
+    // The conversation continues from the history.
     client.prompt(&session, "Three").await.unwrap();
     assert_eq!(
         last_messages(&server),
@@ -108,7 +108,7 @@ async fn message_ids_are_the_same_when_shown_again() {
     let live = ids(&client);
     assert_eq!(live.len(), 3);
     client.forget();
-    // A session that is open can be loaded all the same.
+    // An open session can be loaded as well.
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
     assert_eq!(ids(&client), live);
     client.leave().await;
@@ -243,7 +243,7 @@ async fn closed_sessions_can_be_reopened_and_deleted_ones_cannot() {
     client.leave().await;
 }
 
-/// What a client does that only wants the list of models.
+/// Some clients open and close a session only to get the list of models.
 #[tokio::test]
 async fn no_update_is_sent_for_a_closed_session() {
     let server = server();
@@ -253,7 +253,7 @@ async fn no_update_is_sent_for_a_closed_session() {
         let deleted = client.ask(method, json!({"sessionId": session})).await;
         deleted.unwrap();
         let place = client.heard.len();
-        // An update of another session is sent later than any pending one of this session.
+        // If this session had a pending update, it would arrive before one of another session.
         let other = client.session().await;
         client.update(|update| update["sessionUpdate"] == "available_commands_update").await;
         assert!(client.heard[place..].iter().all(|message| message["params"]["sessionId"] != json!(session)));
@@ -301,7 +301,7 @@ async fn a_fork_goes_its_own_way() {
     let in_source = last_messages(&server);
     assert_eq!(in_fork.as_array().unwrap()[..4], in_source.as_array().unwrap()[..4]);
     assert_eq!((&in_fork[4]["content"], &in_source[4]["content"]), (&json!("Left"), &json!("Right")));
-    // The fork is stored with the history it started from.
+    // The fork was stored with its initial history.
     client.ask("session/close", json!({"sessionId": fork})).await.unwrap();
     client.forget();
     client.ask("session/load", json!({"sessionId": fork, "cwd": "/project"})).await.unwrap();
@@ -311,7 +311,7 @@ async fn a_fork_goes_its_own_way() {
     client.leave().await;
 }
 
-/// Sends `prompts` in a new session, which is closed and opened again before number `again`.
+/// Sends `prompts` in a new session, which is closed and reopened before number `again`.
 async fn order_is_kept(
     client: &mut Client,
     server: &ModelServer,
@@ -352,7 +352,7 @@ fn history_keeps_its_order() {
     runtime.block_on(client.into_inner().leave());
 }
 
-/// One client takes a result that is null for a missing response, and waits on.
+/// One client treats a `null` result as a missing response and keeps waiting.
 #[tokio::test]
 async fn every_result_is_an_object() {
     let server = server();
@@ -416,7 +416,7 @@ async fn a_tool_call_and_a_plan_are_shown_again_as_they_ended() {
     assert!(again["content"].to_string().contains("hello, everybody"), "{again}");
     let plan = client.update(|update| update["sessionUpdate"] == "plan").await;
     assert_eq!(plan["entries"][1]["content"], "Tell");
-    // The model gets the call and its result again as well.
+    // The model also gets the call and its result again.
     client.prompt(&session, "And?").await.unwrap();
     let messages = last_messages(&server);
     let roles: Vec<&Value> = messages.as_array().unwrap().iter().map(|message| &message["role"]).collect();

@@ -1,4 +1,4 @@
-//! Turns: their updates, their cost, and many at once.
+//! Turns: their updates, their cost, and many turns at once.
 
 use narrows_acp::v1;
 use narrows_agent::Settings;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Client, chats, chats_asked, last_messages, settings};
 
-/// Settings with a window of 1000 tokens.
+/// Returns settings with a window of 1000 tokens.
 fn with_window(server: &ModelServer) -> Settings {
     let mut settings = settings(server);
     settings.routes[0].endpoint.context_window = Some(1000);
@@ -206,7 +206,7 @@ async fn many_sessions_run_side_by_side() {
             client.begin_prompt(&session, &format!("question {number}")).await,
         ));
     }
-    // All are in the middle of their answers at the same time.
+    // All turns are in the middle of their answers at the same time.
     chats_asked(&server, MANY).await;
     server.release("on");
     for (number, session, turn) in turns {

@@ -1,4 +1,4 @@
-//! Snapshots of whole conversations, with ids replaced that differ from run to run.
+//! Snapshots of whole conversations. Ids that change with every run are replaced.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ struct Record {
     lines: Vec<String>,
     names: HashMap<String, String>,
     base_url: String,
-    /// Number of messages that are written to the snapshot.
+    /// Number of messages already written to the snapshot.
     written: usize,
 }
 
@@ -63,14 +63,14 @@ impl Record {
         }
     }
 
-    /// Replaces what differs in a value, and sorts its keys.
+    /// Replaces changing parts of a value, and sorts its keys.
     fn plain(&mut self, value: &Value) -> String {
         self.normal("", value).to_string()
     }
 
     fn normal(&mut self, key: &str, value: &Value) -> Value {
         match value {
-            // Other tests check these.
+            // Other tests check these values.
             Value::Array(_) if key == "configOptions" => json!("[options]"),
             Value::Object(_) if key == "models" => json!("[models]"),
             Value::Object(_) if key == "agentCapabilities" => json!("[capabilities]"),
@@ -105,8 +105,8 @@ impl Record {
     }
 }
 
-/// Joins chunks, because their boundaries depend on the network, and drops the commands, because their time depends on
-/// the clock.
+/// Joins chunks, because their boundaries depend on the network. Removes the update with the commands,
+/// because its time depends on the clock.
 fn joined(heard: Vec<Value>) -> Vec<Value> {
     let mut joined: Vec<Value> = Vec::new();
     for message in heard {
@@ -126,7 +126,8 @@ fn joined(heard: Vec<Value>) -> Vec<Value> {
     joined
 }
 
-/// An existing client: one process per turn, no name on a link, a path in place of its URI.
+/// Repeats the messages of an existing client: one process per turn, a link without a name, and a path
+/// instead of its URI.
 #[tokio::test]
 async fn a_daemon_runs_one_turn() {
     let plan = Plan::new([Reply::text("A long enough answer.").at_once()])
@@ -164,7 +165,7 @@ async fn a_daemon_runs_one_turn() {
     "#);
 }
 
-/// A failing endpoint, a cancelled prompt, and the session after them.
+/// A failing endpoint, then a cancelled prompt, then a turn that works.
 #[tokio::test]
 async fn a_session_with_a_bad_day() {
     let server = ModelServer::start(Plan::new([

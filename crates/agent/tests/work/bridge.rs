@@ -15,8 +15,8 @@ pub(crate) fn descriptor() -> Value {
     json!({"type": "acp", "name": "mine", "serverId": "server-1"})
 }
 
-/// Answers for a server with the tools `look` (read-only), `act` (not read-only) and `wait` (read-only, never ends).
-/// Permission requests are answered with `option`, or not at all.
+/// Answers requests to a server with the tools `look` (read-only), `act` (not read-only) and `wait`
+/// (read-only, never ends). Answers permission requests with `option`, or not at all.
 pub(crate) fn host(
     option: Option<&str>,
 ) -> impl FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send + use<> {
@@ -84,8 +84,8 @@ async fn a_tool_of_the_client_is_called_by_message() {
     client.leave().await;
 }
 
-/// Asking first would ask the user of such a client twice. Both marks are required: a gate removes the capability, and
-/// the server may be another client's.
+/// Such a client asks its user itself, so a permission request would ask twice. Both marks are required: a
+/// gate removes the capability, and the server may belong to another client.
 #[tokio::test]
 async fn a_client_that_decides_about_its_tools_itself_is_not_asked_for_permission_first() {
     let mark = json!({"narrows/authorizes": true});
@@ -132,7 +132,7 @@ async fn a_tool_that_does_not_only_read_is_asked_for() {
     }
 }
 
-/// What a server responds, and what the model gets of it.
+/// Responses of a server, and their form for the model.
 #[tokio::test]
 async fn answers_of_every_kind_are_told() {
     let image = json!({"type": "image", "mimeType": "image/png", "data": "AAAA"});
@@ -171,7 +171,7 @@ async fn answers_of_every_kind_are_told() {
     }
 }
 
-/// A call at its timeout, and cancelled with its turn: the client gets a cancellation each time.
+/// One call reaches its timeout, another is cancelled with its turn. The client gets a cancellation for both.
 #[tokio::test]
 async fn a_call_that_never_ends_is_given_up() {
     for by_limit in [true, false] {
@@ -228,7 +228,7 @@ async fn a_server_that_never_lists_is_left_out() {
     client.leave().await;
 }
 
-/// A message that belongs to no request, or is invalid, has no effect.
+/// A message that is invalid or belongs to no request has no effect.
 #[tokio::test]
 async fn notifications_out_of_place_are_dropped() {
     let server = calling("wait");
@@ -291,7 +291,7 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_call() {
     }
 }
 
-/// Records every request and denies it.
+/// A gate that records every request and denies it.
 #[derive(Debug, Default)]
 struct Gate(Mutex<Vec<ToolRequest>>);
 

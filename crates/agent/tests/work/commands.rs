@@ -48,7 +48,8 @@ async fn a_command_runs_in_a_terminal_that_is_given_back() {
     client.leave().await;
 }
 
-/// Asking first would ask the user of such a client twice. Another client that continues the session is asked.
+/// Such a client asks its user itself, so a permission request would ask twice. Another client that continues
+/// the session is asked.
 #[tokio::test]
 async fn a_client_that_decides_about_commands_itself_is_not_asked_for_permission_first() {
     let authorizes = json!({"narrows/authorizes": true});
@@ -71,7 +72,7 @@ async fn a_client_that_decides_about_commands_itself_is_not_asked_for_permission
     }
 }
 
-/// The end of a command as the client reports it, and as the model gets it.
+/// The end of a command as the client reports it, and its form for the model.
 #[tokio::test]
 async fn every_end_of_a_command_is_reported() {
     let output = |truncated: bool| Ok(json!({"output": "out", "truncated": truncated}));
@@ -122,7 +123,7 @@ async fn a_terminal_that_cannot_be_made_is_a_failure() {
     }
 }
 
-/// No shell is involved. The model gets an error, rather than its operators becoming arguments.
+/// There is no shell, so shell operators would become arguments. The model gets an error instead.
 #[tokio::test]
 async fn a_shell_is_not_guessed() {
     for (arguments, told) in [
@@ -150,7 +151,7 @@ async fn a_shell_is_not_guessed() {
     }
 }
 
-/// A command that does not end by itself.
+/// Starts a command that does not end by itself.
 async fn endless(limit: Option<Duration>) -> (ModelServer, Desk, Client, String, u64) {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
     let desk = Desk::new(&[]);
@@ -210,7 +211,7 @@ async fn cancelling_does_not_wait_for_an_unresponsive_client() {
     client.leave().await;
 }
 
-/// Otherwise the terminal that is created late would run on unnoticed.
+/// Otherwise a terminal that is created late would keep running.
 #[tokio::test]
 async fn a_terminal_that_comes_too_late_is_killed() {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
@@ -232,7 +233,7 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_command() {
     assert_eq!(chats(&server).len(), 1);
 }
 
-/// The terminal does not exist any more, so its output is shown as text.
+/// The terminal does not exist any more, so its output is replayed as text.
 #[tokio::test]
 async fn the_output_is_shown_again() {
     let server = running(json!({"command": "true"}));

@@ -21,13 +21,13 @@ fn overflow() -> Reply {
     )
 }
 
-/// Returns `true` for summary requests.
+/// Returns `true` for requests for a summary.
 fn is_summary(seen: &Seen) -> bool {
     let task = seen.body["messages"][0]["content"].as_str();
     task.is_some_and(|text| text.starts_with("Summarise the conversation"))
 }
 
-/// Answers with `replies`, and summary requests with `summary`.
+/// Plans `summary` for summary requests, and `replies` for all others.
 fn plan(summary: Reply, replies: impl IntoIterator<Item = Reply>) -> Plan {
     Plan::new(replies).unless(move |seen| is_summary(seen).then(|| summary.clone()))
 }
@@ -36,12 +36,12 @@ fn summary() -> Reply {
     Reply::text("They greeted each other.")
 }
 
-/// Returns the kind of each chat request: `s` for a summary, `a` for anything else.
+/// Returns one letter per chat request: `s` for a summary, `a` for any other.
 fn requests(server: &ModelServer) -> String {
     chats(server).iter().map(|seen| if is_summary(seen) { 's' } else { 'a' }).collect()
 }
 
-/// Returns a client whose session has had so many turns.
+/// Returns a client and a session with `turns` past turns.
 async fn after_turns(settings: Settings, capabilities: Value, turns: usize) -> (Client, String) {
     let mut client = Client::v1(settings, capabilities).await;
     let session = client.session().await;
@@ -74,7 +74,7 @@ async fn a_conversation_that_overflows_is_summarized_and_sent_again() {
     assert!(asked.contains("User: Question 1") && asked.contains(ANSWER), "{asked}");
     let expected = ["Question 1", SUMMARY, "Question 2", ANSWER, "Question 3"];
     assert_eq!(words(&last_messages(&server)), expected);
-    // It stays this way.
+    // The conversation stays compacted.
     client.prompt(&session, "Question 4").await.unwrap();
     assert_eq!(words(&last_messages(&server))[..2], ["Question 1", SUMMARY]);
     check_v1(&client);
@@ -103,10 +103,10 @@ async fn an_overflow_without_past_turns_is_an_error() {
     client.leave().await;
 }
 
-/// The window is known, so no request has to fail first.
+/// The window is known, so no request needs to fail first.
 #[tokio::test]
 async fn a_conversation_is_compacted_at_four_fifths_of_the_window() {
-    // 2000 tokens are about 8000 bytes, of which four fifths are 6400.
+    // 2000 tokens are about 8000 bytes. Four fifths of them are 6400.
     for (length, expected) in [(2500, "aaa"), (4000, "aasa")] {
         let server = ModelServer::start(plan(summary(), [answer()]));
         let mut settings = settings(&server);
@@ -170,7 +170,7 @@ async fn a_summary_of_a_summary_is_one() {
     client.leave().await;
 }
 
-/// Without a summary nothing is lost.
+/// Without a summary, nothing of the conversation is lost.
 #[tokio::test]
 async fn without_a_summary_the_conversation_is_as_it_was() {
     for failing in
@@ -193,7 +193,7 @@ async fn without_a_summary_the_conversation_is_as_it_was() {
     }
 }
 
-/// The current turn continues without the old ones, and the next one has them again.
+/// The current turn continues without the old turns. The next turn has them again.
 #[tokio::test]
 async fn a_turn_that_does_not_fit_goes_on_without_a_summary() {
     let server =
@@ -270,7 +270,7 @@ async fn a_compaction_is_given_up() {
     }
 }
 
-/// In the first turn there are no past turns to remove, but tool results can be cut.
+/// The first turn has no past turns to remove, but its tool results can be cut.
 #[tokio::test]
 async fn long_results_are_cut_before_a_turn_fails() {
     let long = format!("begin {} end", "x".repeat(100_000));
@@ -305,7 +305,7 @@ async fn a_result_without_bounds_gets_them() {
     client.leave().await;
 }
 
-/// The endpoint counts what the agent can only estimate.
+/// The endpoint's count replaces the agent's estimate.
 #[tokio::test]
 async fn the_token_count_of_the_endpoint_decides() {
     let full = answer().using(3900, 50);

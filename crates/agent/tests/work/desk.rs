@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::common::Client;
 
-/// The answer to a request: a result, an error, or none.
+/// Answer to a request: a result, an error, or no answer.
 pub(crate) type Reply = Option<Result<Value, Value>>;
 
-/// A simulated user. Clones are the same user.
+/// A simulated user. Clones share their state.
 #[derive(Clone, Default)]
 pub(crate) struct Desk(Arc<Mutex<State>>);
 
@@ -23,7 +23,7 @@ struct State {
 }
 
 impl Desk {
-    /// Returns a user with these files who allows everything, and whose commands end at once.
+    /// Creates a user with these files. The user allows everything, and commands end at once.
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
         let desk = Self::default();
         let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
@@ -65,8 +65,8 @@ impl Desk {
         client
     }
 
-    /// Starts a turn that waits for an answer to `method` that never comes. Returns the client, the session and the
-    /// prompt.
+    /// Starts a turn in which the agent sends `method` and never gets an answer. Returns the client, the
+    /// session and the prompt.
     pub(crate) async fn stuck(&self, method: &str, settings: Settings) -> (Client, String, u64) {
         self.reply(method, None);
         let mut client = self.client(settings).await;
@@ -139,7 +139,7 @@ pub(crate) fn calls(client: &Client) -> Vec<Value> {
     calls
 }
 
-/// Returns all status updates of the calls so far.
+/// Returns the statuses in all call updates so far.
 pub(crate) fn statuses(client: &Client) -> Vec<&str> {
     let told = client.updates.iter().filter(|update| update["toolCallId"].is_string());
     told.filter_map(|update| update["status"].as_str()).collect()

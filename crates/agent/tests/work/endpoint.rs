@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// The received requests: head and body.
+/// Received requests: head and body.
 type Seen = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// An MCP server over HTTP. Dropping it stops it.
@@ -30,7 +30,7 @@ impl Endpoint {
         Self::start(false).await
     }
 
-    /// Starts a server that only has a web page.
+    /// Starts a server that serves only a web page.
     pub(crate) async fn html() -> Self {
         Self::start(true).await
     }

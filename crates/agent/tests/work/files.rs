@@ -10,7 +10,7 @@ use crate::common::{chats, last_messages, settings};
 use crate::desk::{Desk, calls, ended, methods, statuses};
 use crate::official::check_v1;
 
-/// Returns a model that calls a tool and then finishes.
+/// Starts a model that calls a tool and then finishes.
 fn calling(tool: &str, arguments: Value) -> ModelServer {
     ModelServer::start([Reply::tool_call(tool, arguments), Reply::text("That is all I wanted to do.")])
 }
@@ -98,14 +98,14 @@ async fn a_client_that_only_writes_is_asked_for_nothing_else() {
     client.leave().await;
 }
 
-/// Returns the names of the tools that the last request offered.
+/// Returns the names of the tools in the last request.
 fn offered(server: &ModelServer) -> Vec<String> {
     let body = chats(server).pop().unwrap().body;
     let tools = body["tools"].as_array().cloned().unwrap_or_default();
     tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Whatever the model wants, a client gets only requests that it offers.
+/// For any call of the model, a client gets only requests that it offers.
 #[tokio::test]
 async fn nothing_is_requested_that_was_not_offered() {
     let all = ["read_file", "write_file", "edit_file", "run_command"];
@@ -149,7 +149,7 @@ async fn an_edit_changes_one_stretch() {
     client.leave().await;
 }
 
-/// Each is reported to the model, shown as failed, and changes nothing.
+/// Each call is reported to the model, shown as failed, and changes nothing.
 #[tokio::test]
 async fn calls_that_cannot_run_are_reported_to_the_model() {
     for (tool, arguments, told) in [
@@ -206,7 +206,7 @@ async fn invalid_json_arguments_are_reported_to_the_model() {
     assert_eq!((&call["status"], &call["rawInput"]), (&json!("failed"), &json!(r#"{"path": "a.t"#)));
     let messages = last_messages(&server);
     assert!(messages[2]["content"].as_str().unwrap().contains("not valid JSON"), "{messages}");
-    // Messages to the endpoint must be valid JSON all the same: some refuse an invalid history.
+    // Requests to the endpoint must still contain valid JSON: some endpoints refuse an invalid history.
     let said = messages[1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
     assert!(serde_json::from_str::<Value>(said).is_ok(), "{said}");
     check_v1(&client);
@@ -244,7 +244,7 @@ async fn a_client_that_never_answers_is_not_waited_for() {
     assert_eq!(calls(&client).pop().unwrap()["status"], "failed");
     let told = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
     assert!(told.contains("did not end within"), "{told}");
-    // The client's request is cancelled.
+    // The agent cancels its request to the client.
     assert!(client.heard.iter().any(|message| message["method"] == "$/cancel_request"));
     check_v1(&client);
     client.leave().await;
@@ -288,7 +288,7 @@ async fn a_turn_is_given_up_while_the_client_reads() {
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     assert_eq!(ended(&mut client).await["status"], "failed");
     assert_eq!(chats(&server).len(), 1, "the model is not asked again");
-    // The next turn contains nothing of it.
+    // The next turn contains nothing of the cancelled one.
     server.replan(Reply::text("A new beginning for us both."));
     client.prompt(&session, "Hello").await.unwrap();
     assert_eq!(last_messages(&server), json!([{"role": "user", "content": "Hello"}]));
@@ -296,7 +296,7 @@ async fn a_turn_is_given_up_while_the_client_reads() {
     client.leave().await;
 }
 
-/// Nothing is announced yet while the old text of a file is read.
+/// While the old text of a file is being read, no call is announced yet.
 #[tokio::test]
 async fn a_turn_is_given_up_before_a_change_is_announced() {
     for (tool, arguments) in [
@@ -314,7 +314,7 @@ async fn a_turn_is_given_up_before_a_change_is_announced() {
     }
 }
 
-/// A user may edit a file while deciding about a permission, and must not lose the edit.
+/// A user may edit a file while a permission request is open, and must not lose the edit.
 #[tokio::test]
 async fn a_file_that_changed_since_it_was_shown_is_not_overwritten() {
     for (tool, arguments) in [

@@ -1,4 +1,4 @@
-//! Everything beyond plain conversations: tools, MCP servers, compaction, and all of version 2.
+//! Tools, MCP servers, compaction, and all of version 2.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::Client;
 
-/// Validates every update and request of the agent so far, version 1.
+/// Validates all updates and requests of the agent so far, in version 1.
 #[track_caller]
 pub(crate) fn check_v1(client: &Client) {
     for (method, params) in agent_messages(client) {
@@ -28,7 +28,7 @@ pub(crate) fn check_v1(client: &Client) {
     }
 }
 
-/// Validates every update and request of the agent so far, version 2.
+/// Validates all updates and requests of the agent so far, in version 2.
 #[track_caller]
 pub(crate) fn check_v2(client: &Client) {
     for (method, params) in agent_messages(client) {
@@ -46,7 +46,7 @@ fn agent_messages(client: &Client) -> impl Iterator<Item = (&str, &Value)> {
     client.heard.iter().filter_map(|message| Some((message["method"].as_str()?, &message["params"])))
 }
 
-/// Checks that a value parses as `T`, without a catch-all variant and without loss.
+/// Checks that a value parses as `T`, without loss and not as a catch-all variant.
 #[track_caller]
 pub(crate) fn same<T: DeserializeOwned + Serialize + std::fmt::Debug>(value: &Value) {
     let read: T = serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"));
@@ -57,7 +57,7 @@ pub(crate) fn same<T: DeserializeOwned + Serialize + std::fmt::Debug>(value: &Va
     }
 }
 
-/// Returns where `value` has something that `written` lacks. Empty and default values may be missing.
+/// Returns the place of the first value that `written` lacks. Empty and default values may be missing.
 fn lost(value: &Value, written: &Value) -> Option<String> {
     match (value, written) {
         (Value::Object(value), Value::Object(written)) => value.iter().find_map(|(name, value)| {

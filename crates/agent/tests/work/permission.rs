@@ -1,4 +1,4 @@
-//! What the user is asked, and what counts as an approval.
+//! Permission requests: what the user is shown, and which answers approve.
 
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn done() -> Reply {
     Reply::text("That is all I wanted to do.")
 }
 
-/// Returns how often the user was asked.
+/// Returns the number of permission requests.
 fn permission_requests(client: &Client) -> usize {
     methods(client).iter().filter(|method| **method == "session/request_permission").count()
 }
@@ -38,7 +38,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
     let kinds: Vec<&Value> =
         asked["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
     assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
-    // The call is announced before the user is asked about it, and runs after the approval.
+    // The call is announced before the permission request, and runs after the approval.
     let order: Vec<&str> = client
         .heard
         .iter()
@@ -65,7 +65,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
     client.leave().await;
 }
 
-/// Only a clear approval counts: otherwise nothing happens, and the model gets an error.
+/// Only a clear approval counts. For any other answer the call is not run, and the model gets an error.
 #[tokio::test]
 async fn only_a_clear_yes_is_one() {
     let outcome = |outcome: Value| Some(Ok(json!({"outcome": outcome})));
@@ -122,7 +122,7 @@ async fn for_this_session_holds_as_long_as_the_session() {
     let mut client = desk.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
-    // Files are approved once, commands each by itself.
+    // Files are approved once, and each command separately.
     assert_eq!(permission_requests(&client), 3);
     let edits = Plan::new([write("c.txt"), done()]);
     server.replan(edits);

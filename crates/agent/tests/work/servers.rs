@@ -1,4 +1,4 @@
-//! MCP servers that are processes or endpoints: called, omitted when they fail, and ended with their session.
+//! MCP servers that are processes or HTTP endpoints: calls, failures, and their end with the session.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn program() -> String {
     path.into_os_string().into_string().unwrap()
 }
 
-/// A unique directory, whose path is in the command line of every server in it.
+/// A unique directory. Its path appears in the command line of every server that runs in it.
 struct Place(TempDir);
 
 impl Place {
@@ -36,7 +36,7 @@ impl Place {
         self.0.path().to_str().unwrap()
     }
 
-    /// Returns a server that is a process, with one fault or none.
+    /// Returns the descriptor of a server process with this fault; empty for no fault.
     fn server(&self, fault: &str) -> Value {
         let notes = format!("{}/notes", self.path());
         let env = json!([{"name": "MINE", "value": "from the descriptor"}]);
@@ -66,7 +66,7 @@ fn with_path(server: &ModelServer) -> Settings {
     Settings { server_env: env, ..settings(server) }
 }
 
-/// Returns a client that shows notices.
+/// Starts a client that supports notices.
 async fn noticing(settings: Settings) -> Client {
     Client::v1(settings, json!({"session": {"notices": {}}})).await
 }
@@ -106,7 +106,7 @@ async fn a_tool_of_a_process_is_called() {
     place.emptied().await;
 }
 
-/// The server sees the session's directory, its own variables in either form, and nothing else.
+/// The server sees the session's directory and its own variables in either form, but no others.
 #[tokio::test]
 async fn a_process_sees_what_it_is_to_see() {
     for env in
@@ -133,7 +133,7 @@ async fn a_process_sees_what_it_is_to_see() {
     }
 }
 
-/// Tools in two requests: those offered before keep their order, for the sake of caches.
+/// Across two requests, the tools that were already offered keep their order, for prefix caches.
 #[tokio::test]
 async fn the_tools_of_a_session_keep_their_order() {
     let place = Place::new();
@@ -147,7 +147,7 @@ async fn the_tools_of_a_session_keep_their_order() {
     client.leave().await;
 }
 
-/// None of them fails or delays the turn, each is reported once, and the others work.
+/// No failing server delays or fails the turn. Each failure is reported once, and the other servers work.
 #[tokio::test]
 async fn a_server_that_fails_is_told_once_and_left_out() {
     let place = Place::new();
@@ -192,7 +192,7 @@ async fn a_server_that_fails_is_told_once_and_left_out() {
     place.emptied().await;
 }
 
-/// Clients without notices get a thought, which is not replayed.
+/// Clients without notices get a thought instead, which is not replayed.
 #[tokio::test]
 async fn clients_without_notices_get_warnings_as_thoughts() {
     let server = ModelServer::start(done());
@@ -211,7 +211,7 @@ async fn clients_without_notices_get_warnings_as_thoughts() {
     client.leave().await;
 }
 
-/// A slow server delays a session once, not in every turn.
+/// A slow server delays a session only once, not in every turn.
 #[tokio::test]
 async fn a_server_that_hangs_is_waited_for_once() {
     let place = Place::new();
@@ -265,7 +265,7 @@ async fn a_server_that_dies_between_turns_is_told() {
     client.leave().await;
 }
 
-/// Whatever ends a session ends its servers and all their processes.
+/// Every kind of end of a session also ends its servers and all their processes.
 #[tokio::test]
 async fn servers_end_with_their_session() {
     for method in ["session/close", "session/delete"] {
@@ -295,7 +295,7 @@ async fn servers_end_with_the_connection() {
     place.emptied().await;
 }
 
-/// The servers given with `session/load` replace the ones before.
+/// The servers given with `session/load` replace the earlier ones.
 #[tokio::test]
 async fn servers_are_not_inherited() {
     let (old, new) = (Place::new(), Place::new());

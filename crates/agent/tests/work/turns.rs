@@ -19,7 +19,8 @@ fn read(path: &str) -> (&'static str, Value) {
     ("read_file", json!({"path": path}))
 }
 
-/// Checks that every call in `messages` is followed by its result, in order, and that no result is without its call.
+/// Checks that every call in `messages` is followed by its result, in order, and that every result has a
+/// call.
 #[track_caller]
 fn assert_paired(messages: &Value) {
     let mut open: Vec<&Value> = Vec::new();
@@ -49,7 +50,7 @@ async fn several_calls_run_one_after_the_other() {
     assert_eq!(messages[1]["content"], "I will look at the files first.");
     let results: Vec<&str> = (2..5).map(|at| messages[at]["content"].as_str().unwrap()).collect();
     assert_eq!(results, ["A", "The file could not be read: no such file", "/project/c.txt is written."]);
-    // The text before a call and the text after it are two messages.
+    // The text before a call and the text after it are separate messages.
     let ids: Vec<&Value> = client
         .updates
         .iter()
@@ -93,7 +94,7 @@ async fn calls_that_come_mixed_are_run_in_their_own_order() {
     client.leave().await;
 }
 
-/// The turn is cancelled at the first of several calls: the others are never announced.
+/// The turn is cancelled during the first of several calls. The others are never announced.
 #[tokio::test]
 async fn cancelling_a_turn_skips_its_remaining_calls() {
     let server = ModelServer::start([Reply::tool_calls(&[read("a.txt"), read("b.txt")]), done()]);
@@ -125,7 +126,7 @@ async fn a_turn_makes_only_so_many_requests() {
     client.leave().await;
 }
 
-/// A call that was cut off at the limit of the answer is not run and leaves no gap in the history.
+/// A call that the answer's limit cut off is not run, and leaves no gap in the history.
 #[tokio::test]
 async fn a_call_that_was_cut_off_is_not_run() {
     let cut = Reply::text_and_calls("I will read the file now.", &[read("a.txt")]).finishing("length");
@@ -194,7 +195,7 @@ async fn a_plan_that_is_none_is_told_to_the_model() {
     }
 }
 
-/// A gate that denies the listed tools and records its requests; it never decides about `slow`.
+/// A gate that denies the listed tools and records its requests. It never decides about `slow`.
 #[derive(Debug, Default)]
 struct Gate(Mutex<Vec<ToolRequest>>);
 
@@ -232,7 +233,7 @@ async fn a_call_that_the_gate_denies_is_not_announced() {
     let asked = gate.0.lock().unwrap().clone();
     let request = ToolRequest { session, id: asked[0].id.clone(), server: None, tool, name, arguments };
     assert_eq!(asked[0], request);
-    // The id that the gate saw is announced.
+    // The call is announced with the id that the gate has checked.
     assert_eq!((&shown[0]["toolCallId"], asked[0].id != asked[1].id), (&json!(asked[1].id), true));
     client.leave().await;
 }
@@ -253,7 +254,7 @@ async fn a_turn_is_given_up_while_the_gate_thinks() {
     client.leave().await;
 }
 
-/// Advances the time by a minute and returns the update that follows.
+/// Advances the clock by a minute and returns the update that follows.
 async fn beat(client: &mut Client) -> Value {
     let before = client.updates.len();
     tokio::time::pause();
@@ -261,7 +262,7 @@ async fn beat(client: &mut Client) -> Value {
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     client.receive_message().await;
-    // Deferred updates are not deferred for ever.
+    // Updates are deferred only for a limited time.
     if client.updates.last().is_some_and(|update| update["sessionUpdate"] == "available_commands_update") {
         client.updates.pop();
         client.receive_message().await;
@@ -283,7 +284,7 @@ async fn a_long_silence_is_broken() {
     let prompt = client.begin_prompt(&session, "Go").await;
     client.question("session/request_permission").await;
     let call = calls(&client).pop().unwrap()["toolCallId"].clone();
-    // It says that the call exists, not that it runs.
+    // The update repeats that the call exists, but not that it runs.
     for _ in 0..2 {
         assert_eq!(beat(&mut client).await, json!({"sessionUpdate": "tool_call_update", "toolCallId": call}));
     }
@@ -315,7 +316,7 @@ async fn a_model_that_thinks_for_long_is_covered() {
     client.leave().await;
 }
 
-/// Returns the agent's messages to the client.
+/// Returns the text that the agent has sent to the client.
 fn agent_text(client: &Client) -> String {
     let texts = client.updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     texts.filter_map(|update| update["content"]["text"].as_str()).collect()

@@ -1,4 +1,4 @@
-//! Prompts in version 2: acknowledged at once, and done when the session is idle.
+//! Prompts in version 2: acknowledged at once, and complete when the session is idle.
 
 use narrows_acp::v2;
 use narrows_agent::Settings;
@@ -33,7 +33,7 @@ pub(crate) async fn session(client: &mut Client) -> String {
     answer["sessionId"].as_str().unwrap().to_owned()
 }
 
-/// Checks that nothing more comes, by the response to another request.
+/// Checks that no other message arrives before the response to another request.
 pub(crate) async fn assert_quiet(client: &mut Client) {
     let before = client.updates.len();
     client.ask("session/list", json!({})).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_prompt_lives_from_its_message_to_idle() {
     client.leave().await;
 }
 
-/// Opens a session whose turn waits for the model, until `model` is released.
+/// Opens a session whose turn waits for the model until the gate `model` is released.
 pub(crate) async fn working() -> (ModelServer, Client, String) {
     let server =
         ModelServer::start(Reply::text("Hello world, this is an answer").before(Step::gate("model")));
@@ -146,7 +146,7 @@ async fn a_turn_is_given_up() {
     }
 }
 
-/// There is nothing to cancel, so no update is sent.
+/// There is no turn to cancel, so no update is sent.
 #[tokio::test]
 async fn cancelling_an_idle_session_sends_no_update() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
@@ -162,7 +162,7 @@ async fn cancelling_an_idle_session_sends_no_update() {
     client.leave().await;
 }
 
-/// Once its message is in the conversation, a prompt does not fail: its turn does.
+/// After its message is in the conversation, a prompt cannot fail any more. Only its turn fails.
 #[tokio::test]
 async fn a_failure_is_a_text_and_a_state() {
     for (reply, kind, code, words) in [
@@ -230,7 +230,7 @@ async fn a_second_prompt_waits_for_the_first_or_is_refused() {
     client.leave().await;
 }
 
-/// A refused prompt was never in the conversation.
+/// A refused prompt is never in the conversation.
 #[tokio::test]
 async fn a_prompt_that_is_none_is_refused() {
     let text = json!([{"type": "text", "text": "Hi"}]);

@@ -1,4 +1,4 @@
-//! Sessions in version 2: strict params, resuming with and without a replay, options, closing, forking.
+//! Sessions in version 2: strict params, resuming with and without replay, options, closing, forking.
 
 use narrows_acp::v2;
 use narrows_testkit::model::{ModelServer, Plan, Reply};

@@ -1,4 +1,4 @@
-//! Tools in version 2: updates, permissions with their states, and cancelling single calls.
+//! Tools in version 2: updates, permissions with their states, and cancellation of single calls.
 
 use narrows_acp::v2;
 use narrows_testkit::model::{ModelServer, Reply};
@@ -32,7 +32,7 @@ async fn a_call_is_one_thing_that_changes() {
     assert_eq!((&call["status"], &call["rawInput"]), (&json!("completed"), &json!({"at": "it"})));
     assert_eq!(states(&client), ["running", "idle"], "nobody was asked");
     assert_eq!(last_messages(&server)[2]["content"], r#"look {"at":"it"}"#);
-    // It is replayed in its final state.
+    // The call is replayed in its final state.
     client.forget();
     let params = json!({"sessionId": session, "cwd": "/project", "replayFrom": {"type": "start"}});
     client.ask("session/resume", params).await.unwrap();
@@ -84,7 +84,7 @@ async fn an_outcome_of_tomorrow_is_no_yes() {
     client.leave().await;
 }
 
-/// Waits until the agent has sent `method` for the MCP method `inner`, and returns the message.
+/// Waits until the agent has sent `method` with the MCP method `inner`, and returns the message.
 async fn message(client: &mut Client, method: &str, inner: Option<&str>) -> Value {
     loop {
         let found = client.heard.iter().find(|message| {
@@ -201,7 +201,7 @@ async fn a_plan_has_an_id() {
     client.leave().await;
 }
 
-/// Version 2 has no client files and terminals, whatever the capabilities say.
+/// Version 2 has no files and terminals of the client, even if the capabilities contain them.
 #[tokio::test]
 async fn nothing_of_version_1_is_offered() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));

@@ -1,4 +1,4 @@
-//! Snapshots of whole conversations with tools, with ids replaced that differ from run to run.
+//! Snapshots of whole conversations with tools. Ids that change with every run are replaced.
 
 use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::desk::Desk;
 /// Returns all messages, one per line.
 fn script(client: &Client) -> String {
     let mut names = Vec::new();
-    // The time of the commands depends on how long the turn takes.
+    // The time of the update with the commands depends on the duration of the turn.
     let told = |message: &&Value| message["params"]["update"]["sessionUpdate"] != "available_commands_update";
     let lines = client.heard.iter().filter(told).map(|message| {
         let (head, value) = match (message["method"].as_str(), message.get("result")) {
@@ -23,7 +23,7 @@ fn script(client: &Client) -> String {
     lines.collect()
 }
 
-/// Sorts the keys of a value and replaces what differs.
+/// Sorts the keys of a value, and replaces its changing parts.
 fn plain(key: &str, value: &Value, names: &mut Vec<String>) -> String {
     match value {
         Value::Object(members) if !matches!(key, "capabilities" | "agentCapabilities" | "models") => {
