@@ -30,7 +30,6 @@ const MAX_STDERR_LINES: usize = 20;
 pub struct Agent {
     /// Name that the user gave the agent; appears as `provider` in events.
     pub name: String,
-    /// Command, arguments and environment of the process.
     pub spec: Spec,
     /// Protocol version that is offered first. An agent that answers with a lower version is restarted with
     /// that one.
@@ -91,7 +90,6 @@ pub struct Info {
 #[derive(Clone, Debug)]
 pub struct AgentDescription {
     pub version: Version,
-    /// Name and version, if the agent reports them.
     pub info: Option<Info>,
     pub can: AgentCan,
     pub logins: Vec<Login>,
@@ -105,14 +103,12 @@ impl AgentDescription {
     }
 }
 
-/// Outcome of `initialize`.
 enum InitializeOutcome {
     Agreed(AgentDescription),
     /// The agent has to be restarted with a lower version.
     Again(Version),
 }
 
-/// A running agent that has answered `initialize`.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) peer: Peer,
@@ -204,7 +200,6 @@ pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
     Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(MAX_STDERR_LINES) }
 }
 
-/// Returns the last output of an agent.
 pub(crate) fn seen(peer: &Peer, process: Option<&Process>) -> Seen {
     let stderr = process.map(|process| process.stderr().tail(MAX_STDERR_LINES));
     Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.unwrap_or_default() }
@@ -215,7 +210,6 @@ fn stray_lines(peer: &Peer) -> u64 {
     stats.noise + stats.invalid
 }
 
-/// Sends `initialize` and negotiates the protocol version.
 async fn initialize(
     peer: &Peer,
     offered: Version,

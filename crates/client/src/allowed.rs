@@ -84,7 +84,6 @@ struct Entry {
     validity: Validity,
 }
 
-/// Actions that the user has allowed in one session.
 #[derive(Debug, Default)]
 pub(crate) struct Allowed {
     list: Mutex<Vec<Entry>>,
@@ -124,7 +123,6 @@ impl Allowed {
         true
     }
 
-    /// Forgets allowances for single requests, because their turn is over.
     pub(crate) fn end_turn(&self) {
         self.list().retain(|entry| entry.validity == Validity::Always);
     }

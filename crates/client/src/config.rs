@@ -13,9 +13,7 @@ use crate::permission_request::PermissionHandler;
 /// Settings of a session: directories, model, mode, policy and services.
 #[derive(Clone)]
 pub struct SessionConfig {
-    /// Absolute working directory.
     pub cwd: PathBuf,
-    /// Additional directories of the session.
     pub additional_dirs: Vec<PathBuf>,
     /// Model by id or name; `None` for the agent's default.
     pub model: Option<String>,
@@ -38,7 +36,6 @@ pub struct SessionConfig {
     /// `true` if the history of a resumed session is replayed as events. Has no effect if the agent does not
     /// support it.
     pub replay: bool,
-    /// `true` if events include the agent's raw message.
     pub raw: bool,
     /// `true` to run commands in a sandbox, if this machine supports one.
     pub sandbox: bool,
@@ -73,7 +70,6 @@ impl SessionConfig {
         }
     }
 
-    /// Returns the directories in which files may be accessed.
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
         let all = std::iter::once(&self.cwd).chain(&self.additional_dirs);
         all.filter(|_| !self.elsewhere).cloned().collect()

@@ -8,14 +8,12 @@ use std::time::Duration;
 pub struct Deadlines {
     /// For `initialize`. Long, because some agents first install themselves.
     pub initialize: Duration,
-    /// For a login without user interaction.
     pub login: Duration,
     pub open: Duration,
     /// For loading or resuming a session with a long history.
     pub resume: Duration,
     /// For small requests, such as a list or an option.
     pub small: Duration,
-    /// For a cancelled turn to end.
     pub cancel: Duration,
     /// For the end of a turn that was cancelled at its time limit. Shorter, because the caller relies on the
     /// limit, and killing the agent takes up to 1.5 s more.

@@ -86,7 +86,6 @@ impl EarlyRequests {
         receiver
     }
 
-    /// Removes the closed session `id`.
     pub(crate) fn close_session(&self, id: &str) {
         self.state().open.remove(id);
     }

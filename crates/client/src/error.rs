@@ -12,9 +12,7 @@ use narrows_wire::{Code, RpcError};
 /// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Starting the process.
     Start,
-    /// Waiting for the answer to `initialize`.
     Initialize,
     /// Waiting for the answer to `authenticate` or `auth/login`.
     Login,
@@ -23,9 +21,7 @@ pub enum Stage {
     Fork,
     List,
     Delete,
-    /// Setting a model, a mode or another option.
     Set,
-    /// Starting or running a turn.
     Turn,
 }
 
@@ -52,7 +48,6 @@ pub enum LoginKind {
     },
     /// The user starts the agent in a terminal with these arguments.
     Terminal {
-        /// Arguments of the agent.
         arguments: Vec<String>,
     },
     Other,
@@ -62,13 +57,10 @@ pub enum LoginKind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The process could not be started.
     Spawn {
-        /// Name that the user gave the agent.
         agent: String,
         source: SpawnError,
     },
-    /// The agent exited or closed the connection.
     Lost(CloseReason),
     /// The agent did not answer within this time.
     Deadline(Duration),
@@ -76,19 +68,14 @@ pub enum Problem {
     Refused(RpcError),
     /// The agent requires a login by one of these methods.
     LoginNeeded(Vec<Login>),
-    /// The agent's answer is malformed.
     Malformed(String),
     /// Client and agent have no common protocol version.
     Unfit(NegotiationError),
-    /// The message could not be serialized.
     Unwritable(String),
-    /// The agent does not support the request.
     Unsupported(String),
     /// A parameter of the caller is invalid.
     Invalid(String),
-    /// A run is already active in the session.
     Busy {
-        /// Id of the active run.
         run_id: String,
     },
     /// The session or the runtime was closed by the client.

@@ -87,10 +87,8 @@ pub struct ToolOutput {
     pub status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_output: Option<Json>,
-    /// Content that the agent displays.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Json>,
-    /// Affected files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locations: Option<Json>,
     /// `true` if the output exceeds the kept size.
@@ -102,11 +100,9 @@ pub struct ToolOutput {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The agent completed the turn.
     Success,
     /// The run failed; an `error` event has the cause.
     Error,
-    /// The run was cancelled.
     Cancelled,
 }
 
@@ -131,7 +127,6 @@ impl fmt::Display for Status {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completed {
     pub status: Status,
-    /// Last message of the agent.
     pub final_text: Option<Arc<str>>,
     /// Answer in the requested JSON form.
     pub structured_output: Option<Value>,

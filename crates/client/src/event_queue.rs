@@ -12,7 +12,6 @@ use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// Maximum number of queued events.
 const MAX_QUEUED_EVENTS: usize = 2048;
 
 /// Maximum size of queued events. A single larger event may be queued alone.
@@ -21,7 +20,6 @@ const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// Time for which a full queue may stay unread before events are dropped.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An event that can wait in the queue.
 pub(crate) trait QueueItem {
     /// Returns `true` if the event is never dropped.
     fn is_vital(&self) -> bool;
@@ -132,7 +130,6 @@ impl<T: QueueItem> State<T> {
         self.waiting.len() >= MAX_QUEUED_EVENTS || self.bytes >= MAX_QUEUED_BYTES
     }
 
-    /// Drops the oldest events that may be dropped.
     fn drop_oldest(&mut self) {
         let Self { waiting, bytes, dropped, .. } = self;
         let mut count = waiting.len();

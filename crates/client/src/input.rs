@@ -8,7 +8,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-/// Maximum size of an image.
 const MAX_IMAGE_BYTES: u64 = 10 << 20;
 
 /// A part of a prompt.
@@ -62,7 +61,6 @@ pub(crate) enum Block {
     },
 }
 
-/// Reason why an input cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
     #[error("the agent does not accept images: {}", .0.display())]

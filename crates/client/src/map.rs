@@ -64,7 +64,6 @@ pub struct Mapper {
     thought: MessageAssembler,
     calls: Calls,
     fault: Option<Fault>,
-    /// Names of the user's MCP servers that the client hosts.
     servers: Vec<String>,
 }
 
@@ -197,12 +196,10 @@ impl Mapper {
         self.push_event(emit, EventBody::Provider { provider, payload });
     }
 
-    /// Pushes an event without a raw message.
     fn push_event(&self, emit: &mut Emit<'_>, body: EventBody) {
         emit.out.push(self.event(emit.now_ms, body, None));
     }
 
-    /// Pushes an event with the current raw message.
     fn push_with_raw(&self, emit: &mut Emit<'_>, body: EventBody) {
         let raw = if self.settings.raw { emit.raw() } else { None };
         emit.out.push(self.event(emit.now_ms, body, raw));

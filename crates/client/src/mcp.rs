@@ -28,5 +28,4 @@ pub(crate) use hosted::{Hosted, Hosting, Limits};
 pub(crate) use plan::{HostedServer, HostedServerKind, plan};
 pub(crate) use service::{CommandService, FileService, Ran, Run, ServiceError};
 
-/// A boxed future of a trait method.
 pub(crate) type Pending<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

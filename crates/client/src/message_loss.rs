@@ -7,13 +7,11 @@ use crate::event::{Json, Payload};
 /// Numbers of dropped messages of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageLoss {
-    /// Lines over the size limit.
     pub too_long: u64,
     /// Messages for sessions that were not open yet, beyond the limit of held messages.
     pub unclaimed: u64,
     /// Lines that look like a message but cannot be parsed.
     pub unreadable: u64,
-    /// Updates without a session id.
     pub nameless: u64,
     /// Updates without a session id that may belong to an answer.
     pub nameless_answers: u64,

@@ -92,7 +92,6 @@ fn unambiguous<'a>(options: &'a [PermissionOption], kind: &str) -> Option<&'a Pe
 mod tests {
     use super::*;
 
-    /// Parses options from `id:kind` pairs.
     fn options(text: &str) -> Vec<PermissionOption> {
         let option = |word: &str| {
             let (id, kind) = word.split_once(':').expect("id:kind");

@@ -19,7 +19,6 @@ impl PendingPermissions {
         lock(&self.open)
     }
 
-    /// Adds the request `id`.
     pub(crate) fn insert(&self, id: &str) {
         self.open().insert(id.to_owned(), None);
     }

@@ -22,7 +22,6 @@ pub struct PermissionRequest {
     pub run_id: Option<String>,
     /// Title, as the agent wrote it.
     pub title: String,
-    /// Description, as the agent wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +71,6 @@ impl PermissionRequest {
 /// Reason why a request cannot be read completely or unambiguously, with its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestProblem {
-    /// Reason, for people.
     pub reason: String,
     /// Params of the request as written by the agent, cut to [`MAX_REQUEST_CHARS`](Self::MAX_REQUEST_CHARS).
     pub request: String,
@@ -101,7 +99,6 @@ pub struct FileChange {
     /// Path of the file. `None` if the text is unreadable, or a patch that names its files itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Old text, if the agent reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_text: Option<String>,
     /// New text, or the patch.
@@ -150,15 +147,12 @@ pub struct Approval {
 /// The answer to a permission request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PermissionReply {
-    /// Allows the action once.
     Allow,
-    /// Denies the action.
     Reject,
     /// Denies the action because no person could be asked.
     Nobody,
     /// Selects an option by id. An id that was not offered counts as a rejection.
     Select(String),
-    /// Cancels the turn.
     Cancel,
 }
 

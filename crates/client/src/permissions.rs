@@ -25,7 +25,6 @@ pub(crate) enum PermissionNotice {
     Resolved(PermissionResolved),
     /// The requester no longer waits for the answer to the request with this id.
     GivenUp(String),
-    /// Another event to report.
     Other(Payload),
 }
 
@@ -33,9 +32,7 @@ pub(crate) enum PermissionNotice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecidedBy {
     Policy,
-    /// A person.
     Person,
-    /// Denied, because there is no permission handler.
     Nobody,
     /// Denied at the deadline for an answer.
     Deadline,
@@ -61,7 +58,6 @@ impl DecidedBy {
     }
 }
 
-/// Reason of a denial.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Denied(pub(crate) String);
@@ -85,7 +81,6 @@ pub(crate) struct RequestSubject {
 }
 
 impl RequestSubject {
-    /// Returns the content of the `permission.requested` event.
     fn requested(&self, id: &str) -> PermissionRequested {
         PermissionRequested {
             request_id: id.to_owned(),
@@ -105,7 +100,6 @@ impl RequestSubject {
 /// An action, and its path without links.
 pub(crate) type ClientActionAt<'a> = (&'a ClientAction, Option<&'a Path>);
 
-/// Decides about the requests of one session.
 pub(crate) struct PermissionService {
     /// Set once the session is open; MCP servers may ask earlier.
     session: OnceLock<Arc<str>>,
@@ -118,7 +112,6 @@ pub(crate) struct PermissionService {
     answer_timeout: Duration,
     notices: mpsc::Sender<PermissionNotice>,
     asked: AtomicU64,
-    /// Number of requests that wait for an answer.
     waiting: AtomicUsize,
     /// Odd while a turn is active; even before the first turn, between turns, and after a cancellation. Each
     /// turn has a new number, so that a request of one turn is not decided in the next.
@@ -156,7 +149,6 @@ impl PermissionService {
         }
     }
 
-    /// Sets the session id, once it is known.
     pub(crate) fn set_session(&self, id: &Arc<str>) {
         // The id never changes.
         let _ = self.session.set(Arc::clone(id));
@@ -168,7 +160,6 @@ impl PermissionService {
         *self.confined() = confined;
     }
 
-    /// Returns the session id.
     pub(crate) fn session(&self) -> String {
         self.session.get().map(ToString::to_string).unwrap_or_default()
     }
@@ -181,7 +172,6 @@ impl PermissionService {
         self.policy.access()
     }
 
-    /// Returns `true` if a request waits for an answer.
     pub(crate) fn is_asking(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -409,7 +399,6 @@ pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     }))
 }
 
-/// Returns the reason of a denial, for the agent.
 pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     Denied(match by {
         DecidedBy::Policy => decision.because.to_string(),
@@ -430,9 +419,7 @@ pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
 struct OpenRequest<'a> {
     permissions: &'a PermissionService,
     id: String,
-    /// `true` once the request was reported.
     requested: bool,
-    /// `true` once the decision was reported.
     resolved: bool,
 }
 

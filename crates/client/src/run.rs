@@ -18,7 +18,6 @@ pub struct RunRequest {
     pub input: Vec<Input>,
     /// JSON Schema that the answer must follow.
     pub output_schema: Option<Value>,
-    /// Time limit of the turn.
     pub timeout: Option<Duration>,
 }
 
@@ -33,7 +32,6 @@ impl RunRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
     pub status: Status,
-    /// Last message of the agent.
     pub final_text: Option<Arc<str>>,
     /// Answer in the requested JSON form, if it is valid.
     pub structured_output: Option<Value>,
@@ -42,7 +40,6 @@ pub struct RunResult {
     /// Number of prompts: two if the first answer violated the schema.
     pub prompts: u32,
     pub usage: Option<Usage>,
-    /// Stop reason, as named by the agent.
     pub stop_reason: Option<String>,
     pub error: Option<RunError>,
 }
@@ -52,7 +49,6 @@ pub struct RunResult {
 pub struct RunError {
     /// Stop reason, or kind of failure.
     pub code: String,
-    /// Message for people.
     pub message: String,
     /// Failure of the model, if the agent reports one.
     pub fault: Option<Fault>,

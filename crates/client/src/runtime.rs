@@ -33,7 +33,6 @@ pub struct Runtime {
     shared: Arc<Shared>,
 }
 
-/// State shared by the sessions of an agent.
 pub(crate) struct Shared {
     pub(crate) agent: Agent,
     pub(crate) known: AgentDescription,
@@ -54,12 +53,10 @@ pub struct SessionSummary {
     pub cwd: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Time of last use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
 }
 
-/// Way of opening a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SessionStart {
     New,
@@ -226,13 +223,11 @@ impl Shared {
         ClientError { seen: self.seen(), ..ClientError::new(stage, problem) }
     }
 
-    /// Returns the agent's last output.
     pub(crate) fn seen(&self) -> Seen {
         let process = lock(&self.process);
         agent::seen(&self.peer, process.as_ref())
     }
 
-    /// Returns the numbers of messages that were dropped so far.
     pub(crate) fn message_loss(&self) -> MessageLoss {
         let (stats, link) = (self.peer.stats(), self.peer.link_stats());
         MessageLoss {
@@ -249,7 +244,6 @@ impl Shared {
         Arc::clone(&self.support)
     }
 
-    /// Ends the agent and its process tree.
     pub(crate) async fn end(&self, ladder: Ladder) -> Seen {
         let process = lock(&self.process).take();
         match process {
@@ -261,7 +255,6 @@ impl Shared {
         }
     }
 
-    /// Sends a request to the agent.
     pub(crate) async fn request(
         &self,
         stage: Stage,

@@ -37,7 +37,6 @@ const MAX_NAMED_REPOSITORIES: usize = 5;
 /// Number of output bytes kept of a command if the agent sets no limit.
 const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
 
-/// The files and commands of one session.
 pub(crate) struct Services {
     pub(crate) permissions: Arc<PermissionService>,
     pub(crate) files: Files,
@@ -46,7 +45,6 @@ pub(crate) struct Services {
     pub(crate) confinement: Confinement,
     pub(crate) cwd: PathBuf,
     pub(crate) budget: RequestBudget,
-    /// Number of commands that the agent has requested.
     pub(crate) commands_wanted: AtomicU64,
 }
 
@@ -90,7 +88,6 @@ impl RequestBudget {
     }
 }
 
-/// Reason why a request was not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServiceFailure {
     #[error(transparent)]
@@ -121,18 +118,15 @@ pub(crate) struct WithSlot<T> {
 }
 
 impl<T> WithSlot<T> {
-    /// Returns the value and frees the slot.
     pub(crate) fn into_value(self) -> T {
         self.value
     }
 
-    /// Returns the value and its slot.
     pub(crate) fn into_parts(self) -> (T, Option<OwnedSemaphorePermit>) {
         (self.value, self.slot)
     }
 }
 
-/// A command that the agent requests.
 #[derive(Clone, Debug)]
 pub(crate) struct WantedCommand {
     pub(crate) program: String,
@@ -173,7 +167,6 @@ impl Services {
         .await
     }
 
-    /// Replaces or creates a file.
     pub(crate) async fn write(
         self: &Arc<Self>,
         turn: TurnId,
@@ -457,7 +450,6 @@ fn is_variable(name: &str, value: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
 }
 
-/// Runs `work` on a blocking thread.
 async fn blocking<T: Send + 'static, E: Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {

@@ -48,7 +48,6 @@ pub(crate) fn serves(method: &str) -> bool {
     ) || Hosted::takes(method)
 }
 
-/// A command for the session's task.
 pub(crate) enum Command {
     Run { request: Box<RunRequest>, reply: oneshot::Sender<Result<RunHandle, ClientError>> },
     Rejected { option: String, value: String, reason: String, told: oneshot::Sender<()> },
@@ -143,7 +142,6 @@ impl Session {
         outcome.map_err(|reason| Rejection { option: category.to_owned(), value: wanted.to_owned(), reason })
     }
 
-    /// Reports a rejected setting as an event.
     pub(crate) async fn report_rejection(&self, rejection: &Rejection) {
         let Rejection { option, value, reason } = rejection.clone();
         let (told, telling) = oneshot::channel();

@@ -41,7 +41,6 @@ pub struct Command {
 pub struct ConfigOption {
     pub id: String,
     pub name: String,
-    /// Category, such as `model`, `mode` or `thought_level`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
     pub current: Value,

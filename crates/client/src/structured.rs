@@ -16,13 +16,11 @@ const MEMBER: &str = "value";
 /// Maximum number of problems to report. Fixing the first few usually fixes the rest.
 const MAX_PROBLEMS: usize = 10;
 
-/// Maximum number of characters of a problem.
 const MAX_PROBLEM_CHARS: usize = 300;
 
 /// Maximum number of references to follow when checking that the root is an object.
 const MAX_REFERENCES: usize = 8;
 
-/// Reason why a schema cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormError {
     /// The schema is neither an object nor a boolean.
@@ -40,7 +38,6 @@ pub(crate) enum FormError {
     },
 }
 
-/// The required form of an answer.
 #[derive(Debug)]
 pub(crate) struct Form {
     /// Schema that the model sees.
@@ -72,7 +69,6 @@ impl Form {
         Ok(Self { shown, wrapped, validator })
     }
 
-    /// Returns the text to append to the prompt.
     pub(crate) fn instruction(&self) -> String {
         let member = if self.wrapped {
             format!(" What is asked for is its member \"{MEMBER}\".")

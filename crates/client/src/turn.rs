@@ -4,13 +4,11 @@
 use narrows_acp::Version;
 use narrows_acp::stop::StopReason;
 
-/// A turn from its prompt to its end.
 #[derive(Debug)]
 pub(crate) struct Turn {
     version: Version,
     /// Id of the prompt request.
     pub(crate) prompt: u64,
-    /// `true` once the prompt was answered.
     answered: bool,
     /// `true` once the prompt is part of the session (version 2).
     inserted: bool,
@@ -37,12 +35,10 @@ impl Turn {
         }
     }
 
-    /// Records that the prompt is part of the session.
     pub(crate) fn inserted(&mut self) {
         self.inserted = true;
     }
 
-    /// Records that the agent is working.
     pub(crate) fn running(&mut self) {
         self.worked = true;
     }

@@ -26,10 +26,8 @@ pub struct Usage {
     /// Input tokens, including cached ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// Input tokens read from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_read_tokens: Option<u64>,
-    /// Input tokens written to a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_tokens: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,7 +38,6 @@ pub struct Usage {
     /// Tokens in the context of the last model call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_length: Option<u64>,
-    /// Maximum number of output tokens of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
     /// Cost, if the agent reports US dollars.
@@ -88,25 +85,16 @@ pub(crate) struct Meter {
     counted: Counted,
     /// Counters at the end of the last turn.
     before: Counters,
-    /// `true` once the agent has reported counters.
     has_reported: bool,
-    /// Counters of the completed prompts of this turn.
     turn: Option<Counters>,
-    /// Cost at the end of the last turn.
     paid: Option<Cost>,
-    /// Last reported cost.
     bill: Option<Cost>,
-    /// `true` if the cost was reported in this turn.
     billed: bool,
-    /// `true` once a turn has begun.
     begun: bool,
-    /// Last reported number of tokens in the context.
     context: Option<u64>,
-    /// Tokens in the context at the end of the last turn.
     context_before: Option<u64>,
     /// Number of reports that equal the previous one.
     repeats: u32,
-    /// Last raw report of this turn.
     end: Option<Value>,
     update: Option<Value>,
     call: Option<Value>,
@@ -115,7 +103,6 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Creates a meter at zero.
     pub(crate) fn new(counted: Counted) -> Self {
         Self { counted, ..Self::default() }
     }
@@ -162,7 +149,6 @@ impl Meter {
         self.call = Some(usage.clone());
     }
 
-    /// Records the `usage` at the end of a turn.
     pub(crate) fn end(&mut self, usage: &Value) {
         if usage.is_object() {
             self.end = Some(usage.clone());
@@ -249,7 +235,6 @@ impl Meter {
     }
 }
 
-/// The counters that an agent may report.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Counters {
     input: Option<u64>,
@@ -307,7 +292,6 @@ impl Counters {
         self.each(before, |now, then| Some(now? - then.unwrap_or(0)))
     }
 
-    /// Returns `true` if a counter is lower than `before`.
     fn is_below(&self, before: &Self) -> bool {
         let shown = self.list().into_iter().zip(before.list());
         shown.into_iter().any(|pair| matches!(pair, (Some(now), Some(then)) if now < then))

@@ -50,7 +50,6 @@ impl Json {
         (!self.has_too_many_values()).then(|| self.value())
     }
 
-    /// Returns `true` if the text has more values than a peer may send.
     pub(crate) fn has_too_many_values(&self) -> bool {
         peer_json::has_too_many_values(self.text().as_bytes())
     }

@@ -25,26 +25,13 @@ pub enum Payload {
     },
     /// The agent replaced a message: its earlier text is no longer valid.
     #[serde(rename = "message.replaced")]
-    MessageReplaced {
-        role: Role,
-        message_id: Arc<str>,
-        /// Complete new text.
-        text: Arc<str>,
-    },
-    /// The agent requests permission or input.
+    MessageReplaced { role: Role, message_id: Arc<str>, text: Arc<str> },
     #[serde(rename = "permission.requested")]
     PermissionRequested(Box<PermissionRequested>),
-    /// The answer to a permission request.
     #[serde(rename = "permission.resolved")]
     PermissionResolved(Box<PermissionResolved>),
-    /// The agent rejected a setting.
     #[serde(rename = "config.rejected")]
-    ConfigRejected {
-        option: String,
-        value: String,
-        /// Reason of the rejection.
-        reason: String,
-    },
+    ConfigRejected { option: String, value: String, reason: String },
     /// A notification other than an update.
     #[serde(rename = "notification")]
     Notification { method: String, params: Json },
@@ -70,13 +57,11 @@ pub struct PermissionRequested {
     pub method: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<Arc<str>>,
-    /// Best available name of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// Hosted MCP server that provides the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// Name of the tool on that server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_tool: Option<String>,
     /// Title given by the agent.
@@ -87,7 +72,6 @@ pub struct PermissionRequested {
     /// Kind of tool, as named by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Input of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Json>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

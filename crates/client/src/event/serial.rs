@@ -59,7 +59,6 @@ fn entry<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, value: Option<T>
     value.map_or(Ok(()), |value| map.serialize_entry(key, &value))
 }
 
-/// Members of all event types.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Members<'a> {

@@ -12,7 +12,6 @@ fn text(text: &str) -> Message {
     Message { text: text.into(), structured_output: None }
 }
 
-/// Checks the JSON of an event, and that reading it gives the same event.
 #[track_caller]
 fn check(event: &RuntimeEvent, expected: &str) {
     let written = serde_json::to_string(event).unwrap();

@@ -53,9 +53,7 @@ pub(crate) enum WriteMode {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Maximum number of bytes to read.
     pub(crate) read: usize,
-    /// Maximum number of bytes to write.
     pub(crate) write: usize,
 }
 
@@ -65,7 +63,6 @@ impl Default for Limits {
     }
 }
 
-/// Access to the files that an agent may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     roots: Arc<Roots>,
@@ -75,12 +72,10 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Creates access to the files beneath `roots`.
     pub(crate) fn new(roots: Arc<Roots>, limits: Limits) -> Self {
         Self { roots, limits, durable: true }
     }
 
-    /// Disables syncing to disk.
     #[cfg(test)]
     fn without_sync(self) -> Self {
         Self { durable: false, ..self }
@@ -169,7 +164,6 @@ pub(crate) struct Found {
     /// Missing directories between `directory` and the file.
     missing: Vec<OsString>,
     name: OsString,
-    /// Metadata of the existing file.
     entry: Option<Stat>,
     limits: Limits,
     durable: bool,
@@ -291,7 +285,6 @@ impl Found {
     }
 }
 
-/// Checks that `path` can name a file.
 fn check(path: &Path) -> Result<(), FileError> {
     let bytes = path.as_os_str().as_bytes();
     let problem = if !path.is_absolute() {
@@ -339,7 +332,6 @@ fn is_made_up(_: &OwnedFd) -> bool {
     false
 }
 
-/// Returns the requested lines of `text`.
 fn lines(text: String, line: Option<u32>, limit: Option<u32>) -> String {
     // Line 0 means the first line.
     let skipped = line.unwrap_or(1).saturating_sub(1) as usize;

@@ -12,7 +12,6 @@ pub(super) struct Setting<K> {
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// The selected settings of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parsed<K> {
     pub(super) settings: Vec<Setting<K>>,

@@ -13,13 +13,10 @@ use super::files::follow;
 use super::protected::ProtectedFiles;
 use super::repository::{Extent, LookupBudget};
 
-/// Maximum number of paths of one request to follow.
 const MAX_PATHS: usize = 1000;
 
-/// Maximum length of a path to follow.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Maximum size of a `.git` file to read.
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
 /// Error for a path that cannot be followed to its end, so that its target is unknown.

@@ -39,7 +39,6 @@ const SEARCH_INTERVAL_FACTOR: u32 = 20;
 pub struct ProtectedFiles {
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
-    /// Git configuration files that apply to every repository.
     git_settings: Arc<[PathBuf]>,
     known: Arc<Mutex<Known>>,
     /// Time of the next search for file requests. Locked during a search.
@@ -52,12 +51,10 @@ pub struct ProtectedFiles {
 struct Known {
     paths: BTreeSet<PathBuf>,
     links: BTreeSet<LinkedName>,
-    /// Number of running commands.
     commands: usize,
     /// Repositories that existed when no command was running. A repository that a command has cloned is not
     /// guarded.
     guarded: BTreeSet<PathBuf>,
-    /// Repositories that commands have created.
     created: BTreeSet<PathBuf>,
     /// Protected files that the client has written for an agent, with permission.
     written: BTreeSet<PathBuf>,
@@ -87,7 +84,6 @@ impl ProtectedFiles {
         &self.roots
     }
 
-    /// Returns the git configuration files outside of repositories.
     pub(super) fn git(&self) -> repository::UserSettings<'_> {
         repository::UserSettings { home: self.policy.home(), files: &self.git_settings }
     }
@@ -116,7 +112,6 @@ impl ProtectedFiles {
         repositories.difference(&known.guarded).cloned().collect()
     }
 
-    /// Records the end of a command.
     pub(super) fn command_ends(&self) {
         lock(&self.known).commands -= 1;
     }
@@ -182,7 +177,6 @@ impl ProtectedFiles {
     }
 }
 
-/// Returns `true` if the file has several hard links, or cannot be examined.
 fn is_hard_linked(path: &Path) -> bool {
     match path.metadata() {
         Ok(file) => !file.is_dir() && file.nlink() > 1,

@@ -27,16 +27,13 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// tree.
 const MAX_PATHS: usize = 64;
 
-/// Maximum number of configuration files read for one repository.
 const MAX_CONFIG_FILES: usize = 64;
 
 /// Maximum depth of includes, as in git.
 const MAX_INCLUDE_DEPTH: usize = 10;
 
-/// Maximum number of hooks of one directory that are examined.
 const MAX_HOOKS: usize = 1000;
 
-/// Maximum number of configuration files read in one lookup, over all repositories.
 const MAX_LOOKUP_FILES: usize = 20_000;
 
 /// Maximum number of bytes of these files. The last file is still read completely.
@@ -79,7 +76,6 @@ fn spend(left: &mut usize, count: usize) -> bool {
     is_enough
 }
 
-/// Returns `true` if git treats a directory as a repository.
 pub(super) fn is_repository(directory: &Path) -> bool {
     has_layout(directory, None)
 }
@@ -91,10 +87,8 @@ fn has_layout(directory: &Path, added: Option<&OsStr>) -> bool {
     })
 }
 
-/// How much an action can change at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// One file.
     File,
     /// A directory with all of its content, for example by a move.
     Tree,
@@ -400,7 +394,6 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns the home directory of the user with this name.
 fn home_of(user: &[u8]) -> Option<PathBuf> {
     let users = read_file(Path::new("/etc/passwd")).ok()?;
     let fields = |line: &[u8]| line.split(|byte| *byte == b':').map(<[u8]>::to_vec).collect::<Vec<_>>();

@@ -35,7 +35,6 @@ const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(250);
 /// Time to check the created files and report the end of a command.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Bounds on the terminals of one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Maximum number of terminals, including those that are starting or ending.
@@ -50,7 +49,6 @@ impl Default for Limits {
     }
 }
 
-/// A command to run.
 pub(crate) struct Create {
     /// Program name or path, looked up in the `PATH` of `env`.
     pub(crate) program: OsString,
@@ -58,7 +56,6 @@ pub(crate) struct Create {
     pub(crate) env: Environment,
     pub(crate) cwd: PathBuf,
     pub(crate) cwd_links: CwdLinks,
-    /// Number of output bytes to keep, from the end.
     pub(crate) output_limit: usize,
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) guard: Option<Guard>,
@@ -72,7 +69,6 @@ pub(crate) struct Guard {
 
 type Reporting = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Output of a command so far, and its exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
     /// End of stdout and stderr, in the order in which they were written.
@@ -88,7 +84,6 @@ pub(crate) struct Output {
 pub(crate) struct Exit {
     /// Exit status, if the command exited by itself.
     pub(crate) code: Option<u32>,
-    /// Signal that ended the command.
     pub(crate) signal: Option<String>,
 }
 
@@ -104,19 +99,13 @@ impl From<narrows_process::Exit> for Exit {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TerminalError {
-    /// The terminal does not exist or was released.
     #[error("terminal {id:?} not found")]
-    Unknown {
-        /// Id from the request.
-        id: String,
-    },
-    /// The limit of terminals is reached.
+    Unknown { id: String },
     #[error("the limit of {max} terminals is reached")]
     TooMany { max: usize },
     /// All terminals were released while this one was starting.
     #[error("the terminal was released before its command ran")]
     Released,
-    /// The command could not be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
 }
@@ -168,7 +157,6 @@ impl Terminals {
         Ok(id)
     }
 
-    /// Returns the output so far.
     pub(crate) fn output(&self, id: &str) -> Result<Output, TerminalError> {
         Ok(self.find(id)?.output())
     }

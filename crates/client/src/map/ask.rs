@@ -22,7 +22,6 @@ const NO_SUBJECT: &str = "the request has no subject";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub option_id: String,
-    /// Kind of the option, as named by the agent.
     pub kind: String,
     pub name: String,
 }
@@ -30,7 +29,6 @@ pub struct Choice {
 /// A further tool call of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OtherCall {
-    /// The tool call as the agent has reported it so far.
     pub call: Call,
     /// See [`ReadRequest::mcp`].
     pub mcp: Option<(String, String)>,
@@ -47,7 +45,6 @@ pub struct ReadRequest {
     pub other_calls: Vec<OtherCall>,
     /// Command line, if the request contains one (v2).
     pub command: Option<String>,
-    /// Working directory of the command.
     pub cwd: Option<String>,
     /// Other members of the subject that contains the command, such as arguments. They belong to the command.
     pub beside_command: Option<Json>,
@@ -79,7 +76,6 @@ impl ReadRequest {
         Some(Value::Object(input))
     }
 
-    /// Returns all tool calls of the request.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
         std::iter::once(&self.call).chain(self.other_calls.iter().map(|other| &other.call))
     }
@@ -167,7 +163,6 @@ struct Gate {
     reason: Option<String>,
 }
 
-/// The subject of a version 2 request.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Subject<'a> {

@@ -60,7 +60,6 @@ pub(super) enum Stage {
     Foreign,
 }
 
-/// Meaning of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Waiting,
@@ -130,7 +129,6 @@ impl Call {
         &self.content[..self.content.iter().take_while(fits).count()]
     }
 
-    /// Returns the readable content blocks as values.
     pub(crate) fn content_values(&self) -> Vec<serde_json::Value> {
         self.readable_content().iter().map(Json::value).collect()
     }
@@ -232,7 +230,6 @@ impl Call {
     }
 }
 
-/// Fields of an update of a call.
 pub(super) struct Patch<'a> {
     fields: Fields<'a>,
     title: Option<Option<Cow<'a, str>>>,

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::call::{Call, Stage};
 use super::read::Problem;
 
-/// Maximum number of open calls.
 const MAX_OPEN_CALLS: usize = 4096;
-/// Maximum number of bytes kept of all open calls together.
 const MAX_CALLS_BYTES: usize = 64 << 20;
 /// Maximum number of remembered completed calls. They are remembered so that no call gets two results.
 const MAX_COMPLETED_CALLS: usize = 4096;
@@ -16,7 +14,6 @@ const MAX_COMPLETED_CALLS: usize = 4096;
 const MAX_FOREIGN_CALLS: usize = 256;
 const MAX_ID_BYTES: usize = 512;
 
-/// The tool calls of a session.
 #[derive(Debug)]
 pub(super) struct Calls {
     /// Maximum number of bytes kept of all open calls together.
@@ -106,14 +103,12 @@ impl Calls {
         self.bytes += entry.bytes;
     }
 
-    /// Marks the call as announced by `tool.call`.
     pub(super) fn announced(&mut self, id: &str) {
         if let Some(entry) = self.open.get_mut(id) {
             entry.call.stage = Stage::Announced;
         }
     }
 
-    /// Removes the call and marks it as completed.
     pub(super) fn settle(&mut self, id: &str) -> Option<Call> {
         let Numbered { bytes, call, .. } = self.open.remove(id)?;
         self.bytes -= bytes;

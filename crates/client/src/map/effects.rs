@@ -27,18 +27,13 @@ pub struct Effects {
 /// State of the agent (v2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentState {
-    /// A user message was added to the session.
     Accepted {
-        /// Id of the message.
         message_id: Option<Arc<str>>,
     },
-    /// The agent is working.
     Running,
-    /// The agent waits for the user.
     RequiresAction,
     /// The agent has stopped, with its stop reason.
     Idle(Option<StopReason>),
-    /// An unknown state, which counts as not idle.
     Other(String),
 }
 

@@ -20,11 +20,7 @@ pub enum End {
     /// The run was cancelled, but the agent did not report it.
     Cancelled,
     /// The run failed, even if it was being cancelled.
-    Failed {
-        /// Message for people.
-        message: String,
-        code: Option<String>,
-    },
+    Failed { message: String, code: Option<String> },
 }
 
 /// Everything to report at the end of a run.

@@ -10,7 +10,6 @@ pub struct Fault {
     /// Kind of failure, such as `auth` or `rate_limit`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// HTTP status of the endpoint's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -46,13 +45,11 @@ impl<'a> Marks<'a> {
         self.error.is_none() && self.separator.is_none() && self.usage.is_none()
     }
 
-    /// Returns the failure, if the agent reports one.
     pub(super) fn fault(&self) -> Option<Fault> {
         // An unreadable member still counts as a failure.
         self.error.map(|error| serde_json::from_str(error.get()).unwrap_or_default())
     }
 
-    /// Returns the usage of a model call.
     pub(super) fn usage(&self) -> Option<&'a RawValue> {
         self.usage.filter(|usage| usage.get().starts_with('{'))
     }

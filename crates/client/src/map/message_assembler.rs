@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use super::read::head;
 
-/// Maximum number of bytes kept of one message.
 pub(super) const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum number of finished messages kept, because they may continue or be sent again as a whole.
 const MAX_FINISHED_MESSAGES: usize = 32;
-/// Maximum number of bytes of finished messages together.
 const MAX_FINISHED_BYTES: usize = 16 << 20;
 
 /// The messages of one speaker in one run.
@@ -21,7 +19,6 @@ pub(super) struct MessageAssembler {
     last: Option<Arc<str>>,
 }
 
-/// A finished message.
 #[derive(Debug, PartialEq)]
 pub(super) struct Ended {
     /// Text, cut to the kept size.
@@ -30,7 +27,6 @@ pub(super) struct Ended {
     pub(super) length: usize,
 }
 
-/// A message that is being received.
 #[derive(Debug, Default)]
 struct AssembledMessage {
     id: Option<Arc<str>>,
@@ -65,13 +61,11 @@ impl AssembledMessage {
 /// Effect of a complete message on the assembled ones.
 #[derive(Debug, PartialEq)]
 pub(super) enum Upsert<'a> {
-    /// The message is unchanged.
     Same,
     /// The message is new, or continues an assembled one.
     More {
         /// Message that ends because of this one.
         ended: Option<Ended>,
-        /// Text that was added.
         rest: &'a str,
     },
     /// The message replaces the text of an assembled one.
@@ -157,7 +151,6 @@ impl MessageAssembler {
         open.or(self.last.as_deref())
     }
 
-    /// Returns the last finished message.
     pub(super) fn last_ended(&mut self) -> Option<Arc<str>> {
         self.last.take()
     }

@@ -93,7 +93,6 @@ pub(super) enum Speaker {
     Thought,
 }
 
-/// A text content block.
 #[derive(Deserialize)]
 pub(super) struct TextBlock<'a> {
     #[expect(dead_code, reason = "reading it is the check")]
@@ -108,7 +107,6 @@ enum Text {
     Text,
 }
 
-/// Params with any update.
 #[derive(Deserialize)]
 pub(super) struct Params<'a> {
     #[serde(borrow)]
@@ -128,7 +126,6 @@ pub(super) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// Returns the known members of its `_meta`.
     pub(super) fn marks(&self) -> Marks<'a> {
         Marks::from_meta(self.meta)
     }

@@ -21,7 +21,6 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Creates a session without a run.
     pub(super) fn idle(version: Version) -> Self {
         let settings = Settings { raw: false, ..Settings::default() };
         let mut mapper = Mapper::new(version, "acp", settings);
@@ -29,7 +28,6 @@ impl Stage {
         Self { mapper, events: Vec::new(), now: 0 }
     }
 
-    /// Creates a session with a new run.
     pub(super) fn new(version: Version) -> Self {
         let mut stage = Self::idle(version);
         stage.start("r");
@@ -77,7 +75,6 @@ impl Stage {
         self.finish(Outcome::new(End::Stopped(Some(StopReason::from_name(reason)))))
     }
 
-    /// Returns the new events in short form.
     pub(super) fn short(&mut self) -> Vec<String> {
         self.events.drain(..).map(|event| short(&event)).collect()
     }
@@ -119,7 +116,6 @@ fn short(event: &RuntimeEvent) -> String {
     format!("{} {body}", event.name()).trim_end().to_owned()
 }
 
-/// Checks the events of updates in a run.
 #[track_caller]
 pub(super) fn check(version: Version, updates: &[Value], expected: &[&str]) {
     let mut stage = Stage::new(version);
@@ -145,18 +141,15 @@ fn chunk(name: &str, id: Option<&str>, text: &str) -> Value {
     update
 }
 
-/// A complete message (v2).
 pub(super) fn whole(id: &str, texts: &[&str]) -> Value {
     let content: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
     json!({"sessionUpdate": "agent_message", "messageId": id, "content": content})
 }
 
-/// An update of a tool call.
 pub(super) fn tool(id: &str, fields: Value) -> Value {
     news("tool_call_update", id, fields)
 }
 
-/// The beginning of a tool call (v1).
 pub(super) fn begun(id: &str, fields: Value) -> Value {
     news("tool_call", id, fields)
 }

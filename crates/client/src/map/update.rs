@@ -20,10 +20,8 @@ use super::{Emit, Mapper, gate, surrogates};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
 use crate::peer_json;
 
-/// Maximum length of a message id or child session id.
 const MAX_ID_BYTES: usize = 512;
 
-/// Result of reading an update.
 type Done = Result<Handled, Problem>;
 
 /// `Yes` if an update has become its own event.
@@ -134,7 +132,6 @@ impl Mapper {
         effects
     }
 
-    /// Returns the event for an unreadable update.
     fn unusable(&self, params: &[u8], problem: Problem) -> Payload {
         Payload::Update {
             update: Json::from_bytes_lossy(params),
@@ -289,7 +286,6 @@ impl Mapper {
         Ok(self.advance(&id, false, emit))
     }
 
-    /// Merges an update into a call.
     pub(super) fn merge(&mut self, id: &str, patch: Patch<'_>) {
         let (version, foreign) = (self.version, self.run_id.is_none());
         self.calls.change(id, |call, new, room| {
@@ -328,7 +324,6 @@ impl Mapper {
         told
     }
 
-    /// Adds content to a tool call (v2).
     fn tool_content(&mut self, item: &ContentItem<'_>, effects: &mut Effects) -> Result<(), Problem> {
         let id = &*item.tool_call_id;
         self.calls.check(id)?;
@@ -346,7 +341,6 @@ impl Mapper {
         Ok(())
     }
 
-    /// Handles a new state of the agent (v2).
     fn state(&mut self, head: &Head<'_>, text: &str, effects: &mut Effects) -> Result<(), Problem> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

@@ -8,7 +8,6 @@ mod node;
 use narrows_base::text::quoted;
 use node::Node;
 
-/// Maximum length of a server's name.
 const MAX_NAME_BYTES: usize = 128;
 /// Fields that change how to run a server, and that cannot be passed to an agent.
 const UNSUPPORTED: [&str; 4] = ["cwd", "envFile", "auth", "oauth"];
@@ -31,16 +30,13 @@ pub enum Transport {
         /// Environment variables, in addition to those of every server.
         env: Vec<(String, String)>,
     },
-    /// A streamable HTTP endpoint.
     Http {
         url: String,
-        /// Headers of every request.
         headers: Vec<(String, String)>,
     },
     /// An endpoint of the older HTTP transport with server-sent events.
     Sse {
         url: String,
-        /// Headers of every request.
         headers: Vec<(String, String)>,
     },
 }
@@ -61,7 +57,6 @@ pub enum ConfigError {
     /// The servers are not at the expected place in the JSON.
     #[error("{0}")]
     Shape(&'static str),
-    /// A field of a server is invalid.
     #[error("MCP server {server:?}: {field}: {problem}")]
     Field {
         /// Name of the server; its position if it has no name.

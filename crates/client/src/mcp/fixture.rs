@@ -186,7 +186,6 @@ impl Fixture {
         self.place.path().join("notes").into_os_string().into_string().expect("a path of ASCII")
     }
 
-    /// Returns what the server has recorded.
     pub(super) fn noted(&self) -> String {
         std::fs::read_to_string(self.notes()).unwrap_or_default()
     }
@@ -195,19 +194,16 @@ impl Fixture {
         wait_until(TEST_TIMEOUT, || self.noted().contains(text)).await
     }
 
-    /// Returns the process ids of the server.
     pub(super) fn alive(&self) -> Vec<u32> {
         alive_with_marker(self.place.path().to_str().expect("a path of ASCII"))
     }
 
-    /// Returns a new request id.
     pub(super) fn fresh(&self) -> String {
         let mut requests = lock(&self.requests);
         *requests += 1;
         format!("r{requests}")
     }
 
-    /// Sends a request with any method.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, i64> {
         match self.agent.request(method, &params, TEST_TIMEOUT).await {
             Ok(result) => Ok(result),

@@ -4,7 +4,6 @@ use serde_json::{Map, Value};
 
 use super::Pending;
 
-/// A request of an agent to a hosted server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServerRequest {
     /// Name that the user gave the server.
@@ -16,7 +15,6 @@ pub(crate) struct ServerRequest {
     pub(crate) arguments: Map<String, Value>,
 }
 
-/// Reason of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refusal(pub(crate) String);

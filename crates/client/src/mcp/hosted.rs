@@ -22,7 +22,6 @@ use crate::services::RequestBudget;
 /// Maximum number of progress messages queued for an agent that reads slowly.
 const MAX_QUEUED_PROGRESS: usize = 32;
 
-/// Bounds on the requests of one agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Maximum number of open requests, to all servers together.
@@ -297,7 +296,6 @@ impl ServerEntry {
     }
 }
 
-/// Sends progress of a server to the agent, if the agent wants progress.
 async fn forward(
     to: &To,
     token: Option<&Value>,

@@ -11,17 +11,14 @@ use serde_json::{Map, Value, json};
 
 use crate::peer_json;
 
-/// Maximum length of an id that the agent chooses.
 const MAX_ID_BYTES: usize = 256;
 
-/// A message of the agent.
 #[derive(Debug, PartialEq)]
 pub(super) enum Incoming {
     /// Older form: opens a connection to this server.
     Connect(String),
     /// Older form: closes this connection.
     Disconnect(String),
-    /// An MCP request.
     Message(Message),
 }
 
@@ -32,7 +29,6 @@ pub(super) struct Message {
     pub(super) params: Map<String, Value>,
 }
 
-/// Destination of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum To {
     /// Current form: a server, with the agent's request id.
@@ -41,12 +37,9 @@ pub(super) enum To {
     Connection(String),
 }
 
-/// Answer of a server.
 #[derive(Debug)]
 pub(super) enum Inner {
-    /// A result, unchanged.
     Result(Box<RawValue>),
-    /// An MCP error.
     Error(RpcError),
 }
 

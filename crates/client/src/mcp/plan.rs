@@ -17,7 +17,6 @@ pub(crate) struct Plan {
     pub(crate) hosted: Vec<HostedServer>,
 }
 
-/// A server that the client hosts.
 #[derive(Debug, Clone)]
 pub(crate) struct HostedServer {
     /// Id that the agent gets, unique across all sessions.
@@ -27,16 +26,12 @@ pub(crate) struct HostedServer {
 
 #[derive(Debug, Clone)]
 pub(crate) enum HostedServerKind {
-    /// A server of the user.
     Server(ServerConfig),
-    /// The built-in server.
     Host(HostServer),
 }
 
-/// Reason why the agent cannot use a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
-    /// The agent does not support the transport.
     #[error("the agent does not support MCP servers over {transport}: {server:?}")]
     Unreachable {
         server: String,

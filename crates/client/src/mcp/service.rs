@@ -21,7 +21,6 @@ pub(crate) trait FileService: Send + Sync + 'static {
         limit: Option<u32>,
     ) -> Pending<'_, Result<String, ServiceError>>;
 
-    /// Replaces or creates a file.
     fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>>;
 }
 
@@ -40,7 +39,6 @@ pub(crate) struct Run {
     pub(crate) output_limit: usize,
 }
 
-/// Result of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ran {
     /// Output of stdout and stderr, in order.
@@ -49,7 +47,6 @@ pub(crate) struct Ran {
     pub(crate) truncated: bool,
     /// Exit status, if the command exited by itself.
     pub(crate) code: Option<u32>,
-    /// Signal that ended the command.
     pub(crate) signal: Option<String>,
     /// `true` if the command was killed at the time limit.
     pub(crate) timed_out: bool,

@@ -17,9 +17,7 @@ use crate::turn::Turn;
 /// Reason for which a run is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortReason {
-    /// The caller cancelled it.
     Requested,
-    /// The turn exceeded its time limit.
     Timeout(Duration),
     /// The agent sent nothing for this long.
     Silence(Duration),
@@ -51,7 +49,6 @@ pub(super) enum AbortStage {
     Killed,
 }
 
-/// An abort in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abort {
     pub(super) why: AbortReason,
@@ -68,7 +65,6 @@ pub(super) struct Active {
     pub(super) form: Option<Form>,
     /// `true` once a second answer was requested because the first violated the schema.
     pub(super) repaired: bool,
-    /// Schema violations of the answer.
     pub(super) problems: Vec<String>,
     pub(super) started: Instant,
     /// End of the time limit, and the limit.
@@ -78,12 +74,10 @@ pub(super) struct Active {
     pub(super) interrupted: Option<String>,
     pub(super) fault: Option<Fault>,
     pub(super) stop_reason: Option<String>,
-    /// Details of the failure, for programs.
     pub(super) data: Option<Value>,
 }
 
 impl Active {
-    /// Returns the next deadline of the run.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self.abort {
             Some(abort) => Some(abort.until),

@@ -72,9 +72,7 @@ pub(super) struct Actor {
     pub(super) undecided: BTreeSet<String>,
     /// Commands that were allowed because the client will run them.
     pub(super) own_commands: OwnCommands,
-    /// Child sessions that the agent has announced.
     pub(super) children: BTreeSet<String>,
-    /// Events that are not queued yet.
     pub(super) events: Vec<RuntimeEvent>,
     /// Number of frames at the last check for silence, and the silence deadline.
     pub(super) silence: (u64, Instant),
@@ -212,7 +210,6 @@ impl Actor {
         }
     }
 
-    /// Handles the result of a task.
     pub(super) fn task_ended(&mut self, outcome: TaskOutcome) {
         match outcome {
             TaskOutcome::SettledRequest(settled) => self.settled(settled),

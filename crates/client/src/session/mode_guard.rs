@@ -35,7 +35,6 @@ enum Restoring {
     Unused,
     /// The agent has not answered yet.
     InFlight,
-    /// The mode was set back in this turn.
     Used,
     /// The agent left the mode again, and the turn is being cancelled.
     GivenUp,
@@ -52,7 +51,6 @@ enum Step {
 }
 
 impl ModeGuard {
-    /// Keeps the agent in `mode` from now on.
     pub(super) fn set_mode(&self, mode: &str) {
         *lock(&self.0) = State { mode: Some(mode.to_owned()), restoring: Restoring::Unused };
     }
@@ -121,7 +119,6 @@ impl Actor {
         }
     }
 
-    /// Handles the result of setting back the mode.
     pub(super) fn mode_restored(&mut self, mode: &str, restored: Result<(), String>) {
         if !self.mode_guard.on_restored() {
             return;

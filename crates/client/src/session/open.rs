@@ -34,7 +34,6 @@ use crate::runtime::{SessionStart, Shared};
 use crate::services::{McpGate, McpServices, RequestBudget, Services};
 use crate::snapshot::Snapshot;
 
-/// Maximum number of queued commands and notices.
 const MAX_QUEUED_REQUESTS: usize = 16;
 
 pub(crate) async fn begin(
@@ -182,13 +181,10 @@ pub(crate) async fn begin(
     Ok(session)
 }
 
-/// The MCP servers of a session.
 struct SessionServers {
-    /// Entries of `mcpServers`.
     descriptors: Vec<Value>,
     /// Names of the user's servers that the client hosts.
     names: Vec<String>,
-    /// All hosted servers.
     hosting: Option<Hosting>,
 }
 

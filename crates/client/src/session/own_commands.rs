@@ -12,7 +12,6 @@ use serde_json::json;
 use super::actor::{Actor, now_ms};
 use crate::event::{EventBody, Json, Payload};
 
-/// Maximum number of allowed calls to watch.
 const MAX_WATCHED: usize = 1000;
 
 /// Value of `name` in the event.

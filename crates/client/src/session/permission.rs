@@ -30,7 +30,6 @@ use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId,
 /// Reason why a call is incomplete.
 const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
 
-/// A permission request that waits for its answer.
 pub(super) struct HeldRequest {
     responder: Responder,
     call_id: Option<Arc<str>>,
@@ -47,7 +46,6 @@ pub(super) struct HeldRequest {
     _permit: OwnedSemaphorePermit,
 }
 
-/// A settled permission request.
 pub(super) struct SettledRequest {
     id: String,
     reply: PermissionReply,
@@ -75,7 +73,6 @@ struct JudgedSubjects {
 }
 
 impl JudgedSubjects {
-    /// Returns the decision of the policy.
     fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let decisions = self.subjects.iter().map(|subject| subject.judge(permissions, turn));
         let strictest = decisions.reduce(Decision::stricter);
@@ -128,7 +125,6 @@ impl JudgedSubjects {
 }
 
 impl Actor {
-    /// Handles a permission request.
     pub(super) fn permission(&mut self, request: Request, method: &str, permit: OwnedSemaphorePermit) {
         let params = request.frame.params().unwrap_or(b"{}");
         let permissions = Arc::clone(&self.services.permissions);
@@ -326,7 +322,6 @@ impl Actor {
         }
     }
 
-    /// Handles a notice of the permission service.
     pub(super) fn handle_notice(&mut self, notice: PermissionNotice) {
         match notice {
             PermissionNotice::Requested(requested) => {
@@ -351,7 +346,6 @@ impl Actor {
         }
     }
 
-    /// Reports the decision about an abandoned request.
     fn report_abandoned(&mut self, id: &str) {
         if let Some(resolved) = self.services.permissions.pending_permissions.give_up(id) {
             self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);

@@ -39,7 +39,6 @@ pub(super) async fn restrict(session: &Session) {
     }
 }
 
-/// Adds the consequence for low access to the reason.
 fn with_consequence(rejection: Rejection) -> Rejection {
     let reason = format!("{}, so {CONSEQUENCE}", rejection.reason);
     Rejection { reason, ..rejection }
@@ -50,14 +49,12 @@ struct Mode {
     is_current: bool,
 }
 
-/// The current mode of the agent.
 pub(super) struct CurrentMode {
     pub(super) id: String,
     /// `true` if the agent changes nothing by itself in this mode.
     pub(super) only_reads: bool,
 }
 
-/// Returns the current mode, if the agent has modes.
 pub(super) fn current_mode(snapshot: &Snapshot) -> Option<CurrentMode> {
     let (id, available) = modes(snapshot)?;
     let name = available.iter().find(|choice| choice.id == id).map_or("", |choice| choice.name.as_str());
@@ -66,7 +63,6 @@ pub(super) fn current_mode(snapshot: &Snapshot) -> Option<CurrentMode> {
     Some(CurrentMode { id, only_reads })
 }
 
-/// Returns the strictest read-only mode that the agent offers.
 fn reading_mode(snapshot: &Snapshot) -> Option<Mode> {
     let (current, available) = modes(snapshot)?;
     let is = |choice: &Choice, wanted: &str| plain(&choice.id) == wanted || plain(&choice.name) == wanted;

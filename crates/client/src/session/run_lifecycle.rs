@@ -35,7 +35,6 @@ use crate::turn::Turn;
 const MIN_QUIET: Duration = Duration::from_millis(3);
 const MAX_QUIET: Duration = Duration::from_millis(50);
 
-/// Maximum delay of the first prompt.
 const MAX_FIRST_PROMPT_DELAY: Duration = Duration::from_millis(150);
 
 /// Delay of the first prompt. Until then the agent may send updates that belong to the opening of the
@@ -178,7 +177,6 @@ impl Actor {
         }
     }
 
-    /// Reports each failed hosted MCP server once.
     fn report_failures(&mut self) {
         for failure in self.hosting.as_ref().map(Hosting::failures).unwrap_or_default() {
             let data = Json::write(&json!({"problem": failure.to_string()}));
@@ -264,7 +262,6 @@ impl Actor {
         }
     }
 
-    /// Handles an error response to the prompt.
     fn refused(&mut self, error: &CallError) {
         let Some(run) = &mut self.run else { return };
         let end = match error {
@@ -379,7 +376,6 @@ impl Actor {
     }
 }
 
-/// Describes the loss of the agent.
 fn gone(reason: &CloseReason) -> String {
     match reason {
         CloseReason::Exited { exit, .. } => format!("the agent exited during the turn: {exit}"),
@@ -389,7 +385,6 @@ fn gone(reason: &CloseReason) -> String {
     }
 }
 
-/// Polls `future` once.
 fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {

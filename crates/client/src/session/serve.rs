@@ -165,7 +165,6 @@ impl Actor {
         request.responder.fail(error);
     }
 
-    /// Returns `true` if the method was offered to the agent.
     fn offers(&self, method: &str) -> bool {
         let offer = self.shared.offer;
         self.shared.known.version == narrows_acp::Version::V1

@@ -19,7 +19,6 @@ const STOP_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_millis(500) };
 
 impl Actor {
-    /// Returns the next deadline of the run.
     pub(super) fn deadline(&self, has_room: bool) -> Option<Instant> {
         let run = self.run.as_ref()?;
         let silence = self.shared.agent.deadlines.silence;

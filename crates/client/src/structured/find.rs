@@ -29,7 +29,6 @@ pub(super) fn last(text: &str, any: bool) -> Option<Value> {
         .or_else(|| if any { last_from(tail(text), '[') } else { None })
 }
 
-/// Returns the contents of the code fences of `text`.
 fn fences(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     // The open fence, and the start of its content.

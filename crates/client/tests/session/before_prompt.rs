@@ -150,7 +150,6 @@ fn early_wishes(place: &std::path::Path) -> Vec<(&'static str, Value)> {
 /// Time at which the agent sends requests before the first prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// Before it answers `session/new`.
     Opening,
     /// Right after it answers `session/new`.
     Opened,

@@ -15,21 +15,17 @@ use narrows_testkit::peer::pair;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-/// Both versions.
 pub(crate) const VERSIONS: [Version; 2] = [Version::V1, Version::V2];
 
-/// The agent and the settings of its session.
 pub(crate) struct Stage {
     pub(crate) agent: Agent,
     pub(crate) offer: Offer,
     pub(crate) config: SessionConfig,
-    /// Way of opening the session.
     pub(crate) begin: Begin,
     /// Holds the session's directory until the end of the test.
     place: tempfile::TempDir,
 }
 
-/// Way of opening a session.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Begin {
     #[default]
@@ -60,7 +56,6 @@ impl Stage {
         Self { agent, offer, config, begin: Begin::New, place }
     }
 
-    /// Adds a permission handler.
     pub(crate) fn asking(mut self, decide: impl PermissionHandler + 'static) -> Self {
         self.config.on_permission = Some(Arc::new(decide));
         self
@@ -91,7 +86,6 @@ impl Stage {
 }
 
 impl Driven {
-    /// Returns the path of a file in the session's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.place.path().canonicalize().expect("it is there").join(name)
     }
@@ -121,13 +115,11 @@ pub(crate) fn kinds(events: &[RuntimeEvent]) -> Vec<String> {
     kinds
 }
 
-/// Returns the payloads of this type.
 pub(crate) fn payloads(events: &[RuntimeEvent], name: &str) -> Vec<Value> {
     let payload = |event: &RuntimeEvent| serde_json::to_value(event).expect("an event")["payload"].clone();
     events.iter().map(payload).filter(|payload| payload["type"] == name).collect()
 }
 
-/// Returns all events of a run.
 pub(crate) async fn all(handle: &mut RunHandle) -> Vec<RuntimeEvent> {
     let mut events = Vec::new();
     while let Some(event) = handle.next().await {

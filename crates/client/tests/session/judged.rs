@@ -77,7 +77,6 @@ fn hesitating(stage: Stage, meanwhile: impl Fn(&Path) + Send + Sync + 'static) -
     (stage, count)
 }
 
-/// Points `link` to another file.
 fn repoint(root: &Path, to: &str) {
     let link = root.join("link");
     let _ = std::fs::remove_file(&link);

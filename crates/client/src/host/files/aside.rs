@@ -8,7 +8,6 @@ use rustix::io::Errno;
 use super::walk::DeepestDirectory;
 use super::{FileError, Files, entry, kind};
 
-/// Maximum number of new names to try.
 const MAX_NAMES: usize = 1000;
 
 impl Files {

@@ -11,7 +11,6 @@ use super::MAX_PATH_BYTES;
 /// Maximum number of characters of a path that are quoted.
 const MAX_QUOTED_CHARS: usize = 300;
 
-/// Error of reading or writing a file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}: {kind}", quoted(.path))]
 pub(crate) struct FileError {
@@ -27,7 +26,6 @@ pub(crate) enum FileErrorKind {
     /// The path cannot be a valid path.
     #[error("`path` is too long or contains a NUL character")]
     Malformed,
-    /// The path leads out of the roots.
     #[error("the path is outside the session's directories")]
     Outside,
     #[error("file not found")]
@@ -41,13 +39,11 @@ pub(crate) enum FileErrorKind {
         /// In bytes.
         limit: usize,
     },
-    /// The file is not UTF-8.
     #[error("the file is not UTF-8 text")]
     NotText,
     /// The path contains a link, but links are not followed for this request.
     #[error("the path contains a symbolic link")]
     Link,
-    /// The path contains too many links.
     #[error("the path contains too many symbolic links")]
     Links,
     #[error("the file was changed concurrently")]
@@ -63,7 +59,6 @@ impl FileError {
         Self { path: path.to_owned(), kind, effects: Effects::None }
     }
 
-    /// Creates an error from an error number for `path`.
     pub(super) fn system(path: &Path, errno: Errno) -> Self {
         let kind = match errno {
             Errno::NOENT | Errno::NOTDIR => FileErrorKind::NotFound,
@@ -78,12 +73,10 @@ impl FileError {
         Self::new(path, kind)
     }
 
-    /// Creates an error from an error of the standard library.
     pub(super) fn io(path: &Path, error: &std::io::Error) -> Self {
         Self::system(path, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// Adds the possible effects of a failed write.
     pub(super) fn effects(self, effects: Effects) -> Self {
         Self { effects, ..self }
     }

@@ -13,7 +13,6 @@ use super::{FileError, FileErrorKind};
 pub(super) struct Root {
     /// Path as the caller wrote it.
     given: PathBuf,
-    /// Path without links.
     path: PathBuf,
     fd: OwnedFd,
 }
@@ -39,7 +38,6 @@ impl Root {
     }
 }
 
-/// The directories of a session.
 #[derive(Debug)]
 pub(crate) struct Roots {
     list: Vec<Root>,
@@ -70,7 +68,6 @@ impl Roots {
         Self::open_by(resolver, directories)
     }
 
-    /// Returns the absolute paths without links.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.list.iter().map(Root::path)
     }

@@ -94,7 +94,6 @@ fn reserve(_: &OwnedFd, _: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives `file` the owner and the mode of the old file.
 fn inherit(file: &OwnedFd, old: &Stat) -> Result<(), Errno> {
     // Drops set-user-id and set-group-id, because the content is new.
     let mut mode = old.st_mode & 0o777;

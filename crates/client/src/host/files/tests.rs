@@ -45,7 +45,6 @@ const RESOLVERS: &[PathResolver] = &[
     PathResolver::Walk,
 ];
 
-/// A root directory and files outside of it.
 struct Disk {
     _directory: tempfile::TempDir,
     /// Common parent directory, without links.

@@ -28,7 +28,6 @@ pub(super) const PASS_THROUGH: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
 pub(super) const PASS_THROUGH: OFlags = OFlags::RDONLY;
 
-/// Ways to resolve a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathResolver {
     /// By one system call.
@@ -38,24 +37,20 @@ pub(super) enum PathResolver {
     Walk,
 }
 
-/// The deepest existing directory on a path.
 #[derive(Debug)]
 pub(super) struct DeepestDirectory {
     pub(super) directory: OwnedFd,
     /// Path from the root, without links.
     pub(super) real: PathBuf,
-    /// Missing names below the directory.
     pub(super) missing: Vec<OsString>,
 }
 
 impl PathResolver {
-    /// Returns the best resolver, probed on `directory`.
     #[cfg(target_os = "linux")]
     pub(super) fn probe(directory: BorrowedFd<'_>) -> Self {
         if kernel(directory, Path::new("")).is_ok() { Self::Kernel } else { Self::Walk }
     }
 
-    /// Returns the best resolver.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn probe(_: BorrowedFd<'_>) -> Self {
         Self::Walk
@@ -202,7 +197,6 @@ fn open(from: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat(from, name, PASS_THROUGH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens another descriptor of the same directory.
 fn reopen(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     openat(directory, ".", PASS_THROUGH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }

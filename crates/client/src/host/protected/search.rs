@@ -42,7 +42,6 @@ const REPOSITORY_NAMES: [&str; 5] = [".git", "HEAD", "commondir", "objects", "re
 /// A protected name, or the beginning of one, that leads to another path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkedName {
-    /// Path of the file, without links.
     real: PathBuf,
     /// Path that leads to the file.
     spelled: PathBuf,
@@ -66,9 +65,7 @@ impl LinkedName {
     }
 }
 
-/// The result of a search for protected paths.
 pub(in crate::host) struct Found {
-    /// Paths that the policy protects.
     pub(in crate::host) paths: BTreeSet<PathBuf>,
     /// Protected names that are or contain links, and links at the beginning of protected names.
     pub(super) links: BTreeSet<LinkedName>,
@@ -105,7 +102,6 @@ impl Found {
         self.paths.is_empty() && self.closed.is_empty()
     }
 
-    /// Returns all paths that a command must not change.
     pub(in crate::host) fn into_all(self) -> Vec<PathBuf> {
         let Self { paths, closed, .. } = self;
         paths.into_iter().chain(closed).collect()
@@ -115,7 +111,6 @@ impl Found {
 /// The names to search for in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Area {
-    /// Protected names.
     Plain,
     /// The rest of protected names whose beginning is a link to this directory. All others are found at the
     /// directory's own path.

@@ -6,7 +6,6 @@ use super::*;
 use crate::event::PermissionResolved;
 use crate::usage::Usage;
 
-/// Returns all events, one JSON object per line.
 fn lines(stage: &Stage) -> String {
     let lines: Vec<String> = stage.events.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
     lines.join("\n")

@@ -83,7 +83,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Checks the invariants of one run.
 fn check_run(events: &[&RuntimeEvent]) {
     let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
     assert_eq!(names.first(), Some(&"run.started"));

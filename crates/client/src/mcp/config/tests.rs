@@ -31,7 +31,6 @@ fn check_error(text: &str, expected: &str) {
     assert_eq!(ServerConfig::read(text).expect_err("it is wrong").to_string(), expected, "{text}");
 }
 
-/// Checks the error of one server named `s`.
 #[track_caller]
 fn check_field(server: &str, expected: &str) {
     check_error(&format!(r#"{{"mcpServers":{{"s":{server}}}}}"#), &format!("MCP server \"s\": {expected}"));

@@ -12,12 +12,10 @@ impl Arguments {
         Self(arguments)
     }
 
-    /// Reads a required string.
     pub(super) fn text(&mut self, key: &str) -> Result<String, String> {
         self.optional_text(key)?.ok_or_else(|| format!("the argument {key} is missing"))
     }
 
-    /// Reads an optional string.
     pub(super) fn optional_text(&mut self, key: &str) -> Result<Option<String>, String> {
         match self.take(key) {
             None => Ok(None),
@@ -26,12 +24,10 @@ impl Arguments {
         }
     }
 
-    /// Reads a valid path.
     pub(super) fn path(&mut self, key: &str) -> Result<PathBuf, String> {
         path_of(key, self.text(key)?)
     }
 
-    /// Reads an optional valid path.
     pub(super) fn optional_path(&mut self, key: &str) -> Result<Option<PathBuf>, String> {
         self.optional_text(key)?.map(|path| path_of(key, path)).transpose()
     }

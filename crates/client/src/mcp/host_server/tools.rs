@@ -19,7 +19,6 @@ const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum number of output bytes for a model, counted from the end.
 const MAX_OUTPUT_BYTES: usize = 128 * 1024;
 
-/// Returns the offered tools for `tools/list`.
 pub(super) fn list(offer: Offer) -> Vec<Value> {
     let tools = [(offer.read, read_tool()), (offer.write, write_tool()), (offer.run, run_tool())];
     tools.into_iter().filter(|(offered, _)| *offered).map(|(_, tool)| tool).collect()
@@ -111,11 +110,8 @@ fn run_tool() -> Value {
 /// A valid call of one of the tools.
 #[derive(Debug)]
 pub(crate) enum ToolCall {
-    /// `read_text_file`.
     Read { path: PathBuf, line: Option<u32>, limit: Option<u32> },
-    /// `write_text_file`.
     Write { path: PathBuf, text: String },
-    /// `run_command`.
     Run(Run),
 }
 
@@ -207,7 +203,6 @@ fn ran(ran: &Ran, time_limit: Duration) -> Value {
     result
 }
 
-/// Returns the result of a failed tool.
 pub(super) fn failed(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}], "isError": true})
 }

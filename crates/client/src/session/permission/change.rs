@@ -17,7 +17,6 @@ const MAX_COMPARED_BYTES: u64 = 10 << 20;
 pub(super) enum ShownChange {
     /// All of each new text, or all of its differences from the file.
     Whole,
-    /// Only a part of at least one file.
     Part,
 }
 

@@ -18,7 +18,6 @@ use crate::permissions::{PermissionService, TurnId};
 /// Reason for a request about a command that may not run in the client.
 const MAY_RUN_ITSELF: &str = "asks before commands that the agent may run itself without a sandbox";
 
-/// One subject of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Subject {
     pub(super) action: Action,
@@ -28,7 +27,6 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Returns the decision of the policy.
     pub(super) fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let mut decision = permissions.judge(turn, &self.action, self.runs_here);
         if let DecisionReason::Preset { access: Access::Medium, kind: Kind::Execute, why } =
@@ -150,7 +148,6 @@ fn changes(call: &Call) -> impl Iterator<Item = FileChange> {
     })
 }
 
-/// Returns all file changes of the request.
 pub(super) fn all_changes(asked: &ReadRequest) -> Vec<FileChange> {
     asked.calls().flat_map(changes).collect()
 }
@@ -407,7 +404,6 @@ mod tests {
         assert_eq!(input(&asked), json!({"command": "rm -rf /", "cwd": "/w"}));
     }
 
-    /// A call that shows a file change.
     fn diff(path: &str, new: &str) -> Call {
         let block = json!({"type": "diff", "path": path, "newText": new});
         call("Edit", &json!({"path": path})).with_content(&[block])

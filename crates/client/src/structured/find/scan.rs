@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 
-/// Extent of an object or list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Position after its last byte.
@@ -27,7 +26,6 @@ struct Open {
     inner: usize,
 }
 
-/// The next expected token.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Value,
@@ -141,7 +139,6 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Returns the length of the escape at `at`.
     fn escape(&self, at: usize) -> Option<usize> {
         match self.text.get(at + 1)? {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),

@@ -91,7 +91,6 @@ fn outside(top: &Path) -> BTreeMap<PathBuf, Option<String>> {
     all
 }
 
-/// Expected result of reading.
 enum Verdict {
     Text(String),
     Directory,

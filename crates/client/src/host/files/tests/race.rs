@@ -30,7 +30,6 @@ fn swap(disk: &Disk, stop: &AtomicBool) {
     assert!(rounds > 0);
 }
 
-/// Runs `act` while directories and links are swapped.
 fn during(disk: &Disk, act: impl FnOnce()) {
     disk.link("../out", "root/link");
     let stop = AtomicBool::new(false);

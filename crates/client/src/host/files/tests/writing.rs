@@ -11,7 +11,6 @@ fn write(disk: &Disk, files: &Files, place: &str) -> Result<(), FileErrorKind> {
     files.write(&disk.top.join(place), "new").map_err(|error| error.kind().clone())
 }
 
-/// Returns all names beneath the directory above the root.
 fn names(disk: &Disk) -> Vec<String> {
     let mut names = Vec::new();
     let mut open = vec![disk.top.clone()];
