@@ -114,7 +114,6 @@ fn log_task_failure(outcome: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// State that all sessions share.
 pub(crate) struct Agent {
     pub(crate) peer: Peer,
     pub(crate) catalog: Catalog,
@@ -277,7 +276,6 @@ impl Agent {
         self.sessions().values().cloned().collect()
     }
 
-    /// Returns the number of sessions that are open, or held because they are not stored.
     pub(crate) fn session_count(&self) -> usize {
         self.sessions().len() + self.unstored().len()
     }
@@ -335,7 +333,6 @@ impl Agent {
         session_lock.lock_owned().await
     }
 
-    /// Returns `true` if this session is still open.
     pub(crate) fn is_open(&self, session: &Arc<Session>) -> bool {
         self.session(&session.id).is_some_and(|open| Arc::ptr_eq(&open, session))
     }
@@ -365,7 +362,6 @@ pub(crate) struct ClientRequest {
 }
 
 enum CheckedRequest {
-    /// The result is already known.
     Respond(Value),
     Handle(ClientRequest),
 }
@@ -381,7 +377,6 @@ fn handshake_error(refusal: &Refusal) -> RpcError {
     RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
 }
 
-/// Returns `true` if the params of `initialize` have a valid version.
 fn has_valid_version(frame: &Frame) -> bool {
     let params: Map<String, Value> = frame.read_params().unwrap_or_default();
     params
@@ -390,7 +385,6 @@ fn has_valid_version(frame: &Frame) -> bool {
         .is_some_and(|version| u16::try_from(version).is_ok())
 }
 
-/// Returns the result of `initialize`.
 fn initialize_result(version: Version) -> Value {
     let info = json!({"name": "narrows", "title": "Narrows", "version": env!("CARGO_PKG_VERSION")});
     let unstable = json!({"_meta": {"narrows/unstable": true}});

@@ -14,7 +14,6 @@ use crate::settings::ModelRoute;
 /// Timeout for fetching a list of models: opening a session must not wait for a dead endpoint.
 const LIST_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// Time for which a list of models is valid.
 const LIST_TTL: Duration = Duration::from_secs(300);
 
 /// Delay before an endpoint that returned no list is queried again.
@@ -39,7 +38,6 @@ pub(crate) struct Choice {
 /// Time at which an endpoint is queried about a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LearnStage {
-    /// Before the first answer.
     BeforeAnswer,
     /// After the first answer: an endpoint that loads a model on first use knows only then how large its
     /// window is.
@@ -48,7 +46,6 @@ pub(crate) enum LearnStage {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// Id that clients use for the model.
     pub(crate) id: String,
     pub(crate) name: String,
     route: usize,
@@ -86,7 +83,6 @@ impl Catalog {
         Ok(Self { entries, learned: std::sync::Mutex::default() })
     }
 
-    /// Returns the default choice, if an endpoint is configured.
     pub(crate) fn default_choice(&self) -> Option<Choice> {
         self.entries.first().map(|entry| entry.choice(0))
     }
@@ -113,7 +109,6 @@ impl Catalog {
         learned.len() < MAX_MODELS && learned.insert((choice.route, choice.model.clone(), stage))
     }
 
-    /// Returns the id that clients use for the model of `choice`.
     pub(crate) fn model_id(&self, choice: &Choice) -> String {
         self.public_id(choice.route, &choice.model)
     }
@@ -127,7 +122,6 @@ impl Catalog {
         format!("{}/{model}", self.entries[route].route.endpoint.name)
     }
 
-    /// Returns the name of the endpoint of `choice`.
     pub(crate) fn endpoint_name(&self, choice: &Choice) -> &str {
         &self.route(choice).endpoint.name
     }

@@ -15,7 +15,6 @@ use crate::agent::Agent;
 /// Upper bound for a client's answer. Each caller has its own, shorter timeout.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Sends messages to the client's MCP servers, for one session.
 pub(crate) struct ClientServers {
     /// Weak, because the agent owns the session, which owns this.
     agent: Weak<Agent>,

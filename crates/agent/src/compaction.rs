@@ -29,24 +29,20 @@ pub(crate) const KEPT_TENTHS: u64 = 3;
 /// Bytes kept of a tool result that is cut.
 const SHORTENED_RESULT_BYTES: usize = 4096;
 
-/// System prompt of the summary request.
 const SUMMARY_PROMPT: &str = "Summarise the conversation below so that it can be continued from your summary alone. Keep \
     decisions, facts, names, paths, numbers, open questions and what was changed; leave out pleasantries. Answer with \
     the summary only.";
 
-/// Text before a summary.
 const SUMMARY_HEADING: &str = "Summary of our conversation so far:\n\n";
 
 /// Text that replaces old turns in a request if the model cannot summarize them.
 const OMITTED_TURNS: &str = "(Earlier turns of this conversation were left out because they no longer fit.)";
 
-/// Message if the model returns no summary.
 pub(crate) const NO_SUMMARY: &str = "The model gave no summary.";
 
 /// Outcome of an attempt to shorten a conversation.
 #[derive(Debug)]
 pub(crate) enum Compaction {
-    /// There was nothing to shorten.
     Nothing,
     Done,
     /// The current request is shorter, but the conversation is not, because there is no summary. `None` if
@@ -295,7 +291,6 @@ fn parts_as_text(parts: &[Part]) -> String {
     parts.iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// Cuts long tool results. Returns `false` if there are none.
 fn shorten_results(messages: &mut [Message]) -> bool {
     let mut shortened = false;
     for message in messages {

@@ -70,7 +70,6 @@ pub(crate) fn restore_choice(catalog: &Catalog, settings: &str) -> (Option<Choic
     }
 }
 
-/// Returns all options with their current values.
 pub(crate) fn options(version: Version, catalog: &Catalog, choice: &Choice, offers: &[Offer]) -> Vec<Value> {
     let models: Vec<Value> =
         offers.iter().map(|offer| json!({"value": offer.id, "name": offer.name})).collect();

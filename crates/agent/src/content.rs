@@ -99,7 +99,6 @@ fn base64(object: &Map<String, Value>, field: &str, name: &str) -> Result<String
     if valid { Ok(data) } else { Err(invalid(&format!("{field}.{name}"), "must be base64")) }
 }
 
-/// Returns a name for a link without one.
 pub(crate) fn last_segment(uri: &str) -> String {
     let path = uri.split(['?', '#']).next().unwrap_or(uri).trim_end_matches('/');
     let name = path.rsplit('/').next().unwrap_or(path);

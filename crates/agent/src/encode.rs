@@ -8,7 +8,6 @@ use crate::transcript::{PlanEntry, ToolCall, ToolContent, ToolStatus, Transcript
 /// Id of a session's plan. A session has only one.
 const PLAN_ID: &str = "plan";
 
-/// A field of a tool call that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallField {
     Status,
@@ -16,7 +15,6 @@ pub(crate) enum CallField {
     Output,
 }
 
-/// Returns the update that announces a call.
 pub(crate) fn tool_call(version: Version, call: &ToolCall) -> Value {
     let mut update = Map::new();
     let announces = if version == Version::V1 { "tool_call" } else { "tool_call_update" };
@@ -48,7 +46,6 @@ pub(crate) fn tool_call_fields(version: Version, call: &ToolCall) -> Map<String,
     fields
 }
 
-/// Returns the update with the changed fields of a call.
 pub(crate) fn tool_change(version: Version, call: &ToolCall, changed: &[CallField]) -> Value {
     let mut update = Map::new();
     update.insert("sessionUpdate".into(), "tool_call_update".into());
@@ -113,7 +110,6 @@ pub(crate) fn plan(version: Version, entries: &[PlanEntry]) -> Value {
     }
 }
 
-/// Returns the updates that replay an item.
 pub(crate) fn replay(version: Version, shown: &TranscriptItem) -> Vec<Value> {
     match (shown, version) {
         (TranscriptItem::User { id, content }, Version::V1) => content

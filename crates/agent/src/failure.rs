@@ -12,7 +12,6 @@ const UNCONFIGURED_MESSAGE: &str = "No model endpoint is configured, so nothing 
     OPENAI_API_KEY (and OPENAI_MODEL) in the environment of `narrows acp`, or describe an endpoint in narrows.toml. \
     OPENAI_BASE_URL=builtin:demo selects the built-in demo model, which needs no key and no network.";
 
-/// Returns the error for a missing endpoint.
 pub(crate) fn unconfigured() -> Error {
     Error {
         kind: ErrorKind::Unconfigured,
@@ -71,7 +70,6 @@ pub(crate) fn meta(error: &Error) -> Value {
     json!({ERROR_META_KEY: fields(error)})
 }
 
-/// Returns the failure as a JSON-RPC error.
 pub(crate) fn rpc(error: &Error) -> RpcError {
     let code = match error.kind {
         ErrorKind::Auth => Code::AuthRequired,

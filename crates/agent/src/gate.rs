@@ -13,7 +13,6 @@ pub struct ToolRequest {
     pub id: String,
     /// Name of the MCP server; `None` for files and terminals of the client.
     pub server: Option<String>,
-    /// Name of the tool on its server.
     pub tool: String,
     /// Name of the tool, as the model and the client see it.
     pub name: String,

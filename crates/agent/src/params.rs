@@ -11,7 +11,6 @@ use narrows_mcp::Server;
 use narrows_wire::{Code, RpcError};
 use serde_json::{Map, Value, json};
 
-/// Most bytes of an id, a path or a name.
 const MAX_TEXT_BYTES: usize = 4096;
 
 /// Most directories or servers of a session.
@@ -22,7 +21,6 @@ pub(crate) struct Params<'a> {
     version: Version,
 }
 
-/// Returns the error -32602 for `field`.
 pub(crate) fn invalid(field: &str, problem: &str) -> RpcError {
     RpcError::new(Code::InvalidParams, format!("`{field}` {problem}")).with("field", Value::from(field))
 }
@@ -33,13 +31,11 @@ pub(crate) fn session_not_found(id: &str) -> RpcError {
     RpcError::new(Code::NotFound, format!("there is no session {id:?}")).with("sessionId", Value::from(id))
 }
 
-/// Directories and MCP servers of a session that is being opened.
 #[derive(Debug)]
 pub(crate) struct SessionSetup {
     pub(crate) cwd: String,
     /// Absolute paths of further directories, in addition to `cwd`.
     pub(crate) roots: Vec<String>,
-    /// Servers that can be used.
     pub(crate) servers: Vec<Server>,
     /// For each other server, the reason why it cannot be used.
     pub(crate) unusable: Vec<String>,

@@ -113,7 +113,6 @@ async fn respond_after_turn(agent: Arc<Agent>, started: StartedTurn, responder: 
     drop(ending_turn);
 }
 
-/// Returns the result of a prompt in version 1.
 fn result(end: &TurnOutcome) -> Value {
     let mut result = json!({"stopReason": end.reason.name_v1()});
     if let Some(usage) = usage(end) {
@@ -159,7 +158,6 @@ async fn respond_before_turn(agent: Arc<Agent>, started: StartedTurn, responder:
     drop(ending_turn);
 }
 
-/// Runs the turn and stores it.
 async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, TurnGuard) {
     let StartedTurn { session, guard, message, blocks, content, version, authorizes } = started;
     let peer = agent.peer.with_tag(session.state().tag.as_deref());
@@ -257,12 +255,10 @@ async fn append_to_history(
     }
 }
 
-/// Returns the size of a turn in the store, in bytes.
 pub(crate) fn stored_bytes(turn: &StoredTurn) -> usize {
     turn.messages.iter().chain(&turn.replay).map(String::len).sum()
 }
 
-/// Returns the texts of the user and of the model in a turn.
 fn conversation_text(messages: &[Message]) -> (String, String) {
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
     for message in messages {

@@ -20,13 +20,11 @@ use crate::{prompt, session_lifecycle};
 /// The part of a request that takes time.
 pub(crate) type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Result of a request, and the updates that follow it.
 pub(crate) struct Response {
     pub(crate) result: Value,
     pub(crate) after: Option<FollowUp>,
 }
 
-/// Updates to send after a response.
 pub(crate) struct FollowUp {
     pub(crate) session: Arc<Session>,
     pub(crate) updates: Vec<Value>,
@@ -149,7 +147,6 @@ async fn handle_async(agent: &Arc<Agent>, request: &ClientRequest) -> Result<Res
     }
 }
 
-/// Sets an option and returns all options.
 async fn set_option(
     agent: &Agent,
     request: &ClientRequest,
@@ -198,7 +195,6 @@ fn field_in_error(message: &str) -> Option<String> {
     rest.split_once('`').map(|(field, _)| field.to_owned())
 }
 
-/// Returns the open session that the params name.
 pub(crate) fn find_session(agent: &Agent, params: &Params<'_>) -> Result<Arc<Session>, RpcError> {
     let id = params.text("sessionId")?;
     agent.session(id).ok_or_else(|| session_not_found(id))

@@ -22,7 +22,6 @@ pub(crate) struct Session {
     state: Mutex<State>,
 }
 
-/// The mutable part of a session.
 pub(crate) struct State {
     pub(crate) dirs: SessionDirs,
     /// `sessionId` beside the params of the last request that had one, as JSON.
@@ -46,7 +45,6 @@ pub(crate) struct State {
     /// Keys of permissions that the user gave for the whole session.
     pub(crate) grants: HashSet<String>,
     pub(crate) servers: Arc<Servers>,
-    /// Time at which the servers were started.
     pub(crate) servers_since: Instant,
     /// Warnings to show before the next turn.
     pub(crate) warnings: Vec<String>,
@@ -59,7 +57,6 @@ pub(crate) struct State {
     ending: Option<Stop>,
 }
 
-/// Directories of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SessionDirs {
     pub(crate) cwd: String,
@@ -69,7 +66,6 @@ pub(crate) struct SessionDirs {
 /// A past turn, or a summary of several.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PastTurn {
-    /// Number of the turn in the store.
     pub(crate) number: u64,
     pub(crate) messages: Vec<Message>,
 }
@@ -80,7 +76,6 @@ struct ActiveTurn {
     calls: HashMap<String, Stop>,
 }
 
-/// Reason why a turn cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeginError {
     Busy,
@@ -152,12 +147,10 @@ impl Session {
         self.state().turn.is_some()
     }
 
-    /// Returns a future that waits for the end of the running turn, if there is one.
     pub(crate) fn turn_end(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
         self.state().turn.as_ref().map(|turn| turn.ended.stopped())
     }
 
-    /// Cancels the running turn, if there is one.
     pub(crate) fn cancel(&self) {
         if let Some(turn) = &self.state().turn {
             turn.stop.stop();
@@ -227,7 +220,6 @@ impl Session {
 /// A running turn. Dropping the guard ends it.
 pub(crate) struct TurnGuard {
     session: Arc<Session>,
-    /// Set to cancel the turn.
     pub(crate) stop: Stop,
 }
 
@@ -268,7 +260,6 @@ impl Drop for EndingTurn {
 pub(crate) struct CallGuard {
     session: Arc<Session>,
     call: String,
-    /// Set to cancel the call.
     pub(crate) stop: Stop,
 }
 

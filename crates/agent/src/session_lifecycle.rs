@@ -24,10 +24,8 @@ use crate::{config_options, encode, slash_command};
 /// often has only 1024.
 const MAX_OPEN_SESSIONS: usize = 512;
 
-/// Sessions per page of `session/list`.
 const LIST_PAGE_SIZE: usize = 50;
 
-/// Handles `session/new`.
 pub(crate) async fn new(
     agent: &Arc<Agent>,
     request: &ClientRequest,
@@ -76,7 +74,6 @@ pub(crate) async fn new(
     Ok(opened_response(agent, request, session).await)
 }
 
-/// Parses the directories and servers of a session. Refuses servers if they are disabled.
 fn session_setup(agent: &Agent, params: &Params<'_>) -> Result<params::SessionSetup, RpcError> {
     let setup = params.session_setup(&agent.working_dir)?;
     let is_started = |server: &Server| !matches!(server, Server::Acp { .. });
@@ -148,7 +145,6 @@ pub(crate) async fn fork(
     Ok(opened_response(agent, request, session).await)
 }
 
-/// Handles `session/list`.
 pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     let cwd = params.optional_text("cwd")?;
     let cursor = params.optional_text("cursor")?.filter(|cursor| !cursor.is_empty());
@@ -234,7 +230,6 @@ fn no_servers() -> Servers {
     Servers::start(Vec::new(), Options::new("/", narrows_process::Environment::empty()), None)
 }
 
-/// Creates the state of a session and starts its servers.
 fn new_state(agent: &Arc<Agent>, id: &str, claim: Claim, setup: params::SessionSetup) -> State {
     let (dirs, servers, warnings) = start_servers(agent, id, setup);
     State::new(claim, dirs, servers, warnings)
@@ -301,7 +296,6 @@ async fn reopen(
     Ok((session, history))
 }
 
-/// Stores the directories of a session if they have changed.
 async fn store_dirs(session: &Session, was: &SessionDirs, now: SessionDirs) {
     if *was == now {
         return;
@@ -320,7 +314,6 @@ fn check_cwd(version: Version, is: &str, wanted: &str) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// Restores the state of a session from the store.
 fn restore_state(agent: &Agent, session: &Session, record: &Record, history: &[Turn]) {
     let mut state = session.state();
     state.title.clone_from(&record.title);
@@ -348,7 +341,6 @@ fn parse_messages(texts: &[String]) -> Vec<Message> {
     texts.iter().filter_map(params).collect()
 }
 
-/// Sends the whole history again.
 async fn send_replay(agent: &Agent, version: Version, session: &Session, history: &[Turn]) {
     for text in history.iter().flat_map(|turn| &turn.replay) {
         match serde_json::from_str::<TranscriptItem>(text) {
@@ -392,7 +384,6 @@ async fn opened_response(agent: &Agent, request: &ClientRequest, session: Arc<Se
     Response { result, after: Some(FollowUp { session, updates, when_idle: true }) }
 }
 
-/// Returns the error for a failure of the store.
 fn store_error(error: &StoreError, id: Option<&str>) -> RpcError {
     match (error, id) {
         (StoreError::NotFound | StoreError::BadId, Some(id)) => session_not_found(id),

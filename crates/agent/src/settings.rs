@@ -16,7 +16,6 @@ use crate::memory::{Memory, NoMemory};
 pub struct Settings {
     /// Model endpoints, the default first. If empty, the answer to a prompt explains how to configure one.
     pub routes: Vec<ModelRoute>,
-    /// System prompt of every conversation.
     pub system: Option<String>,
     /// Format of endpoint failures in version 1.
     pub errors: FailureFormat,
@@ -56,10 +55,8 @@ impl Default for Settings {
 pub struct ModelRoute {
     pub endpoint: Endpoint,
     pub model: String,
-    /// Most tokens per answer.
     pub max_tokens: Option<u64>,
     pub temperature: Option<f64>,
-    /// Default thinking effort.
     pub effort: Option<Effort>,
 }
 
@@ -77,17 +74,14 @@ pub enum FailureFormat {
 /// Limits of turns and sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most requests to the model per turn.
     pub requests_per_turn: u32,
     /// Timeout of a tool call, without the time for its permission.
     pub tool_timeout: Duration,
     /// Time for an MCP server to start. After that the turn continues without it.
     pub server_start_timeout: Duration,
-    /// Most bytes per answer of the model.
     pub answer_bytes: usize,
     /// Most bytes per turn: answers, tool results, and their displayed content.
     pub turn_bytes: usize,
-    /// Most bytes of a stored session.
     pub session_bytes: usize,
 }
 

@@ -3,13 +3,11 @@
 use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use narrows_model::{Assistant, Call, Message, Part};
 
-/// Most bytes of the arguments of one tool call.
 pub(crate) const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 
 /// Bytes kept of arguments that are too large.
 const KEPT_ARGUMENT_BYTES: usize = 4 << 10;
 
-/// The limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeLimit {
     Answer,
@@ -52,7 +50,6 @@ pub(crate) fn cut_arguments(call: &mut Call) -> Option<String> {
     Some(format!("{problem} The tool was not run."))
 }
 
-/// Returns the number of stored bytes of a message.
 pub(crate) fn message_bytes(message: &Message) -> usize {
     match message {
         Message::User { content } => content.iter().map(part_bytes).sum(),
@@ -61,7 +58,6 @@ pub(crate) fn message_bytes(message: &Message) -> usize {
     }
 }
 
-/// Returns the number of stored bytes of an answer.
 pub(crate) fn answer_bytes(assistant: &Assistant) -> usize {
     // Most answers have no such fields, and then nothing is serialized.
     let extra = |extra: &serde_json::Map<String, serde_json::Value>| match extra.is_empty() {

@@ -7,9 +7,7 @@ use crate::content::Block;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlashCommand {
-    /// Compacts the conversation.
     Compact,
-    /// Shows the state of the session.
     Status,
 }
 
@@ -22,7 +20,6 @@ const ALL: [(SlashCommand, &str, &str); 2] = [
     ),
 ];
 
-/// Returns all commands in the form for the client.
 pub(crate) fn available(version: Version) -> Value {
     ALL.iter()
         .map(|(_, name, description)| match version {

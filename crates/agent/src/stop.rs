@@ -22,7 +22,6 @@ impl Stop {
         *self.0.borrow()
     }
 
-    /// Waits for the signal.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let mut seen = self.0.subscribe();
         // Keeps a sender, so that the channel stays open while this waits.

@@ -85,7 +85,6 @@ impl Toolbox {
         self.actions.insert(name.to_owned(), action);
     }
 
-    /// Returns a valid and unique name for a tool of a server.
     fn unique_name(&self, server: &str, tool: &str) -> String {
         let plain = |text: &str| {
             let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };

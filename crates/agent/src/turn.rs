@@ -38,7 +38,6 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Result of the remaining calls after the turn has reached its byte limit.
 const TURN_FULL_MESSAGE: &str = "The turn has as many bytes as it may. The tool was not run.";
 
-/// Reason for the end of a turn.
 #[derive(Debug)]
 pub(crate) enum StopReason {
     EndTurn,
@@ -46,7 +45,6 @@ pub(crate) enum StopReason {
     MaxTurnRequests,
     Refusal,
     Cancelled,
-    /// A byte limit was exceeded.
     TooLarge(SizeLimit),
     Failed(Error),
 }
@@ -103,11 +101,9 @@ fn insert_background(messages: &mut [Message], background: &str) {
 pub(crate) struct Turn {
     pub(crate) agent: Arc<Agent>,
     pub(crate) session: Arc<Session>,
-    /// Peer that adds this session's tag to all messages.
     pub(crate) peer: Peer,
     pub(crate) stop: Stop,
     pub(crate) updates: UpdateWriter,
-    /// Messages that this turn adds to the conversation.
     pub(crate) messages: Vec<Message>,
     /// Bytes of answers and tool results in `messages`.
     added_bytes: usize,
@@ -144,7 +140,6 @@ impl Turn {
         }
     }
 
-    /// Runs the turn to its end.
     pub(crate) async fn run(&mut self, blocks: Vec<Block>) -> TurnOutcome {
         let keepalives = send_keepalives(
             self.peer.clone(),
@@ -196,7 +191,6 @@ impl Turn {
         self.added_bytes + self.updates.recorded_bytes()
     }
 
-    /// Runs `work` unless the turn is cancelled first.
     pub(crate) async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, StopReason> {
         tokio::select! {
             biased;
@@ -271,7 +265,6 @@ impl Turn {
         Ok(StopReason::MaxTurnRequests)
     }
 
-    /// Adds a message to the conversation.
     fn push_message(&mut self, request: &mut Request, message: Message) {
         if !matches!(message, Message::User { .. }) {
             self.added_bytes += message_bytes(&message);
@@ -431,7 +424,6 @@ impl Turn {
         }
     }
 
-    /// Adds `usage` to the usage of this turn.
     pub(crate) fn add_usage(&mut self, usage: Usage) {
         self.usage = Some(match self.usage.take() {
             None => usage,

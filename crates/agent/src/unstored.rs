@@ -35,7 +35,6 @@ struct UnstoredTurn {
     bytes: usize,
 }
 
-/// Outcome for a turn that is not stored.
 #[derive(Debug)]
 pub(crate) enum NotStored {
     /// The turn waits, and will get this number.
@@ -100,7 +99,6 @@ impl Session {
         Ok(())
     }
 
-    /// Returns `true` if a part of the session is not stored.
     pub(crate) async fn has_unstored(&self) -> bool {
         let unstored = self.unstored.lock().await;
         unstored.record.is_some() || !unstored.turns.is_empty()

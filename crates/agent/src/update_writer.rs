@@ -32,7 +32,6 @@ impl From<CallError> for Disconnected {
     }
 }
 
-/// A message that is being sent.
 struct OpenMessage {
     thought: bool,
     id: String,
@@ -61,7 +60,6 @@ fn serialize_error(error: serde_json::Error) -> CallError {
     CallError::Unwritable(error.to_string())
 }
 
-/// Writer of the updates of one turn.
 pub(crate) struct UpdateWriter {
     peer: Peer,
     session: Arc<str>,
@@ -121,12 +119,10 @@ impl UpdateWriter {
         Arc::clone(&self.sent_count)
     }
 
-    /// Sends a piece of the answer.
     pub(crate) async fn send_text(&mut self, piece: &str) -> Result<(), Disconnected> {
         self.send_piece(false, piece).await
     }
 
-    /// Sends a piece of a thought.
     pub(crate) async fn send_thought(&mut self, piece: &str) -> Result<(), Disconnected> {
         self.send_piece(true, piece).await
     }
@@ -149,7 +145,6 @@ impl UpdateWriter {
         self.flush_open().await
     }
 
-    /// Sends the text that is held back.
     async fn flush_open(&mut self) -> Result<(), Disconnected> {
         let Some(open) = &mut self.open else { return Ok(()) };
         if open.sent == open.text.len() {
@@ -212,7 +207,6 @@ impl UpdateWriter {
         self.send_update(&encode::tool_call(self.version, call)).await
     }
 
-    /// Sends the changed fields of a call.
     pub(crate) async fn send_call_change(
         &self,
         call: &ToolCall,
@@ -221,7 +215,6 @@ impl UpdateWriter {
         self.send_update(&encode::tool_change(self.version, call, changed)).await
     }
 
-    /// Records a call that has ended.
     pub(crate) fn record_call(&mut self, mut call: ToolCall) {
         call.content.retain(|content| !matches!(content, ToolContent::Terminal { .. }));
         self.record(&TranscriptItem::Tool(Box::new(call)));
@@ -243,14 +236,12 @@ impl UpdateWriter {
         self.send_update(&json!({"sessionUpdate": "state_update", "state": state})).await
     }
 
-    /// Sends any other update.
     pub(crate) async fn send_update<U: Serialize>(&self, update: &U) -> Result<(), Disconnected> {
         self.sent_count.fetch_add(1, Ordering::Relaxed);
         self.peer.notify(SESSION_UPDATE, &Params { session_id: &self.session, update }).await?;
         Ok(())
     }
 
-    /// Records an item to replay.
     pub(crate) fn record(&mut self, shown: &TranscriptItem) {
         let kind = match shown {
             TranscriptItem::Text { .. } => ItemKind::Text,
@@ -261,7 +252,6 @@ impl UpdateWriter {
         self.items.extend(serde_json::to_string(shown).ok().map(|json| RecordedItem { kind, json }));
     }
 
-    /// Returns the size of the recorded items in bytes.
     pub(crate) fn recorded_bytes(&self) -> usize {
         self.items.iter().map(|recorded| recorded.json.len()).sum()
     }
@@ -272,7 +262,6 @@ impl UpdateWriter {
     }
 }
 
-/// Returns a new id for a message, a call or a session.
 pub(crate) fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }

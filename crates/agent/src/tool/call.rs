@@ -26,7 +26,6 @@ pub(super) struct ToolJob {
     pub(super) task: ToolTask,
 }
 
-/// The action of a call.
 pub(super) enum ToolTask {
     Read {
         path: String,
@@ -63,7 +62,6 @@ pub(super) enum PriorContent {
 pub(super) struct ToolOutcome {
     /// New content for the client. `None` keeps the content shown so far.
     pub(super) content: Option<Vec<ToolContent>>,
-    /// Content for the model.
     pub(super) parts: Vec<Part>,
     pub(super) output: Value,
     pub(super) failed: bool,
@@ -81,12 +79,9 @@ impl ToolOutcome {
     }
 }
 
-/// Reason why a call is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupt {
-    /// The whole turn is cancelled.
     Turn,
-    /// Only this call is cancelled.
     Call,
     Deadline(Duration),
 }
@@ -364,7 +359,6 @@ impl Turn {
         if interrupt == Interrupt::Turn { Err(StopReason::Cancelled) } else { Ok(done) }
     }
 
-    /// Reports the end of a call.
     async fn finish_call(
         &mut self,
         mut shown: ToolCall,

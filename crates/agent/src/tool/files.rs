@@ -19,7 +19,6 @@ use crate::transcript::{ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::Turn;
 use crate::update_writer::new_id;
 
-/// Time for a client to read or write a file.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Most bytes of a linked file in a prompt.
@@ -123,7 +122,6 @@ fn new_tool_call(
     }
 }
 
-/// Returns `path` relative to the session's directory.
 fn relative_path<'a>(dirs: &SessionDirs, path: &'a str) -> &'a str {
     path.strip_prefix(&dirs.cwd)
         .map(|rest| rest.trim_start_matches('/'))
@@ -247,7 +245,6 @@ pub(super) async fn perform_write(
     }
 }
 
-/// Returns a client's error as text for the model.
 pub(super) fn error_reason(error: &CallError) -> String {
     match error {
         CallError::Refused(error) => error.message.chars().take(500).collect(),

@@ -68,7 +68,6 @@ pub(super) async fn perform(
     }
 }
 
-/// Converts a part of a result for the model.
 fn to_part(content: &Content) -> Part {
     match content {
         Content::Text(text) => Part::text(text.clone()),
@@ -82,7 +81,6 @@ fn to_part(content: &Content) -> Part {
     }
 }
 
-/// Converts a part of a result for the client.
 fn to_tool_content(content: &Content) -> ToolContent {
     let block = match content {
         Content::Text(text) => return ToolContent::text(text.clone()),

@@ -60,7 +60,6 @@ struct ExitStatus {
     signal: Option<String>,
 }
 
-/// Prepares `run_command`.
 pub(super) fn prepare(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Result<ToolJob, String> {
     let command = text_argument(arguments, "command")?.trim();
     let args = match arguments.get("args") {

@@ -24,13 +24,10 @@ enum Stage {
     BeforeTheFirstEvent,
     /// Some text has arrived, but too little to be shown.
     HeldBack,
-    /// In the middle of the answer.
     Middle,
-    /// In the middle of the reasoning.
     Thinking,
     /// Everything except the end has arrived.
     BeforeTheEnd,
-    /// In the middle of a tool call.
     Calling,
 }
 

@@ -155,7 +155,6 @@ fn version() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Generates invalid params of `initialize`.
 fn params() -> impl Strategy<Value = Value> {
     let names = prop_oneof![
         Just("clientCapabilities"),

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::common::{Client, chats, chats_asked, last_messages, settings};
 
-/// Returns settings with a window of 1000 tokens.
 fn with_window(server: &ModelServer) -> Settings {
     let mut settings = settings(server);
     settings.routes[0].endpoint.context_window = Some(1000);

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{Client, settings};
 
-/// A recorded conversation.
 struct Record {
     client: Client,
     lines: Vec<String>,

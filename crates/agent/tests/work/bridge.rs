@@ -10,7 +10,6 @@ use crate::common::{Client, chats, last_messages, settings};
 use crate::desk::{calls, ended, methods, statuses};
 use crate::official::check_v1;
 
-/// The server's descriptor.
 pub(crate) fn descriptor() -> Value {
     json!({"type": "acp", "name": "mine", "serverId": "server-1"})
 }
@@ -44,7 +43,6 @@ pub(crate) fn host(
     }
 }
 
-/// Opens a session with that server.
 pub(crate) async fn open(client: &mut Client) -> String {
     let params = json!({"cwd": "/project", "mcpServers": [descriptor()]});
     let answer = client.ask("session/new", params).await.unwrap();
@@ -291,7 +289,6 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_call() {
     }
 }
 
-/// A gate that records every request and denies it.
 #[derive(Debug, Default)]
 struct Gate(Mutex<Vec<ToolRequest>>);
 

@@ -151,7 +151,6 @@ async fn a_shell_is_not_guessed() {
     }
 }
 
-/// Starts a command that does not end by itself.
 async fn endless(limit: Option<Duration>) -> (ModelServer, Desk, Client, String, u64) {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
     let desk = Desk::new(&[]);

@@ -21,7 +21,6 @@ fn overflow() -> Reply {
     )
 }
 
-/// Returns `true` for requests for a summary.
 fn is_summary(seen: &Seen) -> bool {
     let task = seen.body["messages"][0]["content"].as_str();
     task.is_some_and(|text| text.starts_with("Summarise the conversation"))
@@ -208,7 +207,6 @@ async fn a_turn_that_does_not_fit_goes_on_without_a_summary() {
     client.leave().await;
 }
 
-/// Returns the updates about compaction.
 fn compactions(client: &Client) -> Vec<&Value> {
     client.updates.iter().filter(|update| update["sessionUpdate"] == "compaction_update").collect()
 }

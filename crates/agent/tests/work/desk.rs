@@ -36,12 +36,10 @@ impl Desk {
         self.0.lock().unwrap()
     }
 
-    /// Sets the answer to a method.
     pub(crate) fn reply(&self, method: &str, reply: Reply) {
         self.state().replies.insert(method.to_owned(), reply);
     }
 
-    /// Sets the option that is chosen for permission requests.
     pub(crate) fn choose(&self, option: &str) {
         let answer = json!({"outcome": {"outcome": "selected", "optionId": option}});
         self.reply("session/request_permission", Some(Ok(answer)));
@@ -106,7 +104,6 @@ pub(crate) async fn answer_late(client: &Client, method: &str, result: Value) {
     client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": result})).await;
 }
 
-/// Returns the methods that were requested so far.
 pub(crate) fn methods(client: &Client) -> Vec<&str> {
     client.asked.iter().map(|(method, _)| method.as_str()).collect()
 }
@@ -139,7 +136,6 @@ pub(crate) fn calls(client: &Client) -> Vec<Value> {
     calls
 }
 
-/// Returns the statuses in all call updates so far.
 pub(crate) fn statuses(client: &Client) -> Vec<&str> {
     let told = client.updates.iter().filter(|update| update["toolCallId"].is_string());
     told.filter_map(|update| update["status"].as_str()).collect()

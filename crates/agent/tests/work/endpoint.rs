@@ -8,7 +8,6 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Received requests: head and body.
 type Seen = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// An MCP server over HTTP. Dropping it stops it.
@@ -25,7 +24,6 @@ impl Drop for Endpoint {
 }
 
 impl Endpoint {
-    /// Starts a server with a tool.
     pub(crate) async fn new() -> Self {
         Self::start(false).await
     }

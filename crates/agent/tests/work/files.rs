@@ -98,7 +98,6 @@ async fn a_client_that_only_writes_is_asked_for_nothing_else() {
     client.leave().await;
 }
 
-/// Returns the names of the tools in the last request.
 fn offered(server: &ModelServer) -> Vec<String> {
     let body = chats(server).pop().unwrap().body;
     let tools = body["tools"].as_array().cloned().unwrap_or_default();
@@ -224,7 +223,6 @@ async fn other_roots_count_as_inside() {
     client.leave().await;
 }
 
-/// Returns settings with a short timeout for tools.
 fn hasty(server: &ModelServer) -> Settings {
     Settings {
         limits: Limits { tool_timeout: Duration::from_millis(50), ..Limits::default() },

@@ -19,7 +19,6 @@ fn done() -> Reply {
     Reply::text("That is all I wanted to do.")
 }
 
-/// Returns the number of permission requests.
 fn permission_requests(client: &Client) -> usize {
     methods(client).iter().filter(|method| **method == "session/request_permission").count()
 }

@@ -66,7 +66,6 @@ fn with_path(server: &ModelServer) -> Settings {
     Settings { server_env: env, ..settings(server) }
 }
 
-/// Starts a client that supports notices.
 async fn noticing(settings: Settings) -> Client {
     Client::v1(settings, json!({"session": {"notices": {}}})).await
 }

@@ -316,7 +316,6 @@ async fn a_model_that_thinks_for_long_is_covered() {
     client.leave().await;
 }
 
-/// Returns the text that the agent has sent to the client.
 fn agent_text(client: &Client) -> String {
     let texts = client.updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     texts.filter_map(|update| update["content"]["text"].as_str()).collect()

@@ -15,12 +15,10 @@ pub(crate) async fn prompt(client: &mut Client, session: &str, text: &str) -> Va
     answer["messageId"].clone()
 }
 
-/// Waits until the session is idle and returns that state.
 pub(crate) async fn idle(client: &mut Client) -> Value {
     client.update(|update| update["state"] == "idle").await
 }
 
-/// Returns the states so far.
 pub(crate) fn states(client: &Client) -> Vec<&str> {
     client.updates.iter().filter_map(|update| update["state"].as_str()).collect()
 }

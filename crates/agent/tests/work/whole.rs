@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use crate::common::{Client, settings};
 use crate::desk::Desk;
 
-/// Returns all messages, one per line.
 fn script(client: &Client) -> String {
     let mut names = Vec::new();
     // The time of the update with the commands depends on the duration of the turn.
