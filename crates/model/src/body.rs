@@ -16,7 +16,6 @@ const PDF_MIME: &str = "application/pdf";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     pub(crate) provider: Provider,
-    /// Request parts that the endpoint refused.
     pub(crate) refused: DroppedFields,
     /// `None` if unknown.
     pub(crate) images: Option<bool>,
@@ -49,7 +48,6 @@ impl Profile {
             && !self.refused.has(DroppedField::Extra)
     }
 
-    /// Returns `true` if cache marks are sent.
     fn marks_cache(&self, request: &Request) -> bool {
         let model = request.model.to_ascii_lowercase();
         matches!(self.provider, Provider::OpenRouter | Provider::LiteLlm)

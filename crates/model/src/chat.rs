@@ -9,13 +9,10 @@ use serde_json::{Map, Value};
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
     User {
-        /// Text and attachments, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         content: Vec<Part>,
     },
-    /// An answer of the model.
     Assistant(Assistant),
-    /// The result of a tool call.
     Tool(ToolResult),
 }
 
@@ -152,11 +149,9 @@ impl Effort {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// Model id at the endpoint.
     pub model: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// The conversation, oldest message first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
     /// The offered tools, always in the same order, for the endpoint's prefix cache.
@@ -178,7 +173,6 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// The answer is complete.
     Stop,
     /// The model waits for tool results.
     Calls,
@@ -200,7 +194,6 @@ pub struct Usage {
     /// Input tokens read from a cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached: Option<u64>,
-    /// Output tokens of reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<u64>,
     /// Cost in the endpoint's own currency.
@@ -215,7 +208,6 @@ pub struct Completion {
     /// Reason for the end. Always [`Finish::Calls`] if the message contains calls, even if the endpoint
     /// reports another reason.
     pub finish: Finish,
-    /// Usage, if the endpoint reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Calls cut off by a token limit or a filter. They are not part of the message and must not run.

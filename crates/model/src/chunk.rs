@@ -41,7 +41,6 @@ pub(crate) enum Piece {
 /// Outcome of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkOutcome {
-    /// More events are expected.
     Going,
     /// The answer has ended, but its usage may follow.
     Finished,
@@ -322,7 +321,6 @@ fn bounded_value(json: &[u8]) -> Option<Value> {
     if has_more_values_than(json, MAX_PEER_VALUES) { None } else { serde_json::from_slice(json).ok() }
 }
 
-/// Adds text to the message and to the pieces to show.
 fn push_text(message: &mut Assistant, voice: TextKind, text: Cow<'_, str>, out: &mut Vec<Piece>) {
     if text.is_empty() {
         return;

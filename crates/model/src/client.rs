@@ -20,7 +20,6 @@ use crate::{
     discover, traits,
 };
 
-/// Most models whose properties are remembered.
 const MAX_KNOWN_MODELS: usize = 2048;
 /// Most bytes of an endpoint's answer about its models.
 const MAX_LIST_BYTES: usize = 16 << 20;
@@ -40,7 +39,6 @@ struct Inner {
     known: Mutex<HashMap<String, KnownModel>>,
 }
 
-/// Properties learned about a model.
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownModel {
     refused: DroppedFields,
@@ -229,7 +227,6 @@ impl Client {
         self.inner.target.chat()
     }
 
-    /// Removes the endpoint's secrets from `error`.
     pub(crate) fn without_secrets(&self, mut error: Error) -> Error {
         Target::hide_secrets(&self.inner.endpoint, &mut error);
         error
@@ -247,12 +244,10 @@ impl Client {
         }
     }
 
-    /// Remembers that the endpoint refuses `what` for `model`.
     pub(crate) fn remember_refused(&self, model: &str, what: DroppedField) {
         self.remember(model, |known| known.refused.insert(what));
     }
 
-    /// Remembers the window size that an overflow error reported.
     pub(crate) fn remember_window(&self, model: &str, window: u64) {
         self.remember(model, |known| known.window = Some(window));
     }

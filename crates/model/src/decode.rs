@@ -12,7 +12,6 @@ use crate::{Completion, Error, ErrorKind, Limits, ReplyEvent};
 /// Length of the byte order mark, which may be split over reads.
 const MARK: usize = 3;
 
-/// Decoder of one body.
 pub(crate) struct Decoder {
     form: BodyKind,
     assembly: Assembly,
@@ -21,15 +20,12 @@ pub(crate) struct Decoder {
     count: usize,
 }
 
-/// Kind of a body.
 enum BodyKind {
     /// Not known yet: only white space has arrived.
     Unknown(Vec<u8>),
-    /// Server-sent events.
     Events(Sse),
     /// A whole answer, or an error instead of one.
     Whole(Vec<u8>),
-    /// A web page.
     Page(Vec<u8>),
 }
 

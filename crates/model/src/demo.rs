@@ -12,7 +12,6 @@ use crate::{Assistant, Call, Completion, Finish, Message, ModelInfo, Part, Reply
 pub(crate) const DEMO_MODEL: &str = "demo";
 /// Size of its context window in demo tokens.
 pub(crate) const WINDOW_TOKENS: u64 = 8192;
-/// Bytes per token.
 const TOKEN_BYTES: usize = 4;
 
 pub(crate) fn models() -> Vec<ModelInfo> {

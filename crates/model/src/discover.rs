@@ -10,7 +10,6 @@ pub struct ModelInfo {
     pub id: String,
     /// Display name, if it differs from the id.
     pub name: Option<String>,
-    /// Size of the context window in tokens.
     pub window: Option<u64>,
     /// Accepts images; `None` if unknown.
     pub images: Option<bool>,

@@ -12,14 +12,12 @@ pub const DEMO_URL: &str = "builtin:demo";
 /// A Chat Completions endpoint, as configured.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// Name in the configuration.
     pub name: String,
     /// URL to which `/chat/completions` is appended, or [`DEMO_URL`].
     pub base_url: String,
     pub key: Option<Secret>,
     /// Additional headers of every request. They replace built-in ones of the same name.
     pub headers: Vec<(String, Secret)>,
-    /// Additional query parameters of every URL.
     pub query: Vec<(String, String)>,
     /// Provider; `None` detects it from the URL.
     pub provider: Option<Provider>,
@@ -95,7 +93,6 @@ impl fmt::Debug for Endpoint {
 /// Timeouts, retries and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Time to connect.
     pub connect: Duration,
     /// Time until the first event of the answer. Also the longest time between events if a gateway sends only
     /// comments: a local model may read a long prompt for minutes.

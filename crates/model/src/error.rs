@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Most characters kept of a provider's message.
 const MAX_MESSAGE_CHARS: usize = 1999;
 
 /// Failure of a request: no answer, or only a part of one.
@@ -31,16 +30,12 @@ pub struct Error {
 /// Kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// No endpoint is configured.
     Unconfigured,
     Auth,
     /// Too many requests or tokens per period.
     RateLimit,
-    /// The account is out of credit.
     Quota,
-    /// The conversation exceeds the context window.
     Overflow,
-    /// The provider failed.
     Server,
     /// Any other HTTP status.
     Http,
@@ -56,7 +51,6 @@ pub enum ErrorKind {
     Provider,
     /// The model does not accept a part of the request, such as an image.
     Unsupported,
-    /// The demo model cannot do this.
     Demo,
 }
 
@@ -149,7 +143,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Returns `url` without query, fragment and user.
 fn bare(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };

@@ -59,7 +59,6 @@ impl ErrorResponse {
         problem
     }
 
-    /// Parses a web page that was sent instead of an answer.
     pub(crate) fn from_page(body: &[u8]) -> Self {
         let words = ErrorText::from_body(body);
         let message = if words.message.is_empty() {
@@ -97,7 +96,6 @@ impl ErrorResponse {
     }
 }
 
-/// Parses an unsuccessful response from `url`.
 pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8], url: &str, now: SystemTime) -> Error {
     ErrorResponse::from_response(status, headers, body, now).into_error(url, request_id(headers))
 }

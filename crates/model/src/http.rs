@@ -235,7 +235,6 @@ async fn read_error_body(mut response: Response, patience: Duration) -> Bytes {
     body.freeze()
 }
 
-/// Converts a failure to send or to get a response.
 fn send_error(url: &Url, error: reqwest::Error) -> SendError {
     let late = error.is_timeout();
     let built = error.is_builder();

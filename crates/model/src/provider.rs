@@ -7,7 +7,6 @@ use url::{Host, Url};
 /// Provider of an endpoint. Only providers that need different handling are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
-    /// OpenAI itself.
     OpenAi,
     /// Azure with the undated API: the model is the name of the deployment.
     AzureV1,
@@ -32,7 +31,6 @@ pub enum Provider {
     /// llama.cpp's server.
     LlamaCpp,
     LmStudio,
-    /// The built-in demo model.
     Demo,
     /// Any other Chat Completions server.
     Other,
@@ -131,7 +129,6 @@ impl Provider {
         }
     }
 
-    /// Returns `true` for both Azure APIs.
     pub(crate) fn is_azure(self) -> bool {
         matches!(self, Self::AzureV1 | Self::AzureDated)
     }
@@ -164,7 +161,6 @@ pub(crate) fn misnamed_bedrock(host: &str) -> Option<&str> {
     host.strip_suffix(".bedrock.amazonaws.com").filter(|region| !region.is_empty() && !region.contains('.'))
 }
 
-/// Returns `true` if a URL refers to this machine.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => {

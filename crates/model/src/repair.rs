@@ -103,7 +103,6 @@ impl fmt::Display for DroppedField {
     }
 }
 
-/// A set of request parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DroppedFields(u32);
 
@@ -142,7 +141,6 @@ pub(crate) struct Sent<'a> {
     pub(crate) extra: Vec<&'a str>,
 }
 
-/// The repair of a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repair {
     /// The part to omit or to send in another form.

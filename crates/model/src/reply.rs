@@ -83,7 +83,6 @@ pub struct Reply<'a> {
     until: Option<Instant>,
 }
 
-/// A request in flight.
 type PendingResponse = Pin<Box<dyn Future<Output = Result<Response, SendError>> + Send>>;
 
 enum State {
@@ -98,9 +97,7 @@ enum State {
     Reading(Box<Incoming>),
     /// Receiving the answer of the demo model.
     Playing(Box<DemoReply>, Option<Pin<Box<Sleep>>>),
-    /// The answer is complete.
     Complete(Box<Completion>),
-    /// The request failed.
     Failed(Box<Error>),
 }
 

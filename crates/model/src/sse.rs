@@ -5,7 +5,6 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A line or an event exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line or event exceeds {limit} bytes")]
 pub(crate) struct TooLong {
@@ -19,7 +18,6 @@ pub(crate) enum Shape {
     Events,
     /// A whole answer, or an error.
     Json,
-    /// A web page.
     Page,
 }
 

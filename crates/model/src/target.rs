@@ -20,7 +20,6 @@ const PLACEHOLDERS: [&str; 6] = ["ollama", "lm-studio", "not-needed", "not_neede
 /// Path that users paste along with the base URL.
 const CHAT: &str = "/chat/completions";
 
-/// URLs and headers of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     /// Base URL, without a trailing slash and without a query.
@@ -30,12 +29,10 @@ pub(crate) struct Target {
     /// Headers of every request, with secret ones marked as sensitive.
     pub(crate) headers: HeaderMap,
     pub(crate) provider: Provider,
-    /// Corrections that were made to the settings.
     pub(crate) notes: Vec<String>,
 }
 
 impl Target {
-    /// Checks URL, key, headers and parameters of `endpoint`.
     pub(crate) fn new(endpoint: &Endpoint) -> Result<Self, EndpointError> {
         let given = endpoint.base_url.trim();
         let mut base = Url::parse(given).map_err(|error| match given {
@@ -107,7 +104,6 @@ impl Target {
         rest.split('/').next().filter(|name| !name.is_empty())
     }
 
-    /// Removes the endpoint's secrets from an error.
     pub(crate) fn hide_secrets(endpoint: &Endpoint, error: &mut crate::Error) {
         let headers = endpoint.headers.iter().map(|(_, value)| value);
         for secret in endpoint.key.iter().chain(headers) {
@@ -168,7 +164,6 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
     Ok(headers)
 }
 
-/// Returns a header value that is marked as sensitive.
 fn sensitive(setting: &str, value: &str) -> Result<HeaderValue, EndpointError> {
     let mut value = HeaderValue::from_str(value)
         .map_err(|_| EndpointError::new(setting, "has characters that a header cannot carry"))?;

@@ -3,7 +3,6 @@
 //! The tags may be split over chunks in any way. White space around the reasoning is dropped. A tag anywhere
 //! else counts as text.
 
-/// Kind of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextKind {
     Text,
@@ -81,7 +80,6 @@ impl ThinkTags {
         }
     }
 
-    /// Looks for the opening tag.
     fn start<'a>(&mut self, text: &'a str) -> &'a str {
         let words = text.trim_start();
         if let Some(rest) = words.strip_prefix(OPEN_TAG) {
@@ -96,7 +94,6 @@ impl ThinkTags {
         text
     }
 
-    /// Looks for the closing tag.
     fn inside<'a>(&mut self, text: &'a str, emit: &mut impl FnMut(TextKind, &str)) -> &'a str {
         let (thought, rest) = match text.find(CLOSE_TAG) {
             Some(end) => {
@@ -130,7 +127,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the emitted reasoning and text.
     fn split(pieces: &[&str]) -> (String, String) {
         let (mut thought, mut text) = (String::new(), String::new());
         let mut emit = |voice, piece: &str| {

@@ -5,7 +5,6 @@ use crate::{Effort, Provider};
 /// Known properties of a model: from its name, from the endpoint, and from refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelTraits {
-    /// Size of the context window in tokens.
     pub window: Option<u64>,
     /// Accepts images; `None` if unknown.
     pub images: Option<bool>,
@@ -73,7 +72,6 @@ fn bare(model: &str) -> &str {
         .unwrap_or(model)
 }
 
-/// Returns `true` for OpenAI's reasoning models.
 pub(crate) fn is_reasoning(model: &str) -> bool {
     let model = bare(model);
     let numbered = |letters: &str| {

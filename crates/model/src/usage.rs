@@ -5,7 +5,6 @@ use serde_json::value::RawValue;
 
 use crate::chat::Usage;
 
-/// Parses the value of `usage`.
 pub(crate) fn read(raw: &RawValue) -> Option<Usage> {
     let fields: Fields = serde_json::from_str(raw.get()).ok()?;
     let input = fields.prompt_tokens.or(fields.input_tokens);

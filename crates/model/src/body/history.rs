@@ -18,7 +18,6 @@ const NO_OUTPUT: &str = "(no output)";
 /// Longest id that every endpoint except Mistral accepts.
 const MAX_ID_CHARS: usize = 40;
 
-/// Returns all messages of a request, instructions included.
 pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Message<'a>> {
     let writer = Writer { profile, tools: !profile.refused.has(DroppedField::Tools) };
     let mut messages = writer.history(&request.messages);
@@ -34,7 +33,6 @@ pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Messa
     messages
 }
 
-/// Adds the instructions in the form that the endpoint accepts.
 fn add_instructions<'a>(messages: &mut Vec<Message<'a>>, system: &'a str, profile: &Profile) {
     let system = Content::Text(system.into());
     let role = if !profile.refused.has(DroppedField::SystemRole) {
@@ -190,7 +188,6 @@ impl Writer<'_> {
         results.iter().for_each(|result| self.push_result(result, all));
     }
 
-    /// Adds a result as a user message.
     fn push_result<'a>(&self, result: &'a ToolResult, all: &mut Vec<Message<'a>>) {
         let text = format!("[Result of {}]\n{}", result.name, self.result_text(result));
         let mut content = Content::Text(text.into());

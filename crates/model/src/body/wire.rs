@@ -125,7 +125,6 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Converts the content to a list of parts.
     pub(super) fn into_parts(self) -> Vec<Part<'a>> {
         match self {
             Self::Nothing => Vec::new(),
@@ -254,7 +253,6 @@ pub(super) struct Call<'a> {
     pub(super) extra: Option<&'a Map<String, Value>>,
 }
 
-/// Tool name and arguments of a call.
 #[derive(Serialize)]
 pub(super) struct Called<'a> {
     pub(super) name: &'a str,

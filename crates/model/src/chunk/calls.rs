@@ -16,7 +16,6 @@ const MAX_CALLS: usize = 1024;
 /// every later request and stored with the session.
 const MAX_UNUSABLE_BYTES: usize = 4 << 10;
 
-/// The answer has more calls than [`MAX_CALLS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_CALLS} tool calls in one answer")]
 pub(super) struct TooMany;
@@ -28,11 +27,9 @@ pub(super) enum End {
     Whole,
     /// A limit cut off the answer, perhaps within a call.
     Cut,
-    /// The answer was withdrawn.
     Refused,
 }
 
-/// The calls of an answer.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     drafts: Vec<Draft>,
@@ -40,7 +37,6 @@ pub(super) struct Calls {
     extra_values: usize,
 }
 
-/// A call that is being assembled.
 #[derive(Debug)]
 struct Draft {
     index: Option<u64>,
@@ -130,7 +126,6 @@ impl Calls {
         (whole, broken)
     }
 
-    /// Returns the index of the call that a delta belongs to.
     fn find(&self, index: Option<u64>, id: &str, place: usize) -> Option<usize> {
         // Search from the end: deltas mostly belong to the last call.
         self.drafts.iter().rposition(|draft| match index {

@@ -5,11 +5,9 @@ use crate::chat::Finish;
 /// Meaning of a `finish_reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The answer has ended.
     Finished(Finish),
     /// An empty reason. Some servers send it with every chunk, others with the last.
     Blank,
-    /// The provider failed.
     Failed,
 }
 

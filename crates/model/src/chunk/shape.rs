@@ -80,7 +80,6 @@ pub(super) struct Delta<'a> {
     pub(super) function_call: Option<Box<Function<'a>>>,
 }
 
-/// A delta of one tool call.
 #[derive(Default)]
 pub(super) struct CallDelta<'a> {
     pub(super) index: Index,
@@ -184,7 +183,6 @@ impl<'de, T: Lenient<'de>> Visitor<'de> for Any<T> {
     }
 }
 
-/// Implements deserialization from any value.
 macro_rules! lenient {
     ($type:ty) => {
         impl<'de: 'a, 'a> Deserialize<'de> for $type {

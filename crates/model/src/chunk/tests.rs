@@ -4,7 +4,6 @@ use serde_json::json;
 use super::*;
 use crate::chat::Call;
 
-/// The complete result of a stream.
 struct Run {
     out: Vec<Piece>,
     taken: Vec<ChunkOutcome>,
@@ -20,7 +19,6 @@ impl Run {
         self.result.as_ref().expect_err("a problem")
     }
 
-    /// The shown pieces, joined.
     fn shown(&self) -> (String, String, Vec<&str>) {
         let (mut text, mut thought, mut calling) = (String::new(), String::new(), Vec::new());
         for piece in &self.out {
@@ -390,7 +388,6 @@ fn json_that_is_nearly_right_is_taken() {
     assert_eq!(run(&[wrong, end("stop").as_bytes()]).completion().message.text, "a\u{fffd}");
 }
 
-/// Cuts `text` into pieces of `size` characters.
 fn pieces(text: &str, size: usize) -> Vec<String> {
     let letters: Vec<char> = text.chars().collect();
     letters.chunks(size).map(|piece| piece.iter().collect()).collect()

@@ -39,12 +39,10 @@ pub(super) fn build(name: &str, tool: &Tool, words: &str) -> Value {
     }
 }
 
-/// Returns the properties of a schema.
 fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-/// Builds a command: one line, or program and arguments if the schema has those.
 fn run(tool: &Tool, words: &str) -> Value {
     if !properties(&tool.parameters).any(|(name, _)| name == "args") {
         return json!({ "command": words });
@@ -75,7 +73,6 @@ fn edit(tool: &Tool, words: &str) -> Value {
     Value::Object(arguments)
 }
 
-/// Builds a plan in the form of the tool's schema.
 fn plan(tool: &Tool) -> Value {
     let list = properties(&tool.parameters).find(|(_, schema)| schema.get("type") == Some(&json!("array")));
     let (name, items) = match list {

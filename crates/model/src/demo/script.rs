@@ -32,7 +32,6 @@ Begin a message with one of these words to see more:
 
 ";
 
-/// Help for commands that need no tool.
 const ALWAYS: &str = "\
 - `think`: show a thought
 - `markdown`: show headings, lists, tables and code
@@ -67,7 +66,6 @@ or a hosted one, with its URL in `OPENAI_BASE_URL` and your key in `OPENAI_API_K
 several endpoints side by side, belong in `narrows.toml`.
 ";
 
-/// Returns the introduction: the available commands, and how to connect a real model.
 fn introduction(request: &Request) -> String {
     let offers = |name: &str| find(request, name).is_some();
     let mut text = WHO.to_owned();
@@ -106,7 +104,6 @@ fn main() {
 const THOUGHT: &str = "\
 The person wants to see a thought. A real model would weigh possibilities here; I only say that I do. Then I answer.";
 
-/// Returns the answer to a request.
 pub(super) fn answer(request: &Request) -> Answer {
     let results = results(&request.messages);
     if !results.is_empty() {
@@ -151,7 +148,6 @@ fn results(messages: &[Message]) -> Vec<&ToolResult> {
     results
 }
 
-/// Returns the user's last text.
 fn last_words(messages: &[Message]) -> String {
     let content = messages.iter().rev().find_map(|message| match message {
         Message::User { content } => Some(content),
@@ -265,7 +261,6 @@ fn result_text(result: &ToolResult) -> String {
     }
 }
 
-/// Quotes the beginning of a text as a code block.
 fn quote(text: &str) -> String {
     let text = text.trim();
     if text.is_empty() {

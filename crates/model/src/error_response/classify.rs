@@ -13,7 +13,6 @@ const QUOTA: [&str; 6] = [
     "billing_hard_limit_reached",
 ];
 
-/// The conversation exceeds the context window.
 const OVERFLOW: [&str; 21] = [
     "context_length_exceeded",
     "exceed_context_size_error",
@@ -49,7 +48,6 @@ const AUTH: [&str; 7] = [
     "invalid proxy server token",
 ];
 
-/// The model does not accept a part of the request.
 const UNSUPPORTED: [&str; 14] = [
     "image input is not supported",
     "image input not supported",
@@ -67,7 +65,6 @@ const UNSUPPORTED: [&str; 14] = [
     "support tool use",
 ];
 
-/// The provider is overloaded.
 const BUSY: [&str; 4] = ["rate_limit", "rate limit", "ratelimit", "resource_exhausted"];
 
 /// The request is invalid, so a retry would fail again.

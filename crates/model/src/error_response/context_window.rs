@@ -1,6 +1,5 @@
 //! Finds the size of the context window in a provider's error message.
 
-/// Text right before the size.
 const BEFORE: [&str; 14] = [
     "maximum context length is ",
     "maximum context length of ",
@@ -18,7 +17,6 @@ const BEFORE: [&str; 14] = [
     "while limit is ",
 ];
 
-/// Text right after the size.
 const BEHIND: [&str; 4] =
     [" maximum context length", " token context window", " tokens context window", " maximum"];
 
@@ -33,13 +31,11 @@ pub(super) fn from_text(text: &str) -> Option<u64> {
     before.or_else(behind)
 }
 
-/// Returns the number at the start of `text`.
 fn first(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !is_part(letter)).unwrap_or(text.len());
     size(&text[..end])
 }
 
-/// Returns the number at the end of `text`.
 fn last(text: &str) -> Option<u64> {
     let start = text
         .rfind(|letter: char| !is_part(letter))

@@ -16,14 +16,12 @@ pub(super) struct ErrorText {
     /// Codes, types and states, for classification.
     pub(super) codes: Vec<String>,
     pub(super) status: Option<u16>,
-    /// Window size, if a field states it.
     pub(super) window: Option<u64>,
     /// Time to wait, if a field states it.
     pub(super) delay: Option<Duration>,
 }
 
 impl ErrorText {
-    /// Parses a body of any kind.
     pub(super) fn from_body(body: &[u8]) -> Self {
         if let Ok(value) = serde_json::from_slice::<Value>(body) {
             return Self::from_value(&value);
@@ -162,7 +160,6 @@ fn events(text: &str) -> Text {
     }
 }
 
-/// Returns the title of a web page.
 fn page(text: &str) -> Text {
     let title = ["title", "h1"].iter().find_map(|name| element(text, name));
     Text::Plain(title.unwrap_or_default())

@@ -62,7 +62,6 @@ fn beside(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/http").join(name)
 }
 
-/// Starts a TLS server for one connection.
 fn tls_server() -> (String, JoinHandle<()>) {
     let pem = fs::read(beside("test_localhost.pem")).unwrap();
     let chain = CertificateDer::pem_slice_iter(&pem).map(Result::unwrap).collect();

@@ -71,7 +71,6 @@ fn takes_none(text: &str, things: &[&str]) -> bool {
     any(text, things) && any(text, &WORDS) && !any(text, &ONE)
 }
 
-/// Returns `true` if `text` reports that the model has no tools.
 fn no_tools(text: &str) -> bool {
     const WHOLE: [&str; 21] = [
         "must define tools",
@@ -133,7 +132,6 @@ fn no_instructions(text: &str) -> bool {
     refuses(text, &ROLES) || any(text, &["only user and assistant roles", "only user, assistant"])
 }
 
-/// Returns `true` if `text` refuses streaming.
 fn no_streaming(text: &str) -> bool {
     !text.contains("stream_options")
         && (text.contains("verified to stream")

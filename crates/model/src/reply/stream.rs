@@ -30,7 +30,6 @@ const MAX_READ_BYTES: usize = 32 << 10;
 /// Memory cost of a chunk in addition to its bytes.
 const CHUNK_OVERHEAD_BYTES: usize = 64;
 
-/// A response whose body is being read.
 pub(super) struct Incoming {
     body: Body,
     /// Id with which the provider can find the request.
@@ -42,7 +41,6 @@ pub(super) struct Incoming {
     decoder: Decoder,
 }
 
-/// Result of a step.
 pub(super) enum ReadStep {
     /// `out` may contain pieces to show.
     More,
@@ -154,7 +152,6 @@ async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
 /// Gathers chunks of a body while more are ready.
 struct Gather {
     chunks: Chunks,
-    /// Chunks not forwarded yet.
     come: Vec<Bytes>,
     /// Cost of `come` in bytes.
     held: usize,
@@ -221,7 +218,6 @@ struct Clock {
     /// not mean that an answer follows.
     patience: Duration,
     event_by: Instant,
-    /// Time of the last read.
     read_at: Instant,
 }
 

@@ -40,7 +40,6 @@ async fn details_repeat_the_thought_and_are_not_shown_twice() {
     check(&[delta, json!({"content": "Hello"})], "Let me see", "Hello").await;
 }
 
-/// Returns an answer in pieces of `size` characters.
 fn pieces(text: &str, size: usize) -> Vec<Value> {
     let characters: Vec<char> = text.chars().collect();
     characters.chunks(size).map(|piece| json!({"content": piece.iter().collect::<String>()})).collect()

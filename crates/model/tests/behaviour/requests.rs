@@ -241,7 +241,6 @@ async fn openai_gets_the_cache_key() {
     }
 }
 
-/// Returns the number of cache marks in a value.
 fn marks(value: &Value) -> usize {
     match value {
         Value::Array(values) => values.iter().map(marks).sum(),

@@ -12,7 +12,6 @@ use crate::stage::{SHOWN, StillClock, ask, client, client_with, endpoint, play, 
 /// Tolerance of timers: they count whole milliseconds, and the last one has already started.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Reads until the first note, and returns it.
 async fn first_note(client: &Client) -> Result<ReplyNote, Error> {
     let request = request();
     let mut reply = client.chat(&request);
@@ -25,7 +24,6 @@ async fn first_note(client: &Client) -> Result<ReplyNote, Error> {
     }
 }
 
-/// Returns the delay that this reply causes.
 async fn wait_after(reply: Reply) -> Duration {
     let server = ModelServer::start(reply);
     let client = client_with(&server, |endpoint| endpoint.limits.total = Duration::from_secs(300));

@@ -42,12 +42,10 @@ pub(crate) fn client_of(server: &ModelServer, provider: Provider) -> Client {
     client_with(server, |endpoint| endpoint.provider = Some(provider))
 }
 
-/// Returns a plain request.
 pub(crate) fn request() -> Request {
     Request { model: "test-model".to_owned(), messages: vec![Message::user("Hi")], ..Request::default() }
 }
 
-/// Returns a conversation with tools.
 pub(crate) fn with_tools(messages: Vec<Message>) -> Request {
     Request { messages, tools: vec![tool("read_file"), tool("f"), tool("g"), tool("look")], ..request() }
 }
@@ -129,7 +127,6 @@ impl Outcome {
     }
 }
 
-/// Requests an answer, and reads it to its end.
 pub(crate) async fn ask(client: &Client, request: &Request) -> Outcome {
     ask_and(client, request, |_| {}).await
 }
@@ -180,7 +177,6 @@ pub(crate) async fn body_of(provider: Provider, request: &Request) -> Value {
     seen[0].body.clone()
 }
 
-/// Returns a stream of chunks with these deltas, and a finish.
 pub(crate) fn deltas(deltas: &[Value], finish: &str) -> Reply {
     let deltas = deltas.iter().map(narrows_testkit::model::delta);
     Reply::sse(deltas.chain([narrows_testkit::model::finish(finish)]))
@@ -203,7 +199,6 @@ impl StillClock {
         Self { _hold: hold }
     }
 
-    /// Advances the clock.
     pub(crate) async fn advance(&self, by: Duration) {
         tokio::time::advance(by).await;
     }

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::stage::{body_of, play, request};
 
-/// Checks the usage of a stream of these chunks.
 async fn check(chunks: &[Value], expected: Option<Usage>) {
     let completion = play(Reply::sse(chunks.to_vec())).await.whole();
     assert_eq!(completion.usage, expected, "{chunks:#?}");
