@@ -39,7 +39,6 @@ pub(crate) struct PendingRequests {
 }
 
 impl PendingRequests {
-    /// Forwards a notification that belongs to a pending request.
     pub(crate) fn handle_notification(&self, request: &str, method: &str, params: &Value) {
         let id = request.strip_prefix(&self.prefix).and_then(|id| id.parse().ok()).map(RequestId::Number);
         let known = id.is_some_and(|id| self.lock().contains_key(&id));

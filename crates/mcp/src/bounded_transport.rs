@@ -35,7 +35,6 @@ pub(crate) struct ServerEvents {
 }
 
 impl ServerEvents {
-    /// Waits until the connection is closed.
     pub(crate) async fn closed(&self) {
         // Cannot fail: `self` holds the sender.
         _ = self.closed.subscribe().wait_for(|closed| *closed).await;

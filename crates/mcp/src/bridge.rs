@@ -22,6 +22,5 @@ pub trait Bridge: Send + Sync + 'static {
 pub struct BridgeError {
     /// JSON-RPC code of the outer answer.
     pub code: i64,
-    /// Message of the outer answer.
     pub message: String,
 }

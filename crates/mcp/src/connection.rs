@@ -34,7 +34,6 @@ const EXIT_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time for rmcp to close a connection: over HTTP it sends a request to end the session.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error("{}", error_chain(.0))]
@@ -94,7 +93,6 @@ impl ClientHandler for McpClient {
     }
 }
 
-/// Returns the command, environment and sandbox of a stdio server's process.
 pub(crate) fn process_spec(
     options: &Options,
     command: &str,
@@ -132,7 +130,6 @@ impl Process {
         Ok((Self { child, stdin, stray, _egress: egress }, pipe))
     }
 
-    /// Stops the process and its whole tree.
     pub(crate) async fn stop(&self, ladder: Ladder) {
         self.stdin.close().await;
         let exit = self.child.stop(ladder).await;
@@ -217,7 +214,6 @@ pub(crate) fn is_handshake_refusal(error: &StartError) -> bool {
 }
 
 impl Connection {
-    /// Fetches all tools, page by page.
     pub(crate) async fn list(&self, server: &Server, options: &Options) -> Result<Vec<Tool>, StartError> {
         let mut listing = ToolList::new(server.name(), options.max_tools);
         let mut cursor = None;

@@ -21,7 +21,6 @@ impl fmt::Display for ServerFailure {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The session has no server of this name.
     #[error("unknown MCP server")]
     NoServer,
     /// The server did not start, or has ended. If it ended during the call, the tool may have had effects.
@@ -33,10 +32,8 @@ pub enum CallError {
     /// The call or its answer was lost, but the server may still be running. The tool may have had effects.
     #[error("the call to the MCP server was lost: {0}")]
     Lost(String),
-    /// The server answered with an error.
     #[error("the MCP server returned an error: {message} ({code})")]
     Refused {
-        /// JSON-RPC code.
         code: i64,
         /// Message of the server, in one line.
         message: String,

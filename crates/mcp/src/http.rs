@@ -36,7 +36,6 @@ const MAX_REFUSAL_CHARS: usize = 200;
 const MAX_REOPENS: usize = 8;
 const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
 
-/// Why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
     #[error("its URL is not an HTTP URL")]

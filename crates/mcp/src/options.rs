@@ -10,7 +10,6 @@ use crate::Confinement;
 /// Start options and limits of a session's servers.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Working directory of stdio servers.
     pub cwd: PathBuf,
     /// Environment of stdio servers, to which each descriptor adds. Its proxy variables apply to HTTP servers.
     pub env: Environment,
@@ -20,11 +19,8 @@ pub struct Options {
     pub start_timeout: Duration,
     /// Time until the call is cancelled.
     pub call_timeout: Duration,
-    /// Most bytes of text per result.
     pub max_result_bytes: usize,
-    /// Most tools per server.
     pub max_tools: usize,
-    /// Steps and timeouts for ending a stdio server.
     pub ladder: Ladder,
     pub client_name: String,
     pub client_version: String,

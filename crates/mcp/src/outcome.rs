@@ -8,7 +8,6 @@ use crate::text::first_bytes;
 /// The result of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallOutcome {
-    /// Content in the tool's order.
     pub content: Vec<Content>,
     /// Structured content, for programs.
     pub structured: Option<Value>,
@@ -34,7 +33,6 @@ pub enum Content {
         /// Base64, as the server sent it.
         data: String,
     },
-    /// A resource with its content.
     Resource {
         uri: String,
         mime: Option<String>,

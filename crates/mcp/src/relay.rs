@@ -15,7 +15,6 @@ const CONNECTION_META_PREFIX: &str = "io.modelcontextprotocol/";
 /// Answer of a server.
 #[derive(Debug, Clone)]
 pub enum RawAnswer {
-    /// A result, unchanged.
     Result(Box<RawValue>),
     Error {
         code: i64,
@@ -28,15 +27,11 @@ pub enum RawAnswer {
 /// A server's description of itself.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerInfo {
-    /// MCP version of the connection.
     pub protocol: String,
     /// `true` if this MCP version begins with a handshake.
     pub handshake: bool,
-    /// Capabilities as a JSON object.
     pub capabilities: Value,
-    /// Name and version as a JSON object.
     pub implementation: Option<Value>,
-    /// Instructions for the use of the server.
     pub instructions: Option<String>,
 }
 

@@ -15,11 +15,9 @@ pub enum Server {
         /// Variables added to [`Options::env`](crate::Options::env).
         env: Vec<(String, String)>,
     },
-    /// A Streamable HTTP endpoint.
     Http {
         name: String,
         url: String,
-        /// Headers of every request.
         headers: Vec<(String, String)>,
     },
     /// A server that the ACP client provides, reached through the [`Bridge`](crate::Bridge).

@@ -19,7 +19,6 @@ use crate::{Bridge, CallError, Options, Server, ServerFailure, Tool, http};
 /// Shortest time between two lists of tools: a server may report changes all the time.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// State of a server as callers see it.
 #[derive(Debug, Clone)]
 pub(crate) enum ServerState {
     Starting,
@@ -78,7 +77,6 @@ impl ServerEntry {
         }
     }
 
-    /// Marks the server as ended and reports the failure.
     pub(crate) fn fail(&self, reason: &str) {
         let reason = reason.to_owned();
         tracing::warn!(server = ?self.server.name(), reason, "MCP server lost");
@@ -199,7 +197,6 @@ impl ServerEntry {
         self.state.send_replace(ServerState::Ready { peer: connection.peer.clone(), tools: tools.into() });
     }
 
-    /// Lists the tools again after changes, until the connection ends.
     async fn refresh_tools(&self, connection: &Connection, options: &Options) {
         let mut next = Instant::now() + LIST_INTERVAL;
         let changes = async {
@@ -225,7 +222,6 @@ impl ServerEntry {
     }
 }
 
-/// Waits until `stop` is set or its sender is dropped.
 async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     _ = stop.wait_for(|stop| *stop).await;
 }

@@ -73,7 +73,6 @@ impl Stdin {
         Self { pipe: Arc::new(AsyncMutex::new(Some(pipe))), closed: watch::Sender::new(false) }
     }
 
-    /// Closes the process's input.
     pub(crate) async fn close(&self) {
         self.closed.send_replace(true);
         drop(self.pipe.lock().await.take());
@@ -144,7 +143,6 @@ impl Transport<RoleClient> for StdioTransport {
     }
 }
 
-/// Buffers bytes and splits them into lines.
 struct LineBuffer {
     buffer: BytesMut,
     /// Bytes before this position contain no line end.

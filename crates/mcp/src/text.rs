@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-/// Most characters of a reason.
 const MAX_REASON_CHARS: usize = 600;
 
 /// Returns `text` as one line of at most a few hundred characters. Line ends appear as ` | `.
@@ -40,7 +39,6 @@ pub(crate) fn last_chars(text: &str, limit: usize) -> String {
     if skipped > 0 { format!("…{end}") } else { end }
 }
 
-/// Returns the longest prefix of `text` that has at most `bytes` bytes.
 pub(crate) fn first_bytes(text: &str, bytes: usize) -> &str {
     if text.len() <= bytes {
         return text;

@@ -15,9 +15,7 @@ const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 /// A tool of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// Name of the server.
     pub server: String,
-    /// Name of the tool at the server.
     pub name: String,
     /// Display name.
     pub title: Option<String>,
@@ -30,7 +28,6 @@ pub struct Tool {
     pub destructive: bool,
 }
 
-/// The tools that a server has listed so far.
 pub(crate) struct ToolList {
     server: String,
     limit: usize,
@@ -40,7 +37,6 @@ pub(crate) struct ToolList {
 }
 
 impl ToolList {
-    /// Creates an empty list of at most `limit` tools.
     pub(crate) fn new(server: &str, limit: usize) -> Self {
         Self {
             server: server.to_owned(),

@@ -30,7 +30,6 @@ struct Answer<'a> {
 }
 
 impl Verbatim {
-    /// Marks a request whose result must stay unchanged.
     pub(crate) fn request(&self, id: RequestId, keep: &KeepVerbatim) {
         let mut wanted = lock(&self.0);
         wanted.retain(|_, keep| keep.strong_count() > 0);

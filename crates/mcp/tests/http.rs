@@ -22,7 +22,6 @@ struct Request {
     body: Value,
 }
 
-/// Behavior of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
     Json,

@@ -101,7 +101,6 @@ fn text(outcome: &CallOutcome) -> &str {
     }
 }
 
-/// Returns the reason of the only failure.
 fn reason(servers: &Servers) -> String {
     let mut failures = servers.failures();
     assert_eq!(failures.len(), 1, "{failures:?}");
