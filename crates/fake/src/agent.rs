@@ -27,9 +27,7 @@ use crate::turn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     PeerLeft,
-    /// The script requests an exit with this code.
     Exit(u8),
-    /// The script requests an abort.
     Abort,
 }
 
@@ -106,7 +104,6 @@ pub async fn run(peer: Peer, mut inbox: Inbox, raw: Box<dyn Write + Send>, scrip
     Ended::PeerLeft
 }
 
-/// State that all sessions share.
 pub(crate) struct Agent {
     pub(crate) peer: Peer,
     pub(crate) script: Script,

@@ -41,7 +41,6 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Runs a command in a terminal of the client, and waits until it exits.
     pub(crate) async fn terminal(
         &mut self,
         command: &[String],

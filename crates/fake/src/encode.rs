@@ -19,7 +19,6 @@ pub(crate) fn chunk(version: Version, speaker: Speaker, text: &str, message: &st
     update
 }
 
-/// Returns the updates that repeat the user's message.
 pub(crate) fn user_message(version: Version, blocks: &[Value], message: &str) -> Vec<Value> {
     match version {
         Version::V1 => blocks
@@ -173,7 +172,6 @@ pub(crate) fn modes(modes: &[String], current: &str) -> Value {
     json!({"currentModeId": current, "availableModes": available})
 }
 
-/// Returns the updates after a change of the mode.
 pub(crate) fn mode_changed(version: Version, modes: &[String], current: &str) -> Vec<Value> {
     let mut updates = Vec::new();
     if version == Version::V1 {
@@ -186,7 +184,6 @@ pub(crate) fn mode_changed(version: Version, modes: &[String], current: &str) ->
     updates
 }
 
-/// Returns the result of `initialize`.
 pub(crate) fn initialize_result(version: Version, script: &Script) -> Value {
     let info = json!({"name": script.name, "version": script.version});
     let auth: Vec<Value> = script.auth.iter().map(|auth| auth_method(version, auth)).collect();

@@ -18,7 +18,6 @@ use crate::step_runner::{RunEnd, StepResult, StepRunner};
 /// Bytes of a giant line that are written at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A response to a request that was never sent.
 const UNKNOWN_RESPONSE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":\"never-asked\",\"result\":{}}\n";
 
 impl StepRunner {
@@ -139,7 +138,6 @@ impl StepRunner {
     }
 }
 
-/// Starts a process that is never waited for.
 fn orphan(command: &[String]) {
     let Some((program, arguments)) = command.split_first() else { return };
     let started = Command::new(program)

@@ -30,7 +30,6 @@ impl History {
         self.updates.push_back(whole(kind, update));
     }
 
-    /// Appends `update` to the last message if it is a chunk of it.
     fn continues(&mut self, kind: &str, update: &Value) -> bool {
         let Some(last) = self.updates.back_mut() else { return false };
         let Some((_, message)) = WHOLE_KINDS.iter().find(|(chunk, _)| *chunk == kind) else { return false };

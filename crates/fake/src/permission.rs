@@ -64,7 +64,6 @@ impl StepRunner {
     }
 }
 
-/// Converts an option to the official type.
 fn to_option(choice: &Choice) -> Option<v1::PermissionOption> {
     let kind = serde_json::from_value(json!(choice.kind)).ok()?;
     Some(v1::PermissionOption::new(choice.id.clone(), choice.name.clone(), kind))

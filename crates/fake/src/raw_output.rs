@@ -25,7 +25,6 @@ pub(crate) struct RawOutput {
 }
 
 enum State {
-    /// Nothing was written yet, and the thread is not started.
     Fresh(Box<dyn Write + Send>),
     Writing(SyncSender<Job>),
     Closed,
@@ -81,7 +80,6 @@ impl RawOutput {
     }
 }
 
-/// Writes queued jobs until the queue is closed.
 #[expect(clippy::needless_pass_by_value, reason = "the thread owns what it works with")]
 fn write_jobs(mut out: Box<dyn Write + Send>, jobs: Receiver<Job>) {
     while let Ok((bytes, done)) = jobs.recv() {

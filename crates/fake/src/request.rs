@@ -307,7 +307,6 @@ fn named_session(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError
     agent.session(id).ok_or_else(|| session_not_found(id))
 }
 
-/// Returns the session that `params` name, if it is open.
 pub(crate) fn open_session(agent: &Agent, params: &Value) -> Result<Arc<Session>, RpcError> {
     let session = named_session(agent, params)?;
     if session.is_closed() { Err(session_not_found(&session.id)) } else { Ok(session) }

@@ -34,7 +34,6 @@ pub struct Script {
     pub(crate) turns: Vec<Turn>,
 }
 
-/// Steps for a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Turn {
     /// If set, the turn only applies to prompts that contain this text.
@@ -145,7 +144,6 @@ const BUILTIN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Names and summaries, for [`Script::builtins`].
 const NAMES: [(&str, &str); BUILTIN.len()] = {
     let mut names = [("", ""); BUILTIN.len()];
     let mut at = 0;
@@ -184,7 +182,6 @@ impl Script {
         BUILTIN.iter().find(|(builtin, ..)| *builtin == name).map(|(_, _, text)| *text)
     }
 
-    /// Returns the steps that run before the response to `event`.
     pub(crate) fn on(&self, event: Event) -> &[Step] {
         self.on.get(&event).map_or(&[], Vec::as_slice)
     }

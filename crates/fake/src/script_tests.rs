@@ -14,7 +14,6 @@ fn refused(text: &str) -> String {
     Script::parse(text).expect_err("this is no script").to_string()
 }
 
-/// Parses one step in a turn.
 fn step(text: &str) -> Result<Step, ScriptError> {
     let script = Script::parse(&format!("[[turn]]\nsteps = [\n{text}\n]"))?;
     Ok(script.turns[0].steps[0].clone())

@@ -15,7 +15,6 @@ pub(crate) struct Prompt {
     pub(crate) owed: OwedResponse,
     /// Content blocks as the client sent them.
     pub(crate) blocks: Vec<Value>,
-    /// Text of the blocks.
     pub(crate) text: String,
 }
 
@@ -40,14 +39,11 @@ struct State {
     waiting: VecDeque<Prompt>,
 }
 
-/// Outcome of beginning a turn for a prompt.
 pub(crate) enum BeginOutcome {
     /// The turn begins. The receiver becomes `true` when the turn is cancelled.
     Now(Prompt, watch::Receiver<bool>),
-    /// Another turn is running.
     Busy(Prompt),
     Closed(Prompt),
-    /// The prompt waits for the end of the running turn.
     Waiting,
 }
 
@@ -144,12 +140,10 @@ impl Session {
         self.state().turns
     }
 
-    /// Returns how many turns were taken in order.
     pub(crate) fn turn_index(&self) -> usize {
         self.state().turn_index
     }
 
-    /// Counts one more turn taken in order.
     pub(crate) fn count_turn_in_order(&self) {
         self.state().turn_index += 1;
     }

@@ -22,13 +22,9 @@ use crate::session::Session;
 /// End of a list of steps.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RunEnd {
-    /// All steps are done.
     Done,
-    /// The script stopped the turn with this reason.
     Stop(String),
-    /// The client cancelled the turn.
     Cancelled,
-    /// The script failed the turn with this error.
     Error(RpcError),
     /// Nothing more can be sent: the agent hangs or ends, or the client has disconnected.
     Silent,
@@ -53,7 +49,6 @@ pub(crate) struct StepRunner {
     pub(crate) session: Option<Arc<Session>>,
     pub(crate) values: PlaceholderValues,
     pub(crate) delay: Duration,
-    /// Terminals that are not released yet.
     pub(crate) terminals: Vec<String>,
     reply: PendingResponse,
     /// `true` if the response is sent twice.
@@ -90,7 +85,6 @@ impl StepRunner {
         }
     }
 
-    /// Sets the result to respond with at the end.
     pub(crate) fn with_response(self, owed: OwedResponse, result: Value) -> Self {
         Self { reply: PendingResponse::Result(owed, result), ..self }
     }

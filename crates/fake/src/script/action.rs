@@ -54,7 +54,6 @@ pub(super) fn all() -> impl Iterator<Item = &'static Action> {
     ACTIONS.iter().chain(fault::FAULTS)
 }
 
-/// Parses a list of steps.
 pub(super) fn steps(node: Item<'_>, place: StepContext) -> Option<Vec<Step>> {
     node.list("")?.map(|entry| step(entry, place)).collect()
 }
@@ -88,7 +87,6 @@ fn step(node: Item<'_>, place: StepContext) -> Option<Step> {
     fits(&step, place).map_or(Some(step), |reason| node.error(format!("`{}` {reason}", action.name), None))
 }
 
-/// Returns the reason if the step is not allowed in its context.
 fn fits(step: &Step, place: StepContext) -> Option<&'static str> {
     let StepContext::On(event) = place else { return None };
     if step.needs_turn() {
