@@ -130,7 +130,8 @@ impl Assembly {
         let Self { think, message, .. } = &mut self;
         think.finish(|voice, text| push_text(message, voice, Cow::Borrowed(text), out));
         if self.taken == 0 {
-            let message = if self.skipped == 0 { "nothing came" } else { "what came is no answer" };
+            let message =
+                if self.skipped == 0 { "the response is empty" } else { "the response is not an answer" };
             // If the connection closed before any data, a retry may work.
             return Err(ErrorResponse::new(ErrorKind::Garbage, message, self.skipped == 0));
         }
@@ -140,11 +141,7 @@ impl Assembly {
             return Err(ErrorResponse::new(ErrorKind::Cut, "the response ended early", true));
         };
         if self.is_empty_answer() {
-            return Err(ErrorResponse::new(
-                ErrorKind::Garbage,
-                "an answer came in which nothing is said",
-                false,
-            ));
+            return Err(ErrorResponse::new(ErrorKind::Garbage, "the answer is empty", false));
         }
         let told = if self.refused { Finish::Refusal } else { told };
         let end = match told {
@@ -214,7 +211,7 @@ impl Assembly {
         let delta = self.new_delta(choice.delta, choice.message, choice.text);
         if reason == Some(Reason::Failed) {
             let words = delta.content.text.trim();
-            let words = if words.is_empty() { "the provider gave up on the answer" } else { words };
+            let words = if words.is_empty() { "the provider aborted the answer" } else { words };
             return Err(ErrorResponse::from_event(&Value::String(words.to_owned())));
         }
         self.delta(*delta, out)?;

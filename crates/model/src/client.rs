@@ -104,8 +104,9 @@ impl Client {
 
     async fn fetch_list(&self, url: Url, deadline: Duration) -> Result<Vec<ModelInfo>, Error> {
         let answer = self.fetch_json(url.clone(), None, deadline).await?;
-        discover::list(&answer, self.provider())
-            .ok_or_else(|| Error::new(ErrorKind::Garbage, url.as_str(), "what came is no list of models"))
+        discover::list(&answer, self.provider()).ok_or_else(|| {
+            Error::new(ErrorKind::Garbage, url.as_str(), "the response is not a list of models")
+        })
     }
 
     /// Returns the known traits of a model, without a request.
@@ -201,7 +202,7 @@ impl Client {
                 }
                 body.extend_from_slice(&bytes);
             }
-            serde_json::from_slice(&body).map_err(|_| fail(ErrorKind::Garbage, "the answer is no JSON"))
+            serde_json::from_slice(&body).map_err(|_| fail(ErrorKind::Garbage, "the response is not JSON"))
         };
         let answer = timeout(deadline, answer).await;
         answer

@@ -43,7 +43,7 @@ impl Decoder {
     pub(crate) fn feed(&mut self, bytes: Bytes) -> Result<(), ErrorResponse> {
         self.count = self.count.saturating_add(bytes.len());
         if self.count > self.max_reply {
-            let message = format!("an answer of more than {} bytes", self.max_reply);
+            let message = format!("the answer exceeds {} bytes", self.max_reply);
             return Err(ErrorResponse::new(ErrorKind::Garbage, &message, false));
         }
         match &mut self.form {

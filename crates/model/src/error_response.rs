@@ -53,7 +53,7 @@ impl ErrorResponse {
         let words = ErrorText::from_value(event);
         let problem = Self::from_text(words.status, &words, classify::classify_event);
         if problem.message.is_empty() {
-            let message = "the provider reports an error without saying which".to_owned();
+            let message = "the provider reports an error without a message".to_owned();
             return Self { message, ..problem };
         }
         problem

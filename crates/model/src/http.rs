@@ -41,7 +41,7 @@ impl Transport {
         // Loopback addresses never use a proxy.
         let via = proxy_url(endpoint)?.filter(|_| !is_loopback(url));
         let encrypted = url.scheme() == "https" || via.as_ref().is_some_and(|via| via.scheme() == "https");
-        let proxy = via.map(Proxy::all).transpose().map_err(|_| proxy_error("is no address of a proxy"))?;
+        let proxy = via.map(Proxy::all).transpose().map_err(|_| proxy_error("is not the URL of a proxy"))?;
         Ok(Self { authorities, proxy, encrypted, limits: endpoint.limits })
     }
 
@@ -92,7 +92,7 @@ fn authorities(endpoint: &Endpoint) -> Result<Vec<CertificateDer<'static>>, Endp
     let mut store = RootCertStore::empty();
     let mut all = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| fail(format!("is no PEM file: {error}")))?;
+        let certificate = certificate.map_err(|error| fail(format!("is not a PEM file: {error}")))?;
         store.add(certificate.clone()).map_err(|error| fail(format!("has a bad certificate: {error}")))?;
         all.push(certificate);
     }

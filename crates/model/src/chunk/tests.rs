@@ -215,7 +215,7 @@ fn failures_in_every_form() {
         ErrorKind::Provider,
         "m",
     );
-    let silent = "the provider gave up on the answer";
+    let silent = "the provider aborted the answer";
     check(&json!({"choices": [{"delta": {}, "finish_reason": "error"}]}), ErrorKind::Provider, silent);
     check(&json!({"object": "error", "message": "m", "code": 400}), ErrorKind::Provider, "m");
     check(&json!({"detail": "m"}), ErrorKind::Provider, "m");

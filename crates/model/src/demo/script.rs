@@ -221,7 +221,7 @@ fn call_any(request: &Request, rest: &str) -> Answer {
             Ok(arguments) if arguments.is_object() => arguments,
             _ => {
                 return Answer::text(
-                    "What follows the tool's name must be a JSON object, such as `{\"path\": \"a\"}`.\n",
+                    "The text after the tool's name must be a JSON object, such as `{\"path\": \"a\"}`.\n",
                 );
             }
         },
@@ -231,10 +231,10 @@ fn call_any(request: &Request, rest: &str) -> Answer {
 
 fn offered(request: &Request) -> String {
     if request.tools.is_empty() {
-        return " There is none at all.".to_owned();
+        return " No tools are available.".to_owned();
     }
     let names: Vec<String> = request.tools.iter().map(|tool| format!("`{}`", tool.name)).collect();
-    format!(" What there is: {}.", names.join(", "))
+    format!(" Available tools: {}.", names.join(", "))
 }
 
 fn result_text(result: &ToolResult) -> String {
@@ -255,7 +255,7 @@ fn result_text(result: &ToolResult) -> String {
         return format!("`{name}` {what}, so nothing came of it.\n{}", quote(&text));
     }
     match text.trim().lines().count() {
-        0 => format!("`{name}` is done and had nothing to say.\n"),
+        0 => format!("`{name}` is done and returned no text.\n"),
         1 => format!("`{name}` is done. It gave one line:\n{}", quote(&text)),
         lines => format!("`{name}` is done. It gave {lines} lines:\n{}", quote(&text)),
     }

@@ -129,17 +129,17 @@ fn what_cannot_be_done_is_said() {
     check(
         "read a.txt",
         Vec::new(),
-        "I cannot: there is no tool `read_file` in this session. There is none at all.\n",
+        "I cannot: there is no tool `read_file` in this session. No tools are available.\n",
     );
     check(
         "run ls",
         vec![tool("weather", json!({}))],
-        "I cannot: there is no tool `run_command` in this session. What there is: `weather`.\n",
+        "I cannot: there is no tool `run_command` in this session. Available tools: `weather`.\n",
     );
     check(
         "call moon",
         vec![tool("weather", json!({}))],
-        "There is no tool `moon`. What there is: `weather`.\n",
+        "There is no tool `moon`. Available tools: `weather`.\n",
     );
     check("read", tools(), "Which file? Say the word, then its path, as in `read README.md`.\n");
     check("edit a.txt", tools(), "What shall I change? Say `edit PATH OLD -> NEW`.\n");
@@ -147,7 +147,7 @@ fn what_cannot_be_done_is_said() {
     check(
         "call weather [1]",
         tools(),
-        "What follows the tool's name must be a JSON object, such as `{\"path\": \"a\"}`.\n",
+        "The text after the tool's name must be a JSON object, such as `{\"path\": \"a\"}`.\n",
     );
 }
 
@@ -165,7 +165,7 @@ fn results_are_told_in_plain_words() {
         let (_, completion) = play(&request);
         assert_eq!((completion.message.text.as_str(), completion.finish), (expected, Finish::Stop));
     };
-    check("", false, "`read_file` is done and had nothing to say.\n");
+    check("", false, "`read_file` is done and returned no text.\n");
     check("one", false, "`read_file` is done. It gave one line:\n\n    one\n");
     check("a\nb\n", false, "`read_file` is done. It gave 2 lines:\n\n    a\n    b\n");
     check("no such file", true, "`read_file` failed, so nothing came of it.\n\n    no such file\n");

@@ -91,7 +91,7 @@ fn an_event_becomes_a_problem() {
     check(&json!({"error": {"message": "m", "code": 502}}), ErrorKind::Provider, Some(502), "m");
     check(&json!({"error": "m"}), ErrorKind::Provider, None, "m");
     check(&json!({"message": "m", "code": "rate_limit_exceeded"}), ErrorKind::RateLimit, None, "m");
-    let silent = "the provider reports an error without saying which";
+    let silent = "the provider reports an error without a message";
     check(&json!({"error": {"code": 1}}), ErrorKind::Provider, None, silent);
 }
 

@@ -275,8 +275,8 @@ impl Clock {
             return Poll::Ready(match self.phase {
                 _ if now >= self.until => "the answer took too long",
                 Phase::First => "the answer did not begin in time",
-                Phase::Going if now >= self.event_by => "nothing came but signs of life",
-                Phase::Going | Phase::Grace => "the answer stopped coming",
+                Phase::Going if now >= self.event_by => "the server sent only comments",
+                Phase::Going | Phase::Grace => "the answer paused for too long",
             });
         }
     }
