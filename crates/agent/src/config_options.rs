@@ -63,7 +63,9 @@ pub(crate) fn restore_choice(catalog: &Catalog, settings: &str) -> (Option<Choic
             let choice = catalog.default_choice();
             let now = choice.as_ref().map(|choice| catalog.route(choice).endpoint.base_url.as_str());
             let warning = now.filter(|now| *now != url).map(|now| {
-                format!("This session was held with {url}, which is not configured any more; {now} gets it from now on.")
+                format!(
+                    "This session used {url}, which is not configured any more; from now on it uses {now}."
+                )
             });
             (choice, warning)
         }

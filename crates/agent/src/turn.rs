@@ -354,7 +354,7 @@ impl Turn {
                 (format!("The endpoint failed; attempt {attempt} follows in {wait:.1} s"), error)
             }
             ReplyNote::Without { what, error } => {
-                (format!("The endpoint does not take {what}; it is asked without"), error)
+                (format!("The endpoint refused {what}; the request is repeated without"), error)
             }
         };
         tracing::info!(%error, "{title}");

@@ -91,7 +91,7 @@ impl Interrupt {
         match self {
             Self::Turn | Self::Call => "The user has cancelled the call.".to_owned(),
             Self::Deadline(limit) => {
-                format!("The call did not end within {} s and was given up.", limit.as_secs())
+                format!("The call did not end within {} s and was cancelled.", limit.as_secs())
             }
         }
     }

@@ -40,7 +40,7 @@ impl SessionDirs {
             Some(_) => url::Url::parse(path)
                 .ok()
                 .and_then(|url| url.to_file_path().ok())
-                .ok_or_else(|| format!("{path} is no file of this machine."))?,
+                .ok_or_else(|| format!("{path} is not a file on this machine."))?,
             None => Path::new(path).to_owned(),
         };
         let absolute = normalize(&Path::new(&self.cwd).join(named));

@@ -250,7 +250,8 @@ pub(super) async fn run(
     };
     // A separate task, so that the release completes even if the turn does not wait for it.
     let release = tokio::spawn(release_terminal(turn.peer.clone(), params, ended.is_err()));
-    let mut released = Box::pin(async { release.await.unwrap_or_else(|_| Err("it is unknown".to_owned())) });
+    let mut released =
+        Box::pin(async { release.await.unwrap_or_else(|_| Err("releasing the terminal failed".to_owned())) });
     let mut output = None;
     if ended.is_ok() {
         tokio::select! {
@@ -315,7 +316,7 @@ fn to_outcome(exit: Result<ExitStatus, CallError>, output: Result<Output, String
             Some(exit) => exit,
             None => {
                 return ToolOutcome::failed(format!(
-                    "The end of the command was not seen: {}",
+                    "The exit of the command is unknown: {}",
                     error_reason(&error)
                 ));
             }

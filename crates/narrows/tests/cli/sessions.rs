@@ -281,7 +281,7 @@ fn warnings_of_the_agent_are_on_stderr_and_in_the_object() {
     assert_snapshot!(told, @"
     Yes.
     --- stderr ---
-    warning: This session was held with [FIRST], which is not configured any more; [SECOND] gets it from now on.
+    warning: This session used [FIRST], which is not configured any more; from now on it uses [SECOND].
     --- exit 0 ---
     ");
     // No directory can be created at the path of a file.
