@@ -403,7 +403,7 @@ async fn report_created(
             Ok(moved) => format!("it was moved to {}", moved.display()),
             Err(error) => format!("it cannot be moved aside: {error}"),
         };
-        let words = format!("git obeys it, and a command created it in a repository; {became}");
+        let words = format!("a command created it in a repository, and git would use it; {became}");
         let about = RequestSubject {
             turn,
             method: TERMINAL_CREATE,

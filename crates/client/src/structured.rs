@@ -71,7 +71,7 @@ impl Form {
 
     pub(crate) fn instruction(&self) -> String {
         let member = if self.wrapped {
-            format!(" What is asked for is its member \"{MEMBER}\".")
+            format!(" The requested value is its member \"{MEMBER}\".")
         } else {
             String::new()
         };
@@ -99,7 +99,7 @@ impl Form {
 
     /// Returns the prompt that follows an answer with these problems.
     pub(crate) fn repair(&self, problems: &[String]) -> String {
-        let mut prompt = String::from("Your last message does not have the form that was asked for:\n\n");
+        let mut prompt = String::from("Your last message does not have the requested form:\n\n");
         for problem in problems {
             prompt.push_str("- ");
             prompt.push_str(problem);

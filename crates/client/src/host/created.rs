@@ -121,7 +121,7 @@ impl Watched {
                 Ok(None) => continue,
                 Err(error) => Err(error.to_string()),
             };
-            tracing::warn!(?path, ?moved, "command created what git obeys, moved aside");
+            tracing::warn!(?path, ?moved, "command created a path that git uses");
             let mut created = lock(&self.created);
             created.retain(|created| created.path != *path);
             created.push(Created { path: path.clone(), moved });

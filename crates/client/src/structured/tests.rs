@@ -161,11 +161,11 @@ fn a_schema_that_refers_to_itself_ends() {
 fn the_prompts_contain_the_schema_and_the_problems() {
     let form = Form::new(&json!({"type": "integer"})).unwrap();
     insta::assert_snapshot!(form.repair(&["at /value: this is not of type \"integer\"".to_owned()]), @r#"
-    Your last message does not have the form that was asked for:
+    Your last message does not have the requested form:
 
     - at /value: this is not of type "integer"
 
-    Do no further work and use no tools; only write that message again. When everything else is done, let the last message be a single JSON object and nothing more: no words before or after it, no code fence. What is asked for is its member "value". The object has to be valid by this JSON Schema:
+    Do no further work and use no tools; only write that message again. When everything else is done, let the last message be a single JSON object and nothing more: no words before or after it, no code fence. The requested value is its member "value". The object has to be valid by this JSON Schema:
 
     {"additionalProperties":false,"properties":{"value":{"type":"integer"}},"required":["value"],"type":"object"}
     "#);

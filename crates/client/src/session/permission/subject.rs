@@ -266,7 +266,7 @@ fn shown_input(call: &Call) -> Value {
 
 pub(super) fn title(asked: &ReadRequest) -> String {
     let title = asked.title.as_ref().or(asked.call.title.as_ref());
-    title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
+    title.cloned().unwrap_or_else(|| "an action without a title".to_owned())
 }
 
 #[cfg(test)]
