@@ -39,7 +39,7 @@ pub enum CallError {
         message: String,
     },
     /// The server requires an unsupported feature: user input, or running as a task.
-    #[error("the MCP server wants {0}, which is not supported")]
+    #[error("the MCP server requires {0}, which is not supported")]
     Unsupported(&'static str),
     /// The answer is not a valid result of a call.
     #[error("the MCP server's response is invalid: {0}")]

@@ -249,7 +249,7 @@ pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 fn header_value(text: &str) -> Result<HeaderValue, Error> {
-    HeaderValue::from_str(text).map_err(|_| unexpected("it chose an id that cannot be sent back"))
+    HeaderValue::from_str(text).map_err(|_| unexpected("its id is not a valid header value"))
 }
 
 fn unexpected(what: impl Into<Cow<'static, str>>) -> Error {

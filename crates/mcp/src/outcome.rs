@@ -60,7 +60,7 @@ pub(crate) fn parse_result(result: Value, limit: usize) -> Result<CallOutcome, C
     match result.get("resultType").and_then(Value::as_str) {
         None | Some("complete") => {}
         Some("input_required") => return Err(CallError::Unsupported("input from the user")),
-        Some("task") => return Err(CallError::Unsupported("to answer later")),
+        Some("task") => return Err(CallError::Unsupported("running the call as a task")),
         Some(_) => return Err(CallError::Unsupported("an unknown kind of result")),
     }
     let pieces = match result.remove("content") {
@@ -200,7 +200,7 @@ mod tests {
             (json!([]), CallError::InvalidResult("the result is not an object".into())),
             (json!({"content": "x"}), CallError::InvalidResult("the content is not a list".into())),
             (json!({"resultType": "input_required"}), CallError::Unsupported("input from the user")),
-            (json!({"resultType": "task"}), CallError::Unsupported("to answer later")),
+            (json!({"resultType": "task"}), CallError::Unsupported("running the call as a task")),
             (json!({"resultType": "?"}), CallError::Unsupported("an unknown kind of result")),
         ] {
             assert_eq!(parse_result(result, 10), Err(expected));
