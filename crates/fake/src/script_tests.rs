@@ -136,9 +136,9 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
     check("on.start = [\n{ say = 'x' }]", "line 2: `say` needs a session, but none exists here");
     check(
         "on.start = [{ error = { message = 'x' } }]",
-        "line 1: `error` is about an answer, and `start` has none",
+        "line 1: `error` changes a response, and `start` has none",
     );
-    check("on.session_new = [{ stop = 'refusal' }]", "line 1: `stop` is for turns only");
+    check("on.session_new = [{ stop = 'refusal' }]", "line 1: `stop` is only allowed in a turn");
     check(
         "on.start = [{ repeat = { times = 1, steps = [\n{ say = 'x' }] } }]",
         "line 2: `say` needs a session, but none exists here",

@@ -90,11 +90,11 @@ fn step(node: Item<'_>, place: StepContext) -> Option<Step> {
 fn fits(step: &Step, place: StepContext) -> Option<&'static str> {
     let StepContext::On(event) = place else { return None };
     if step.needs_turn() {
-        Some("is for turns only")
+        Some("is only allowed in a turn")
     } else if step.needs_session() && !event.has_session() {
         Some("needs a session, but none exists here")
     } else if step.needs_request() && event == Event::Start {
-        Some("is about an answer, and `start` has none")
+        Some("changes a response, and `start` has none")
     } else {
         None
     }
