@@ -64,7 +64,7 @@ async fn requests_that_wait_for_a_person_are_bounded_in_bytes() {
 }
 
 #[tokio::test]
-async fn an_agent_that_reads_late_gets_every_file_it_asked_for() {
+async fn an_agent_that_reads_late_gets_every_requested_file() {
     const COUNT: usize = 40;
     let stage = Stage::new(Version::V1, Access::Medium);
     let path = stage.config.cwd.join("a");

@@ -56,7 +56,7 @@ async fn played(driven: &Driven) -> (Vec<String>, Vec<String>, String) {
 }
 
 #[tokio::test]
-async fn what_git_obeys_is_moved_aside_and_the_command_ends() {
+async fn created_git_files_are_moved_aside_and_the_command_ends() {
     for (name, create) in [
         (".git/commondir", "cp -r .git d; echo ../d > .git/commondir"),
         (".git/commondir", "cp -r .git d; ln -s ../d .git/commondir"),

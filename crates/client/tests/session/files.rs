@@ -174,7 +174,7 @@ async fn a_file_that_a_protected_name_leads_to_is_not_written_by_another_name() 
 
 /// The client opens these files itself, so only its own decision protects them.
 #[tokio::test]
-async fn hooks_and_settings_that_git_obeys_under_other_names_are_not_written() {
+async fn hooks_and_settings_that_git_uses_under_other_names_are_not_written() {
     let named = [
         "scripts/hooks/pre-commit",
         "scripts/hooks/new",

@@ -30,7 +30,7 @@ fn resolved(events: &[RuntimeEvent]) -> Vec<Value> {
 
 /// The agent sends a request with these params, and ends its turn without waiting for the answer.
 #[tokio::test]
-async fn a_request_that_nobody_waits_for() {
+async fn a_permission_request_without_a_waiting_agent_is_reported() {
     for (params, outcome) in [
         // An unreadable request is refused, by a rejecting option if it has one.
         (r#"{"sessionId":"session-1","options":7}"#, "cancelled"),
@@ -88,7 +88,7 @@ fn undecided() -> Stage {
 }
 
 #[tokio::test]
-async fn a_file_that_nobody_waits_for() {
+async fn a_file_request_without_a_waiting_agent_is_reported() {
     const READ: &str = r#"{ pollute = '{"jsonrpc":"2.0","id":99,"method":"fs/read_text_file","params":{"sessionId":"session-1","path":"{cwd}/note.txt"}}' }"#;
     const CANCEL: &str =
         r#"{ pollute = '{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":99}}' }"#;
