@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_turns_stay() {
+    fn the_newest_turns_are_kept() {
         let turns: Vec<PastTurn> = (1..=5).map(|number| past(number, 100)).collect();
         for (budget, expected) in [(1000, 1), (250, 3), (210, 3), (10, 4)] {
             assert_eq!(count_removed(&turns, budget), expected, "{budget}");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_alternates_and_keeps_the_beginning() {
+    fn a_summary_keeps_the_first_message_and_alternating_roles() {
         let turns = [past(1, 100), past(2, 100)];
         let [first, Message::Assistant(assistant)] = &summary_messages(&turns, "all well")[..] else {
             panic!("two")

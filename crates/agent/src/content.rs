@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_have_the_forms_of_the_table() {
+    fn text_blocks_become_text_parts() {
         check(json!([{"type": "text", "text": "hi"}]), &[Part::text("hi")]);
         check(
             json!([{"type": "text", "text": "see"}, {"type": "resource_link", "uri": "file:///w/a.rs", "name": "a"}]),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn blobs_become_what_they_are() {
+    fn blobs_become_parts_of_their_media_type() {
         let blob = |mime: &str, data: &str| json!([{"type": "resource", "resource": {"uri": "u:/a.x", "mimeType": mime, "blob": data}}]);
         check(blob("text/plain", "aGk="), &[Part::text("[Resource: u:/a.x]\nhi")]);
         check(blob("application/zip", "aGk="), &[Part::text("[Resource: u:/a.x] (application/zip)")]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_blocks_are_named() {
         check_refused(json!("hi"), "prompt");
         check_refused(json!([]), "prompt");
         check_refused(json!([7]), "prompt[0]");

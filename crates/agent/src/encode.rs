@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_are_what_their_schema_says() {
+    fn updates_of_both_versions_match_their_schemas() {
         for version in [Version::V1, Version::V2] {
             let shown = [
                 TranscriptItem::User {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_version_2_knows_a_cancelled_call() {
+    fn only_version_2_has_the_status_cancelled() {
         let status = |version| tool_change(version, &call(), &[CallField::Status])["status"].clone();
         assert_eq!(status(Version::V1), "failed");
         assert_eq!(status(Version::V2), "cancelled");

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_are_those_of_the_table() {
+    fn failures_have_the_documented_texts() {
         let auth = "Authentication error (HTTP 401) calling https://h/v1/chat/completions. Check your OPENAI_API_KEY.";
         check(ErrorKind::Auth, Some(401), "bad key", auth);
         check(ErrorKind::Auth, Some(403), "", &auth.replace("401", "403"));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_gets_the_fields() {
+    fn failures_have_fields_for_programs() {
         let error = error(ErrorKind::Auth, Some(401), "bad key");
         let answer = rpc(&error);
         assert_eq!(answer.code, -32000);
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_status_has_its_words(status in 300u16..1000) {
+        fn every_status_has_a_text(status in 300u16..1000) {
             let said = text(&error(ErrorKind::Http, Some(status), ""));
             let expected = match status {
                 401 | 403 => "Authentication error",

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_read_as_clients_write_it() {
+    fn version_1_params_are_parsed_leniently() {
         let params = json!({"cwd": "work/../else"});
         assert_eq!(session_setup(Version::V1, &params).unwrap().cwd, "/home/me/else");
         let params = json!({"cwd": "/w", "mcpServers": [
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_params_are_named() {
         check_refused(Version::V1, &json!({}), "cwd");
         check_refused(Version::V1, &json!({"cwd": 7}), "cwd");
         check_refused(Version::V1, &json!({"cwd": ""}), "cwd");

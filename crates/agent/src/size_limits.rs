@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_kept_of_an_answer_counts() {
+    fn all_stored_fields_of_an_answer_count() {
         let mut assistant = Assistant { text: "12".into(), reasoning: "34".into(), ..Assistant::default() };
         assistant.calls.push(Call {
             id: "5".into(),

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_the_whole_prompt() {
+    fn only_a_whole_prompt_is_a_command() {
         let of = |text: &str| parse(&[Block::Text(text.to_owned())]);
         assert_eq!(of("/compact"), Some(SlashCommand::Compact));
         assert_eq!(of(" /status\n"), Some(SlashCommand::Status));

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_client_can_do_is_offered() {
+    fn only_tools_that_the_client_supports_are_offered() {
         let none = ClientCan::default();
         check(none, &[], &[]);
         check(ClientCan { read_text_file: true, ..none }, &[], &["read_file", "update_plan"]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_servers_are_made_fit() {
+    fn server_tool_names_are_made_valid_and_unique() {
         let long = "t".repeat(80);
         let servers = [
             server_tool("my server", "do.it"),

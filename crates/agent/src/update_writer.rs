@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_piece_is_long_enough() {
+    async fn the_first_chunk_has_a_minimum_length() {
         for (pieces, expected) in [
             (&["a", "a"][..], &["aa"][..]),
             (&["Hello ", "world, how ", "are ", "you"], &["Hello world, how ", "are ", "you"]),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_what_the_types_would_write() {
+    fn a_templated_update_equals_the_serialized_one() {
         for thought in [false, true] {
             let mut open = OpenMessage::new(thought, "a \"session\"").unwrap();
             open.text = "said and \"quoted\"\n".to_owned();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_are_recorded_whole() {
+    async fn each_message_is_recorded_as_one_item() {
         let (_, items) = send_pieces(&["~think", "~ing", "said ", "so"]).await;
         let [TranscriptItem::Thought { text: thought, .. }, TranscriptItem::Text { text, .. }] = &items[..]
         else {

@@ -8,7 +8,7 @@ use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
 #[tokio::test]
-async fn a_turn_streams_and_is_remembered() {
+async fn a_turn_is_streamed_and_stays_in_the_history() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;

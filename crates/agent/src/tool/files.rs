@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_unambiguous() {
+    fn an_edit_requires_a_unique_old_text() {
         assert_eq!(replace_once("a b c", "b", "x").as_deref(), Ok("a x c"));
         assert_eq!(replace_once("a b", "b", "").as_deref(), Ok("a "));
         for (text, from) in [("a b b", "b"), ("a", "b"), ("a", "")] {

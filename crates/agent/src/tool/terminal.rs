@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_that_does_not_show_all_of_a_command_says_so() {
+    fn a_title_states_that_a_command_is_cut() {
         let script = |script: &str| json!({"command": "bash", "args": ["-c", script]});
         check_shown(&json!({"command": "ls -l"}), "`ls -l`", true);
         check_shown(&json!({"command": "ls -l", "cwd": "sub"}), "`ls -l` in `/w/sub`", true);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_of_a_long_command_is_in_the_content() {
+    fn a_long_command_is_shown_completely_in_the_content() {
         let line = format!("echo {} evil", "x".repeat(5000));
         let ShownCommand { details, .. } = ShownCommand::new(&line, Some("/w/sub"));
         assert_eq!(details.unwrap(), format!("The whole command in `/w/sub`: `{line}`"));

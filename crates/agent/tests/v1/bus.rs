@@ -28,7 +28,7 @@ async fn response(client: &mut Client, id: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_tag_comes_back_on_everything_of_its_session() {
+async fn every_message_of_a_session_has_its_tag() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::start(settings(&server));
     client.host(|_, _| Some(Ok(json!({"content": "some text"}))));
@@ -74,7 +74,7 @@ async fn a_tag_comes_back_on_everything_of_its_session() {
 }
 
 #[tokio::test]
-async fn errors_carry_the_tag_as_well() {
+async fn errors_have_the_tag() {
     let server = ModelServer::start(Reply::text("unused"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     for (number, (method, params)) in [
@@ -102,7 +102,7 @@ fn tag_of_answer(client: &Client, place: usize) -> Value {
 }
 
 #[tokio::test]
-async fn sessions_keep_their_tags_apart_and_take_the_latest() {
+async fn each_session_uses_its_latest_tag() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let mut sessions = Vec::new();
@@ -140,7 +140,7 @@ async fn sessions_keep_their_tags_apart_and_take_the_latest() {
 }
 
 #[tokio::test]
-async fn a_replay_carries_the_tag() {
+async fn replayed_updates_have_the_tag() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -156,7 +156,7 @@ async fn a_replay_carries_the_tag() {
 }
 
 #[tokio::test]
-async fn a_tagged_cancellation_finds_its_turn() {
+async fn a_cancellation_with_a_tag_cancels_its_turn() {
     for with_id in [false, true] {
         let server = ModelServer::start(Reply::text("An answer, and not a short one").after(6, Step::Hang));
         let mut client = Client::v1(settings(&server), json!({})).await;
@@ -182,7 +182,7 @@ async fn a_tagged_cancellation_finds_its_turn() {
 }
 
 #[tokio::test]
-async fn a_tagged_answer_finds_its_request() {
+async fn a_response_with_a_tag_is_matched_to_its_request() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({"fs": {"readTextFile": true}})).await;
     client.host(|_, _| None);

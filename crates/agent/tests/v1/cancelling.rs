@@ -128,7 +128,7 @@ async fn check(stage: Stage, way: Way) {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_up_at_every_stage_and_in_every_way() {
+async fn a_turn_can_be_cancelled_at_every_stage_and_in_every_way() {
     for stage in STAGES {
         for way in WAYS {
             check(stage, way).await;
@@ -150,7 +150,7 @@ async fn held_back_text_is_shown_before_the_end() {
 }
 
 #[tokio::test]
-async fn cancelling_an_idle_session_does_no_harm() {
+async fn cancelling_an_idle_session_has_no_effect() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -175,7 +175,7 @@ async fn cancelling_an_idle_session_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_cancellation_is_for_one_session() {
+async fn a_cancellation_affects_one_session() {
     let held = || Reply::text(LONG).after(7, Step::gate("on"));
     let server = ModelServer::start(held());
     let mut client = Client::v1(settings(&server), json!({})).await;
@@ -191,7 +191,7 @@ async fn a_cancellation_is_for_one_session() {
 }
 
 #[tokio::test]
-async fn a_prompt_sent_right_behind_a_cancellation_is_heard() {
+async fn a_prompt_right_after_a_cancelled_turn_is_accepted() {
     let server = ModelServer::start(Plan::new([reply(Stage::Middle), Reply::text("The next answer")]));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -205,7 +205,7 @@ async fn a_prompt_sent_right_behind_a_cancellation_is_heard() {
 }
 
 #[tokio::test]
-async fn a_summary_is_given_up_as_well() {
+async fn a_summary_can_be_cancelled() {
     let server = ModelServer::start(Plan::new([
         Reply::text("The first answer"),
         Reply::text("A summary without end").after(2, Step::Hang),
@@ -241,7 +241,7 @@ async fn a_file_that_is_being_read_for_a_prompt_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_turn_may_be_given_up_in_the_breath_it_was_asked_for() {
+async fn a_turn_can_be_cancelled_right_after_its_prompt() {
     for way in WAYS {
         let server = ModelServer::start(Reply::text("An answer, and not a short one"));
         let mut client = Client::v1(settings(&server), json!({})).await;
@@ -257,7 +257,7 @@ async fn a_turn_may_be_given_up_in_the_breath_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_no_turn_is_answered_though_it_is_cancelled() {
+async fn a_cancelled_request_other_than_a_prompt_is_answered() {
     let server = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::hang()));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let opening = client.begin("session/new", json!({"cwd": "/project"})).await;

@@ -136,7 +136,7 @@ fn named(server: &ModelServer, name: &str) -> ModelRoute {
 }
 
 #[tokio::test]
-async fn models_of_further_endpoints_have_its_name_in_front() {
+async fn models_of_further_endpoints_have_the_endpoint_name_as_prefix() {
     let (first, second) = (server(), server());
     let routes =
         vec![named(&first, "first"), ModelRoute { model: "own".to_owned(), ..named(&second, "second") }];
@@ -173,7 +173,7 @@ async fn models_of_further_endpoints_have_its_name_in_front() {
 
 /// A model of the first endpoint may have the id under which a model of another endpoint is offered.
 #[tokio::test]
-async fn one_id_is_one_model_also_after_a_restart() {
+async fn an_id_means_the_same_model_after_a_restart() {
     let first = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::models(&["second/own"])));
     let second = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::models(&["own"])));
     let directory = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ async fn one_id_is_one_model_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_choice_during_a_turn_counts_from_the_next_one() {
+async fn a_choice_during_a_turn_applies_to_the_next_turn() {
     let server = ModelServer::start(
         Plan::new([
             Reply::text("The first answer is long").after(3, narrows_testkit::model::Step::gate("on")),

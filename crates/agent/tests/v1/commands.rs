@@ -14,7 +14,7 @@ fn contents(server: &ModelServer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn compact_replaces_what_was_said_by_a_summary() {
+async fn compact_replaces_the_conversation_by_a_summary() {
     let server = ModelServer::start(Plan::new([
         Reply::text("The first answer"),
         Reply::text("The second answer"),
@@ -72,7 +72,7 @@ async fn compact_reports_when_there_is_nothing_to_compact() {
 }
 
 #[tokio::test]
-async fn a_summary_that_cannot_be_had_does_not_end_the_session() {
+async fn the_session_continues_if_there_is_no_summary() {
     let server = ModelServer::start(Plan::new([
         Reply::text("The first answer"),
         Reply::refused(500, "no"),

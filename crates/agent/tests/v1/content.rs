@@ -68,7 +68,7 @@ async fn blocks_have_the_documented_forms() {
 }
 
 #[tokio::test]
-async fn images_go_to_models_that_take_them() {
+async fn images_are_sent_to_models_that_accept_them() {
     let blocks = || {
         json!([
             {"type": "text", "text": "What is this?"},
@@ -87,7 +87,7 @@ async fn images_go_to_models_that_take_them() {
 }
 
 #[tokio::test]
-async fn a_model_that_refuses_an_image_is_asked_again_without() {
+async fn a_request_with_a_refused_image_is_repeated_without_it() {
     let plan = Plan::new([Reply::text("An answer, and not a short one")]).unless(|seen| {
         let has_image = seen.body.to_string().contains("image_url");
         has_image.then(|| Reply::refused(400, "This model does not support image input"))
@@ -106,7 +106,7 @@ async fn a_model_that_refuses_an_image_is_asked_again_without() {
 }
 
 #[tokio::test]
-async fn an_image_stays_in_the_history_for_models_that_take_it() {
+async fn an_image_stays_in_the_history_for_models_that_accept_it() {
     let plan = Plan::new([Reply::text("An answer, and not a short one")])
         .models(Reply::models(&["gpt-4o", "gpt-3.5-turbo"]));
     let server = ModelServer::start(plan);
@@ -194,7 +194,7 @@ async fn linked_files_are_not_read_from_clients_that_do_not_offer_it() {
 }
 
 #[tokio::test]
-async fn a_block_that_cannot_be_taken_is_named_and_the_session_goes_on() {
+async fn an_unsupported_block_is_named_and_the_session_continues() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;

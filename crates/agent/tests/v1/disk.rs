@@ -13,7 +13,7 @@ fn kept(server: &ModelServer, directory: &Path) -> Settings {
 }
 
 #[tokio::test]
-async fn a_session_survives_its_agent() {
+async fn a_session_can_be_loaded_by_a_new_agent() {
     let server = ModelServer::start(
         Plan::new([Reply::text("The first answer"), Reply::text("The second answer")])
             .models(Reply::models(&["test-model", "gpt-oss:20b"])),
@@ -201,7 +201,7 @@ async fn a_session_may_be_closed_while_it_is_opened() {
 }
 
 #[tokio::test]
-async fn a_turn_that_cannot_be_stored_is_said_and_the_session_goes_on() {
+async fn a_turn_that_cannot_be_stored_is_reported_and_the_session_continues() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -220,7 +220,7 @@ async fn a_turn_that_cannot_be_stored_is_said_and_the_session_goes_on() {
 
 /// Without a stored choice, the current settings apply, and the user is told the new endpoint.
 #[tokio::test]
-async fn a_session_goes_with_the_settings_and_says_so() {
+async fn a_session_uses_a_changed_endpoint_and_reports_it() {
     let (first, second) = (ModelServer::start(Reply::text("One")), ModelServer::start(Reply::text("Two")));
     let directory = tempfile::tempdir().unwrap();
     let mut client = Client::v1(kept(&first, directory.path()), json!({})).await;

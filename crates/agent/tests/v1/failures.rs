@@ -126,7 +126,7 @@ async fn broken_connections_have_the_documented_messages() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none_are_said_to_be() {
+async fn responses_that_are_no_answers_are_reported() {
     let words = "Unusable answer from {url}: {message}";
     let page = "<!doctype html><html><body>Log in</body></html>";
     let error = json!({"error": {"message": "model is loading", "type": "server_error"}});
@@ -209,7 +209,7 @@ async fn without_an_endpoint_the_answer_says_how_to_configure_one() {
 }
 
 #[tokio::test]
-async fn one_line_that_is_no_json_costs_that_line() {
+async fn a_line_that_is_not_json_is_skipped() {
     let good = |text: &str| data(&delta(&json!({"content": text})));
     let reply = Reply::stream([
         good("The part before it, "),
@@ -229,7 +229,7 @@ async fn one_line_that_is_no_json_costs_that_line() {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_after_the_retries_and_once() {
+async fn a_failure_is_reported_once_after_the_retries() {
     let server = ModelServer::start(Plan::new([
         Reply::refused(503, "busy").header("retry-after", "0"),
         Reply::refused(503, "busy").header("retry-after", "0"),

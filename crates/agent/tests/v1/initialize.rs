@@ -11,7 +11,7 @@ fn introduction(version: u16) -> Value {
 }
 
 #[tokio::test]
-async fn the_agent_says_who_it_is_and_what_it_can() {
+async fn initialize_returns_name_and_capabilities() {
     let mut client = Client::start(demo());
     let answer = client.ask("initialize", introduction(1)).await.unwrap();
     let expected = json!({
@@ -100,7 +100,7 @@ async fn unknown_methods_are_refused() {
 }
 
 #[tokio::test]
-async fn params_that_are_no_object_are_refused() {
+async fn params_that_are_not_an_object_are_refused() {
     let mut client = Client::v1(demo(), json!({})).await;
     for params in [json!([]), json!("x"), json!(7), Value::Null] {
         for method in ["session/new", "session/prompt", "session/load", "session/set_model"] {

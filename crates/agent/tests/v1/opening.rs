@@ -24,7 +24,7 @@ fn offered(opened: &Value) -> (Vec<&str>, &str) {
 }
 
 #[tokio::test]
-async fn servers_that_are_not_accepted_are_refused_and_those_in_the_client_are_not() {
+async fn disabled_servers_are_refused_except_those_of_the_client() {
     let mut client = Client::start(Settings { accepts_servers: false, ..demo() });
     client.ask("initialize", json!({"protocolVersion": 1})).await.unwrap();
     for server in [
@@ -107,7 +107,7 @@ async fn opening_takes(base_url: &str) -> Duration {
 }
 
 #[tokio::test]
-async fn endpoints_that_do_not_tell_their_models_delay_nothing() {
+async fn endpoints_without_a_model_list_cause_no_delay() {
     let endless = Reply::stream([&b"{\"data\":["[..]])
         .content_type("application/json")
         .framing(Framing::Chunked)
@@ -138,7 +138,7 @@ async fn endpoints_that_do_not_tell_their_models_delay_nothing() {
 }
 
 #[tokio::test]
-async fn endpoints_that_are_not_there_delay_nothing() {
+async fn unreachable_endpoints_cause_no_delay() {
     let (url, _) = nobody();
     assert!(opening_takes(&url).await < Duration::from_secs(1));
     // The server never accepts: the system establishes the connection, but no data follows.
@@ -205,7 +205,7 @@ async fn sessions_are_opened_with_params_as_clients_send_them() {
 }
 
 #[tokio::test]
-async fn a_relative_directory_is_taken_from_the_agents_own() {
+async fn a_relative_directory_starts_in_the_agents_directory() {
     let mut client = Client::v1(demo(), json!({})).await;
     client.ask("session/new", json!({"cwd": "some/./deep/../place"})).await.unwrap();
     let listed = client.ask("session/list", json!({})).await.unwrap();
@@ -251,7 +251,7 @@ async fn invalid_session_params_are_named() {
 }
 
 #[tokio::test]
-async fn no_two_sessions_have_one_id() {
+async fn session_ids_are_unique() {
     let mut client = Client::v1(demo(), json!({})).await;
     let mut ids = std::collections::HashSet::new();
     let mut open = Vec::new();

@@ -13,7 +13,7 @@ fn contents(server: &ModelServer) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_session_may_be_opened_again_elsewhere() {
+async fn a_session_can_be_reopened_in_another_directory() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     for method in ["session/load", "session/resume"] {
         for close in [true, false] {
@@ -62,7 +62,7 @@ async fn a_session_may_be_loaded_during_a_turn() {
 }
 
 #[tokio::test]
-async fn a_dead_endpoint_delays_no_opening() {
+async fn a_dead_endpoint_does_not_delay_reopening() {
     let server = ModelServer::start(Plan::new([Reply::text("Hello")]).models(Reply::hang()));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -76,7 +76,7 @@ async fn a_dead_endpoint_delays_no_opening() {
 }
 
 #[tokio::test]
-async fn a_turn_without_an_answer_is_not_given_to_the_model_again() {
+async fn a_turn_without_an_answer_is_not_sent_to_the_model() {
     let thought = || delta(&json!({"reasoning_content": "I think and think and think"}));
     for (empty, reason) in [
         (Reply::sse([thought(), finish("length")]), "max_tokens"),
@@ -108,7 +108,7 @@ async fn a_turn_without_an_answer_is_not_given_to_the_model_again() {
 }
 
 #[tokio::test]
-async fn there_are_not_more_sessions_than_a_client_may_have() {
+async fn the_number_of_open_sessions_is_limited() {
     let mut client = Client::v1(Settings::default(), json!({})).await;
     let mut last = String::new();
     for _ in 0..512 {
@@ -123,7 +123,7 @@ async fn there_are_not_more_sessions_than_a_client_may_have() {
 
 /// A client that does not read delays only its own turn.
 #[tokio::test]
-async fn a_flood_waits_for_its_reader() {
+async fn a_turn_waits_for_a_client_that_does_not_read() {
     let piece = delta(&json!({"content": "x".repeat(4000)}));
     let flood = Reply::sse((0..1000).map(|_| piece.clone()).chain([finish("stop")]));
     let server = ModelServer::start(Plan::new([flood, Reply::text("The next answer")]));

@@ -41,7 +41,7 @@ fn agent_messages(updates: &[Value]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_loaded_session_is_shown_again_before_the_answer() {
+async fn a_loaded_session_is_replayed_before_the_response() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
@@ -92,7 +92,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
 }
 
 #[tokio::test]
-async fn message_ids_are_the_same_when_shown_again() {
+async fn message_ids_are_the_same_in_a_replay() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
@@ -115,7 +115,7 @@ async fn message_ids_are_the_same_when_shown_again() {
 }
 
 #[tokio::test]
-async fn a_resumed_session_remembers_and_shows_nothing() {
+async fn a_resumed_session_has_its_history_but_no_replay() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
@@ -131,7 +131,7 @@ async fn a_resumed_session_remembers_and_shows_nothing() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_not_there_is_named() {
+async fn a_missing_session_is_named() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let long = "x".repeat(5000);
@@ -264,7 +264,7 @@ async fn no_update_is_sent_for_a_closed_session() {
 }
 
 #[tokio::test]
-async fn closing_and_deleting_cancel_the_turn_that_goes_on() {
+async fn closing_and_deleting_cancel_the_running_turn() {
     for method in ["session/close", "session/delete"] {
         let server =
             ModelServer::start(Reply::text("This answer never comes to its end").after(4, Step::Hang));
@@ -284,7 +284,7 @@ async fn closing_and_deleting_cancel_the_turn_that_goes_on() {
 }
 
 #[tokio::test]
-async fn a_fork_goes_its_own_way() {
+async fn a_fork_and_its_origin_are_independent() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
@@ -386,7 +386,7 @@ async fn every_result_is_an_object() {
 }
 
 #[tokio::test]
-async fn a_tool_call_and_a_plan_are_shown_again_as_they_ended() {
+async fn a_tool_call_and_a_plan_are_replayed_in_their_final_state() {
     let entries =
         json!([{"content": "Look", "status": "completed"}, {"content": "Tell", "status": "pending"}]);
     let server = ModelServer::start(Plan::new([

@@ -18,7 +18,7 @@ fn of_kind<'a>(client: &'a Client, kind: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test]
-async fn everything_of_a_turn_comes_before_its_end() {
+async fn all_updates_of_a_turn_come_before_its_end() {
     let server =
         ModelServer::start(Reply::thinking("Let me see what this is about", "It is about this and that"));
     let mut client = Client::v1(with_window(&server), json!({})).await;
@@ -75,7 +75,7 @@ async fn the_first_chunk_is_never_a_prefix_of_the_next() {
 }
 
 #[tokio::test]
-async fn usage_is_told_with_the_end() {
+async fn usage_is_reported_at_the_end_of_the_turn() {
     let mut counts = usage(100, 20);
     counts["usage"]["prompt_tokens_details"] = json!({"cached_tokens": 64});
     counts["usage"]["completion_tokens_details"] = json!({"reasoning_tokens": 7});
@@ -105,7 +105,7 @@ async fn usage_is_told_with_the_end() {
 }
 
 #[tokio::test]
-async fn the_cost_is_that_of_the_session() {
+async fn the_reported_cost_covers_the_session() {
     let mut counts = usage(10, 2);
     counts["usage"]["cost"] = json!(0.25);
     let answer = delta(&json!({"content": "An answer, and not a short one"}));
@@ -122,7 +122,7 @@ async fn the_cost_is_that_of_the_session() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_say_who_it_is_gets_no_usage_update() {
+async fn a_client_without_client_info_gets_no_usage_update() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     for info in [None, Some(Value::Null)] {
         let mut client = Client::start(with_window(&server));
@@ -140,7 +140,7 @@ async fn a_client_that_does_not_say_who_it_is_gets_no_usage_update() {
 }
 
 #[tokio::test]
-async fn a_session_is_named_once() {
+async fn a_session_gets_one_title() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -156,7 +156,7 @@ async fn a_session_is_named_once() {
 }
 
 #[tokio::test]
-async fn a_second_prompt_is_refused_while_a_turn_goes_on() {
+async fn a_second_prompt_is_refused_while_a_turn_is_running() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one").after(6, Step::gate("on")));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -241,7 +241,7 @@ async fn settings_reach_the_model() {
 }
 
 #[tokio::test]
-async fn an_answer_in_one_piece_is_an_answer() {
+async fn an_answer_without_streaming_is_accepted() {
     let server = ModelServer::start(Reply::whole("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -263,7 +263,7 @@ async fn a_long_answer_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_command_names_no_session() {
+async fn a_command_sets_no_title() {
     let server = ModelServer::start(Reply::text("An answer, and not a short one"));
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;

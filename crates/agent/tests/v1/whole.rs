@@ -166,7 +166,7 @@ async fn a_daemon_runs_one_turn() {
 
 /// A failing endpoint, then a cancelled prompt, then a turn that works.
 #[tokio::test]
-async fn a_session_with_a_bad_day() {
+async fn a_session_continues_after_a_failure_and_a_cancellation() {
     let server = ModelServer::start(Plan::new([
         Reply::refused(401, "Incorrect API key provided"),
         Reply::text("An answer nobody waits for").after(4, Step::Hang),

@@ -113,7 +113,7 @@ async fn a_client_that_decides_about_its_tools_itself_is_not_asked_for_permissio
 }
 
 #[tokio::test]
-async fn a_tool_that_does_not_only_read_is_asked_for() {
+async fn a_tool_that_is_not_read_only_needs_permission() {
     for (option, status) in [("allow_once", "completed"), ("reject_once", "failed")] {
         let server = calling("act");
         let mut client = Client::v1(settings(&server), json!({})).await;
@@ -132,7 +132,7 @@ async fn a_tool_that_does_not_only_read_is_asked_for() {
 
 /// Responses of a server, and their form for the model.
 #[tokio::test]
-async fn answers_of_every_kind_are_told() {
+async fn every_kind_of_answer_reaches_the_model() {
     let image = json!({"type": "image", "mimeType": "image/png", "data": "AAAA"});
     let link = json!({"type": "resource_link", "uri": "x://y", "name": "Why"});
     let resource = json!({"type": "resource", "resource": {"uri": "x://z", "text": "zed"}});
@@ -171,7 +171,7 @@ async fn answers_of_every_kind_are_told() {
 
 /// One call reaches its timeout, another is cancelled with its turn. The client gets a cancellation for both.
 #[tokio::test]
-async fn a_call_that_never_ends_is_given_up() {
+async fn a_call_that_never_ends_is_cancelled() {
     for by_limit in [true, false] {
         let server = calling("wait");
         let mut settings = settings(&server);
@@ -208,7 +208,7 @@ async fn a_call_that_never_ends_is_given_up() {
 
 /// A server that never lists its tools delays neither the session nor the turn for long.
 #[tokio::test]
-async fn a_server_that_never_lists_is_left_out() {
+async fn a_server_that_never_lists_its_tools_is_omitted() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
     let mut settings = settings(&server);
     settings.limits.server_start_timeout = std::time::Duration::from_millis(100);
@@ -228,7 +228,7 @@ async fn a_server_that_never_lists_is_left_out() {
 
 /// A message that is invalid or belongs to no request has no effect.
 #[tokio::test]
-async fn notifications_out_of_place_are_dropped() {
+async fn unexpected_notifications_are_ignored() {
     let server = calling("wait");
     let mut client = Client::v1(settings(&server), json!({})).await;
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -300,7 +300,7 @@ impl ToolGate for Gate {
 }
 
 #[tokio::test]
-async fn the_gate_knows_whose_tool_it_is() {
+async fn the_gate_gets_the_server_of_a_tool() {
     let server = calling("act");
     let gate = Arc::new(Gate::default());
     let mut client = Client::v1(Settings { gate: gate.clone(), ..settings(&server) }, json!({})).await;

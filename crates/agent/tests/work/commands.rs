@@ -18,7 +18,7 @@ fn running(arguments: Value) -> ModelServer {
 }
 
 #[tokio::test]
-async fn a_command_runs_in_a_terminal_that_is_given_back() {
+async fn a_command_runs_in_a_terminal_that_is_released() {
     let server = running(json!({"command": "cargo", "args": ["test", "a b"], "cwd": "sub"}));
     let mut client = Desk::new(&[]).client(settings(&server)).await;
     let session = client.session().await;
@@ -108,7 +108,7 @@ async fn every_end_of_a_command_is_reported() {
 }
 
 #[tokio::test]
-async fn a_terminal_that_cannot_be_made_is_a_failure() {
+async fn a_terminal_that_cannot_be_created_fails_the_call() {
     for reply in [Err(json!({"code": -32603, "message": "no shell"})), Ok(json!({})), Ok(json!(null))] {
         let server = running(json!({"command": "true"}));
         let desk = Desk::new(&[]);
@@ -125,7 +125,7 @@ async fn a_terminal_that_cannot_be_made_is_a_failure() {
 
 /// There is no shell, so shell operators would become arguments. The model gets an error instead.
 #[tokio::test]
-async fn a_shell_is_not_guessed() {
+async fn shell_operators_are_refused() {
     for (arguments, told) in [
         (json!({"command": "ls | wc"}), "No shell"),
         (json!({"command": "rm -rf $HOME"}), "No shell"),
@@ -167,7 +167,7 @@ async fn endless(limit: Option<Duration>) -> (ModelServer, Desk, Client, String,
 }
 
 #[tokio::test]
-async fn a_command_ends_at_its_limit_and_the_turn_goes_on() {
+async fn a_command_ends_at_its_limit_and_the_turn_continues() {
     let (server, _desk, mut client, _, prompt) = endless(Some(Duration::from_millis(50))).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");
     assert!(methods(&client).ends_with(&["terminal/kill", "terminal/output", "terminal/release"]));
@@ -179,7 +179,7 @@ async fn a_command_ends_at_its_limit_and_the_turn_goes_on() {
 }
 
 #[tokio::test]
-async fn a_command_is_killed_when_the_turn_is_given_up() {
+async fn a_command_is_killed_when_the_turn_is_cancelled() {
     let (server, _desk, mut client, session, prompt) = endless(None).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
@@ -212,7 +212,7 @@ async fn cancelling_does_not_wait_for_an_unresponsive_client() {
 
 /// Otherwise a terminal that is created late would keep running.
 #[tokio::test]
-async fn a_terminal_that_comes_too_late_is_killed() {
+async fn a_terminal_that_is_created_too_late_is_killed() {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
     let desk = Desk::new(&[]);
     let (mut client, session, prompt) = desk.stuck("terminal/create", settings(&server)).await;
@@ -234,7 +234,7 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_command() {
 
 /// The terminal does not exist any more, so its output is replayed as text.
 #[tokio::test]
-async fn the_output_is_shown_again() {
+async fn the_output_is_replayed() {
     let server = running(json!({"command": "true"}));
     let mut client = Desk::new(&[]).client(settings(&server)).await;
     let session = client.session().await;

@@ -121,7 +121,7 @@ async fn a_conversation_is_compacted_at_four_fifths_of_the_window() {
 }
 
 #[tokio::test]
-async fn a_summary_outlives_the_agent_and_the_past_is_shown_whole() {
+async fn a_summary_is_stored_and_the_replay_is_complete() {
     let place = tempfile::tempdir().unwrap();
     let server = ModelServer::start(plan(summary(), [answer()]));
     let with_place = || Settings { data_dir: Some(place.path().to_owned()), ..settings(&server) };
@@ -158,7 +158,7 @@ async fn compact_reports_when_there_is_nothing_to_compact() {
 }
 
 #[tokio::test]
-async fn a_summary_of_a_summary_is_one() {
+async fn a_summary_can_be_summarized_again() {
     let server = ModelServer::start(plan(summary(), [answer()]));
     let (mut client, session) = after_turns(settings(&server), json!({}), 2).await;
     client.prompt(&session, "/compact").await.unwrap();
@@ -171,7 +171,7 @@ async fn a_summary_of_a_summary_is_one() {
 
 /// Without a summary, nothing of the conversation is lost.
 #[tokio::test]
-async fn without_a_summary_the_conversation_is_as_it_was() {
+async fn without_a_summary_the_conversation_is_unchanged() {
     for failing in
         [Reply::refused(401, "bad key"), Reply::close(), Reply::text(""), Reply::refused(500, "no")]
     {
@@ -194,7 +194,7 @@ async fn without_a_summary_the_conversation_is_as_it_was() {
 
 /// The current turn continues without the old turns. The next turn has them again.
 #[tokio::test]
-async fn a_turn_that_does_not_fit_goes_on_without_a_summary() {
+async fn a_turn_that_does_not_fit_continues_without_a_summary() {
     let server =
         ModelServer::start(plan(Reply::refused(400, "no"), [answer(), answer(), overflow(), answer()]));
     let (mut client, session) = after_turns(settings(&server), json!({}), 2).await;
@@ -212,7 +212,7 @@ fn compactions(client: &Client) -> Vec<&Value> {
 }
 
 #[tokio::test]
-async fn compaction_is_told_where_it_is_understood() {
+async fn clients_that_support_it_get_compaction_updates() {
     for (capabilities, told) in [(json!({"session": {"compaction": {}}}), true), (json!({}), false)] {
         let server = ModelServer::start(plan(summary(), [answer()]));
         let (mut client, session) = after_turns(settings(&server), capabilities, 2).await;
@@ -248,7 +248,7 @@ async fn version_2_always_gets_compaction_updates() {
 }
 
 #[tokio::test]
-async fn a_compaction_is_given_up() {
+async fn a_compaction_can_be_cancelled() {
     let half = Reply::text("They greeted each other for long").after(3, Step::Hang);
     for hanging in [Reply::hang(), half] {
         let server = ModelServer::start(plan(hanging, [answer()]));
@@ -289,7 +289,7 @@ async fn long_results_are_cut_before_a_turn_fails() {
 
 /// The model gets a bounded part of any tool result.
 #[tokio::test]
-async fn a_result_without_bounds_gets_them() {
+async fn long_results_are_cut_for_the_model() {
     let endless = format!("begin {} end", "x".repeat(1 << 20));
     let read = Reply::tool_call("read_file", json!({"path": "a.txt"}));
     let server = ModelServer::start([read, answer()]);
@@ -317,7 +317,7 @@ async fn the_token_count_of_the_endpoint_decides() {
 }
 
 #[tokio::test]
-async fn instructions_take_room_too() {
+async fn the_system_prompt_counts_towards_the_window() {
     let server = ModelServer::start(plan(summary(), [answer().without_usage()]));
     let mut settings = settings(&server);
     settings.routes[0].endpoint.context_window = Some(4096);

@@ -87,7 +87,7 @@ async fn a_file_is_written_as_a_difference() {
 }
 
 #[tokio::test]
-async fn a_client_that_only_writes_is_asked_for_nothing_else() {
+async fn a_client_that_only_writes_gets_no_read_requests() {
     let server = calling("write_file", json!({"path": "a.txt", "content": "new"}));
     let desk = Desk::new(&[("/project/a.txt", "old")]);
     let mut client = desk.client_with(settings(&server), json!({"fs": {"writeTextFile": true}})).await;
@@ -132,7 +132,7 @@ async fn nothing_is_requested_that_was_not_offered() {
 }
 
 #[tokio::test]
-async fn an_edit_changes_one_stretch() {
+async fn an_edit_replaces_one_part_of_a_file() {
     let edit = json!({"path": "a.txt", "old": "b", "new": "x"});
     let server = calling("edit_file", edit.clone());
     let desk = Desk::new(&[("/project/a.txt", "a b c")]);
@@ -231,7 +231,7 @@ fn hasty(server: &ModelServer) -> Settings {
 }
 
 #[tokio::test]
-async fn a_client_that_never_answers_is_not_waited_for() {
+async fn a_client_that_never_answers_has_a_timeout() {
     let server = calling("read_file", json!({"path": "a.txt"}));
     let desk = Desk::new(&[]);
     desk.reply("fs/read_text_file", None);
@@ -249,7 +249,7 @@ async fn a_client_that_never_answers_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn errors_and_nonsense_of_the_client_are_failures_of_the_call() {
+async fn errors_and_invalid_responses_fail_the_call() {
     let refused = Err(json!({"code": -32603, "message": "the disk is on fire"}));
     for (method, reply, told) in [
         ("fs/read_text_file", refused.clone(), "the disk is on fire"),
@@ -278,7 +278,7 @@ async fn errors_and_nonsense_of_the_client_are_failures_of_the_call() {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_up_while_the_client_reads() {
+async fn a_turn_can_be_cancelled_while_the_client_reads() {
     let server = calling("read_file", json!({"path": "a.txt"}));
     let desk = Desk::new(&[]);
     let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
@@ -296,7 +296,7 @@ async fn a_turn_is_given_up_while_the_client_reads() {
 
 /// While the old text of a file is being read, no call is announced yet.
 #[tokio::test]
-async fn a_turn_is_given_up_before_a_change_is_announced() {
+async fn a_turn_can_be_cancelled_before_a_change_is_announced() {
     for (tool, arguments) in [
         ("write_file", json!({"path": "a.txt", "content": "x"})),
         ("edit_file", json!({"path": "a.txt", "old": "a", "new": "b"})),

@@ -24,7 +24,7 @@ fn permission_requests(client: &Client) -> usize {
 }
 
 #[tokio::test]
-async fn the_user_sees_what_is_to_be_allowed() {
+async fn the_user_is_shown_the_call() {
     let server = ModelServer::start([write("a.txt"), done()]);
     let mut client = Desk::new(&[]).client(settings(&server)).await;
     let session = client.session().await;
@@ -66,7 +66,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
 
 /// Only a clear approval counts. For any other answer the call is not run, and the model gets an error.
 #[tokio::test]
-async fn only_a_clear_yes_is_one() {
+async fn only_a_clear_approval_counts() {
     let outcome = |outcome: Value| Some(Ok(json!({"outcome": outcome})));
     for answer in [
         outcome(json!({"outcome": "selected", "optionId": "reject_once"})),
@@ -113,7 +113,7 @@ async fn allow_once_covers_one_call() {
 }
 
 #[tokio::test]
-async fn for_this_session_holds_as_long_as_the_session() {
+async fn a_permission_for_the_session_lasts_until_it_ends() {
     let server =
         ModelServer::start([write("a.txt"), write("b.txt"), run("ls"), run("ls"), run("ls -l"), done()]);
     let desk = Desk::new(&[]);
@@ -144,7 +144,7 @@ async fn for_this_session_holds_as_long_as_the_session() {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_up_while_the_user_thinks() {
+async fn a_turn_can_be_cancelled_during_a_permission_request() {
     for as_request in [false, true] {
         let server = ModelServer::start([write("a.txt"), done()]);
         let desk = Desk::new(&[]);
@@ -169,7 +169,7 @@ async fn a_turn_is_given_up_while_the_user_thinks() {
 
 /// An answer after the timeout has no effect.
 #[tokio::test]
-async fn a_late_yes_is_none() {
+async fn a_late_approval_has_no_effect() {
     let server = ModelServer::start([write("a.txt"), done()]);
     let desk = Desk::new(&[]);
     let (mut client, session, prompt) = desk.stuck("session/request_permission", settings(&server)).await;
@@ -186,7 +186,7 @@ async fn a_late_yes_is_none() {
 }
 
 #[tokio::test]
-async fn the_agent_ends_with_its_client_while_the_user_thinks() {
+async fn the_agent_ends_with_its_client_during_a_permission_request() {
     let server = ModelServer::start([write("a.txt"), done()]);
     let desk = Desk::new(&[]);
     let (client, _, _) = desk.stuck("session/request_permission", settings(&server)).await;

@@ -107,7 +107,7 @@ async fn a_tool_of_a_process_is_called() {
 
 /// The server sees the session's directory and its own variables in either form, but no others.
 #[tokio::test]
-async fn a_process_sees_what_it_is_to_see() {
+async fn a_process_gets_only_its_own_environment() {
     for env in
         [json!([{"name": "MINE", "value": "from the descriptor"}]), json!({"MINE": "from the descriptor"})]
     {
@@ -148,7 +148,7 @@ async fn the_tools_of_a_session_keep_their_order() {
 
 /// No failing server delays or fails the turn. Each failure is reported once, and the other servers work.
 #[tokio::test]
-async fn a_server_that_fails_is_told_once_and_left_out() {
+async fn a_failing_server_is_reported_once_and_omitted() {
     let place = Place::new();
     let page = Endpoint::html().await;
     let (nowhere, _) = nobody();
@@ -228,7 +228,7 @@ async fn a_server_that_hangs_is_waited_for_once() {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_up_while_a_server_starts() {
+async fn a_turn_can_be_cancelled_while_a_server_starts() {
     let place = Place::new();
     let server = ModelServer::start(done());
     let mut client = noticing(with_path(&server)).await;
@@ -244,7 +244,7 @@ async fn a_turn_is_given_up_while_a_server_starts() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_between_turns_is_told() {
+async fn a_server_that_exits_between_turns_is_reported() {
     let place = Place::new();
     let server = ModelServer::start([done(), Reply::tool_call("s__echo", json!({})), done()]);
     let mut client = noticing(with_path(&server)).await;

@@ -63,7 +63,7 @@ async fn several_calls_run_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn calls_that_come_mixed_are_run_in_their_own_order() {
+async fn interleaved_calls_run_in_the_order_of_their_indexes() {
     let piece = |index: usize, id: Option<&str>, arguments: &str| {
         let mut call = json!({"index": index, "function": {"arguments": arguments}});
         if let Some(id) = id {
@@ -107,7 +107,7 @@ async fn cancelling_a_turn_skips_its_remaining_calls() {
 }
 
 #[tokio::test]
-async fn a_turn_makes_only_so_many_requests() {
+async fn the_number_of_requests_per_turn_is_limited() {
     let server = ModelServer::start(Reply::tool_calls(&[read("a.txt")]));
     let limits = Limits { requests_per_turn: 3, ..Limits::default() };
     let mut client =
@@ -149,7 +149,7 @@ async fn a_call_that_was_cut_off_is_not_run() {
 }
 
 #[tokio::test]
-async fn a_plan_is_shown_whole_and_shown_again_once() {
+async fn a_plan_is_shown_completely_and_replayed_once() {
     let entry = |status: &str| json!({"content": "Look around", "priority": "high", "status": status});
     let plan = |status: &str| {
         Reply::tool_call("update_plan", json!({"entries": [entry(status), {"content": "Act"}]}))
@@ -177,7 +177,7 @@ async fn a_plan_is_shown_whole_and_shown_again_once() {
 }
 
 #[tokio::test]
-async fn a_plan_that_is_none_is_told_to_the_model() {
+async fn an_invalid_plan_is_reported_to_the_model() {
     for arguments in [
         json!({}),
         json!({"entries": "everything"}),
@@ -239,7 +239,7 @@ async fn a_call_that_the_gate_denies_is_not_announced() {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_up_while_the_gate_thinks() {
+async fn a_turn_can_be_cancelled_while_the_gate_decides() {
     let server = ModelServer::start([Reply::tool_calls(&[read("slow.txt")]), done()]);
     let gate = Arc::new(Gate::default());
     let settings = Settings { gate: gate.clone(), ..settings(&server) };
@@ -273,7 +273,7 @@ async fn beat(client: &mut Client) -> Value {
 }
 
 #[tokio::test]
-async fn a_long_silence_is_broken() {
+async fn keepalives_are_sent_during_a_call() {
     let server =
         ModelServer::start([Reply::tool_calls(&[("run_command", json!({"command": "sleep"}))]), done()]);
     let desk = Desk::new(&[]);
@@ -300,7 +300,7 @@ async fn a_long_silence_is_broken() {
 }
 
 #[tokio::test]
-async fn a_model_that_thinks_for_long_is_covered() {
+async fn keepalives_are_sent_while_the_model_is_silent() {
     let server = ModelServer::start(Reply::hang());
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = client.session().await;
@@ -322,7 +322,7 @@ fn agent_text(client: &Client) -> String {
 }
 
 #[tokio::test]
-async fn arguments_that_are_too_large_are_refused_and_the_turn_goes_on() {
+async fn too_large_arguments_are_refused_and_the_turn_continues() {
     let long = ("write_file", json!({"path": "c.txt", "content": "x".repeat(1 << 20)}));
     let many = ("write_file", json!({"path": "c.txt", "content": "x", "more": vec![0; 20_000]}));
     let server = ModelServer::start([Reply::text_and_calls("", &[long, many, read("a.txt")]), done()]);

@@ -39,7 +39,7 @@ pub(crate) async fn assert_quiet(client: &mut Client) {
 }
 
 #[tokio::test]
-async fn a_prompt_lives_from_its_message_to_idle() {
+async fn a_prompt_begins_with_its_message_and_ends_idle() {
     let server = ModelServer::start(Reply::thinking("hm, so", "Hello world, this is an answer"));
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;
@@ -85,7 +85,7 @@ pub(crate) async fn working() -> (ModelServer, Client, String) {
 }
 
 #[tokio::test]
-async fn the_answer_does_not_wait_for_the_model() {
+async fn the_response_does_not_wait_for_the_model() {
     let (server, mut client, _) = working().await;
     assert_eq!(states(&client), ["running"]);
     server.release("model");
@@ -94,7 +94,7 @@ async fn the_answer_does_not_wait_for_the_model() {
 }
 
 #[tokio::test]
-async fn every_finish_has_its_reason() {
+async fn every_finish_has_a_stop_reason() {
     for (finish, reason, kept) in
         [("stop", "end_turn", true), ("length", "max_tokens", true), ("content_filter", "refusal", false)]
     {
@@ -113,7 +113,7 @@ async fn every_finish_has_its_reason() {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_up() {
+async fn a_turn_can_be_cancelled() {
     let half = Reply::text("Hello world, this is an answer that goes on").after(6, Step::Hang);
     for reply in [half, Reply::hang()] {
         for method in ["session/cancel", "session/cancel with _meta"] {
@@ -162,7 +162,7 @@ async fn cancelling_an_idle_session_sends_no_update() {
 
 /// After its message is in the conversation, a prompt cannot fail any more. Only its turn fails.
 #[tokio::test]
-async fn a_failure_is_a_text_and_a_state() {
+async fn a_failure_is_sent_as_text_and_state() {
     for (reply, kind, code, words) in [
         (Reply::refused(401, "bad key"), "auth", -32000, "Authentication error (HTTP 401)"),
         (Reply::refused(500, "oh no"), "server", -32018, "Server error (HTTP 500)"),
@@ -230,7 +230,7 @@ async fn a_second_prompt_waits_for_the_first_or_is_refused() {
 
 /// A refused prompt is never in the conversation.
 #[tokio::test]
-async fn a_prompt_that_is_none_is_refused() {
+async fn an_invalid_prompt_is_refused() {
     let text = json!([{"type": "text", "text": "Hi"}]);
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
     let mut client = Client::v2(settings(&server)).await;
@@ -259,7 +259,7 @@ async fn a_prompt_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn version_1_is_not_spoken() {
+async fn methods_of_version_1_are_not_supported() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;

@@ -53,7 +53,7 @@ async fn params_that_violate_the_schema_open_no_session() {
 }
 
 #[tokio::test]
-async fn a_session_tells_what_it_offers() {
+async fn a_new_session_returns_options_and_commands() {
     let server = server();
     let mut client = Client::v2(settings(&server)).await;
     let params = json!({"cwd": "/project", "additionalDirectories": ["/else"], "mcpServers": []});
@@ -70,7 +70,7 @@ async fn a_session_tells_what_it_offers() {
 }
 
 #[tokio::test]
-async fn a_session_is_resumed_with_its_past_or_without() {
+async fn a_session_is_resumed_with_or_without_replay() {
     let server = server();
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;
@@ -132,7 +132,7 @@ async fn sessions_that_cannot_be_resumed_are_refused() {
 }
 
 #[tokio::test]
-async fn a_session_that_works_says_so_when_it_is_resumed() {
+async fn a_resumed_session_reports_that_it_is_running() {
     let (server, mut client, session) = working().await;
     client.forget();
     client.ask("session/resume", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
@@ -143,7 +143,7 @@ async fn a_session_that_works_says_so_when_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn a_value_has_its_type() {
+async fn an_option_value_must_have_its_type() {
     let server = server();
     let mut client = Client::v2(settings(&server)).await;
     let session = session(&mut client).await;

@@ -18,7 +18,7 @@ async fn client(server: &ModelServer, option: Option<&str>) -> (Client, String) 
 }
 
 #[tokio::test]
-async fn a_call_is_one_thing_that_changes() {
+async fn a_call_is_reported_by_updates_of_one_kind() {
     let server = calling("look");
     let (mut client, session) = client(&server, None).await;
     prompt(&mut client, &session, "Go").await;
@@ -43,7 +43,7 @@ async fn a_call_is_one_thing_that_changes() {
 }
 
 #[tokio::test]
-async fn a_question_is_a_state_and_a_request() {
+async fn a_permission_request_is_a_request_and_a_state() {
     for (option, status) in
         [("allow_once", "completed"), ("reject_once", "failed"), ("_unheard_of", "failed")]
     {
@@ -68,7 +68,7 @@ async fn a_question_is_a_state_and_a_request() {
 }
 
 #[tokio::test]
-async fn an_outcome_of_tomorrow_is_no_yes() {
+async fn an_unknown_outcome_is_no_approval() {
     let server = calling("act");
     let (mut client, session) = client(&server, None).await;
     let mut usual = host(None);
@@ -107,7 +107,7 @@ async fn given_up(client: &mut Client, id: &Value) {
 }
 
 #[tokio::test]
-async fn one_call_is_cancelled_and_the_turn_goes_on() {
+async fn one_call_is_cancelled_and_the_turn_continues() {
     let server = calling("wait");
     let (mut client, session) = client(&server, None).await;
     prompt(&mut client, &session, "Go").await;
@@ -135,7 +135,7 @@ async fn one_call_is_cancelled_and_the_turn_goes_on() {
 }
 
 #[tokio::test]
-async fn a_call_is_cancelled_while_the_user_thinks() {
+async fn a_call_can_be_cancelled_during_its_permission_request() {
     let server = calling("act");
     let (mut client, session) = client(&server, None).await;
     prompt(&mut client, &session, "Go").await;
@@ -152,7 +152,7 @@ async fn a_call_is_cancelled_while_the_user_thinks() {
 }
 
 #[tokio::test]
-async fn a_turn_is_given_up_while_the_user_thinks_or_a_tool_works() {
+async fn a_turn_can_be_cancelled_during_a_permission_request_or_a_call() {
     for tool in ["act", "wait"] {
         let server = calling(tool);
         let (mut client, session) = client(&server, None).await;
@@ -203,7 +203,7 @@ async fn a_plan_has_an_id() {
 
 /// Version 2 has no files and terminals of the client, even if the capabilities contain them.
 #[tokio::test]
-async fn nothing_of_version_1_is_offered() {
+async fn files_and_terminals_are_not_offered() {
     let server = ModelServer::start(Reply::text("Hello world, this is an answer"));
     let mut client = Client::start(settings(&server));
     let capabilities = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
