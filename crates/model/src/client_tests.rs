@@ -28,7 +28,7 @@ fn refusals_are_remembered_by_all_clones() {
 }
 
 #[test]
-fn what_is_surer_counts() {
+fn the_most_reliable_window_counts() {
     let window = |client: &Client| client.traits_of("gpt-4o").window;
     let mut endpoint = Endpoint::new("test", "https://api.openai.com/v1");
     let plain = client(endpoint.clone());
@@ -44,7 +44,7 @@ fn what_is_surer_counts() {
 }
 
 #[test]
-fn memory_is_bounded() {
+fn the_number_of_known_models_is_limited() {
     let client = client(Endpoint::new("test", "http://localhost:9/v1"));
     for number in 0..MAX_KNOWN_MODELS + 10 {
         client.remember_refused(&number.to_string(), DroppedField::Images);
@@ -55,7 +55,7 @@ fn memory_is_bounded() {
 }
 
 #[tokio::test]
-async fn some_lists_need_no_question() {
+async fn some_model_lists_need_no_request() {
     let demo = client(Endpoint::demo());
     assert_eq!(demo.provider(), Provider::Demo);
     assert_eq!(demo.models(Duration::ZERO).await.unwrap()[0].id, "demo");

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_is_read_however_it_was_cut() {
+    fn a_recording_is_decoded_for_any_split() {
         let body = "data: {\"choices\":[{\"delta\":{\"content\":\"Hé\"}}]}\n\ndata: \
             {\"choices\":[{\"delta\":{\"content\":\"llo\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
         for size in 1..body.len() {

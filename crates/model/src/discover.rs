@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_none() {
+    fn other_json_is_not_a_list() {
         for answer in [json!({}), json!({"error": "no"}), json!(null), json!({"data": {"id": "a"}})] {
             assert_eq!(list(&answer, Provider::Other), None, "{answer}");
         }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn ollamas_own_answers_are_read() {
+    fn ollamas_own_responses_are_parsed() {
         let answer = json!({
             "model_info": {"general.architecture": "llama", "llama.context_length": 131_072},
             "capabilities": ["completion", "tools", "vision"],
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_in_a_list_is_a_surprise(
+        fn any_list_is_parsed_without_panic(
             id in proptest::option::of("[a-z/]{0,6}"),
             field in proptest::sample::select(vec!["context_length", "meta", "capabilities", "architecture", "name"]),
             value in prop_oneof![

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_loses_what_is_nobodys_business() {
+    fn a_url_loses_query_and_user() {
         #[track_caller]
         fn check(url: &str, expected: &str) {
             assert_eq!(Error::new(ErrorKind::Http, url, "").url, expected);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_taken_out() {
+    fn a_secret_is_removed() {
         #[track_caller]
         fn check(message: &str, expected: &str) {
             let mut error = Error::new(ErrorKind::Auth, "https://h/sk-secret/v1", message);
@@ -256,7 +256,7 @@ mod tests {
         }
 
         #[test]
-        fn no_part_of_a_secret_is_left_wherever_the_message_ends(before in 1900..2100usize, key in "sk-[a-z0-9]{20}") {
+        fn no_part_of_a_secret_is_left_in_a_cut_message(before in 1900..2100usize, key in "sk-[a-z0-9]{20}") {
             let mut error = Error::new(ErrorKind::Auth, "", &format!("{} {key} {key}", "X".repeat(before)));
             error.hide(&key);
             prop_assert!(!error.message.contains(&key[..4]), "{}", error.message);

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_tells_its_provider() {
+    fn the_provider_is_detected_from_the_url() {
         let check = |url: &str, expected: Provider| {
             assert_eq!(Provider::from_url(&Url::parse(url).unwrap()), expected, "{url}");
         };
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back() {
+    fn every_name_parses_to_its_provider() {
         assert_eq!(Provider::all().count(), NAMES.len());
         for provider in Provider::all() {
             assert_eq!(Provider::from_name(provider.name()), Some(provider));

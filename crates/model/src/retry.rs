@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_and_end() {
+    fn delays_double_up_to_a_limit() {
         let limits = Limits { attempts: 9, ..Limits::default() };
         let error = failure(ErrorKind::Server, true, None);
         let waits: Vec<_> =
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_endpoint_asks_for_goes_first() {
+    fn a_delay_requested_by_the_endpoint_takes_precedence() {
         let check = |error: &Error, attempt: u32, expected: Option<u64>| {
             let found = delay(error, attempt, &Limits::default(), 0.0);
             assert_eq!(found, expected.map(Duration::from_millis), "{error} at {attempt}");
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_wait_keeps_its_bounds(attempt in 1u32..100, chance in -1.0f64..2.0, max in 0u64..100) {
+        fn a_delay_stays_within_its_bounds(attempt in 1u32..100, chance in -1.0f64..2.0, max in 0u64..100) {
             let limits = Limits { attempts: 100, max_wait: Duration::from_secs(max), ..Limits::default() };
             let wait = delay(&failure(ErrorKind::Server, true, None), attempt, &limits, chance).unwrap();
             prop_assert!(wait <= limits.max_wait);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_takes_what_is_unfinished() {
+    fn the_end_of_the_stream_ends_an_unfinished_event() {
         check(b"data: a\n\ndata: b", &["a", "b"]);
         check(b"data: b\n", &["b"]);
         check(b"data: b\r", &["b"]);

@@ -15,7 +15,7 @@ fn check(base_url: &str, provider: Provider, chat: &str) {
 }
 
 #[test]
-fn the_six_base_urls_of_the_proposal_work_as_they_stand() {
+fn documented_base_urls_work_unchanged() {
     check("https://api.openai.com/v1", Provider::OpenAi, "https://api.openai.com/v1/chat/completions");
     check(
         "https://eu-central-1.bedrock.amazonaws.com/openai/v1",
@@ -33,7 +33,7 @@ fn the_six_base_urls_of_the_proposal_work_as_they_stand() {
 }
 
 #[test]
-fn what_people_paste_leads_to_the_same_place() {
+fn pasted_url_variants_lead_to_the_same_url() {
     for base in [
         "http://localhost:9/v1",
         "http://localhost:9/v1/",
@@ -49,7 +49,7 @@ fn what_people_paste_leads_to_the_same_place() {
 }
 
 #[test]
-fn only_bedrocks_wrong_host_makes_a_note() {
+fn only_the_wrong_bedrock_host_adds_a_note() {
     let notes = |url: &str| target(url).unwrap().notes;
     assert_eq!(
         notes("https://us-east-1.bedrock.amazonaws.com/openai/v1"),
@@ -74,7 +74,7 @@ fn parameters_come_from_the_url_and_the_settings() {
 }
 
 #[test]
-fn a_key_goes_where_the_provider_looks_for_it() {
+fn a_key_is_sent_in_the_providers_header() {
     let check = |base: &str, key: &str, extra: &[(&str, &str)], expected: &[(&str, &str)]| {
         let mut endpoint = Endpoint { key: Some(key.into()), ..Endpoint::new("test", base) };
         endpoint.headers = extra.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
@@ -102,7 +102,7 @@ fn a_key_goes_where_the_provider_looks_for_it() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_named() {
+fn invalid_settings_are_named() {
     let check = |endpoint: &Endpoint, expected: &str| {
         assert_eq!(Target::new(endpoint).unwrap_err().to_string(), expected);
     };
@@ -134,7 +134,7 @@ fn settings_that_cannot_work_are_named() {
 }
 
 #[test]
-fn other_urls_stand_beside() {
+fn urls_of_other_apis_are_built_from_the_base() {
     let check = |base: &str, expected: [&str; 2]| {
         let target = target(base).unwrap();
         assert_eq!([target.models().as_str(), target.beside("/api/show").as_str()], expected);
@@ -150,7 +150,7 @@ fn other_urls_stand_beside() {
 }
 
 #[test]
-fn errors_lose_every_secret() {
+fn secrets_are_removed_from_errors() {
     let mut endpoint =
         Endpoint { key: Some("sk-secret".into()), ..Endpoint::new("test", "http://localhost/") };
     endpoint.headers.push(("X-Key".into(), "other-secret".into()));
@@ -168,7 +168,7 @@ fn errors_lose_every_secret() {
 
 proptest! {
     #[test]
-    fn no_url_makes_it_fail_otherwise_than_by_saying_so(url in "(https?://)?[a-z0-9.:/@?#%\\[\\] -]{0,40}") {
+    fn any_url_is_accepted_or_refused_without_panic(url in "(https?://)?[a-z0-9.:/@?#%\\[\\] -]{0,40}") {
         if let Ok(target) = target(&url) {
             prop_assert!(target.chat().path().ends_with("/chat/completions"));
             prop_assert!(target.chat().username().is_empty());
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn slashes_at_the_end_change_nothing(path in "(/[a-z0-9]{1,8}){0,4}", slashes in "/{0,3}") {
+    fn trailing_slashes_change_nothing(path in "(/[a-z0-9]{1,8}){0,4}", slashes in "/{0,3}") {
         let plain = target(&format!("http://localhost{path}")).unwrap().chat();
         let slashed = target(&format!("http://localhost{path}{slashes}")).unwrap().chat();
         prop_assert_eq!(plain, slashed);

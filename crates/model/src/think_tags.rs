@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_stand_at_the_start() {
+    fn reasoning_is_tagged_at_the_start() {
         check("<think>why</think>because", "why", "because");
         check("\n <think>\nwhy\n\nso\n</think>\n\nbe cause ", "why\n\nso", "be cause ");
         check("<think>\n\n</think>\n\nbecause", "", "because");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_a_tag_is_text() {
+    fn a_tag_elsewhere_is_text() {
         check("so <think>a</think>", "", "so <think>a</think>");
         check("a</think>b", "", "a</think>b");
         check("<thinking>a", "", "<thinking>a");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_without_end_is_one() {
+    fn reasoning_without_a_closing_tag_is_kept() {
         check("<think>a b", "a b", "");
         check("<think>a </thi", "a </thi", "");
         check("<thi", "", "<thi");
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_split_says_the_same(
+        fn any_split_gives_the_same_result(
             parts in proptest::collection::vec(
                 prop_oneof![
                     Just("<think>"), Just("</think>"), Just("<"), Just("</"), Just("think>"), Just(" "), Just("\n"),

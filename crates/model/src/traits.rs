@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openais_thinking_models_are_known_by_name() {
+    fn openais_reasoning_models_are_recognized_by_name() {
         for model in ["o1", "o3-mini", "o4-mini-2025-04-16", "gpt-5", "gpt-5.1-codex", "openai/o3"] {
             assert!(is_reasoning(model), "{model}");
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_what_is_known() {
+    fn traits_follow_from_names() {
         let check = |provider, model: &str, window: Option<u64>, images, efforts: &[Effort]| {
             let found = for_model(provider, model);
             assert_eq!((found.window, found.images, found.efforts), (window, images, efforts), "{model}");

@@ -64,7 +64,7 @@ fn image() -> Part {
 }
 
 #[test]
-fn the_least_is_sent() {
+fn unset_fields_are_not_sent() {
     let request = Request { messages: vec![Message::user("hi")], ..request() };
     let text = String::from_utf8(build(&request, &profile(Provider::Other)).unwrap()).unwrap();
     assert_eq!(
@@ -74,7 +74,7 @@ fn the_least_is_sent() {
 }
 
 #[test]
-fn everything_that_is_set_is_sent() {
+fn all_set_fields_are_sent() {
     let request = Request {
         model: "gpt-4o".to_owned(),
         system: Some("Be brief.".to_owned()),
@@ -103,7 +103,7 @@ fn everything_that_is_set_is_sent() {
 }
 
 #[test]
-fn a_schema_says_what_it_must() {
+fn a_tool_schema_gets_its_required_members() {
     let check = |parameters: Value, expected: &Value| {
         let request = Request { tools: vec![Tool { parameters, ..tool("ls") }], ..request() };
         let body = built(&request, &profile(Provider::OpenAi));
@@ -119,7 +119,7 @@ fn a_schema_says_what_it_must() {
 }
 
 #[test]
-fn parameters_go_by_provider_model_and_refusal() {
+fn parameters_depend_on_provider_model_and_refusals() {
     use DroppedField as D;
     let check = |profile: &Profile, model: &str, expected: &Value| {
         let request = Request {
@@ -173,7 +173,7 @@ fn parameters_go_by_provider_model_and_refusal() {
 }
 
 #[test]
-fn content_takes_the_form_that_the_model_takes() {
+fn content_has_a_form_that_the_model_accepts() {
     let check = |part: Part, profile: &Profile, expected: &Value| {
         let messages = vec![Message::User { content: vec![Part::text("see"), part] }];
         check_messages(messages, profile, &json!([{"role": "user", "content": expected}]));
@@ -256,7 +256,7 @@ fn every_call_has_one_result_in_the_order_of_the_calls() {
 }
 
 #[test]
-fn pictures_of_a_result_follow_all_results() {
+fn images_of_a_result_follow_all_results() {
     let picture = Message::Tool(ToolResult {
         call: "a".to_owned(),
         name: "ls".to_owned(),
@@ -287,7 +287,7 @@ fn pictures_of_a_result_follow_all_results() {
 }
 
 #[test]
-fn without_tools_calls_and_results_are_told() {
+fn without_tools_calls_and_results_become_text() {
     let messages =
         vec![Message::Assistant(Assistant { text: "Wait.".to_owned(), ..called(&["a"]) }), result("a", "1")];
     let expected = json!([
@@ -298,7 +298,7 @@ fn without_tools_calls_and_results_are_told() {
 }
 
 #[test]
-fn ids_are_as_long_as_the_endpoint_takes_them() {
+fn ids_have_a_length_that_the_endpoint_accepts() {
     let check = |id: &str, profile: &Profile, expected: &str| {
         let request = Request {
             tools: vec![tool("ls")],
@@ -319,7 +319,7 @@ fn ids_are_as_long_as_the_endpoint_takes_them() {
 }
 
 #[test]
-fn what_the_model_wrote_goes_back_to_whom_it_belongs() {
+fn extra_fields_are_returned_only_where_they_are_accepted() {
     let mut answer = called(&["a"]);
     answer.reasoning = "hm".to_owned();
     answer.extra.insert("reasoning_details".to_owned(), json!([1]));
@@ -355,7 +355,7 @@ fn what_the_model_wrote_goes_back_to_whom_it_belongs() {
 }
 
 #[test]
-fn instructions_stand_where_they_are_taken() {
+fn instructions_have_a_role_that_the_endpoint_accepts() {
     use DroppedField as D;
     let check = |refused: &[DroppedField], messages: Vec<Message>, expected: &Value| {
         let request = Request { system: Some("Be brief.".to_owned()), messages, ..request() };
@@ -407,7 +407,7 @@ fn an_empty_answer_is_left_out() {
 }
 
 #[test]
-fn claude_is_told_what_to_cache() {
+fn claude_gets_cache_marks() {
     let marked = |text: &str| json!([{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]);
     let check = |profile: &Profile, model: &str, expected: bool| {
         let request = Request {
@@ -430,7 +430,7 @@ fn claude_is_told_what_to_cache() {
 }
 
 #[test]
-fn what_was_sent_is_known() {
+fn the_sent_parts_are_listed() {
     let everything = Request {
         system: Some("s".to_owned()),
         messages: vec![Message::User { content: vec![image()] }, Message::Assistant(called(&["a"]))],

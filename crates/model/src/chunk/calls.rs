@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_that_of_the_indexes() {
+    fn calls_are_in_the_order_of_their_indexes() {
         check(
             &[
                 json!([{"index": 2, "id": "c", "function": {"name": "h", "arguments": "{}"}}]),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_index_the_id_tells_and_then_the_place() {
+    fn without_an_index_the_id_and_then_the_position_decides() {
         check(
             &[
                 json!([{"id": "a", "function": {"name": "f", "arguments": "{\"x\""}}]),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_call_that_is_repeated_is_one() {
+    fn a_repeated_whole_call_counts_once() {
         let entry = json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"x\":1}"}}]);
         check(&[entry.clone(), entry], &[("a", "f", "{\"x\":1}")]);
     }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_not_run() {
+    fn a_call_that_was_cut_off_does_not_run() {
         let chunks = |last: &str| {
             [
                 json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound() {
+    fn the_number_of_calls_is_limited() {
         let mut calls = Calls::default();
         for number in 0..=MAX_CALLS {
             let text = format!(r#"{{"id":"{number}"}}"#);
@@ -365,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_split_of_arguments_gives_them_back(
+        fn arguments_are_joined_for_any_split(
             calls in proptest::collection::vec(("[a-z_]{1,12}", ".{0,40}", any::<bool>()), 1..5),
             size in 1..7usize,
             order in any::<u64>(),
@@ -405,7 +405,7 @@ mod tests {
 
     /// Unusable arguments are sent with every later request of the turn, so they must stay short.
     #[test]
-    fn of_arguments_that_are_no_object_only_the_beginning_is_kept() {
+    fn arguments_that_are_not_an_object_are_cut() {
         let call = |arguments: &str| json!([{"id": "a", "function": {"name": "f", "arguments": arguments}}]);
         let deep = "[".repeat(1_000_000);
         let list = format!("[{}]", "1,".repeat(10_000) + "1");

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_like_the_last_need_not_be_read() {
+    fn a_chunk_like_the_previous_one_is_recognized() {
         let chunk = |text: &str| {
             json!({"id": "x", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]})
                 .to_string()
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_says_more_than_text_is_read() {
+    fn chunks_with_more_than_text_are_not_recognized() {
         for more in [
             r#""reasoning":"b""#,
             r#""reasoning_content":"b""#,
@@ -144,7 +144,7 @@ mod tests {
     proptest! {
         /// The cache finds the same text as the parser.
         #[test]
-        fn it_finds_what_reading_finds(first in "[a-z\"\\\\ é]{1,6}", second in "\\PC{0,8}|[\"\\\\{}:,a]{0,8}", raw in any::<bool>()) {
+        fn the_cache_finds_the_same_text_as_the_parser(first in "[a-z\"\\\\ é]{1,6}", second in "\\PC{0,8}|[\"\\\\{}:,a]{0,8}", raw in any::<bool>()) {
             let chunk = |text: &str| format!(r#"{{"choices":[{{"delta":{{"content":{text}}}}}]}}"#);
             let written = |text: &str| json!(text).to_string();
             let second = if raw { format!("\"{second}\"") } else { written(&second) };

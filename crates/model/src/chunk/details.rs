@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_values_are_left_out() {
+    fn too_many_values_are_dropped() {
         let many = |count: usize| json!([{"type": "x", "data": vec![0; count]}]);
         assert!(joined(&[many(MAX_PEER_VALUES - 10)]).is_some());
         assert_eq!(joined(&[many(MAX_PEER_VALUES)]), None);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_stands_for_itself() {
+    fn other_entries_are_not_joined() {
         let encrypted = json!({"type": "reasoning.encrypted", "data": "x", "id": "1", "index": 0});
         check(&[json!([encrypted]), json!([encrypted])], &json!([encrypted, encrypted]));
         let text = json!({"type": "reasoning.text", "text": "a"});
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_split_of_a_text_gives_it_back(pieces in proptest::collection::vec(".{0,8}", 1..10)) {
+        fn a_text_is_joined_for_any_split(pieces in proptest::collection::vec(".{0,8}", 1..10)) {
             let chunks: Vec<Value> = pieces
                 .iter()
                 .map(|piece| json!([{"type": "reasoning.text", "text": piece, "index": 0}]))

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_and_wrong_bytes_are_replaced() {
+    fn lone_surrogates_and_invalid_bytes_are_replaced() {
         check(br#""a\ud83d""#, Some(r#""a\ufffd""#));
         check(br#""\ude00b""#, Some(r#""\ufffdb""#));
         check(br#""\ud83d\ud83d\ude00\uD83Dx""#, Some(r#""\ufffd\ud83d\ude00\ufffdx""#));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_stays() {
+    fn valid_text_is_unchanged() {
         check(br#""a\n\u00e9\ud83d\ude00\\ud83d""#, None);
         check(br"\u12", None);
         check(br"\", None);

@@ -152,7 +152,7 @@ fn an_answer_without_an_end_was_cut() {
 }
 
 #[test]
-fn no_answer_is_garbage() {
+fn a_stream_without_an_answer_is_garbage() {
     #[track_caller]
     fn check(events: &[&str], retryable: bool) {
         let run = run(events);
@@ -172,7 +172,7 @@ fn no_answer_is_garbage() {
 }
 
 #[test]
-fn little_is_still_an_answer() {
+fn a_minimal_answer_is_accepted() {
     #[track_caller]
     fn check(events: &[&str]) {
         assert!(run(events).result.is_ok(), "{events:?}");
@@ -228,7 +228,7 @@ fn failures_in_every_form() {
 }
 
 #[test]
-fn an_empty_error_is_none() {
+fn an_empty_error_field_is_ignored() {
     for error in [json!(null), json!({}), json!(""), json!(false)] {
         let event =
             json!({"error": error, "choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]});
@@ -249,7 +249,7 @@ fn only_the_first_choice_counts() {
 }
 
 #[test]
-fn a_message_takes_the_place_of_deltas_but_does_not_repeat_them() {
+fn a_message_replaces_missing_deltas_but_does_not_repeat_them() {
     let message = |text: &str| json!({"choices": [{"message": {"content": text}}]}).to_string();
     let events = [message("a"), message("b"), end("stop")];
     assert_eq!(run(&events).completion().message.text, "ab");
@@ -287,7 +287,7 @@ fn a_whole_answer() {
 }
 
 #[test]
-fn a_whole_body_that_is_no_answer() {
+fn a_whole_body_that_is_not_an_answer() {
     #[track_caller]
     fn check(body: &str, kind: ErrorKind) {
         let mut out = Vec::new();
@@ -360,7 +360,7 @@ fn the_last_usage_counts() {
 }
 
 #[test]
-fn what_must_go_back_is_kept() {
+fn fields_to_send_back_are_kept() {
     let run = run(&[
         delta(
             &json!({"reasoning": "t", "reasoning_details": [{"type": "reasoning.text", "text": "t", "index": 0}]}),
@@ -379,7 +379,7 @@ fn what_must_go_back_is_kept() {
 }
 
 #[test]
-fn json_that_is_nearly_right_is_taken() {
+fn nearly_valid_json_is_accepted() {
     let twice = r#"{"choices":[{"delta":{"content":"x","content":"a"},"delta":{"content":"a"}}]}"#;
     assert_eq!(run(&[twice, &*end("stop")]).completion().message.text, "a");
     let half = r#"{"choices":[{"delta":{"content":"a\ud83d"}}]}"#;
@@ -395,7 +395,7 @@ fn pieces(text: &str, size: usize) -> Vec<String> {
 
 proptest! {
     #[test]
-    fn any_split_of_an_answer_gives_it_back(
+    fn an_answer_is_joined_for_any_split(
         thought in "\\PC{0,40}",
         text in "[^<\\s]\\PC{0,60}",
         arguments in proptest::option::of("\\PC{0,30}"),
@@ -431,12 +431,12 @@ proptest! {
     }
 
     #[test]
-    fn any_data_is_survived(events in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..8)) {
+    fn any_data_is_handled_without_panic(events in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..8)) {
         drop(run(&events).result);
     }
 
     #[test]
-    fn any_shape_is_survived(
+    fn any_json_is_handled_without_panic(
         events in proptest::collection::vec(
             "(\\{\"(choices|delta|error|usage|tool_calls)\":|\\[|\\{\\}|\\]|\\}|null|\"a\"|1|,){0,16}", 0..6,
         ),

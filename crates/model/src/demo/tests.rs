@@ -43,7 +43,7 @@ fn play(request: &Request) -> (Vec<ReplyEvent>, Completion) {
 }
 
 #[test]
-fn it_says_what_it_is_and_how_to_connect_a_real_model() {
+fn the_introduction_explains_how_to_connect_a_real_model() {
     for words in ["Hello, who are you?", "", "what do you think?", "readme"] {
         let (_, completion) = play(&ask(words, Vec::new()));
         for word in
@@ -94,7 +94,7 @@ fn plain_words_call_tools() {
 }
 
 #[test]
-fn tools_that_are_lent_through_mcp_are_found() {
+fn equivalent_tools_from_mcp_are_found() {
     let path = || json!({"properties": {"path": {"type": "string"}}});
     let tools = || {
         vec![
@@ -121,7 +121,7 @@ fn tools_that_are_lent_through_mcp_are_found() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_commands_are_explained() {
     let check = |words: &str, tools: Vec<Tool>, expected: &str| {
         let (_, completion) = play(&ask(words, tools));
         assert_eq!((completion.message.text.as_str(), completion.finish), (expected, Finish::Stop));
@@ -152,7 +152,7 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
-fn results_are_told_in_plain_words() {
+fn results_are_described() {
     let check = |text: &str, failed: bool, expected: &str| {
         let mut request = ask("read a.txt", tools());
         request.messages.push(Message::Assistant(play(&request).1.message));
@@ -203,7 +203,7 @@ fn ids_differ_within_a_conversation() {
 
 proptest! {
     #[test]
-    fn pieces_make_up_the_answer_and_never_change(words in "(read|write|edit|run|call|plan|think|markdown)?.{0,30}") {
+    fn pieces_join_to_the_answer_and_are_deterministic(words in "(read|write|edit|run|call|plan|think|markdown)?.{0,30}") {
         let request = ask(&words, tools());
         let (events, completion) = play(&request);
         let text: String = events.iter().filter_map(|event| match event {
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn words_are_all_of_a_text(text in "[ab \n\u{a0}é]{0,30}") {
+    fn words_join_to_the_text(text in "[ab \n\u{a0}é]{0,30}") {
         prop_assert_eq!(words(&text).collect::<String>(), text.clone());
         prop_assert!(words(&text).all(|word| !word.is_empty()));
     }

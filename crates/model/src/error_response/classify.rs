@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_its_kind() {
+    fn every_status_has_a_kind() {
         for status in 100..600 {
             let expected = match status {
                 401 | 403 => (ErrorKind::Auth, false),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn words_tell_more_than_a_status() {
+    fn text_overrides_the_status() {
         check(429, "you exceeded your current quota\ninsufficient_quota", ErrorKind::Quota, false);
         check(429, "you exceeded your current quota\nresource_exhausted", ErrorKind::RateLimit, true);
         check(400, "x\ncontext_length_exceeded", ErrorKind::Overflow, false);
@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_cannot_pass_is_never_tried_again(
+        fn permanent_failures_are_never_retried(
             status in 100..600u16,
             words in prop::sample::select([QUOTA.as_slice(), &OVERFLOW, &AUTH, &UNSUPPORTED].concat()),
             before in "[a-z ]{0,10}",

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_up() {
+    fn no_size_is_found_in_other_texts() {
         check("", None);
         check("maximum context length is", None);
         check("maximum context length is exceeded", None);
@@ -94,7 +94,7 @@ mod tests {
         }
 
         #[test]
-        fn any_size_comes_through(size in 1..=1_000_000_000u64) {
+        fn any_size_is_parsed(size in 1..=1_000_000_000u64) {
             prop_assert_eq!(from_text(&format!("maximum context length is {size} tokens")), Some(size));
         }
     }

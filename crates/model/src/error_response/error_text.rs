@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_for_an_explanation() {
+    fn messages_are_found_in_every_field() {
         check(r#"{"error":{"message":"no such model","type":"x","code":null}}"#, "no such model");
         check(r#"{"error":"model not loaded"}"#, "model not loaded");
         check(r#"{"error":{"code":500},"message":"beside"}"#, "beside");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_called_by_its_title() {
+    fn a_web_page_is_described_by_its_title() {
         check("<html><head><TITLE lang=en>502 Bad\nGateway</TITLE></head>", "502 Bad\nGateway");
         check("<!doctype html><titles></titles><title></title><h1>Sign in &amp; go</h1>", "Sign in & go");
         check("<html><title>cut", "");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_stand_beside_the_explanation() {
+    fn fields_beside_the_message_are_collected() {
         let words = ErrorText::from_body(
             br#"[{"error":{"code":429,"message":"m","status":"RESOURCE_EXHAUSTED","details":[
                 {"reason":"RATE"},{"retryDelay":"1.5s"}]}}]"#,
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_ends_somewhere() {
+    fn nesting_is_limited() {
         let deep = format!("{}{{\"message\":\"m\"}}{}", "{\"error\":".repeat(20), "}".repeat(20));
         check(&deep, "");
     }
@@ -273,7 +273,7 @@ mod tests {
         }
 
         #[test]
-        fn any_message_comes_through(message in "[^\\s{\\[<\u{feff}][^\u{0}]{0,60}[^\\s]") {
+        fn any_message_is_found(message in "[^\\s{\\[<\u{feff}][^\u{0}]{0,60}[^\\s]") {
             let body = serde_json::json!({"error": {"message": message}}).to_string();
             prop_assert_eq!(ErrorText::from_body(body.as_bytes()).message, message);
         }

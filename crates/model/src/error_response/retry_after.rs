@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_ask_for_time() {
+    fn waits_are_parsed_from_headers() {
         check(&[], None);
         check(&[("retry-after-ms", "250")], Some(250));
         check(&[("retry-after", "7")], Some(7000));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_used_up_are_waited_for() {
+    fn exhausted_limits_are_waited_for() {
         check(&[("x-ratelimit-reset-requests", "1s"), ("x-ratelimit-reset-tokens", "6m0s")], Some(360_000));
         check(
             &[
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn explanations_ask_for_time() {
+    fn waits_are_parsed_from_messages() {
         #[track_caller]
         fn check(text: &str, expected: Option<u64>) {
             assert_eq!(from_text(text), expected.map(Duration::from_millis), "{text}");
@@ -191,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn any_time_comes_through(minutes in 0..10_000u64, seconds in 0..60u64, wordy in any::<bool>()) {
+        fn any_duration_is_parsed(minutes in 0..10_000u64, seconds in 0..60u64, wordy in any::<bool>()) {
             let text = if wordy {
                 format!("{minutes} minutes")
             } else {

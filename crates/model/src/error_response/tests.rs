@@ -43,7 +43,7 @@ fn a_response_becomes_an_error() {
 }
 
 #[test]
-fn an_explanation_tells_the_wait_when_headers_do_not() {
+fn the_message_gives_the_wait_if_no_header_does() {
     let error = failed(429, &[], r#"{"error":{"message":"Please try again in 300ms."}}"#);
     assert_eq!(error.retry_after, Some(Duration::from_millis(300)));
     let error = failed(400, &[("retry-after", "3")], r#"{"error":{"message":"try again in 1s"}}"#);
@@ -51,7 +51,7 @@ fn an_explanation_tells_the_wait_when_headers_do_not() {
 }
 
 #[test]
-fn an_overflow_tells_the_window() {
+fn an_overflow_reports_the_window() {
     #[track_caller]
     fn check(status: u16, body: &str, window: Option<u64>) {
         let error = failed(status, &[], body);
@@ -75,14 +75,14 @@ fn an_overflow_tells_the_window() {
 }
 
 #[test]
-fn a_silent_response_is_called_by_its_status() {
+fn a_response_without_a_message_is_named_by_its_status() {
     assert_eq!(failed(404, &[], "").message, "Not Found");
     assert_eq!(failed(599, &[], "{}").message, "no explanation was given");
     assert_eq!(failed(502, &[], "<html><title>Bad gateway</title>").message, "Bad gateway");
 }
 
 #[test]
-fn an_event_becomes_a_problem() {
+fn an_error_event_is_parsed() {
     #[track_caller]
     fn check(event: &Value, kind: ErrorKind, status: Option<u16>, message: &str) {
         let problem = ErrorResponse::from_event(event);
@@ -96,7 +96,7 @@ fn an_event_becomes_a_problem() {
 }
 
 #[test]
-fn a_page_is_no_answer() {
+fn a_web_page_is_not_an_answer() {
     let problem = ErrorResponse::from_page(b"<html><title>Sign in</title>");
     assert_eq!(problem.kind, ErrorKind::Garbage);
     assert_eq!(problem.message, "the endpoint returned a web page: Sign in");
@@ -105,7 +105,7 @@ fn a_page_is_no_answer() {
 }
 
 #[test]
-fn ids_are_found_by_many_names() {
+fn request_ids_are_found_under_many_names() {
     assert_eq!(request_id(&headers(&[])), None);
     assert_eq!(request_id(&headers(&[("x-request-id", "")])), None);
     assert_eq!(request_id(&headers(&[("cf-ray", "b"), ("x-request-id", "a")])), Some("a".to_owned()));

@@ -96,7 +96,7 @@ async fn an_authority_from_a_file_is_trusted() {
 }
 
 #[tokio::test]
-async fn a_certificate_nobody_vouches_for_is_refused_once() {
+async fn an_untrusted_certificate_is_refused_without_a_retry() {
     let (url, done) = tls_server();
     // A server certificate is no authority for itself, even if it is trusted as one.
     let endpoint = Endpoint { ca_file: Some(beside("test_localhost.pem")), ..Endpoint::new("test", url) };
@@ -107,7 +107,7 @@ async fn a_certificate_nobody_vouches_for_is_refused_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_shake_hands_is_left_after_one_try() {
+async fn a_missing_tls_handshake_is_not_retried() {
     // The system accepts the connection, but no response follows.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://127.0.0.1:{}/v1", silent.local_addr().unwrap().port());
@@ -157,7 +157,7 @@ async fn redirects_keep_the_method_and_the_host() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_used_but_not_for_this_machine() {
+async fn a_proxy_is_not_used_for_loopback() {
     let (proxy, heads) = server(vec![ok(ANSWER)]);
     let mut endpoint = Endpoint::new("test", "http://models.example:81/v1");
     endpoint.proxy = Some(format!("http://me:word@{proxy}"));
@@ -174,7 +174,7 @@ async fn a_proxy_is_used_but_not_for_this_machine() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_named() {
+fn invalid_settings_are_named() {
     let check = |endpoint: &Endpoint, expected: &str| {
         let error = Client::new(endpoint.clone()).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
@@ -192,7 +192,7 @@ fn settings_that_cannot_work_are_named() {
 }
 
 #[test]
-fn causes_are_told_once() {
+fn causes_are_not_repeated() {
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
     struct Layer(&'static str, #[source] Option<Box<Layer>>);

@@ -87,7 +87,7 @@ fn fields_are_dropped_by_name() {
 }
 
 #[test]
-fn abilities_are_dropped_by_what_is_said_of_them() {
+fn unsupported_features_are_dropped() {
     check(400, "registry.ollama.ai/library/gemma:2b does not support tools", DroppedField::Tools);
     check(
         404,
@@ -115,7 +115,7 @@ fn abilities_are_dropped_by_what_is_said_of_them() {
 }
 
 #[test]
-fn messages_take_another_form() {
+fn messages_are_sent_in_another_form() {
     check(400, "System role not supported", DroppedField::SystemRole);
     check(
         400,
@@ -170,7 +170,7 @@ fn nothing_is_dropped_twice_or_without_need() {
 }
 
 #[test]
-fn an_error_in_the_place_of_an_answer_counts_until_something_was_shown() {
+fn an_error_event_is_repaired_only_if_nothing_was_shown() {
     let sent = Sent { parts: DroppedFields::from_fields(&ALL), extra: Vec::new(), offers_tools: true };
     let mut refusal = error(200, "this model does not support tools");
     assert_eq!(find(&refusal, &sent), Some(Repair { what: DroppedField::Tools, lasting: true }));
@@ -179,14 +179,14 @@ fn an_error_in_the_place_of_an_answer_counts_until_something_was_shown() {
 }
 
 #[test]
-fn earlier_calls_say_nothing_of_tools() {
+fn a_refusal_of_earlier_calls_is_not_remembered() {
     let sent = Sent { parts: DroppedFields::from_fields(&[DroppedField::Tools]), ..Sent::default() };
     let refusal = error(400, "Requests which have `tool_use` blocks in their history must define tools.");
     assert_eq!(find(&refusal, &sent), Some(Repair { what: DroppedField::Tools, lasting: false }));
 }
 
 #[test]
-fn only_the_limit_of_the_answer_helps_against_overflow() {
+fn an_overflow_is_repaired_only_by_dropping_the_token_limit() {
     let sent = Sent { parts: DroppedFields::from_fields(&ALL), extra: Vec::new(), offers_tools: true };
     let overflow = |message: &str| Error { kind: ErrorKind::Overflow, ..error(400, message) };
     let limit =

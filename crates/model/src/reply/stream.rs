@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_a_row_is_one_read() {
+    fn ready_chunks_are_one_read() {
         check(&[Some("a"), Some("b")], &["ab"]);
         check(&[Some("a"), None, Some("b"), Some("c")], &["a", "bc"]);
         check(&[Some("a"), None, None, Some("b"), None, None], &["a", "b"]);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_has_an_end() {
+    fn the_size_of_a_read_is_limited() {
         let long: &str = "x".repeat(MAX_READ_BYTES - CHUNK_OVERHEAD_BYTES).leak();
         check(&[Some(long), Some("b")], &[long, "b"]);
         // Holds for chunks of any size.
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_after_signs_of_life_has_the_whole_silence_before_it() {
+    async fn an_event_after_comments_restarts_the_timeouts() {
         let (idle, patience) = (Duration::from_secs(15), Duration::from_secs(20));
         let now = Instant::now();
         let mut clock = Clock::new(now, patience, now + Duration::from_secs(3600));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn signs_of_life_do_not_shorten_a_silence_that_may_be_longer() {
+    async fn comments_do_not_shorten_a_longer_idle_timeout() {
         let (idle, patience) = (Duration::from_secs(30), Duration::from_secs(10));
         let now = Instant::now();
         let mut clock = Clock::new(now, patience, now + Duration::from_secs(3600));

@@ -48,7 +48,7 @@ async fn the_demo_keeps_its_pace() {
 }
 
 #[tokio::test]
-async fn a_call_of_next_that_is_dropped_loses_nothing() {
+async fn dropping_a_call_of_next_loses_nothing() {
     let served = Served::text("one two three four").split_every(5);
     let server = ModelServer::start([Served::refused(503, "later").header("retry-after-ms", "1"), served]);
     let client = Client::new(Endpoint::new("test", server.base_url())).unwrap();
@@ -71,7 +71,7 @@ async fn a_call_of_next_that_is_dropped_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_has_come_need_not_be_waited_for() {
+async fn next_now_returns_events_that_have_arrived() {
     let server = ModelServer::start([Served::text("one two three four").split_every(5)]);
     let client = Client::new(Endpoint::new("test", server.base_url())).unwrap();
     let request = request("m", "Hi");
@@ -97,7 +97,7 @@ async fn what_has_come_need_not_be_waited_for() {
 }
 
 #[tokio::test]
-async fn without_a_model_nothing_is_asked() {
+async fn without_a_model_no_request_is_sent() {
     let client = Client::new(Endpoint::new("test", "http://localhost:9/v1")).unwrap();
     let request = request("", "Hi");
     let mut reply = client.chat(&request);
@@ -135,7 +135,7 @@ async fn waits(took: u64) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_looked_for_longer_than_ten_seconds() {
+async fn connection_attempts_end_after_ten_seconds() {
     // These durations give the same number for any jitter.
     for (took, tries) in [(0, 3), (2, 2), (3, 1), (5, 0), (9, 0)] {
         let started = Instant::now();
@@ -145,7 +145,7 @@ async fn nobody_is_looked_for_longer_than_ten_seconds() {
 }
 
 #[tokio::test]
-async fn white_space_may_come_first() {
+async fn leading_white_space_is_ignored() {
     let whole = r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#;
     let blank = " \r\n".repeat(1000);
     for body in

@@ -37,7 +37,7 @@ async fn every_field_is_optional() {
 }
 
 #[tokio::test]
-async fn the_role_comes_before_with_or_in_every_piece() {
+async fn the_role_may_be_in_any_chunk() {
     let alone = |content: Value| delta(&json!({"role": "assistant", "content": content}));
     let word = |text: &str| delta(&json!({"content": text}));
     check(&[alone(json!("")), word("a"), word("b"), finish("stop")], "ab", Finish::Stop).await;
@@ -47,7 +47,7 @@ async fn the_role_comes_before_with_or_in_every_piece() {
 }
 
 #[tokio::test]
-async fn a_message_may_stand_for_a_delta() {
+async fn a_message_may_replace_a_delta() {
     let chunks = [
         chunk(&json!([{"index": 0, "message": {"role": "assistant", "content": "Hel"}}])),
         chunk(&json!([{"index": 0, "message": {"content": "lo"}, "finish_reason": "stop"}])),
@@ -82,7 +82,7 @@ async fn only_the_first_choice_counts() {
 }
 
 #[tokio::test]
-async fn reasons_to_end_are_told_apart() {
+async fn finish_reasons_are_distinguished() {
     for (reason, expected) in [
         ("stop", Finish::Stop),
         ("eos", Finish::Stop),
@@ -113,14 +113,14 @@ async fn text_after_the_finish_is_still_the_answer() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_shown_and_told() {
+async fn a_refusal_is_shown_and_is_the_finish() {
     let outcome = play(deltas(&[json!({"refusal": "I will"}), json!({"refusal": " not."})], "stop")).await;
     assert_eq!(outcome.text(), "I will not.");
     assert_eq!(outcome.whole().finish, Finish::Refusal);
 }
 
 #[tokio::test]
-async fn errors_come_in_events_too() {
+async fn error_events_are_reported() {
     let hello = || delta(&json!({"content": "Hello"}));
     let beside = |fields: Value| {
         let mut chunk = finish("error");
@@ -196,7 +196,7 @@ async fn events_come_in_the_order_of_the_stream() {
 }
 
 #[tokio::test]
-async fn pieces_come_as_they_are_sent() {
+async fn pieces_are_returned_as_they_arrive() {
     let server = ModelServer::start(Reply::text("one two three").after(2, Step::gate("more")));
     let client = client(&server);
     let request = request();

@@ -24,7 +24,7 @@ fn named(id: &str) -> ModelInfo {
 }
 
 #[tokio::test]
-async fn lists_have_what_they_have() {
+async fn lists_are_parsed_with_all_their_fields() {
     let found = models(Provider::OpenAi, plain().models(preset::openai::models())).await;
     let ids: Vec<&str> = found.iter().map(|model| model.id.as_str()).collect();
     assert_eq!(ids, ["gpt-4o", "o3-mini"]);
@@ -62,7 +62,7 @@ async fn lists_come_in_several_forms() {
 }
 
 #[tokio::test]
-async fn lists_are_asked_for_as_chats_are() {
+async fn lists_are_requested_with_the_same_settings_as_chats() {
     let server = ModelServer::start(plain());
     let client = client_with(&server, |endpoint| {
         endpoint.key = Some("sk-secret-key".into());
@@ -77,7 +77,7 @@ async fn lists_are_asked_for_as_chats_are() {
 }
 
 #[tokio::test]
-async fn a_list_that_does_not_come_is_an_error() {
+async fn a_missing_list_is_an_error() {
     for (reply, kind) in [
         (Reply::refused(401, "who is it?"), ErrorKind::Auth),
         (Reply::refused(404, "no such thing"), ErrorKind::Http),
@@ -95,7 +95,7 @@ async fn a_list_that_does_not_come_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_deadline_is_kept() {
+async fn queries_end_at_the_deadline() {
     let server = ModelServer::start(plain().models(Reply::hang()));
     let started = Instant::now();
     let error = client(&server).models(Duration::from_millis(50)).await.expect_err("no list");
@@ -141,7 +141,7 @@ async fn llama_cpp_has_one_model_whatever_it_is_called() {
 }
 
 #[tokio::test]
-async fn ollama_shows_what_a_model_has_been_given() {
+async fn ollama_reports_the_configured_window() {
     let shown = |num_ctx| plain().at("/api/show", preset::ollama::show(num_ctx));
     let traits = learnt(Provider::Ollama, shown(Some(16384)), "qwen3:8b").await;
     assert_eq!((traits.window, traits.images, traits.tools), (Some(16384), Some(true), Some(true)));
@@ -169,7 +169,7 @@ async fn image_support_is_learned() {
 }
 
 #[tokio::test]
-async fn a_window_that_was_set_is_not_doubted() {
+async fn a_configured_window_takes_precedence() {
     let server = ModelServer::start(plain().models(preset::vllm::models()));
     let client = client_with(&server, |endpoint| {
         endpoint.provider = Some(Provider::Vllm);
@@ -181,7 +181,7 @@ async fn a_window_that_was_set_is_not_doubted() {
 }
 
 #[tokio::test]
-async fn an_overflow_teaches_the_window() {
+async fn the_window_is_learned_from_an_overflow() {
     let server = ModelServer::start(preset::llamacpp::overflow());
     let client = client(&server);
     assert_eq!(ask(&client, &request()).await.failed().window, Some(256));
@@ -189,7 +189,7 @@ async fn an_overflow_teaches_the_window() {
 }
 
 #[tokio::test]
-async fn a_failed_request_about_a_model_does_no_harm() {
+async fn a_failed_query_about_a_model_is_ignored() {
     for reply in [Reply::refused(500, "no"), Reply::close(), Reply::document(200, "text/html", "<html>")] {
         for provider in
             [Provider::Other, Provider::Ollama, Provider::LmStudio, Provider::Vllm, Provider::OpenRouter]

@@ -40,7 +40,7 @@ async fn check(reply: Reply, kind: ErrorKind, status: u16, retryable: bool, said
 }
 
 #[tokio::test]
-async fn statuses_are_sorted() {
+async fn statuses_have_kinds() {
     for (status, kind, retryable) in [
         (400, ErrorKind::Http, false),
         (401, ErrorKind::Auth, false),
@@ -112,7 +112,7 @@ async fn every_provider_words_refusals_differently() {
 }
 
 #[tokio::test]
-async fn an_overflow_tells_the_window_where_it_can() {
+async fn an_overflow_reports_the_window_if_stated() {
     for (reply, window) in [
         (preset::openai::overflow(), Some(8192)),
         (preset::vllm::overflow(), Some(4096)),
@@ -130,7 +130,7 @@ async fn an_overflow_tells_the_window_where_it_can() {
 }
 
 #[tokio::test]
-async fn an_error_may_come_with_success() {
+async fn an_error_may_have_a_success_status() {
     let error = failure(preset::openrouter::error_in_200(), "sk-secret-key").await;
     assert!(matches!(error.kind, ErrorKind::Provider | ErrorKind::RateLimit), "{error:?}");
     assert!(error.message.contains("busy") && error.retryable, "{error:?}");
@@ -140,7 +140,7 @@ async fn an_error_may_come_with_success() {
 }
 
 #[tokio::test]
-async fn requests_are_named_for_support() {
+async fn errors_contain_the_request_id() {
     for name in ["x-request-id", "request-id", "apim-request-id"] {
         let error = failure(Reply::refused(400, "no").header(name, "req-7"), "sk-secret-key").await;
         assert_eq!(error.request_id.as_deref(), Some("req-7"), "{name}");
@@ -182,7 +182,7 @@ async fn a_long_refusal_is_not_read_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_breaks_off_is_a_refusal() {
+async fn an_incomplete_refusal_is_a_refusal() {
     for end in [Step::Close, Step::Cut] {
         let reply = Reply::stream(["{\"error\": {\"message\": \"the wo"])
             .status(404)
@@ -194,7 +194,7 @@ async fn a_refusal_that_breaks_off_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn redirects_do_not_carry_the_key_away() {
+async fn redirects_to_other_hosts_do_not_get_the_key() {
     let other = ModelServer::start(Reply::text("stolen"));
     for status in [301, 302, 303, 307, 308] {
         let away =
@@ -224,7 +224,7 @@ async fn a_server_that_does_not_speak_http_is_a_network_error() {
 }
 
 #[tokio::test]
-async fn the_cause_of_a_failed_connection_is_told() {
+async fn the_cause_of_a_failed_connection_is_reported() {
     let mut endpoint = endpoint(&nobody().0);
     endpoint.limits.attempts = 1;
     let client = Client::new(endpoint).expect("the settings are good");

@@ -29,7 +29,7 @@ fn check(reply: Reply, expected: &str) {
 }
 
 #[test]
-fn lines_end_in_three_ways_and_reads_anywhere() {
+fn all_line_ends_and_splits_are_accepted() {
     for end in ["\n", "\r\n", "\r"] {
         for split in [1, 2, 3, 7, 64] {
             check(Reply::text("Grüße, 世界 🌍!").line_ends(end).split_every(split), "Grüße, 世界 🌍!");
@@ -84,7 +84,7 @@ fn fields_other_than_data_are_ignored() {
 }
 
 #[test]
-fn a_line_that_is_not_json_is_passed_over() {
+fn a_line_that_is_not_json_is_skipped() {
     check(Reply::stream([word("Hel"), data("oops"), data("{\"choices\":"), word("lo"), stop()]), "Hello");
 }
 
@@ -103,7 +103,7 @@ fn the_last_event_needs_no_end() {
 }
 
 #[test]
-fn bodies_end_in_three_ways() {
+fn all_ends_of_a_body_are_accepted() {
     for framing in [Framing::Chunked, Framing::Length, Framing::UntilClose] {
         check(Reply::text("Hello world").framing(framing), "Hello world");
         check(Reply::text("Hello world").without_done().framing(framing), "Hello world");
@@ -111,7 +111,7 @@ fn bodies_end_in_three_ways() {
 }
 
 #[test]
-fn the_body_tells_what_it_is() {
+fn the_kind_of_a_body_is_detected() {
     check(Reply::text("Hello").content_type("application/json"), "Hello");
     check(Reply::text("Hello").content_type("text/html"), "Hello");
     check(Reply::whole("Hello").content_type("text/event-stream"), "Hello");
@@ -135,7 +135,7 @@ async fn the_end_of_the_stream_ends_the_answer_at_once() {
 }
 
 #[tokio::test]
-async fn after_the_finish_usage_is_waited_for_a_moment() {
+async fn usage_is_waited_for_after_the_finish() {
     let late = Reply::sse([delta(&json!({"content": "Hello"})), finish("stop")])
         .without_done()
         .then(Step::Pause(Duration::from_millis(30)))
@@ -202,7 +202,7 @@ async fn a_reset_after_the_finish_is_no_loss() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_answer_is_reported() {
+async fn a_body_that_is_not_an_answer_is_reported() {
     let page = "<!DOCTYPE html><html><head><title>Sign in here</title></head><body>…</body></html>";
     for (reply, said) in [
         (Reply::document(200, "text/html", page), "Sign in here"),
@@ -265,7 +265,7 @@ fn a_long_line_within_the_limit_is_taken() {
 }
 
 #[tokio::test]
-async fn invalid_utf8_does_no_harm() {
+async fn invalid_utf8_is_tolerated() {
     let mut broken = word("Hel?");
     let at = broken.iter().position(|byte| *byte == b'?').expect("it is there");
     broken[at] = 0xff;
@@ -280,7 +280,7 @@ proptest! {
 
     /// The split of a stream into reads does not change the answer.
     #[test]
-    fn the_boundaries_of_reads_make_no_difference(cuts in proptest::collection::vec(1_usize..120, 1..40), end in 0..3_usize, comments in any::<bool>()) {
+    fn the_split_into_reads_makes_no_difference(cuts in proptest::collection::vec(1_usize..120, 1..40), end in 0..3_usize, comments in any::<bool>()) {
         let noise: &[u8] = if comments { b": hi\n" } else { b"" };
         let parts = [noise, &word("Ünï"), noise, &word("cödé ✓"), &stop(), &data(&usage(1, 2)), &data("[DONE]")];
         let whole = String::from_utf8(parts.concat()).expect("text");

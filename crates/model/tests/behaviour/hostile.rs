@@ -43,7 +43,7 @@ async fn values_of_the_wrong_kind_cost_one_chunk_at_most() {
 }
 
 #[tokio::test]
-async fn nesting_without_end_is_passed_over() {
+async fn endless_nesting_is_skipped() {
     let deep = format!("{{\"choices\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let outcome =
         play(Reply::stream([data(&deep), data(&delta(&json!({"content": "Hello"}))), data(&finish("stop"))]))
@@ -65,7 +65,7 @@ async fn invalid_utf8_loses_at_most_its_chunk() {
 }
 
 #[tokio::test]
-async fn an_index_is_no_reason_to_make_room() {
+async fn a_huge_index_allocates_no_memory() {
     let far = |index: Value| json!({"tool_calls": [{"index": index, "id": "a", "function": {"name": "f", "arguments": "{}"}}]});
     for index in [json!(4_000_000_000_u64), json!(u64::MAX)] {
         let completion = play(deltas(&[far(index)], "tool_calls")).await.whole();
@@ -160,7 +160,7 @@ async fn a_connection_that_was_closed_meanwhile_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_redirect_within_the_house_is_followed() {
+async fn a_redirect_within_the_origin_is_followed() {
     let moved = Reply::document(308, "text/plain", "").header("location", "/v2/chat/completions");
     let server = ModelServer::start(
         narrows_testkit::model::Plan::from(Reply::text("Hello")).at("/v1/chat/completions", moved),
@@ -174,7 +174,7 @@ async fn a_redirect_within_the_house_is_followed() {
 }
 
 #[tokio::test]
-async fn redirects_do_not_go_round() {
+async fn redirect_loops_end() {
     let round = Reply::document(307, "text/plain", "").header("location", "/v1/chat/completions");
     let server = ModelServer::start(round);
     let outcome = ask(&client(&server), &request()).await;
@@ -221,7 +221,7 @@ async fn a_success_without_a_body_is_no_answer() {
 }
 
 #[tokio::test]
-async fn secrets_in_headers_are_not_repeated_either() {
+async fn secrets_in_headers_are_not_repeated() {
     let server = ModelServer::start(Reply::refused(400, "header hidden-header-value is wrong"));
     let client = client_with(&server, |endpoint| {
         endpoint.headers.push(("x-proxy-key".to_owned(), "hidden-header-value".into()));
@@ -243,7 +243,7 @@ async fn an_overflow_can_be_reported_by_an_event() {
 }
 
 #[tokio::test]
-async fn a_large_picture_goes_through() {
+async fn a_large_image_is_sent() {
     let server = ModelServer::start(Reply::text("Seen."));
     let data = "QUJD".repeat(512 << 10);
     let image = Part::Image { mime: "image/png".to_owned(), data: data.clone() };
@@ -254,7 +254,7 @@ async fn a_large_picture_goes_through() {
 }
 
 #[tokio::test]
-async fn many_pieces_are_all_handed_out() {
+async fn many_pieces_are_all_returned() {
     let many: Vec<Vec<u8>> =
         (0..5_000).map(|at| data(&delta(&json!({"content": format!("{at} ")})))).collect();
     let reply = Reply::stream([many.concat()])
@@ -283,7 +283,7 @@ async fn two_choices_with_one_index_are_one_answer() {
 }
 
 #[tokio::test]
-async fn a_provider_may_be_mistaken_for_another() {
+async fn streams_are_parsed_for_any_configured_provider() {
     // Every stream is parsed with any settings.
     for provider in Provider::all().filter(|provider| *provider != Provider::Demo) {
         for reply in [preset::openrouter::call(), preset::mistral::call(), preset::deepseek::call()] {
@@ -296,7 +296,7 @@ async fn a_provider_may_be_mistaken_for_another() {
 
 /// The client requested no compression, so it has no decoder.
 #[tokio::test]
-async fn a_compressed_answer_is_called_so() {
+async fn a_compressed_answer_is_reported() {
     let server = ModelServer::start(Reply::text("Hello").header("Content-Encoding", "gzip"));
     let outcome = ask(&client(&server), &request()).await;
     let error = outcome.failed();
@@ -305,7 +305,7 @@ async fn a_compressed_answer_is_called_so() {
 }
 
 #[tokio::test]
-async fn a_plain_answer_may_be_called_so() {
+async fn an_identity_encoding_is_accepted() {
     for coding in ["identity", "Identity", ""] {
         let outcome = play(Reply::text("Hello").header("Content-Encoding", coding)).await;
         assert_eq!(outcome.whole().message.text, "Hello", "{coding:?}");

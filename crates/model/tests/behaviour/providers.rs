@@ -83,7 +83,7 @@ async fn every_call_is_the_same_call() {
 }
 
 #[tokio::test]
-async fn streams_that_fail_say_so_after_what_they_showed() {
+async fn failing_streams_report_the_error_after_their_text() {
     for (reply, said) in [
         (preset::openrouter::error_in_stream(), "went away"),
         (preset::litellm::error_in_stream(), "the upstream closed"),
@@ -99,7 +99,7 @@ async fn streams_that_fail_say_so_after_what_they_showed() {
 }
 
 #[tokio::test]
-async fn answers_that_are_not_let_through_are_refusals() {
+async fn filtered_answers_are_refusals() {
     for (reply, text) in
         [(preset::openai::refusal(), "I cannot help with that."), (preset::azure::filtered(), "Hel")]
     {
@@ -111,7 +111,7 @@ async fn answers_that_are_not_let_through_are_refusals() {
 }
 
 #[tokio::test]
-async fn azure_has_a_header_and_a_version_of_its_own() {
+async fn azure_has_its_own_header_and_version() {
     let server = ModelServer::start(preset::azure::text());
     let deployment = server.url("/openai/deployments/dep");
     let client = client_with(&server, |endpoint| {
@@ -156,7 +156,7 @@ async fn azure_without_a_date_needs_no_version() {
 }
 
 #[tokio::test]
-async fn a_header_that_was_set_replaces_ours() {
+async fn a_configured_header_replaces_the_default_one() {
     let server = ModelServer::start(Reply::text("ok"));
     let client = client_with(&server, |endpoint| {
         endpoint.key = Some("sk-secret-key".into());
@@ -168,7 +168,7 @@ async fn a_header_that_was_set_replaces_ours() {
 }
 
 #[test]
-fn bedrock_is_found_where_it_is() {
+fn the_bedrock_host_is_corrected() {
     let wrong = Endpoint::new("aws", "https://eu-west-1.bedrock.amazonaws.com/openai/v1");
     let client = Client::new(wrong).expect("it can be helped");
     assert_eq!(client.provider(), Provider::Bedrock);
@@ -179,7 +179,7 @@ fn bedrock_is_found_where_it_is() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_named() {
+fn invalid_settings_are_named() {
     let check = |set: fn(&mut Endpoint), setting: &str| {
         let mut endpoint = Endpoint::new("x", "https://example.org/v1");
         endpoint.key = Some("sk-secret-key".into());
@@ -200,7 +200,7 @@ fn settings_that_cannot_work_are_named() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_not_asked_about_this_machine() {
+async fn a_proxy_is_not_used_for_loopback() {
     let proxy = ModelServer::start(Reply::text("proxied"));
     let server = ModelServer::start(Reply::text("direct"));
     let client = client_with(&server, |endpoint| endpoint.proxy = Some(proxy.url("")));
@@ -209,7 +209,7 @@ async fn a_proxy_is_not_asked_about_this_machine() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_asked_about_others() {
+async fn a_proxy_is_used_for_other_hosts() {
     let proxy = ModelServer::start(Reply::text("proxied"));
     let mut endpoint = crate::stage::endpoint("http://model.example.org/v1");
     endpoint.proxy = Some(proxy.url(""));

@@ -14,7 +14,7 @@ async fn check(pieces: &[Value], thought: &str, text: &str) {
 }
 
 #[tokio::test]
-async fn thoughts_come_under_two_names() {
+async fn reasoning_has_two_field_names() {
     for name in ["reasoning_content", "reasoning"] {
         let thoughts =
             [json!({name: "Let me"}), json!({name: " see"}), json!({name: null, "content": "Hello"})];
@@ -25,7 +25,7 @@ async fn thoughts_come_under_two_names() {
 }
 
 #[tokio::test]
-async fn both_names_at_once_are_one_thought() {
+async fn reasoning_in_both_fields_is_shown_once() {
     let both = |thought: &str| json!({"reasoning_content": thought, "reasoning": thought});
     check(&[both("Let me"), both(" see"), json!({"content": "Hello"})], "Let me see", "Hello").await;
     let one = json!({"reasoning_content": null, "reasoning": "a"});
@@ -34,7 +34,7 @@ async fn both_names_at_once_are_one_thought() {
 }
 
 #[tokio::test]
-async fn details_repeat_the_thought_and_are_not_shown_twice() {
+async fn reasoning_in_details_is_not_shown_twice() {
     let detail = json!([{"type": "reasoning.text", "text": "Let me see"}]);
     let delta = json!({"reasoning": "Let me see", "reasoning_details": detail});
     check(&[delta, json!({"content": "Hello"})], "Let me see", "Hello").await;
@@ -46,7 +46,7 @@ fn pieces(text: &str, size: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn tags_at_the_start_hold_a_thought() {
+async fn tags_at_the_start_contain_reasoning() {
     for size in [1, 2, 5, 100] {
         check(&pieces("<think>Let me see</think>Hello", size), "Let me see", "Hello").await;
     }
@@ -75,20 +75,20 @@ async fn tags_elsewhere_are_text() {
 }
 
 #[tokio::test]
-async fn a_thought_without_an_end_is_a_thought() {
+async fn reasoning_without_a_closing_tag_is_kept() {
     check(&pieces("<think>Let me see", 1), "Let me see", "").await;
     check(&pieces("<think>a </thin", 1), "a </thin", "").await;
 }
 
 #[tokio::test]
-async fn tags_are_found_beside_thoughts_in_fields() {
+async fn tags_are_found_beside_reasoning_fields() {
     let mut deltas = vec![json!({"reasoning": "One."})];
     deltas.extend(pieces("<think>Two.</think>Hello", 4));
     check(&deltas, "One.Two.", "Hello").await;
 }
 
 #[tokio::test]
-async fn a_thought_is_shown_before_its_end_has_come() {
+async fn reasoning_is_shown_while_it_arrives() {
     let outcome = play(deltas(&pieces("<think>one two three</think>four", 4), "stop")).await;
     let thoughts = outcome.events.iter().filter(|event| matches!(event, ReplyEvent::Thought(_))).count();
     assert!(thoughts > 1, "{:?}", outcome.events);
@@ -134,14 +134,14 @@ async fn details_survive_storage() {
 }
 
 #[tokio::test]
-async fn deepseek_gets_its_thoughts_back_within_a_tool_loop() {
+async fn deepseek_gets_its_reasoning_back_within_a_tool_loop() {
     let sent = body_of(Provider::DeepSeek, &after_a_call(thoughtful())).await;
     assert_eq!(sent["messages"][1]["reasoning_content"], "Let me see");
     assert_eq!(sent["messages"][1]["content"], "", "null is refused by some beside thoughts");
 }
 
 #[tokio::test]
-async fn strict_endpoints_get_no_thoughts() {
+async fn strict_endpoints_get_no_reasoning() {
     for provider in [Provider::OpenAi, Provider::Mistral, Provider::Groq] {
         let sent = body_of(provider, &after_a_call(thoughtful())).await;
         let message = sent["messages"][1].as_object().expect("a message");
@@ -153,7 +153,7 @@ async fn strict_endpoints_get_no_thoughts() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_misses_the_thoughts_gets_them() {
+async fn an_endpoint_that_requires_reasoning_gets_it() {
     let plan = narrows_testkit::model::Plan::from(Reply::text("done")).unless(|seen| {
         (!seen.messages()[1]["reasoning_content"].is_string()).then(preset::deepseek::thoughts_missing)
     });

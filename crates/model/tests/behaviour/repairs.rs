@@ -59,7 +59,7 @@ async fn the_request_for_usage_is_dropped() {
 }
 
 #[tokio::test]
-async fn the_limit_goes_by_its_other_name() {
+async fn the_token_limit_is_sent_under_its_other_name() {
     let plan = picky(|seen| seen.has("max_tokens"), preset::openai::max_tokens_refused());
     let seen = check(plan, Provider::Other, &full(), &[DroppedField::MaxTokensName]).await;
     assert_eq!(seen[1].body["max_completion_tokens"], 100);
@@ -118,7 +118,7 @@ async fn without_tools_a_history_of_calls_is_still_understood() {
 }
 
 #[tokio::test]
-async fn instructions_find_another_place() {
+async fn instructions_are_sent_in_another_role() {
     let no_role = |seen: &Seen| {
         let role = seen.messages()[0]["role"].clone();
         (role == "system").then(|| Reply::refused(400, "the role 'system' is not supported"))
@@ -146,7 +146,7 @@ fn picture() -> Message {
 }
 
 #[tokio::test]
-async fn parts_become_a_text() {
+async fn content_parts_become_one_text() {
     let in_parts = |seen: &Seen| seen.messages().iter().any(|message| message["content"].is_array());
     let plan = picky(in_parts, Reply::refused(400, "messages.0.content: the content must be a string"));
     let asked = Request { messages: vec![picture()], ..request() };
@@ -156,7 +156,7 @@ async fn parts_become_a_text() {
 }
 
 #[tokio::test]
-async fn neighbours_of_one_role_become_one() {
+async fn adjacent_messages_of_one_role_are_merged() {
     let twice = |seen: &Seen| {
         let roles: Vec<&str> =
             seen.messages().iter().filter_map(|message| message["role"].as_str()).collect();
@@ -171,7 +171,7 @@ async fn neighbours_of_one_role_become_one() {
 }
 
 #[tokio::test]
-async fn a_picture_that_cannot_be_taken_is_named() {
+async fn an_unsupported_image_is_replaced_by_a_note() {
     let pictured = |seen: &Seen| Value::from(seen.messages().to_vec()).to_string().contains("image_url");
     let asked = Request { messages: vec![picture()], ..request() };
     for refusal in [preset::llamacpp::no_images(), Reply::refused(400, "this model does not support images")]
@@ -192,7 +192,7 @@ async fn a_picture_that_cannot_be_taken_is_named() {
 }
 
 #[tokio::test]
-async fn recordings_and_documents_are_named_too() {
+async fn unsupported_audio_and_documents_are_replaced_by_a_note() {
     let audio = Part::Audio { mime: "audio/wav".to_owned(), data: "YXVkaW8=".to_owned() };
     let (name, mime) = (Some("a.pdf".to_owned()), "application/pdf".to_owned());
     let file = Part::File { name, mime, data: "cGRm".to_owned() };
@@ -252,7 +252,7 @@ async fn a_refusal_in_the_first_event_counts_too() {
 }
 
 #[tokio::test]
-async fn nothing_is_repaired_for_ever() {
+async fn repairs_end() {
     // Every form of the request is refused with the same message.
     for words in
         ["temperature is not supported", "this model does not support tools", "unknown field: stream_options"]
@@ -293,7 +293,7 @@ async fn repairs_do_not_count_as_retries() {
 }
 
 #[tokio::test]
-async fn a_limit_that_does_not_fit_this_time_may_fit_the_next() {
+async fn a_too_large_token_limit_is_not_remembered() {
     let words = "the prompt and max_tokens exceed it: the maximum context length is 4096 tokens";
     let server = ModelServer::start(picky(|seen| seen.has("max_tokens"), Reply::refused(400, words)));
     let client = client(&server);
@@ -305,7 +305,7 @@ async fn a_limit_that_does_not_fit_this_time_may_fit_the_next() {
 }
 
 #[tokio::test]
-async fn models_are_remembered_apart() {
+async fn refusals_are_remembered_per_model() {
     let server =
         ModelServer::start(picky(|seen| seen.has("temperature"), preset::openai::temperature_refused()));
     let client: Client = client(&server);

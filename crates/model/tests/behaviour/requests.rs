@@ -11,7 +11,7 @@ use crate::stage::{
 };
 
 #[tokio::test]
-async fn the_least_is_sent() {
+async fn unset_fields_are_not_sent() {
     let sent = body_of(Provider::Other, &request()).await;
     let expected = json!({
         "model": "test-model",
@@ -23,7 +23,7 @@ async fn the_least_is_sent() {
 }
 
 #[tokio::test]
-async fn headers_say_what_it_is() {
+async fn headers_and_query_are_sent() {
     let server = ModelServer::start(Reply::text("ok"));
     let client = client_with(&server, |endpoint| {
         endpoint.key = Some("sk-secret-key".into());
@@ -52,7 +52,7 @@ async fn without_a_key_no_key_is_sent() {
 }
 
 #[tokio::test]
-async fn a_slash_more_or_less_makes_no_difference() {
+async fn a_trailing_slash_makes_no_difference() {
     let server = ModelServer::start(Reply::text("ok"));
     for path in ["/v1", "/v1/", "/v1//", "/v1/chat/completions", "/v1/chat/completions/"] {
         let client = client_with(&server, |endpoint| endpoint.base_url = server.url(path));
@@ -65,7 +65,7 @@ async fn a_slash_more_or_less_makes_no_difference() {
 }
 
 #[tokio::test]
-async fn settings_of_a_request_go_under_their_names() {
+async fn settings_have_the_documented_field_names() {
     let asked = Request {
         system: Some("Be brief.".to_owned()),
         max_tokens: Some(100),
@@ -137,7 +137,7 @@ async fn a_conversation_grows_only_at_its_end() {
 }
 
 #[tokio::test]
-async fn an_answer_goes_back_as_it_was() {
+async fn an_answer_is_sent_back_unchanged() {
     // The result does not depend on the tools that are offered now.
     for asked in [with_tools(history()), Request { messages: history(), ..request() }] {
         let mut messages = body_of(Provider::Other, &asked).await["messages"].clone();
@@ -169,7 +169,7 @@ fn asking(content: Vec<Part>) -> Request {
 }
 
 #[tokio::test]
-async fn content_has_its_form() {
+async fn content_has_the_documented_form() {
     let audio = |mime: &str| Part::Audio { mime: mime.to_owned(), data: "YXVkaW8=".to_owned() };
     let pdf = Part::File {
         name: Some("a.pdf".to_owned()),
@@ -207,14 +207,14 @@ async fn unsupported_content_is_named_in_the_first_request() {
 }
 
 #[tokio::test]
-async fn text_alone_is_a_text() {
+async fn text_parts_become_one_text() {
     let sent = body_of(Provider::Other, &asking(vec![Part::text("one"), Part::text("two")])).await;
     let content = sent["messages"][0]["content"].as_str().expect("a text");
     assert!(content.starts_with("one") && content.ends_with("two"), "{content}");
 }
 
 #[tokio::test]
-async fn a_picture_in_a_result_follows_it() {
+async fn an_image_in_a_result_follows_it() {
     let seen = Message::Tool(ToolResult {
         call: "c1".to_owned(),
         name: "look".to_owned(),

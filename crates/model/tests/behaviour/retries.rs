@@ -38,7 +38,7 @@ fn soon(reply: Reply) -> Reply {
 }
 
 #[tokio::test]
-async fn failures_that_may_pass_are_retried() {
+async fn temporary_failures_are_retried() {
     for status in [408, 409, 425, 429, 500, 502, 503, 504, 529] {
         let server = ModelServer::start([soon(Reply::refused(status, "later")), Reply::text("Hello")]);
         let outcome = ask(&client(&server), &request()).await;
@@ -55,7 +55,7 @@ async fn failures_that_may_pass_are_retried() {
 }
 
 #[tokio::test]
-async fn failures_that_cannot_pass_are_not_retried() {
+async fn permanent_failures_are_not_retried() {
     for reply in [
         Reply::refused(400, "no"),
         Reply::refused(401, "no"),
@@ -244,7 +244,7 @@ async fn the_requested_wait_is_kept() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_too_long_is_an_error_now() {
+async fn a_wait_over_the_limit_is_an_error() {
     // Above the limit for one delay, then above the limit for the whole answer.
     for (asked, total) in [(61, 300), (9, 5)] {
         let busy = Reply::refused(429, "busy").header("retry-after", &asked.to_string());
@@ -259,7 +259,7 @@ async fn a_wait_that_is_too_long_is_an_error_now() {
 }
 
 #[tokio::test]
-async fn the_number_of_tries_is_a_setting() {
+async fn the_number_of_attempts_is_configurable() {
     for attempts in [1_u32, 2, 6] {
         let server = ModelServer::start(soon(Reply::refused(503, "busy")));
         let client = client_with(&server, |endpoint| endpoint.limits.attempts = attempts);
@@ -281,7 +281,7 @@ async fn dropping_a_reply_during_a_delay_sends_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_server_that_loads_its_model_is_waited_for() {
+async fn a_server_that_is_loading_its_model_is_retried() {
     let clock = StillClock::new();
     let loading = preset::llamacpp::loading;
     let server = ModelServer::start(Plan::new([loading(), loading(), preset::llamacpp::text()]));
@@ -290,7 +290,7 @@ async fn a_server_that_loads_its_model_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_empty_answer_is_not_silence() {
+async fn an_empty_answer_is_accepted() {
     let outcome = play(Reply::sse([narrows_testkit::model::finish("stop")])).await;
     assert_eq!(outcome.whole().message.text, "");
 }

@@ -54,12 +54,12 @@ fn hel() -> Reply {
 }
 
 #[tokio::test]
-async fn silence_before_the_first_event_ends() {
+async fn silence_before_the_first_event_times_out() {
     check(Reply::hang(), |limits| limits.first_event = LIMIT, "").await;
 }
 
 #[tokio::test]
-async fn a_head_is_no_event() {
+async fn a_response_head_is_not_an_event() {
     check(Reply::raw("").then(Step::Hang), |limits| limits.first_event = LIMIT, "").await;
 }
 
@@ -69,7 +69,7 @@ async fn an_incomplete_event_does_not_stop_the_timeout() {
 }
 
 #[tokio::test]
-async fn comments_are_no_events() {
+async fn comments_are_not_events() {
     check(Reply::raw("").then(comments()), |limits| limits.first_event = LIMIT, "").await;
 }
 
@@ -79,7 +79,7 @@ async fn an_incomplete_body_times_out() {
 }
 
 #[tokio::test]
-async fn silence_between_events_ends() {
+async fn silence_between_events_times_out() {
     check(hel().then(Step::Hang), |limits| limits.idle = LIMIT, "Hel").await;
 }
 
@@ -97,12 +97,12 @@ async fn comments_do_not_extend_the_total_limit() {
 
 /// Comments show that a gateway is connected, not that an answer follows.
 #[tokio::test]
-async fn comments_do_not_stretch_an_answer_for_ever() {
+async fn comments_without_events_time_out() {
     check(hel().then(comments()), |limits| limits.first_event = LIMIT, "Hel").await;
 }
 
 #[tokio::test]
-async fn the_whole_has_a_limit_before_its_first_event_too() {
+async fn the_total_limit_applies_before_the_first_event() {
     check(Reply::hang(), |limits| limits.total = LIMIT, "").await;
 }
 
@@ -118,7 +118,7 @@ async fn the_body_of_a_refusal_is_waited_for_briefly() {
 }
 
 #[tokio::test]
-async fn a_model_may_read_for_minutes() {
+async fn the_first_event_may_take_minutes() {
     let clock = StillClock::new();
     let server = ModelServer::start(Reply::text("Hello").before(Step::gate("read")));
     let client = Client::new(Endpoint::new("test", server.base_url())).expect("the settings are good");
@@ -138,7 +138,7 @@ async fn a_model_may_read_for_minutes() {
 }
 
 #[tokio::test]
-async fn after_the_first_event_the_time_between_two_counts() {
+async fn the_idle_timeout_applies_after_the_first_event() {
     let clock = StillClock::new();
     let gates = ["one", "two", "three", "four"];
     // The first read already contains the first event.
@@ -210,7 +210,7 @@ struct TcpSocketKept {
 }
 
 #[tokio::test]
-async fn a_connection_that_does_not_come_about_ends() {
+async fn a_connection_attempt_times_out() {
     let (_kept, base_url) = deaf().await;
     let mut endpoint = endpoint(&base_url);
     endpoint.limits.connect = SHORT;

@@ -30,7 +30,7 @@ async fn check(pieces: &[Value], expected: &[(&str, &str, &str)]) {
 }
 
 #[tokio::test]
-async fn pieces_belong_together_by_index() {
+async fn deltas_are_joined_by_index() {
     let begin = |index: u64, id: &str, name: &str| {
         piece(
             &json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}),
@@ -130,7 +130,7 @@ async fn a_call_without_an_id_gets_one() {
 }
 
 #[tokio::test]
-async fn ids_that_were_made_differ_between_answers() {
+async fn generated_ids_differ_between_answers() {
     let reply =
         deltas(&[piece(&json!({"index": 0, "function": {"name": "f", "arguments": "{}"}}))], "tool_calls");
     let server = ModelServer::start(reply);
@@ -141,7 +141,7 @@ async fn ids_that_were_made_differ_between_answers() {
 }
 
 #[tokio::test]
-async fn no_arguments_are_empty_ones() {
+async fn missing_arguments_become_an_empty_object() {
     let none = [
         json!({"name": "f"}),
         json!({"name": "f", "arguments": ""}),
@@ -159,7 +159,7 @@ async fn invalid_arguments_are_kept_for_the_model() {
 }
 
 #[tokio::test]
-async fn calls_are_run_whatever_the_reason_says() {
+async fn calls_count_for_any_finish_reason() {
     let one = piece(&json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}));
     for reason in ["stop", "", "end_turn", "function_call", "tool_calls"] {
         let completion = play(deltas(std::slice::from_ref(&one), reason)).await.whole();
@@ -200,7 +200,7 @@ async fn the_old_form_of_a_call_is_understood() {
 }
 
 #[tokio::test]
-async fn a_call_cut_off_by_the_limit_is_not_to_be_run() {
+async fn a_call_cut_off_by_the_limit_must_not_run() {
     let begin = json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"x\": [1,"}});
     let completion = play(deltas(&[piece(&begin)], "length")).await.whole();
     assert_eq!(completion.finish, Finish::Length);
@@ -213,7 +213,7 @@ async fn a_call_cut_off_by_the_limit_is_not_to_be_run() {
 }
 
 #[tokio::test]
-async fn a_call_before_the_one_that_was_cut_off_stays() {
+async fn a_call_before_a_cut_off_call_is_kept() {
     let pieces = [
         piece(&json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"x\":1}"}})),
         piece(&json!({"index": 1, "id": "b", "function": {"name": "g", "arguments": "{\"y\""}})),
@@ -225,7 +225,7 @@ async fn a_call_before_the_one_that_was_cut_off_stays() {
 }
 
 #[tokio::test]
-async fn a_cut_stream_leaves_no_call_to_run() {
+async fn an_aborted_stream_leaves_no_call_to_run() {
     let begin = json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"x\""}});
     let reply = deltas(&[json!({"content": "Hello"}), piece(&begin)], "tool_calls").only(2);
     let outcome = play(reply).await;
@@ -234,7 +234,7 @@ async fn a_cut_stream_leaves_no_call_to_run() {
 }
 
 #[tokio::test]
-async fn signatures_go_back_with_their_call() {
+async fn signatures_are_sent_back_with_their_call() {
     let server = ModelServer::start([preset::gemini::calls(), Reply::text("done")]);
     let client = client_of(&server, Provider::Gemini);
     let completion = ask(&client, &request()).await.whole();
@@ -260,7 +260,7 @@ async fn signatures_go_back_with_their_call() {
 }
 
 #[tokio::test]
-async fn results_go_back_in_the_order_of_their_calls() {
+async fn results_are_sent_in_the_order_of_their_calls() {
     let asked = calls(&[call("a", "f", "{}"), call("b", "g", "{\"x\":1}")]);
     let messages =
         vec![Message::user("Hi"), Message::Assistant(asked), result("b", "two"), result("a", "one")];

@@ -29,7 +29,7 @@ fn hello() -> Value {
 }
 
 #[tokio::test]
-async fn usage_is_asked_for() {
+async fn usage_is_requested() {
     for provider in [Provider::Other, Provider::OpenAi, Provider::LlamaCpp, Provider::Ollama] {
         let sent = body_of(provider, &request()).await;
         assert_eq!(sent["stream_options"], json!({"include_usage": true}), "{provider:?}");
@@ -44,7 +44,7 @@ async fn mistral_reports_usage_without_a_request() {
 }
 
 #[tokio::test]
-async fn usage_stands_in_one_of_many_places() {
+async fn usage_is_found_in_many_places() {
     let usage = numbers(7, 3);
     let empty = with(chunk(&json!([])), &usage);
     let idle = with(delta(&json!({})), &usage);
@@ -58,7 +58,7 @@ async fn usage_stands_in_one_of_many_places() {
 }
 
 #[tokio::test]
-async fn the_last_numbers_count_and_nothing_is_summed() {
+async fn the_last_counts_replace_earlier_ones() {
     let so_far = |output: u64| with(hello(), &numbers(7, output));
     check(&[so_far(1), so_far(2), so_far(3), with(finish("stop"), &numbers(7, 3))], plain(7, 3)).await;
     check(
@@ -70,7 +70,7 @@ async fn the_last_numbers_count_and_nothing_is_summed() {
 }
 
 #[tokio::test]
-async fn numbers_may_be_missing() {
+async fn counts_may_be_missing() {
     check(
         &[hello(), with(finish("stop"), &json!({"prompt_tokens": 7, "completion_tokens": 3}))],
         plain(7, 3),
