@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_shown_as_text() {
+    fn progress_is_one_line_of_text() {
         #[track_caller]
         fn check(params: Value, expected: &str) {
             let params = serde_json::from_value(params).expect("it is progress");

@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_over_the_limit_is_found_in_whatever_pieces() {
+    fn an_event_over_the_limit_is_found_for_any_split() {
         #[track_caller]
         fn check(chunks: &[&str], limit: usize, expected: bool) {
             let mut meter = Meter::new(limit);
@@ -412,7 +412,7 @@ mod tests {
     proptest! {
         /// An event is refused exactly if it has more bytes than the limit.
         #[test]
-        fn what_fits_is_within_the_limit(text in "[ab\\n]{0,80}", limit in 0usize..10) {
+        fn an_event_fits_exactly_if_within_the_limit(text in "[ab\\n]{0,80}", limit in 0usize..10) {
             let mut meter = Meter::new(limit);
             let longest = text.split("\n\n").map(|event| event.replace('\n', "").len()).max().unwrap_or(0);
             prop_assert_eq!(meter.fits(text.as_bytes()), longest <= limit);

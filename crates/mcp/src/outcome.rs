@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_result_is_refused() {
+    fn invalid_results_are_refused() {
         for (result, expected) in [
             (json!([]), CallError::InvalidResult("the result is not an object".into())),
             (json!({"content": "x"}), CallError::InvalidResult("the content is not a list".into())),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_text_is_cut_and_said() {
+    fn too_much_text_is_cut_and_reported() {
         let result = json!({"content": [
             {"type": "text", "text": "abc"}, {"type": "text", "text": "däf"}, {"type": "text", "text": "ghi"},
             {"type": "image", "mimeType": "m", "data": "AA=="},
@@ -260,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_value_is_read_within_the_limit(content in prop::collection::vec(json_value(), 0..6), limit in 0usize..64) {
+        fn any_result_stays_within_the_limit(content in prop::collection::vec(json_value(), 0..6), limit in 0usize..64) {
             let pieces = content.len();
             let outcome = parse_result(json!({"content": content}), limit).expect("a list is content");
             let note = usize::from(outcome.omitted > 0);
@@ -276,7 +276,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_at_all_is_read_or_refused(value in json_value()) {
+        fn any_result_is_parsed_or_refused(value in json_value()) {
             _ = parse_result(value, 16);
         }
     }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_the_connection_ends_here() {
+    fn members_about_the_connection_are_removed() {
         check(json!({}), &json!({}));
         check(json!({"a": 1, "_meta": {"progressToken": 1}}), &json!({"a": 1}));
         check(

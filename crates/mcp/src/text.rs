@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_is_one_line() {
+    fn text_becomes_one_escaped_line() {
         check("plain", 10, "plain");
         check("\n a \r\n\n b\n", 10, "a | b");
         check("a\u{1b}[31m\u{202e}b", 30, "a\\u{1b}[31m\\u{202e}b");
@@ -66,13 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_is_the_end() {
+    fn last_chars_returns_the_end() {
         assert_eq!(last_chars("first\nlast\n", 6), "…t | last");
         assert_eq!(last_chars("first\nlast\n", 60), "first | last");
     }
 
     #[test]
-    fn a_head_ends_between_characters() {
+    fn first_bytes_ends_between_characters() {
         assert_eq!(first_bytes("aäb", 2), "a");
         assert_eq!(first_bytes("aäb", 3), "aä");
         assert_eq!(first_bytes("aäb", 9), "aäb");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_does_not_repeat_itself() {
+    fn an_error_chain_has_no_repetitions() {
         #[derive(Debug, thiserror::Error)]
         #[error("{0}")]
         struct Told(&'static str, #[source] Option<Box<Told>>);

@@ -177,7 +177,7 @@ mod tests {
     proptest! {
         /// For any page, every kept tool has a unique name and an object schema.
         #[test]
-        fn what_is_kept_can_be_used(pages in prop::collection::vec((prop::collection::vec(
+        fn kept_tools_are_usable(pages in prop::collection::vec((prop::collection::vec(
             (strange(), strange(), strange(), strange()), 0..5), strange()), 0..4), limit in 0usize..8)
         {
             let mut listing = ToolList::new("s", limit);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_that_comes_again_ends_the_list() {
+    fn a_repeated_cursor_ends_the_list() {
         let mut listing = ToolList::new("s", 100);
         assert_eq!(listing.add(json!({"tools": [{"name": "a"}], "nextCursor": "x"})).as_deref(), Some("x"));
         assert_eq!(listing.add(json!({"tools": [{"name": "b"}], "nextCursor": "x"})), None);

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn results_come_through_as_they_are() {
+    fn marked_results_are_unchanged() {
         check(
             r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":7}] }}"#,
             Some(r#"{"tools":[{"name":7}] }"#),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_holds_once_and_not_for_ever() {
+    fn a_mark_applies_once_and_is_removed_with_its_caller() {
         let (verbatim, keep) = wanting(1);
         assert!(verbatim.seal(r#"{"id":1,"result":{}}"#).is_some());
         assert!(verbatim.seal(r#"{"id":1,"result":{}}"#).is_none());
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_strange(text in "[\\[\\]{}:,\"a-z0-9 ]{0,80}") {
+        fn any_text_is_sealed_without_panic(text in "[\\[\\]{}:,\"a-z0-9 ]{0,80}") {
             let (verbatim, _keep) = wanting(1);
             _ = verbatim.seal(&text);
         }

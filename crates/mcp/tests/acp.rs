@@ -97,7 +97,7 @@ async fn tools_are_listed_and_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_request_says_who_asks() {
+async fn every_request_names_the_client() {
     let (servers, _client, mut asks) = start("id-1").await;
     let (server, _, method, params) = tokio::select! {
         _ = call(&servers, "slow") => panic!("it has no answer"),
@@ -112,7 +112,7 @@ async fn every_request_says_who_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_not_there_fails() {
+async fn a_missing_server_fails() {
     let (servers, ..) = start("broken").await;
     let failures = servers.failures();
     assert_eq!(failures.len(), 1);

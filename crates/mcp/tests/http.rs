@@ -289,7 +289,7 @@ async fn a_dropped_call_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_call_that_gets_lost_does_not_lose_the_server() {
+async fn a_lost_call_does_not_end_the_server() {
     for manner in [Manner::Json, Manner::Events] {
         let (_endpoint, servers) = works(manner).await;
         for (tool, expected) in [("die", ""), ("broken", "HTTP 500"), ("huge", "")] {
@@ -346,7 +346,7 @@ async fn a_server_gets_its_own_token_and_never_anothers() {
 }
 
 #[tokio::test]
-async fn servers_that_do_not_work_fail_with_a_reason() {
+async fn faulty_servers_fail_with_a_reason() {
     for (manner, limit, expected) in [
         (Manner::Silent, Duration::from_millis(300), "not ready within 300ms"),
         (Manner::Closed, TEST_TIMEOUT, "Bearer realm"),

@@ -38,7 +38,7 @@ async fn request(
 }
 
 #[tokio::test]
-async fn answers_come_back_as_they_are() {
+async fn answers_are_unchanged() {
     for fault in ["", "modern", "garbage"] {
         let servers = start(fault, TEST_TIMEOUT).await;
         let ask = async |method, params| request(&servers, method, params, |_| {}).await.expect("it answers");
@@ -63,7 +63,7 @@ async fn answers_come_back_as_they_are() {
 }
 
 #[tokio::test]
-async fn parameters_arrive_as_they_are() {
+async fn parameters_are_unchanged() {
     let servers = start("", TEST_TIMEOUT).await;
     let params = json!({
         "name": "params", "arguments": {"n": 1.5, "b": null}, "future": [1],
@@ -82,7 +82,7 @@ async fn parameters_arrive_as_they_are() {
 }
 
 #[tokio::test]
-async fn news_comes_before_the_answer() {
+async fn progress_comes_before_the_answer() {
     let servers = start("", TEST_TIMEOUT).await;
     let mut heard = Vec::new();
     let answer = request(&servers, "tools/call", json!({"name": "progress"}), |news| heard.push(news))
@@ -99,7 +99,7 @@ async fn news_comes_before_the_answer() {
 }
 
 #[tokio::test]
-async fn no_request_waits_for_ever() {
+async fn every_request_ends() {
     let servers = start("", Duration::from_millis(300)).await;
     servers.wait_until_settled(TEST_TIMEOUT).await;
     let late = request(&servers, "tools/call", json!({"name": "slow"}), |_| {}).await;
@@ -114,7 +114,7 @@ async fn no_request_waits_for_ever() {
 }
 
 #[tokio::test]
-async fn a_server_says_who_it_is() {
+async fn a_server_describes_itself() {
     for (fault, protocol, handshake) in [("", "2025-11-25", true), ("modern", "2026-07-28", false)] {
         let servers = start(fault, TEST_TIMEOUT).await;
         let about = servers.server_info("s").await.expect("it is there");

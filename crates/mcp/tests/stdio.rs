@@ -172,7 +172,7 @@ async fn a_server_sees_its_own_environment_and_directory() {
 }
 
 #[tokio::test]
-async fn one_bad_server_does_not_hold_up_the_others() {
+async fn a_faulty_server_does_not_delay_the_others() {
     let place = Place::new();
     let mut options = place.options();
     options.start_timeout = Duration::from_secs(5);
@@ -228,7 +228,7 @@ async fn waiting_for_servers_has_a_limit() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_during_a_call_says_why() {
+async fn a_server_exit_during_a_call_is_explained() {
     let place = Place::new();
     let servers = place.start("").await;
     let error = call(&servers, "die", json!({})).await.expect_err("it is dead");
@@ -249,7 +249,7 @@ async fn garbage_between_messages_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_list_without_end_is_cut() {
+async fn an_endless_list_is_cut() {
     let place = Place::new();
     let mut options = place.options();
     options.max_tools = 10;
@@ -318,7 +318,7 @@ async fn a_call_ends_at_its_limit_and_is_cancelled() {
 
 /// A blocked write to the server must not delay its end.
 #[tokio::test]
-async fn a_server_that_does_not_read_is_ended_all_the_same() {
+async fn a_server_that_does_not_read_is_ended() {
     let place = Place::new();
     let mut options = place.options();
     options.call_timeout = Duration::from_millis(300);
@@ -364,7 +364,7 @@ async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_the_tree_after_the_end() {
+async fn no_process_is_left_after_closing() {
     let place = Place::new();
     let servers = place.start("daemon").await;
     assert!(wait_until(TEST_TIMEOUT, || place.alive().len() >= 3).await, "{:?}", place.alive());
@@ -373,7 +373,7 @@ async fn nothing_is_left_of_the_tree_after_the_end() {
 }
 
 #[tokio::test]
-async fn dropping_ends_the_tree_too() {
+async fn dropping_the_servers_ends_their_processes() {
     let place = Place::new();
     let servers = place.start("daemon").await;
     assert!(wait_until(TEST_TIMEOUT, || place.alive().len() >= 3).await);
@@ -382,7 +382,7 @@ async fn dropping_ends_the_tree_too() {
 }
 
 #[test]
-fn the_end_of_the_runtime_ends_the_tree_too() {
+fn the_end_of_the_runtime_ends_the_processes() {
     let place = Place::new();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let servers = runtime().block_on(place.start("daemon"));
@@ -393,7 +393,7 @@ fn the_end_of_the_runtime_ends_the_tree_too() {
 
 /// The process ignores the end of its input and `SIGTERM`.
 #[tokio::test]
-async fn a_stubborn_server_is_ended() {
+async fn a_server_that_ignores_sigterm_is_ended() {
     let place = Place::new();
     let mut options = place.options();
     options.ladder = Ladder { eof_grace: Duration::from_millis(50), term_grace: Duration::from_millis(50) };
@@ -411,7 +411,7 @@ async fn a_stubborn_server_is_ended() {
 }
 
 #[tokio::test]
-async fn a_server_behind_a_bridge_needs_one() {
+async fn a_server_behind_a_bridge_fails_without_a_bridge() {
     let server = Server::Acp { name: "s".into(), id: "1".into(), authorizes: false };
     let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
     servers.wait_until_settled(TEST_TIMEOUT).await;

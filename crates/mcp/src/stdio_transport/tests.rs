@@ -19,7 +19,7 @@ fn whole(text: &str) -> Line {
 }
 
 #[test]
-fn lines_are_cut_wherever_reads_end() {
+fn lines_are_split_for_any_reads() {
     assert_eq!(lines(9, &[b"a\nb", b"c\n\nd"]), [whole("a"), whole("bc"), whole("")]);
     assert_eq!(
         lines(3, &[b"abc\nabcd\nx\n"]),
@@ -82,7 +82,7 @@ fn answers_are_read_as_leniently_as_is_safe() {
 proptest! {
     /// The split of the input into reads does not change the lines, and no line over the limit is kept.
     #[test]
-    fn cutting_does_not_depend_on_the_reads(
+    fn lines_do_not_depend_on_the_reads(
         text in prop::collection::vec(prop_oneof![3 => Just(b'\n'), 9 => any::<u8>()], 0..400),
         sizes in prop::collection::vec(1usize..40, 1..40),
         limit in 1usize..20,
@@ -114,12 +114,12 @@ proptest! {
     }
 
     #[test]
-    fn no_line_is_too_strange(line in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_line_is_parsed_without_panic(line in prop::collection::vec(any::<u8>(), 0..200)) {
         _ = parse_message(&line);
     }
 
     #[test]
-    fn no_ends_are_too_strange(head in ".{0,40}", tail in ".{0,40}") {
+    fn any_ends_are_searched_without_panic(head in ".{0,40}", tail in ".{0,40}") {
         _ = find_id(format!("{{\"id\"{head}").as_bytes(), format!("{tail}\"id\"{head}").as_bytes());
     }
 }
