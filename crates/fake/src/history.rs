@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_become_one() {
+    fn chunks_of_one_message_are_joined() {
         check(&[chunk("a ", None), chunk("b", None)], &[chunk("a b", None)]);
         let whole = |id: &str, text: &str| json!({"sessionUpdate": "agent_message", "messageId": id, "content": [{"type": "text", "text": text}]});
         check(
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_parts_them() {
+    fn chunks_around_another_update_are_not_joined() {
         let tool = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "title": "T"});
         check(
             &[chunk("a", None), tool.clone(), chunk("b", None)],
@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_live_only_is_not_kept() {
+    fn state_updates_are_not_recorded() {
         check(&[json!({"sessionUpdate": "state_update", "state": "running"})], &[]);
     }
 
     #[test]
-    fn a_long_history_forgets_its_beginning() {
+    fn a_long_history_loses_its_oldest_updates() {
         let tools: Vec<Value> = (0..=MAX_UPDATES)
             .map(|n| json!({"sessionUpdate": "tool_call", "toolCallId": n.to_string()}))
             .collect();

@@ -20,7 +20,7 @@ fn step(text: &str) -> Result<Step, ScriptError> {
 }
 
 #[test]
-fn nothing_is_needed() {
+fn an_empty_script_is_valid() {
     let script = Script::parse("").unwrap();
     assert_eq!(script.name, "narrows-fake");
     assert_eq!(script.protocol, Versions::Both);
@@ -29,7 +29,7 @@ fn nothing_is_needed() {
 }
 
 #[test]
-fn steps_are_what_they_say() {
+fn steps_are_parsed() {
     #[track_caller]
     fn check(text: &str, expected: &Step) {
         assert_eq!(step(text).as_ref(), Ok(expected), "{text}");
@@ -51,7 +51,7 @@ fn steps_are_what_they_say() {
 }
 
 #[test]
-fn a_wrong_step_is_refused_with_its_line_and_what_would_be_right() {
+fn an_invalid_step_is_refused_with_its_line_and_a_hint() {
     #[track_caller]
     fn check(text: &str, expected: &str) {
         assert_eq!(step(text).expect_err(text).to_string(), expected, "{text}");
@@ -102,7 +102,7 @@ fn a_wrong_step_is_refused_with_its_line_and_what_would_be_right() {
 }
 
 #[test]
-fn an_unknown_step_is_refused_with_all_that_are_known() {
+fn an_unknown_step_is_refused_with_a_list_of_steps() {
     let message = step("{ says = 'hello' }").expect_err("no step").to_string();
     assert!(
         message.starts_with(
@@ -119,7 +119,7 @@ fn an_unknown_step_is_refused_with_all_that_are_known() {
 }
 
 #[test]
-fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
+fn an_invalid_script_is_refused_with_its_line_and_a_hint() {
     #[track_caller]
     fn check(text: &str, expected: &str) {
         assert_eq!(refused(text), expected, "{text}");
@@ -152,7 +152,7 @@ fn a_wrong_script_is_refused_with_its_line_and_what_would_be_right() {
 }
 
 #[test]
-fn every_built_in_script_is_one() {
+fn every_built_in_script_is_valid() {
     for (name, description) in Script::builtins() {
         let text = Script::builtin_source(name).unwrap();
         let script = Script::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -165,7 +165,7 @@ fn every_built_in_script_is_one() {
 }
 
 #[test]
-fn every_example_of_the_documentation_is_a_script() {
+fn every_example_in_the_documentation_is_valid() {
     let mut examples = 0;
     let mut lines = DOCUMENTATION.lines().enumerate();
     while let Some((number, line)) = lines.next() {
@@ -204,13 +204,13 @@ fn every_word_of_a_script_is_documented() {
 
 proptest! {
     #[test]
-    fn no_text_is_too_odd(text in ".{0,300}") {
+    fn any_text_is_parsed_without_panic(text in ".{0,300}") {
         // Only that it does not panic.
         let _ = Script::parse(&text);
     }
 
     #[test]
-    fn no_script_is_too_odd(
+    fn any_script_is_parsed_without_panic(
         key in "[a-z_]{1,12}",
         value in r#"(-?[0-9]{1,20}|"[a-z{}0-9]{0,9}"|true|\[[0-9, ]{0,5}\]|\{ [a-z]{1,5} = [0-9] \}|1e999|nan)"#,
         action in (0..all().count()).prop_map(|at| all().nth(at).map_or("", |action| action.name)),

@@ -76,20 +76,20 @@ steps = [
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn everything_that_can_be_told() {
+async fn every_kind_of_update() {
     check("show", 1, SHOW, nothing).await;
     check("show", 2, SHOW, nothing).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_ends_a_turn_as_the_version_wants() {
+async fn an_error_ends_a_turn_in_the_form_of_the_version() {
     let script = "[[turn]]\nsteps = [{ say = 'a' }, { error = { code = -32018, message = 'no {turn}' } }]";
     check("error", 1, script, nothing).await;
     check("error", 2, script, nothing).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_turn_says_so() {
+async fn a_cancelled_turn_is_reported() {
     for version in [1, 2] {
         let mut talk = Talk::open(version, able(), "slow").await;
         let id = talk.prompt("take your time").await;
@@ -110,7 +110,7 @@ async fn a_cancelled_turn_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_cancelled_by_a_request_or_by_its_id_too() {
+async fn a_turn_is_cancelled_by_a_request_or_by_its_request_id() {
     let mut talk = Talk::open(1, able(), "slow").await;
     let prompt = talk.prompt("take your time").await;
     talk.next().await;
@@ -128,7 +128,7 @@ async fn a_turn_is_cancelled_by_a_request_or_by_its_id_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_script_can_wind_up_after_a_cancellation() {
+async fn a_script_can_run_final_steps_after_a_cancellation() {
     let script = "[[turn]]\nsteps = [{ say = 'a' }, { wait_cancel = true }, { say = 'b' }, { pause = '1m' }]";
     for version in [1, 2] {
         let mut talk = Talk::open(version, able(), script).await;
@@ -230,7 +230,7 @@ async fn turns_are_chosen_in_order_or_by_the_prompt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_sessions_have_their_turns_at_the_same_time() {
+async fn two_sessions_run_turns_at_the_same_time() {
     let script = "[[turn]]\nsteps = [{ say = 'a' }, { wait_cancel = true }]";
     let mut talk = Talk::open(1, able(), script).await;
     let one = talk.prompt("one").await;

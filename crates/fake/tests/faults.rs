@@ -49,7 +49,7 @@ async fn check(steps: &str, expected: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lines_that_are_no_messages() {
+async fn lines_that_are_not_messages() {
     check("{ say = 'a' }, { pollute = 'Debug: {prompt}' }, { say = 'b' }", &["say a", "Debug: go", "say b"])
         .await;
     check("{ half_line = 'half' }, { pollute = '' }, { say = 'b' }", &["half", "say b"]).await;
@@ -58,14 +58,14 @@ async fn lines_that_are_no_messages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_line_swallows_the_next_message() {
+async fn a_half_line_corrupts_the_next_message() {
     let lines = lines("{ half_line = 'half' }, { say = 'lost' }, { say = 'b' }").await;
     assert!(lines[0].starts_with(br#"half{"jsonrpc":"2.0""#));
     assert_eq!(lines.len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_that_is_no_utf8_would_be_a_message_but_for_that() {
+async fn a_line_with_bad_utf8_is_otherwise_a_message() {
     let lines = lines("{ bad_utf8 = true }").await;
     assert!(std::str::from_utf8(&lines[0]).is_err());
     let repaired = String::from_utf8_lossy(&lines[0]);
@@ -100,7 +100,7 @@ async fn raw_output_does_not_prevent_the_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_comes_complete_and_in_order() {
+async fn a_flood_is_complete_and_in_order() {
     let lines = lines("{ flood = { updates = 20000, bytes = 50 } }").await;
     assert_eq!(lines.len(), 20001);
     let last: Value = serde_json::from_slice(&lines[19999]).unwrap();
@@ -176,7 +176,7 @@ async fn an_agent_can_hang_from_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_dies_with_what_it_said_written_and_its_debts_unpaid() {
+async fn an_agent_that_exits_has_written_its_text_but_not_its_response() {
     for (fault, expected) in [("crash = true", Ended::Abort), ("exit = 3", Ended::Exit(3))] {
         let script = format!(
             "[[turn]]\nwhen = 'wait'\nsteps = [{{ wait_cancel = true }}]\n\
@@ -196,7 +196,7 @@ async fn an_agent_dies_with_what_it_said_written_and_its_debts_unpaid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_can_close_its_output_and_live_on() {
+async fn an_agent_can_close_its_output_and_keep_running() {
     let mut talk = open("{ say = 'a' }, { close_stdout = true }").await;
     talk.prompt("go").await;
     talk.next().await;

@@ -138,7 +138,7 @@ async fn session_ids_follow_their_template() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_script_can_act_before_an_answer_and_behind_it() {
+async fn a_script_can_act_before_and_after_a_response() {
     let script = "
         [on]
         initialize = [{ pause = '1m' }]
@@ -157,7 +157,7 @@ async fn a_script_can_act_before_an_answer_and_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn anything_can_be_asked_of_the_client() {
+async fn any_request_can_be_sent_to_the_client() {
     let script = "
         [[turn]]
         steps = [
@@ -172,7 +172,7 @@ async fn anything_can_be_asked_of_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_ends_when_the_client_goes() {
+async fn a_turn_ends_when_the_client_disconnects() {
     let mut talk = Talk::open(1, able(), "slow").await;
     talk.prompt("go").await;
     talk.next().await;
