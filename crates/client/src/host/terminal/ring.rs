@@ -129,7 +129,7 @@ mod tests {
             let (shown, truncated) = ring.text(true);
             prop_assert!(text.ends_with(&shown) && shown.len() <= limit);
             prop_assert_eq!(truncated, text.len() > limit);
-            prop_assert!(shown.len() + 4 > limit.min(text.len()), "no more is cut than must be");
+            prop_assert!(shown.len() + 4 > limit.min(text.len()), "no more is cut than necessary");
         }
 
         #[test]

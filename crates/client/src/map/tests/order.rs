@@ -153,7 +153,7 @@ proptest! {
         let mut runs: Vec<_> = events.iter().filter_map(|event| event.run_id.clone()).collect();
         runs.dedup();
         let distinct: HashSet<_> = runs.iter().collect();
-        prop_assert_eq!(distinct.len(), runs.len(), "runs are apart");
+        prop_assert_eq!(distinct.len(), runs.len(), "the events of each run are consecutive");
         for run in &runs {
             check_run(&events.iter().filter(|event| event.run_id.as_ref() == Some(run)).collect::<Vec<_>>());
         }

@@ -36,7 +36,7 @@ async fn lists_are_the_servers_own() {
     // The server has no resources, and reports that itself.
     let none = fixture.message("s", "resources/list", json!({})).await;
     assert_eq!(none, Ok(json!({"error": {"code": -32601, "message": "there is no such method"}})));
-    assert_eq!(fixture.gate.asked(), [], "lists are not for the gate");
+    assert_eq!(fixture.gate.asked(), [], "lists do not pass the gate");
     hosting.close().await;
 }
 
@@ -90,7 +90,7 @@ async fn what_the_gate_refuses_reaches_no_server() {
             ("prompts/get".to_owned(), None)
         ]
     );
-    assert_eq!(fixture.noted(), "", "the server knows of nothing");
+    assert_eq!(fixture.noted(), "", "no request reaches the server");
     hosting.close().await;
 }
 
@@ -117,7 +117,7 @@ async fn other_methods_are_not_forwarded() {
         let refused = fixture.message("s", method, params).await.expect("it is an answer");
         assert_eq!(refused["error"]["code"], -32602, "{method}");
     }
-    assert_eq!(fixture.gate.asked(), [], "nobody is asked about nonsense");
+    assert_eq!(fixture.gate.asked(), [], "no permission is requested for invalid requests");
     assert_eq!(fixture.message("s", "ping", json!({})).await, Ok(json!({"result": {}})));
     assert_eq!(fixture.message("s", "notifications/initialized", json!({})).await, Ok(json!({"result": {}})));
     hosting.close().await;
@@ -177,10 +177,10 @@ async fn an_active_request_id_cannot_be_reused() {
     assert_eq!(fixture.ask(MCP_MESSAGE, message("s", "echo")).await, Err(-32602));
     assert!(fixture.ask(MCP_MESSAGE, message("host", "no")).await.is_ok(), "at another server it is free");
     drop(slow);
-    assert!(fixture.notes_hold("cancelled").await, "the server is told");
+    assert!(fixture.notes_hold("cancelled").await, "the server gets a cancellation");
     let open = || fixture.hosted.shared.table().open.len();
     assert!(narrows_testkit::wait::wait_until(TEST_TIMEOUT, || open() == 0).await);
-    assert!(fixture.ask(MCP_MESSAGE, message("s", "echo")).await.is_ok(), "it is free again");
+    assert!(fixture.ask(MCP_MESSAGE, message("s", "echo")).await.is_ok(), "there is room again");
     hosting.close().await;
 }
 

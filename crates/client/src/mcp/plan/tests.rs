@@ -36,7 +36,7 @@ fn check(version: Version, can: AgentCan, servers: &[ServerConfig], expected: Re
                 assert_eq!(descriptor["id"].take(), id);
             }
         }
-        assert_eq!(ids.next(), None, "the agent knows of it");
+        assert_eq!(ids.next(), None, "every hosted server has a descriptor");
         Value::from(descriptors)
     });
     assert_eq!(planned.map_err(|error| error.to_string()), expected.map_err(str::to_owned));

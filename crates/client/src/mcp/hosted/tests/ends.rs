@@ -16,7 +16,7 @@ async fn dead_servers_are_reported() {
     assert!(error.message.contains("out of luck"), "{error}");
     assert_eq!(error.data.as_ref().map(|data| &data["effects"]), Some(&json!("possible")));
     assert_eq!(fixture.message("s", "tools/list", json!({})).await, Err(-33001));
-    assert!(fixture.message("host", "tools/list", json!({})).await.is_ok(), "the others live");
+    assert!(fixture.message("host", "tools/list", json!({})).await.is_ok(), "the other processes are alive");
     hosting.close().await;
 }
 
@@ -40,7 +40,7 @@ async fn slow_calls_end_at_the_deadline() {
     let hosting = fixture.host_with("", options);
     hosting.settled().await;
     assert_eq!(fixture.call("s", "slow", json!({})).await, Err(-33002));
-    assert!(fixture.notes_hold("cancelled").await, "the server is told");
+    assert!(fixture.notes_hold("cancelled").await, "the server gets a cancellation");
     assert_eq!(fixture.call("s", "wrong-id", json!({})).await, Err(-33002));
     assert!(fixture.call("s", "echo", json!({})).await.is_ok());
     assert_eq!(fixture.call("s", "deaf", json!({})).await, Err(-33002));
@@ -106,7 +106,7 @@ async fn the_end_of_a_session_answers_all_requests() {
         let answer = call.response().await;
         let ended = matches!(&answer, Err(narrows_rpc::CallError::Refused(error)) if error.code == -33001);
         assert!(ended, "{answer:?}");
-        assert_eq!(fixture.message("s", "ping", json!({})).await, Err(-33001), "nobody finds it any more");
+        assert_eq!(fixture.message("s", "ping", json!({})).await, Err(-33001), "the server was removed");
         assert_eq!(fixture.message("host", "ping", json!({})).await, Err(-33001));
     }
 }

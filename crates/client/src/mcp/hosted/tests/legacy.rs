@@ -66,7 +66,7 @@ async fn disconnecting_ends_what_is_open() {
     };
     assert_eq!(tokio::join!(slow, hang_up), (Err(-32800), Ok(json!({}))));
     assert!(fixture.notes_hold("cancelled").await);
-    assert!(say(&fixture, &two, "ping", json!({})).await.is_ok(), "the other connection is another");
+    assert!(say(&fixture, &two, "ping", json!({})).await.is_ok(), "the other connection is independent");
     let slow = say(&fixture, &two, "tools/call", json!({"name": "slow"}));
     let end = async {
         assert!(
