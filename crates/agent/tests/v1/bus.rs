@@ -150,7 +150,7 @@ async fn replayed_updates_have_the_tag() {
     tagged(&mut client, json!("l"), "bus", "session/load", json!({"sessionId": session, "cwd": "/project"}))
         .await;
     response(&mut client, &json!("l")).await;
-    assert_eq!(client.heard.len() - place, 3, "what was said on both sides, and the answer");
+    assert_eq!(client.heard.len() - place, 3, "two replayed messages and the response");
     assert!(client.heard[place..].iter().all(|message| message["sessionId"] == "bus"));
     client.leave().await;
 }

@@ -220,7 +220,7 @@ async fn a_summary_can_be_cancelled() {
     assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled");
     server.hung_up().await;
     client.prompt(&session, "Two").await.unwrap();
-    assert_eq!(last_messages(&server)[0]["content"], "One", "the history is as it was");
+    assert_eq!(last_messages(&server)[0]["content"], "One", "the history is unchanged");
     assert_eq!(last_messages(&server).as_array().unwrap().len(), 3);
     client.leave().await;
 }

@@ -39,11 +39,11 @@ async fn compact_replaces_the_conversation_by_a_summary() {
         .collect();
     assert_eq!(steps, ["in_progress", "completed"]);
     let asked = chats(&server).pop().unwrap();
-    assert!(asked.body.to_string().contains("The first answer"), "the model sees what it is to summarise");
+    assert!(asked.body.to_string().contains("The first answer"), "the model gets the turns to summarize");
 
     client.prompt(&session, "Three").await.unwrap();
     let now = contents(&server);
-    assert_eq!(now[0], "One", "how it began is kept");
+    assert_eq!(now[0], "One", "the first message is kept");
     assert!(now[1].contains("We spoke of two things."), "{now:?}");
     assert_eq!(now.last().unwrap(), "Three");
     assert!(!now.iter().any(|text| text.contains("/compact")), "{now:?}");

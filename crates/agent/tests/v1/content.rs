@@ -101,7 +101,7 @@ async fn a_request_with_a_refused_image_is_repeated_without_it() {
     assert_eq!(last_messages(&server), json!([{"role": "user", "content": "[Image: image/png]"}]));
     assert_eq!(chats(&server).len(), 2);
     client.prompt_with(&session, image).await.unwrap();
-    assert_eq!(chats(&server).len(), 3, "what was refused is remembered");
+    assert_eq!(chats(&server).len(), 3, "refusals are remembered");
     client.leave().await;
 }
 

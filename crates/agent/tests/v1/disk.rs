@@ -49,7 +49,7 @@ async fn a_session_can_be_loaded_by_a_new_agent() {
             {"role": "user", "content": "What did I say?"},
         ])
     );
-    assert!(!client.kinds().contains(&"session_info_update".to_owned()), "it has its name already");
+    assert!(!client.kinds().contains(&"session_info_update".to_owned()), "the session already has a title");
     client.leave().await;
 
     let mut client = Client::v1(kept(&server, directory.path()), json!({})).await;
@@ -75,7 +75,7 @@ async fn two_agents_share_a_directory_but_not_a_session() {
         let told = (&error["code"], &error["data"]["condition"], &error["data"]["sessionId"]);
         assert_eq!(told, (&json!(-32602), &json!("session_in_use"), &json!(session)), "{method}: {error}");
     }
-    assert_eq!(second.text(), "", "nothing of it is shown");
+    assert_eq!(second.text(), "", "it is not shown");
     // A fork does not affect the agent in which the session is open.
     let forked =
         second.ask("session/fork", named.clone()).await.unwrap()["sessionId"].as_str().unwrap().to_owned();
@@ -148,9 +148,9 @@ async fn without_a_usable_disk_sessions_live_in_memory() {
     assert!(client.thoughts().contains("will not be kept"), "{}", client.thoughts());
     client.forget();
     client.prompt(&session, "Two").await.unwrap();
-    assert_eq!(client.thoughts(), "", "it is said once");
+    assert_eq!(client.thoughts(), "", "it is reported once");
     let contents = last_messages(&server);
-    assert_eq!(contents.as_array().unwrap().len(), 3, "it is remembered as long as it is open");
+    assert_eq!(contents.as_array().unwrap().len(), 3, "the history is kept while the session is open");
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     let error =
         client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap_err();
@@ -214,7 +214,7 @@ async fn a_turn_that_cannot_be_stored_is_reported_and_the_session_continues() {
     assert_eq!(client.prompt(&session, "Three").await.unwrap()["stopReason"], "end_turn");
     let notice = client.update(|update| update["sessionUpdate"] == "notice").await;
     assert!(notice["title"].as_str().unwrap().contains("could not be stored"), "{notice}");
-    assert_eq!(last_messages(&server).as_array().unwrap().len(), 5, "it is remembered all the same");
+    assert_eq!(last_messages(&server).as_array().unwrap().len(), 5, "the history is still known");
     client.leave().await;
 }
 

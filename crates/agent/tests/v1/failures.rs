@@ -42,13 +42,13 @@ async fn fail(server: &ModelServer, settings: Settings) -> (Result<Value, Value>
     let chunks =
         chunks.into_iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk").collect();
     assert_eq!(client.prompt(&session, "Three").await.unwrap()["stopReason"], "end_turn");
-    assert_eq!(client.text(), ANSWER, "the session goes on");
+    assert_eq!(client.text(), ANSWER, "the session continues");
     let kept: Vec<Value> =
         last_messages(server).as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
     assert_eq!(kept, ["One", "The first answer", "Three"], "nothing of the failed turn is kept");
     client.forget();
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
-    assert_eq!(client.text(), format!("The first answer{ANSWER}"), "nor shown again");
+    assert_eq!(client.text(), format!("The first answer{ANSWER}"), "not replayed");
     client.leave().await;
     (outcome, chunks)
 }
@@ -244,7 +244,7 @@ async fn a_failure_is_reported_once_after_the_retries() {
     assert_eq!(client.text(), "The answer at last, and not a short one");
     assert_eq!(chats(&server).len(), 3);
     let notices = client.updates.iter().filter(|update| update["sessionUpdate"] == "notice");
-    assert_eq!(notices.count(), 2, "who can show it is told of each");
+    assert_eq!(notices.count(), 2, "clients with notices get one per retry");
 
     server.replan(Reply::refused(503, "busy").header("retry-after", "0"));
     client.forget();

@@ -65,7 +65,7 @@ async fn initialize_may_be_repeated() {
     client.ask("initialize", introduction(1)).await.unwrap();
     let session = client.session().await;
     let again = client.ask("initialize", introduction(2)).await.unwrap();
-    assert_eq!(again["protocolVersion"], 1, "a conversation in version 1 stays one");
+    assert_eq!(again["protocolVersion"], 1, "a conversation in version 1 keeps its version");
     assert_eq!(client.prompt(&session, "hello").await.unwrap()["stopReason"], "end_turn");
     client.leave().await;
 }

@@ -52,7 +52,7 @@ async fn a_session_may_be_loaded_during_a_turn() {
     client.update(|update| update["content"]["text"] == "which ").await;
     client.forget();
     client.ask("session/load", json!({"sessionId": session, "cwd": "/project"})).await.unwrap();
-    assert_eq!(client.text(), "The first answer", "what is over is shown again");
+    assert_eq!(client.text(), "The first answer", "ended turns are replayed");
     assert_eq!(client.prompt(&session, "Three").await.unwrap_err()["data"]["condition"], "session_busy");
     server.release("on");
     assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "end_turn");
@@ -94,7 +94,7 @@ async fn a_turn_without_an_answer_is_not_sent_to_the_model() {
         let end = client.prompt(&session, "Two").await.unwrap();
         assert_eq!(end["stopReason"], reason);
         client.prompt(&session, "Three").await.unwrap();
-        assert_eq!(contents(&server), ["One", "The first answer", "Three"], "no message without its answer");
+        assert_eq!(contents(&server), ["One", "The first answer", "Three"], "every message has an answer");
         // The user has seen the text, and sees it again.
         client.ask("session/close", json!({"sessionId": session})).await.unwrap();
         client.forget();

@@ -54,7 +54,11 @@ async fn a_loaded_session_is_replayed_before_the_response() {
         .await
         .unwrap();
     let replay = client.heard[from..].to_vec();
-    assert_eq!(replay.last().unwrap()["result"]["sessionId"], json!(session), "the answer is the last of it");
+    assert_eq!(
+        replay.last().unwrap()["result"]["sessionId"],
+        json!(session),
+        "the answer is the last message"
+    );
     assert!(
         replay.iter().all(
             |message| message.get("method").is_none() || message["params"]["sessionId"] == json!(session)
@@ -73,7 +77,7 @@ async fn a_loaded_session_is_replayed_before_the_response() {
     let again = agent_messages(&client.updates);
     assert_eq!(again, expected.map(|(kind, text)| (kind.to_owned(), text.to_owned())));
     let spoken: Vec<_> = again.into_iter().filter(|(kind, _)| kind != "user_message").collect();
-    assert_eq!(spoken, live, "as it was shown the first time");
+    assert_eq!(spoken, live, "as it was first shown");
     assert_eq!(loaded["models"]["currentModelId"], "test-model");
     serde_json::from_value::<v1::LoadSessionResponse>(loaded).unwrap();
     // The conversation continues from the history.
@@ -231,13 +235,17 @@ async fn closed_sessions_can_be_reopened_and_deleted_ones_cannot() {
     let open = json!({"sessionId": session, "cwd": "/project", "mcpServers": []});
     assert_eq!(client.ask("session/close", named.clone()).await.unwrap(), json!({}));
     assert_eq!(client.prompt(&session, "Still?").await.unwrap_err()["code"], -32002);
-    assert_eq!(client.ask("session/close", named.clone()).await.unwrap(), json!({}), "again does no harm");
+    assert_eq!(
+        client.ask("session/close", named.clone()).await.unwrap(),
+        json!({}),
+        "a second call has no effect"
+    );
     client.ask("session/load", open.clone()).await.unwrap();
     assert_eq!(client.ask("session/delete", named.clone()).await.unwrap(), json!({}));
     assert_eq!(client.prompt(&session, "Still?").await.unwrap_err()["code"], -32002);
     assert_eq!(client.ask("session/load", open.clone()).await.unwrap_err()["code"], -32002);
     assert_eq!(client.ask("session/resume", open).await.unwrap_err()["code"], -32002);
-    assert_eq!(client.ask("session/delete", named).await.unwrap(), json!({}), "again does no harm");
+    assert_eq!(client.ask("session/delete", named).await.unwrap(), json!({}), "a second call has no effect");
     assert_eq!(client.ask("session/delete", json!({"sessionId": "never was"})).await.unwrap(), json!({}));
     assert_eq!(client.ask("session/list", json!({})).await.unwrap()["sessions"], json!([]));
     client.leave().await;

@@ -133,7 +133,7 @@ async fn a_client_without_client_info_gets_no_usage_update() {
         client.ask("initialize", params).await.unwrap();
         let session = client.session().await;
         let end = client.prompt(&session, "Hi").await.unwrap();
-        assert_eq!(end["usage"]["inputTokens"], 10, "the end tells it all the same");
+        assert_eq!(end["usage"]["inputTokens"], 10, "the end of the turn still reports the usage");
         assert!(of_kind(&client, "usage_update").is_empty());
         client.leave().await;
     }
@@ -169,7 +169,7 @@ async fn a_second_prompt_is_refused_while_a_turn_is_running() {
     }
     server.release("on");
     assert_eq!(client.answer(first).await.unwrap()["stopReason"], "end_turn");
-    assert_eq!(client.text(), "An answer, and not a short one", "the first is not harmed");
+    assert_eq!(client.text(), "An answer, and not a short one", "the first turn is not affected");
     assert_eq!(client.prompt(&session, "Three").await.unwrap()["stopReason"], "end_turn");
     assert_eq!(last_messages(&server).as_array().unwrap().len(), 3, "the second is not in the history");
     client.leave().await;

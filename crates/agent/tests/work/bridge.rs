@@ -65,7 +65,10 @@ async fn a_tool_of_the_client_is_called_by_message() {
     let tools = &chats(&server)[0].body["tools"];
     assert_eq!(tools[0]["function"]["name"], "mine__look");
     assert_eq!(tools[0]["function"]["description"], "looks");
-    assert!(methods(&client).iter().all(|method| *method == "mcp/message"), "what only reads asks nobody");
+    assert!(
+        methods(&client).iter().all(|method| *method == "mcp/message"),
+        "read-only tools need no permission"
+    );
     let (_, asked) = client.asked.last().unwrap();
     assert_eq!((&asked["serverId"], &asked["method"]), (&json!("server-1"), &json!("tools/call")));
     assert_eq!(
@@ -221,7 +224,7 @@ async fn a_server_that_never_lists_its_tools_is_omitted() {
     assert_eq!(notices, 1);
     client.prompt(&session, "Go").await.unwrap();
     let notices = client.updates.iter().filter(|update| update["sessionUpdate"] == "notice").count();
-    assert_eq!(notices, 1, "it is told once");
+    assert_eq!(notices, 1, "it is reported once");
     check_v1(&client);
     client.leave().await;
 }

@@ -185,7 +185,7 @@ async fn a_command_is_killed_when_the_turn_is_cancelled() {
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     assert!(methods(&client).ends_with(&["terminal/kill", "terminal/output", "terminal/release"]));
     let call = ended(&mut client).await;
-    assert_eq!(call["status"], "failed", "version 1 has no other word for it");
+    assert_eq!(call["status"], "failed", "version 1 has no status for a cancelled call");
     assert_eq!(
         call["content"],
         json!([{"type": "terminal", "terminalId": "t1"}]),

@@ -68,7 +68,7 @@ async fn a_conversation_that_overflows_is_summarized_and_sent_again() {
     assert_eq!(requests(&server), "aaasa");
     assert_eq!(client.text(), ANSWER, "the summary is not shown as an answer");
     let taken = &end["usage"]["inputTokens"];
-    assert_eq!(taken, 40, "two turns before, this one, and the summary, which has its price");
+    assert_eq!(taken, 40, "two earlier turns, this one, and the summary");
     let asked = chats(&server)[3].body["messages"][1]["content"].as_str().unwrap().to_owned();
     assert!(asked.contains("User: Question 1") && asked.contains(ANSWER), "{asked}");
     let expected = ["Question 1", SUMMARY, "Question 2", ANSWER, "Question 3"];
@@ -86,7 +86,7 @@ async fn a_second_overflow_is_an_error() {
     let (mut client, session) = after_turns(settings(&server), json!({}), 2).await;
     let end = client.prompt(&session, "Question 3").await.unwrap();
     assert_eq!(end["_meta"]["narrows/error"]["kind"], "overflow");
-    assert_eq!(requests(&server), "aaasa", "once more, and no more than that");
+    assert_eq!(requests(&server), "aaasa", "exactly one repetition");
     server.replan(plan(summary(), [answer()]));
     assert_eq!(client.prompt(&session, "Question 4").await.unwrap()["stopReason"], "end_turn");
     client.leave().await;
@@ -262,7 +262,7 @@ async fn a_compaction_can_be_cancelled() {
         assert_eq!(compactions(&client).last().unwrap()["status"], "cancelled");
         server.hung_up().await;
         client.prompt(&session, "Question 3").await.unwrap();
-        assert_eq!(words(&last_messages(&server)).len(), 5, "nothing is forgotten");
+        assert_eq!(words(&last_messages(&server)).len(), 5, "nothing is lost");
         check_v1(&client);
         client.leave().await;
     }

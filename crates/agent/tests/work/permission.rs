@@ -138,7 +138,7 @@ async fn a_permission_for_the_session_lasts_until_it_ends() {
         .unwrap();
     server.replan([write("e.txt"), done()]);
     client.prompt(&session, "Go").await.unwrap();
-    assert_eq!(permission_requests(&client), 5, "nor does the session once it was closed");
+    assert_eq!(permission_requests(&client), 5, "the permission ends with the session");
     check_v1(&client);
     client.leave().await;
 }

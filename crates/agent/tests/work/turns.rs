@@ -44,7 +44,7 @@ async fn several_calls_run_one_after_the_other() {
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let statuses: Vec<Value> = calls(&client).iter().map(|call| call["status"].clone()).collect();
-    assert_eq!(statuses, ["completed", "failed", "completed"], "one that fails does not stop the others");
+    assert_eq!(statuses, ["completed", "failed", "completed"], "a failing one does not stop the others");
     let messages = last_messages(&server);
     assert_paired(&messages);
     assert_eq!(messages[1]["content"], "I will look at the files first.");
@@ -164,7 +164,7 @@ async fn a_plan_is_shown_completely_and_replayed_once() {
         plans.map(|plan| plan["entries"].clone()).collect()
     };
     assert_eq!(plans(&client), [json!([entry("in_progress"), rest]), json!([entry("completed"), rest])]);
-    assert!(calls(&client).is_empty() && client.asked.is_empty(), "it is no call to show or to ask about");
+    assert!(calls(&client).is_empty() && client.asked.is_empty(), "it is not shown and needs no permission");
     assert_eq!(last_messages(&server)[2]["content"], "The plan is shown.");
     client.forget();
     client
@@ -336,7 +336,7 @@ async fn too_large_arguments_are_refused_and_the_turn_continues() {
     assert!(results[0].contains("at most 1048576 are allowed. The tool was not run."), "{results:?}");
     assert!(results[1].contains("more than 20000 JSON values. The tool was not run."), "{results:?}");
     assert_eq!(results[2], "A");
-    assert!(messages.to_string().len() < 100_000, "they do not go back to the model");
+    assert!(messages.to_string().len() < 100_000, "too large arguments are not sent back to the model");
     client.leave().await;
 }
 

@@ -156,7 +156,7 @@ async fn cancelling_an_idle_session_sends_no_update() {
     client.notify("session/cancel", json!(7)).await;
     assert_quiet(&mut client).await;
     prompt(&mut client, &session, "Hi").await;
-    assert_eq!(idle(&mut client).await["stopReason"], "end_turn", "it is not held against the next turn");
+    assert_eq!(idle(&mut client).await["stopReason"], "end_turn", "the next turn is not affected");
     client.leave().await;
 }
 

@@ -64,7 +64,7 @@ async fn a_new_session_returns_options_and_commands() {
     let commands: Vec<&Value> =
         answer["availableCommands"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
     assert_eq!(commands, ["compact", "status"]);
-    assert_eq!(answer.get("models"), None, "that is of version 1");
+    assert_eq!(answer.get("models"), None, "only version 1 has it");
     check_v2(&client);
     client.leave().await;
 }
@@ -105,7 +105,11 @@ async fn a_session_is_resumed_with_or_without_replay() {
     client.forget();
     prompt(&mut client, &session, "And?").await;
     crate::v2_prompts::idle(&mut client).await;
-    assert_eq!(last_messages(&server).as_array().unwrap().len(), 3, "the model knows the past in any case");
+    assert_eq!(
+        last_messages(&server).as_array().unwrap().len(),
+        3,
+        "the model gets the history in both cases"
+    );
     check_v2(&client);
     client.leave().await;
 }

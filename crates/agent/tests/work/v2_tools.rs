@@ -30,7 +30,7 @@ async fn a_call_is_reported_by_updates_of_one_kind() {
     assert_eq!(able, [&json!({"cancel": {}}), &json!({"cancel": {}}), &Value::Null], "as long as it runs");
     let call = calls(&client).pop().unwrap();
     assert_eq!((&call["status"], &call["rawInput"]), (&json!("completed"), &json!({"at": "it"})));
-    assert_eq!(states(&client), ["running", "idle"], "nobody was asked");
+    assert_eq!(states(&client), ["running", "idle"], "no permission was requested");
     assert_eq!(last_messages(&server)[2]["content"], r#"look {"at":"it"}"#);
     // The call is replayed in its final state.
     client.forget();
@@ -144,7 +144,7 @@ async fn a_call_can_be_cancelled_during_its_permission_request() {
     client.ask("tool_call/cancel", json!({"sessionId": session, "toolCallId": call})).await.unwrap();
     assert_eq!(idle(&mut client).await["stopReason"], "end_turn");
     given_up(&mut client, &asked["id"]).await;
-    assert_eq!(states(&client), ["running", "requires_action", "running", "idle"], "work goes on after it");
+    assert_eq!(states(&client), ["running", "requires_action", "running", "idle"], "work continues after it");
     assert_eq!(calls(&client).pop().unwrap()["status"], "cancelled");
     assert!(!client.asked.iter().any(|(_, params)| params["method"] == "tools/call"));
     check_v2(&client);
