@@ -36,11 +36,11 @@ fn the_most_reliable_window_counts() {
     plain.remember_info(&ModelInfo { id: "gpt-4o".to_owned(), window: Some(64_000), ..ModelInfo::default() });
     assert_eq!(window(&plain), Some(64_000), "as the endpoint says");
     plain.remember_info(&ModelInfo { id: "gpt-4o".to_owned(), images: Some(false), ..ModelInfo::default() });
-    assert_eq!(window(&plain), Some(64_000), "what says nothing changes nothing");
+    assert_eq!(window(&plain), Some(64_000), "info without a window changes nothing");
     plain.remember_window("gpt-4o", 32_000);
     assert_eq!(window(&plain), Some(32_000), "as an overflow says");
     endpoint.context_window = Some(1000);
-    assert_eq!(window(&client(endpoint)), Some(1000), "as the person says");
+    assert_eq!(window(&client(endpoint)), Some(1000), "as configured");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn the_number_of_known_models_is_limited() {
     }
     assert_eq!(client.inner.known.lock().unwrap().len(), MAX_KNOWN_MODELS);
     client.remember_refused("0", DroppedField::Tools);
-    assert_eq!(client.traits_of("0").tools, Some(false), "what is known can still change");
+    assert_eq!(client.traits_of("0").tools, Some(false), "known models can still be updated");
 }
 
 #[tokio::test]

@@ -206,7 +206,7 @@ mod tests {
         let mut told: Vec<&str> = told.iter().map(|name| &**name).collect();
         names.sort_unstable();
         told.sort_unstable();
-        assert_eq!(told, names, "each name is told once");
+        assert_eq!(told, names, "each name is reported once");
     }
 
     #[test]

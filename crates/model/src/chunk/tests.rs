@@ -193,7 +193,7 @@ fn failures_in_every_form() {
     fn check(event: &Value, kind: ErrorKind, message: &str) {
         let run = run(&[delta(&json!({"content": "a"})), event.to_string()]);
         assert_eq!((run.problem().kind, &*run.problem().message), (kind, message), "{event}");
-        assert_eq!(run.shown().0, "a", "what came before stays");
+        assert_eq!(run.shown().0, "a", "earlier text is kept");
     }
     check(&json!({"error": {"message": "m", "code": 500}}), ErrorKind::Provider, "m");
     check(&json!({"error": "m"}), ErrorKind::Provider, "m");

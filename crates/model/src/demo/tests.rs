@@ -52,7 +52,7 @@ fn the_introduction_explains_how_to_connect_a_real_model() {
             assert!(completion.message.text.contains(word), "{words}: {word}");
         }
         assert_eq!(completion.finish, Finish::Stop);
-        assert!(completion.message.text.lines().count() < 40, "a page at most");
+        assert!(completion.message.text.lines().count() < 40, "at most one page");
     }
 }
 

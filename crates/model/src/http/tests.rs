@@ -153,7 +153,7 @@ async fn redirects_keep_the_method_and_the_host() {
         assert_eq!(heads.join().unwrap().len(), 1);
     }
     other.set_nonblocking(true).unwrap();
-    assert!(other.accept().is_err(), "nobody came");
+    assert!(other.accept().is_err(), "no connection was made");
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ fn invalid_settings_are_named() {
     check(&with_proxy("proxy:3128"), "proxy: must begin with http:// or https://");
     check(&with_proxy("socks5://proxy:1080"), "proxy: must begin with http:// or https://");
     check(&with_proxy("::"), "proxy: is not a URL");
-    assert!(Client::new(with_proxy(" ")).is_ok(), "an empty setting is none");
+    assert!(Client::new(with_proxy(" ")).is_ok(), "an empty setting counts as unset");
 }
 
 #[test]

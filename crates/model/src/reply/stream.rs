@@ -365,7 +365,7 @@ mod tests {
         clock.read(idle);
         clock.event_came(idle);
         assert!(!is_late_after(&mut clock, 14).await, "an event has just come");
-        assert!(is_late_after(&mut clock, 2).await, "and then nothing");
+        assert!(is_late_after(&mut clock, 2).await, "nothing follows");
     }
 
     #[tokio::test(start_paused = true)]

@@ -76,7 +76,7 @@ async fn next_now_returns_events_that_have_arrived() {
     let client = Client::new(Endpoint::new("test", server.base_url())).unwrap();
     let request = request("m", "Hi");
     let mut reply = client.chat(&request);
-    assert_eq!(reply.next_now(), None, "nothing is asked");
+    assert_eq!(reply.next_now(), None, "no request is sent");
     let mut events = Vec::new();
     while let Some(event) = reply.next().await.unwrap() {
         events.push(event);
@@ -103,7 +103,7 @@ async fn without_a_model_no_request_is_sent() {
     let mut reply = client.chat(&request);
     let error = reply.next().await.unwrap_err();
     assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Unconfigured, "no model is set"));
-    assert_eq!(reply.next().await.unwrap_err(), error, "the same again");
+    assert_eq!(reply.next().await.unwrap_err(), error, "the same error again");
 }
 
 /// Returns the delays between failing connection attempts that take `took` seconds each.

@@ -239,7 +239,7 @@ async fn an_overflow_can_be_reported_by_an_event() {
     let server = ModelServer::start(Reply::sse([event]));
     let outcome = ask(&client(&server), &request()).await;
     assert_eq!(outcome.failed().kind, ErrorKind::Overflow, "{:?}", outcome.failed());
-    assert_eq!(server.seen().len(), 1, "the same would not fit again");
+    assert_eq!(server.seen().len(), 1, "the same request would not fit again");
 }
 
 #[tokio::test]

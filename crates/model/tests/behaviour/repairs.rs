@@ -98,7 +98,7 @@ async fn tools_are_dropped_with_a_notice() {
         assert_eq!(outcome.text(), "Hello");
         assert!(!server.seen()[1].has("tool_choice"));
         assert_eq!(client.traits_of("test-model").tools, Some(false));
-        assert_ne!(client.traits_of("other-model").tools, Some(false), "other models are not blamed");
+        assert_ne!(client.traits_of("other-model").tools, Some(false), "other models are not affected");
     }
 }
 
@@ -311,7 +311,7 @@ async fn refusals_are_remembered_per_model() {
     let client: Client = client(&server);
     assert_eq!(dropped(&ask(&client, &full()).await), [DroppedField::Temperature]);
     let other = Request { model: "other".to_owned(), ..full() };
-    assert_eq!(dropped(&ask(&client, &other).await), [DroppedField::Temperature], "it may well take it");
+    assert_eq!(dropped(&ask(&client, &other).await), [DroppedField::Temperature], "the model may accept it");
 }
 
 #[tokio::test]

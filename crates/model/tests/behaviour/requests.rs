@@ -226,7 +226,7 @@ async fn an_image_in_a_result_follows_it() {
     let sent = body_of(Provider::OpenAi, &with_tools(messages)).await;
     let sent = sent["messages"].as_array().expect("messages");
     let roles: Vec<&str> = sent.iter().filter_map(|message| message["role"].as_str()).collect();
-    assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "no result is parted from its call");
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "every result follows its call");
     assert!(sent[2]["content"].as_str().is_some_and(|text| text.contains("A picture:")), "{}", sent[2]);
     let picture = sent[4]["content"].as_array().expect("parts");
     assert!(picture.iter().any(|part| part["type"] == "image_url"), "{}", sent[4]);

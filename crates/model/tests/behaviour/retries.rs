@@ -50,7 +50,7 @@ async fn temporary_failures_are_retried() {
         assert_eq!(outcome.whole().message.text, "Hello");
         let seen = server.seen();
         assert_eq!(seen.len(), 2);
-        assert_eq!(seen[0].bytes, seen[1].bytes, "the same is asked");
+        assert_eq!(seen[0].bytes, seen[1].bytes, "the same request is sent");
     }
 }
 
@@ -208,7 +208,7 @@ async fn without_a_requested_wait_delays_double_from_one_second() {
     let (notes, end) = ask_ahead(&clock, &client(&server)).await;
     let error = end.expect_err("it is always busy");
     assert_eq!((error.kind, error.status, error.shown), (ErrorKind::Server, Some(503), false));
-    assert_eq!(server.seen().len(), 4, "four tries");
+    assert_eq!(server.seen().len(), 4, "four attempts");
     assert_eq!(notes.len(), 3);
     for (at, note) in notes.iter().enumerate() {
         let ReplyNote::Retrying { attempt, wait, .. } = note else { panic!("{note:?}") };

@@ -222,7 +222,7 @@ async fn a_connection_attempt_times_out() {
     let error = outcome.failed();
     assert!(matches!(error.kind, ErrorKind::Timeout | ErrorKind::Network), "{error:?}");
     assert!(!error.message.is_empty() && !error.shown, "{error:?}");
-    assert!(!error.retryable, "whoever waited in vain does not want to wait again");
+    assert!(!error.retryable, "a connection timeout must not be retried");
 }
 
 #[tokio::test]

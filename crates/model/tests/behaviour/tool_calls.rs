@@ -209,7 +209,7 @@ async fn a_call_cut_off_by_the_limit_must_not_run() {
 
     let nothing = json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}});
     let completion = play(deltas(&[piece(&nothing)], "length")).await.whole();
-    assert_eq!((completion.message.calls.len(), completion.broken_calls.len()), (0, 1), "not even begun");
+    assert_eq!((completion.message.calls.len(), completion.broken_calls.len()), (0, 1), "not begun");
 }
 
 #[tokio::test]
