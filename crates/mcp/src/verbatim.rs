@@ -119,7 +119,7 @@ mod tests {
             verbatim.request(RequestId::Number(id), &KeepVerbatim::default());
         }
         verbatim.request(RequestId::Number(100), &keep);
-        assert_eq!(verbatim.0.lock().unwrap().len(), 1, "nobody waits for the others");
+        assert_eq!(verbatim.0.lock().unwrap().len(), 1, "the other marks have no caller");
     }
 
     proptest! {

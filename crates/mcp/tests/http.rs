@@ -248,7 +248,7 @@ async fn answers_can_be_json() {
     let session = |request: &Request| request.headers.get("mcp-session-id").cloned();
     assert_eq!(session(&seen[0]), None);
     assert!(seen[1..].iter().all(|request| session(request).as_deref() == Some("session-1")), "{seen:#?}");
-    assert_eq!(seen.last().map(|request| request.method.as_str()), Some("DELETE"), "it took leave");
+    assert_eq!(seen.last().map(|request| request.method.as_str()), Some("DELETE"), "it ended the session");
 }
 
 #[tokio::test]
@@ -315,7 +315,7 @@ async fn redirects_to_others_are_not_followed() {
         let reason = reason(&servers);
         assert!(reason.contains(&format!("HTTP {status}")), "{reason}");
         servers.close().await;
-        assert!(other.seen().is_empty(), "its headers were not meant for others");
+        assert!(other.seen().is_empty(), "headers are not sent to other hosts");
     }
 }
 

@@ -104,7 +104,7 @@ fn text(outcome: &CallOutcome) -> &str {
 fn reason(servers: &Servers) -> String {
     let mut failures = servers.failures();
     assert_eq!(failures.len(), 1, "{failures:?}");
-    assert!(servers.failures().is_empty(), "each is told once");
+    assert!(servers.failures().is_empty(), "each is reported once");
     failures.remove(0).reason
 }
 
@@ -124,7 +124,7 @@ async fn tools_are_listed_and_called() {
     assert_eq!(servers.failures(), []);
     servers.close().await;
     place.assert_empty();
-    assert!(place.noted("end of input").await, "a server is asked to end before it is made to");
+    assert!(place.noted("end of input").await, "a server is asked to exit before it is killed");
 }
 
 #[tokio::test]
