@@ -35,7 +35,7 @@ pub struct Agent {
     /// that one.
     pub protocol: Version,
     pub deadlines: Deadlines,
-    /// How the agent's usage reports are counted.
+    /// Scope of the usage reports at the end of a turn.
     pub counted: Counted,
     /// `true` if the agent is known to change files and run commands only through its client, so that the
     /// policy covers all of its actions.

@@ -31,7 +31,7 @@ pub struct Login {
     pub id: String,
     pub name: String,
     pub description: Option<String>,
-    /// How to log in with this method.
+    /// Login procedure of this method.
     pub how: LoginKind,
 }
 

@@ -28,10 +28,10 @@ use crate::permissions::{
     ClientActionAt, Denied, PermissionNotice, PermissionService, RequestSubject, TurnId,
 };
 
-/// How often to look up a file again that is being replaced.
+/// Maximum number of lookups of a file that is being replaced.
 const MAX_FILE_TRIES: usize = 8;
 
-/// How many new repositories to name in a report.
+/// Maximum number of new repositories named in a report.
 const MAX_NAMED_REPOSITORIES: usize = 5;
 
 /// Number of output bytes kept of a command if the agent sets no limit.

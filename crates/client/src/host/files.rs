@@ -41,7 +41,7 @@ pub(crate) enum PathLinks {
     Refuse,
 }
 
-/// How to change the content of an existing file.
+/// Ways to change the content of an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteMode {
     /// A new file replaces the old one: readers see the old or the new content, even after a crash.

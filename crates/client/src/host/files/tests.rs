@@ -12,7 +12,7 @@ use serde_json::json;
 use super::walk::PathResolver;
 use super::*;
 
-/// How often a file is looked up again after a concurrent change.
+/// Maximum number of lookups of a file that changes concurrently.
 const MAX_FIND_TRIES: usize = 8;
 
 /// Access as in a session, but without a policy.

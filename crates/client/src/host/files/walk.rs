@@ -18,7 +18,7 @@ pub(super) const MAX_LINKS: usize = 40;
 /// Maximum number of directories to open for one path: links and `..` multiply.
 const MAX_STEPS: usize = 10_000;
 
-/// How often to retry the kernel call while directories are being moved.
+/// Number of kernel calls to try while directories are being moved.
 #[cfg(target_os = "linux")]
 const KERNEL_TRIES: usize = 16;
 
