@@ -1,4 +1,4 @@
-//! Transport through a [`Bridge`]: every MCP request is an ACP request of its own.
+//! Transport through a [`Bridge`]: every MCP request is a separate ACP request.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -17,7 +17,7 @@ impl fmt::Display for ServerFailure {
     }
 }
 
-/// Why a call has no outcome.
+/// Error of a call without an outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {

@@ -32,7 +32,7 @@ use crate::verbatim::Verbatim;
 const MAX_REDIRECTS: usize = 5;
 /// Most characters of an error body that are quoted.
 const MAX_REFUSAL_CHARS: usize = 200;
-/// How often a lost event stream is reopened, and the longest delay before that.
+/// Limits for reopening a lost event stream: the number of attempts, and the longest delay before one.
 const MAX_REOPENS: usize = 8;
 const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
 
