@@ -23,7 +23,7 @@ use crate::session::Session;
 use crate::step_runner::StepRunner;
 use crate::turn;
 
-/// How the agent ended. The caller of [`run`] acts on it.
+/// End of the agent. The caller of [`run`] acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     PeerLeft,
@@ -65,9 +65,9 @@ const TURN_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// Runs `script` in a conversation that was started with [`options`], until the client disconnects or the script ends
 /// the agent.
 ///
-/// `raw` writes to the output of the conversation, for faults that are not messages. It may block or return
-/// `WouldBlock`: it is used on a thread of its own, which is not waited for at the end. A process that runs a script
-/// must not handle SIGTERM itself, or the script could not ignore it.
+/// `raw` writes bytes that are not messages to the output of the conversation. It may block or return
+/// `WouldBlock`: it is used on a separate thread, which this function does not wait for. The process must not
+/// handle SIGTERM itself, or the script could not ignore it.
 pub async fn run(peer: Peer, mut inbox: Inbox, raw: Box<dyn Write + Send>, script: Script) -> Ended {
     let (ended, mut ended_rx) = watch::channel(None);
     let agent = Arc::new(Agent::new(peer, raw, script, ended));

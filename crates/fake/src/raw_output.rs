@@ -1,4 +1,4 @@
-//! Writes bytes that are not messages, on a thread of its own.
+//! Writes bytes that are not messages, on a separate thread.
 //!
 //! A write blocks while the client does not read. Neither other sessions nor the exit of the process may wait
 //! for that. So this is not a thread of the runtime: the shutdown of the runtime waits for its threads.

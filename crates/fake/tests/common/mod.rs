@@ -207,7 +207,7 @@ fn conforms<T: serde::de::DeserializeOwned>(result: &Value) {
     assert!(read.is_ok(), "not what the schema says: {:?}: {result}", read.err());
 }
 
-/// Returns JSON with the members of every object in alphabetical order, whatever features the build enables.
+/// Returns JSON with the members of every object in alphabetical order, for any features of the build.
 fn sorted(value: &Value) -> String {
     let entries: Vec<String> = match value {
         Value::Array(entries) => entries.iter().map(sorted).collect(),
