@@ -46,7 +46,8 @@ pub struct SessionConfig {
 }
 
 impl SessionConfig {
-    /// Creates the settings of a session in `cwd` under `policy`, with the agent's default model and no permission handler.
+    /// Creates the settings of a session in `cwd` under `policy`, with the agent's default model and without
+    /// a permission handler.
     #[must_use]
     pub fn new(cwd: PathBuf, policy: Arc<Policy>) -> Self {
         Self {

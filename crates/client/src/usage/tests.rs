@@ -3,7 +3,8 @@ use serde_json::json;
 
 use super::*;
 
-/// Plays turns of `(updates, usage at the end)` and compares each turn's usage without `raw` and `duration_ms`.
+/// Plays turns of `(updates, usage at the end)`. Compares the usage of each turn without `raw` and
+/// `duration_ms`.
 #[track_caller]
 fn check(counted: Counted, turns: &[(&[Value], Value)], expected: &[Value]) {
     let mut meter = Meter::new(counted);
