@@ -1,8 +1,8 @@
 //! Client for Chat Completions endpoints of any provider: streams, repairs, retries, and a built-in demo
 //! model.
 //!
-//! A [`Client`] is one endpoint. [`Client::chat`] returns a [`Reply`], which yields [`ReplyEvent`]s and then the
-//! [`Completion`].
+//! A [`Client`] is one endpoint. [`Client::chat`] returns a [`Reply`], which yields [`ReplyEvent`]s and then
+//! the [`Completion`].
 //!
 //! ```
 //! use narrows_model::{Client, Endpoint, ReplyEvent, Message, Request};

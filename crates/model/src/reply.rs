@@ -61,7 +61,8 @@ pub enum ReplyNote {
     Without { what: DroppedField, error: Error },
 }
 
-/// An answer in progress. Nothing is sent before the first [`next`](Self::next); dropping this aborts the request.
+/// An answer in progress. Nothing is sent before the first [`next`](Self::next). Dropping this aborts the
+/// request.
 #[must_use = "nothing is asked before `next` is called"]
 pub struct Reply<'a> {
     client: &'a Client,
