@@ -20,7 +20,7 @@ use crate::verbatim::{KeepVerbatim, Verbatim};
 /// Most answers to a server's own requests that may be queued. rmcp has no such limit, so a server that sends
 /// requests without reading would fill the memory. At the limit, reading from the server pauses.
 const MAX_PENDING_ANSWERS: usize = 64;
-/// Most progress updates that wait for a slow caller. Further ones are dropped: they are outdated soon anyway.
+/// Most progress updates queued for a slow caller. Further ones are dropped, because they are soon outdated.
 const MAX_QUEUED_PROGRESS: usize = 32;
 const MAX_PROGRESS_CHARS: usize = 1000;
 

@@ -240,8 +240,8 @@ impl Connection {
         self.peer.peer_info().is_none_or(|info| info.capabilities.tools.is_some())
     }
 
-    /// Subscribes to changes of the tools in versions that need it. Notifications go to [`ServerEvents`] in all
-    /// versions.
+    /// Subscribes to changes of the tools, in MCP versions that need a subscription. In all versions,
+    /// [`ServerEvents`] receives the notifications.
     pub(crate) async fn subscribe_to_changes(&mut self) {
         let must_ask = self.peer.peer_info().is_some_and(|info| {
             let changes = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed);

@@ -101,7 +101,7 @@ fn client(tls: bool, env: &Environment, connect_limit: Duration) -> Result<reqwe
         // Also ignores the environment of this process: only the session's environment counts.
         .no_proxy();
     if tls || !proxies.is_empty() {
-        // reqwest needs a provider and uses the default of the process. The first one that was installed wins.
+        // reqwest needs a TLS provider and uses the default of the process. The first one installed wins.
         _ = rustls::crypto::ring::default_provider().install_default();
     } else {
         // Redirects cannot lead to TLS, so no certificates need to be read, nor installed.

@@ -11,7 +11,7 @@ use crate::Confinement;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub cwd: PathBuf,
-    /// Environment of stdio servers, to which each descriptor adds. Its proxy variables apply to HTTP servers.
+    /// Environment of stdio servers, extended by each descriptor. Its proxy variables apply to HTTP servers.
     pub env: Environment,
     /// Sandbox of stdio servers; `None` runs them unconfined.
     pub confinement: Option<Confinement>,
@@ -27,8 +27,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the defaults: ten seconds to start, ten minutes per call, 1 MiB of text per result, 512 tools per
-    /// server, and two seconds to end.
+    /// Returns the defaults: ten seconds to start, ten minutes per call, 1 MiB of text per result, 512 tools
+    /// per server, and two seconds to end.
     #[must_use]
     pub fn new(cwd: impl Into<PathBuf>, env: Environment) -> Self {
         Self {

@@ -85,7 +85,7 @@ impl ServerEntry {
         self.state.send_replace(ServerState::Gone(reason));
     }
 
-    /// Starts the server, keeps its tools up to date, and ends it when `stop` is set or its sender is dropped.
+    /// Starts the server and keeps its tools up to date. Ends it when `stop` is set or its sender is dropped.
     pub(crate) async fn run(
         self: Arc<Self>,
         options: Arc<Options>,

@@ -62,8 +62,8 @@ impl Servers {
         _ = timeout(limit, all).await;
     }
 
-    /// Returns the tools of the servers that are ready now: in the order of the servers, then in each server's own
-    /// order.
+    /// Returns the tools of the servers that are ready now. They are sorted by the order of the servers, then
+    /// by each server's own order.
     #[must_use]
     pub fn tools(&self) -> Vec<Tool> {
         self.entries.iter().flat_map(|entry| entry.tools().to_vec()).collect()
