@@ -62,8 +62,8 @@ pub fn options() -> Options {
 /// Time for running turns to end after the client disconnects.
 const TURN_END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Runs `script` in a conversation that was started with [`options`], until the client disconnects or the script ends
-/// the agent.
+/// Runs `script` in a conversation that was started with [`options`], until the client disconnects or the
+/// script ends the agent.
 ///
 /// `raw` writes bytes that are not messages to the output of the conversation. It may block or return
 /// `WouldBlock`: it is used on a separate thread, which this function does not wait for. The process must not

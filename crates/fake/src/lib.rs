@@ -1,11 +1,11 @@
 //! A scripted agent for tests: runs the steps of a [`Script`], faults included.
 //!
-//! A script is TOML, described for users in `docs/reference/fake-agent-scripts.md`. [`run`] speaks both versions of the
-//! protocol, keeps its sessions in memory, runs one turn at a time in each, and stops when asked to, unless the script
-//! says otherwise.
+//! A script is TOML; `docs/reference/fake-agent-scripts.md` describes it for users. [`run`] speaks both
+//! versions of the protocol and keeps its sessions in memory. Unless the script says otherwise, each session
+//! runs one turn at a time, and a turn stops when it is cancelled.
 //!
-//! Nothing here exits, prints to stdout or reads the environment: [`run`] returns how the agent ended as [`Ended`], and
-//! its caller acts on it. Only text that a script writes to stderr goes there directly.
+//! This crate never exits, prints to stdout or reads the environment: [`run`] returns the end of the agent as
+//! [`Ended`], and its caller acts on it. Only text that a script writes to stderr goes there directly.
 
 mod agent;
 mod client_requests;
