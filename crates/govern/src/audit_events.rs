@@ -17,12 +17,11 @@ use crate::unique_keys;
 
 /// Longer inputs and outputs are logged by length and digest.
 const MAX_VALUE_BYTES: usize = 256 << 10;
-/// Action of an entry about a decision.
 pub(crate) const DECISION: &str = "policy.resolved";
 /// Policy name of decisions that no rule made.
 const DEFAULT_POLICY: &str = "default";
 
-/// The operator, client and session of an event. Every entry names them.
+/// The operator, client and session of an event. They are part of every entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuditContext<'a> {
     pub(crate) config: &'a GateConfig,
@@ -64,20 +63,20 @@ impl AuditContext<'_> {
         Subject { kind: "session".to_owned(), reference: Some(clip(self.session, 256)), path: None }
     }
 
-    /// The operator entered this state.
     pub(crate) fn state_changed(&self, life: OperatorState, reason: Option<&str>) -> Event {
         let about = [("kind", Some("state".into())), ("reason", reason.map(text_fact))];
         self.event(life.action(), self.session_subject(), about)
     }
 
-    /// A client request is about to be sent to the agent. Its parameters are recorded by length and digest.
+    /// Returns the event for a client request that is about to be sent to the agent. The parameters of the
+    /// request are recorded by length and digest.
     pub(crate) fn request_accepted(&self, action: &str, method: &str, params: &[u8]) -> Event {
         let about = [("kind", Some("request".into())), ("method", Some(clip(method, 128).into()))];
         let input = json!({"bytes": params.len(), "sha256": secret_safe_digest(params)});
         Event { input: Some(input), ..self.event(action, self.session_subject(), about) }
     }
 
-    /// A message was refused before any tool was involved.
+    /// Returns the event for a message that was refused without involving a tool.
     pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
         let about = [("kind", Some("refusal".into())), ("code", Some(text_fact(code)))];
         Event {
@@ -87,7 +86,8 @@ impl AuditContext<'_> {
         }
     }
 
-    /// A method without a rule of its own was passed on, or refused with the code `refused`.
+    /// Returns the event for a method without a rule of its own. `refused` is the code of the refusal; `None`
+    /// means that the message was passed on.
     pub(crate) fn method(&self, sender: MessageSender, refused: Option<&'static str>, input: Value) -> Event {
         let about = [
             ("kind", Some("method".into())),
@@ -105,13 +105,12 @@ impl AuditContext<'_> {
         }
     }
 
-    /// Unknown members were removed from a message.
     pub(crate) fn members_removed(&self, sender: MessageSender, method: &str, names: &[String]) -> Event {
         let input = json!({"sender": sender.name(), "method": clip(method, 128), "members": names});
         self.refused("member.refused", "unknown_member", input)
     }
 
-    /// A peer did not answer in time, or answered late.
+    /// Returns the event for an answer that is missing or late.
     pub(crate) fn deadline_passed(&self, what: &str, method: &str, reason: &str) -> Event {
         let about = [
             ("kind", Some("deadline".into())),
@@ -121,13 +120,13 @@ impl AuditContext<'_> {
         self.event(what, self.session_subject(), about)
     }
 
-    /// The session is closed.
     pub(crate) fn session_closed(&self, reason: &str) -> Event {
         let about = [("kind", Some("state".into())), ("reason", Some(text_fact(reason)))];
         self.event("session.closed", self.session_subject(), about)
     }
 
-    /// A call was decided, before any effect of it. `spent` shares its budget use with other gates.
+    /// Returns the event for a decision about a call. `spent` is the budget use of the call, which other
+    /// gates read from the log.
     pub(crate) fn call_decided(
         &self,
         call: &AuditedCall<'_>,
@@ -156,7 +155,6 @@ impl AuditContext<'_> {
         }
     }
 
-    /// A call ended, with its output.
     pub(crate) fn call_finished(
         &self,
         call: &AuditedCall<'_>,
@@ -182,7 +180,6 @@ impl AuditContext<'_> {
     }
 }
 
-/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageSender {
     Client,
@@ -198,16 +195,15 @@ impl MessageSender {
     }
 }
 
-/// A call, as an audit entry names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuditedCall<'a> {
     pub(crate) tool: &'a str,
     pub(crate) id: &'a str,
-    /// Name that the agent claims and that no tool of an agent can have.
+    /// Reserved name that the agent reported as the tool name. No tool of an agent can have it.
     pub(crate) claimed: Option<&'a str>,
     pub(crate) input: &'a Value,
     pub(crate) kinds: &'a [&'static str],
-    /// The call that the input is of, which remembers whether it contains a secret.
+    /// The call that `input` belongs to. It caches whether its input contains a secret.
     pub(crate) call: Option<&'a Call>,
 }
 
@@ -220,17 +216,16 @@ impl AuditedCall<'_> {
     }
 }
 
-/// The state of an approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ApprovalOutcome {
-    /// Not decided yet.
     #[default]
     Pending,
     /// Allowed by the policy alone.
     Auto,
-    /// Allowed by approvers.
-    By { approvers: Vec<String>, signatures: Vec<String> },
-    /// Refused, with the reason.
+    By {
+        approvers: Vec<String>,
+        signatures: Vec<String>,
+    },
     Refused(String),
 }
 
@@ -286,14 +281,13 @@ fn policy_name(ruling: &GovernanceDecision) -> String {
 }
 
 fn clip(text: &str, most: usize) -> String {
-    // The number of bytes is an upper bound of the number of characters, and cheaper.
+    // The number of bytes is an upper bound of the number of characters, and cheaper to get.
     if text.len() <= most {
         return text.to_owned();
     }
     text.chars().take(most).collect()
 }
 
-/// Counts written bytes and drops them.
 struct Length(usize);
 
 impl io::Write for Length {
@@ -309,7 +303,7 @@ impl io::Write for Length {
 
 /// Returns an upper bound of the length of a value as JSON, which is cheaper than the length.
 fn max_json_bytes(value: &Value) -> usize {
-    // An escape has six bytes for one.
+    // An escaped character takes up to six bytes.
     let text = |text: &str| 6 * text.len() + 2;
     match value {
         Value::Null | Value::Bool(_) => 5,
@@ -339,12 +333,12 @@ impl io::Write for HashedLength {
     }
 }
 
-/// Returns the value, or its length and digest if it is too long for the log.
 fn shorten_value(value: Value) -> Value {
     shorten_unless(value, has_secret)
 }
 
-/// As [`shorten_value`], without a digest if the value `has_secret`.
+/// Returns the value, or its length and digest if it is too long for the log. The digest is left out if the
+/// value `has_secret`.
 fn shorten_unless(value: Value, has_secret: impl FnOnce(Value) -> bool) -> Value {
     if max_json_bytes(&value) <= MAX_VALUE_BYTES {
         return value;
@@ -359,7 +353,7 @@ fn shorten_unless(value: Value, has_secret: impl FnOnce(Value) -> bool) -> Value
     json!({"$truncated": true, "bytes": bytes, "sha256": digest})
 }
 
-/// Finds secrets in data that is not logged, by the rules for data that is.
+/// Finds secrets in data that is not logged, by the same rules as in data that is.
 static REDACTION: LazyLock<Redaction> = LazyLock::new(|| Redaction::default().for_search());
 
 /// Returns `true` if a value contains a secret.
@@ -367,8 +361,9 @@ pub(crate) fn has_secret(value: Value) -> bool {
     REDACTION.is_in(value)
 }
 
-/// Returns the SHA-256 of data that is not logged, in hexadecimal. `None` if the data contains a secret,
-/// which could be guessed by comparing digests. Data that two readers may read differently is searched as text.
+/// Returns the SHA-256 of data that is not logged, in hexadecimal. Returns `None` if the data contains a
+/// secret: a digest would allow to verify guesses. Data that two readers may read differently is searched as
+/// text.
 pub(crate) fn secret_safe_digest(bytes: &[u8]) -> Option<String> {
     let is_secret = match unique_keys::read(Some(bytes)) {
         Some(value) => has_secret(value),

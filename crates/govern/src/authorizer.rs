@@ -20,11 +20,10 @@ use crate::shared_budget::{BudgetSource, BudgetUse};
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
 
-/// The decision about a call.
 #[derive(Clone, Debug)]
 pub(crate) struct CallDecision {
     pub(crate) ruling: GovernanceDecision,
-    /// The reason, if it is not the policy that decided.
+    /// Set if something other than the policy decided.
     pub(crate) override_reason: Option<String>,
     /// Cost in cents, if the input states one.
     pub(crate) amount: Option<u64>,
@@ -56,17 +55,16 @@ impl CallDecision {
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     policy: Policy,
-    /// Use of the budgets, by policy.
     used: HashMap<String, PolicyUsage>,
     /// Name of this gate in the shared record of budget use.
     name: String,
     /// Reports the budget use of other gates.
     budget_source: Option<Box<dyn BudgetSource>>,
-    /// The budget source failed. Then every budget counts as exhausted.
+    /// `true` if the budget source failed. Then every budget counts as exhausted.
     budgets_unknown: bool,
 }
 
-/// Use of a budget in the hour and the day of the latest use.
+/// Use of a budget in the hour and the day of the latest call.
 #[derive(Clone, Copy, Debug, Default)]
 struct PolicyUsage {
     hour: u64,
@@ -75,7 +73,7 @@ struct PolicyUsage {
 }
 
 impl PolicyUsage {
-    /// Adds one use. A use before the latest one counts only if it is of the same day.
+    /// Adds one call. A call before the latest one counts only if both are on the same day.
     fn add_use(&mut self, at: u64, cents: u64) {
         let (hour, day) = (at / HOUR, at / DAY);
         if day > self.day {
@@ -100,7 +98,7 @@ impl PolicyUsage {
     }
 }
 
-/// Budget use of one call. It holds for the input that was judged: a changed call is counted again.
+/// Budget use of one call. It applies only to the input with this digest: a changed call is counted again.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedCall {
     digest: Digest,
@@ -108,27 +106,25 @@ pub(crate) struct CountedCall {
     /// The largest amount that was counted for the call.
     cents: u64,
     at: u64,
-    /// The call was granted or ran. A later change is then a further call at its full cost.
+    /// The call was granted or is running. A later change then counts as a further call at its full cost.
     is_used: bool,
 }
 
 impl CountedCall {
-    /// Marks the call as granted or running.
     pub(crate) fn set_used(&mut self) {
         self.is_used = true;
     }
 
-    /// Replaces the digest of the same call.
     pub(crate) fn set_digest(&mut self, digest: Digest) {
         self.digest = digest;
     }
 
-    /// Returns `true` if this was counted for the call with this digest.
     pub(crate) fn is_for(&self, digest: &Digest) -> bool {
         self.digest == *digest
     }
 
-    /// Returns `usage` of a policy without the share of this call, which is judged again under `digest`.
+    /// Returns `usage` of a policy without the share of this call, which is about to be judged again under
+    /// `digest`.
     fn usage_without(&self, policy: &str, digest: &Digest, at: u64, usage: RuleUsage) -> RuleUsage {
         let is_same = self.is_for(digest);
         let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
@@ -168,7 +164,6 @@ impl Authorizer {
         Self { budget_source: Some(budget_source), ..self }
     }
 
-    /// Reads the budget use of other gates. Does nothing if no policy has a budget.
     pub(crate) fn refresh(&mut self) {
         if !self
             .policy
@@ -305,8 +300,8 @@ fn cents(amount: &Value) -> Option<u64> {
     Some(amount)
 }
 
-/// Returns the decision about a call that an agent reports by `name`, if it has one, and `kind`: in the first root of the
-/// settings, with all budgets unused.
+/// Returns the decision about a call that an agent reports by `kind`, and by `name` if it has one. Relative
+/// paths start in the first root of the settings, and all budgets are unused.
 ///
 /// ```
 /// use narrows_govern::{GateConfig, Principal, preview_decision};
@@ -334,11 +329,12 @@ pub fn preview_decision(
     Authorizer::new(policy.clone(), "").decide(&call, config, principal, &config.roots, 0).ruling
 }
 
-/// Returns the reason why the operator or its client has no grant for a call. `None` if they have.
+/// Returns the reason why the operator or its client has no grant for a call. Returns `None` if both have
+/// one.
 fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Option<String> {
     let (name, server) = call.name_and_server();
-    // The built-in agent checks its tool before it sends the client request that performs it. That check is
-    // decided too.
+    // The built-in agent checks its tool before it sends the client request that performs the call, so the
+    // grant of that tool also covers the request.
     let doers =
         if config.asks_first && server.is_none() { causing_tools(name.unwrap_or_default()) } else { &[] };
     let is_granted = |tools: &ToolSet| {

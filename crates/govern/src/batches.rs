@@ -1,4 +1,4 @@
-//! JSON-RPC batches at one side of a gate: split on receipt, answered as one array.
+//! Splits JSON-RPC batches on receipt at one side of a gate, and answers each with one array.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +15,7 @@ use crate::request_ids::comparable_id;
 /// Bound for the bytes of entries that wait for an earlier answer.
 const MAX_HELD_BYTES: usize = 16 << 20;
 
-/// Memory of an unanswered entry beside its id: its places in the tables, and an error in place of its answer.
+/// Memory of an unanswered entry beside its id: table entries, and an error in place of its answer.
 const ENTRY_BYTES: usize = 512;
 
 /// The unanswered batches of one side.
@@ -28,7 +28,7 @@ pub(crate) struct Batches {
     serial: u64,
     /// Bytes of all entries that wait for an earlier answer.
     held: usize,
-    /// Shared with the tables of a gate. A batch is charged until it is answered.
+    /// Shared with the tables of a gate. A batch is charged to it until it is answered.
     budget: RetainedBytes,
 }
 
@@ -36,11 +36,9 @@ pub(crate) struct Batches {
 struct OpenBatch {
     batch: Batch,
     rest: VecDeque<BatchStep>,
-    /// Bytes of `rest`.
     held: usize,
-    /// Bytes of the tables, whatever is answered.
+    /// Bytes of the tables. Constant until the whole batch is answered.
     fixed: usize,
-    /// Bytes of the collected answers.
     answered: usize,
     charge: ByteCharge,
     /// Id of the request that the other entries wait for.
@@ -66,8 +64,8 @@ impl OpenBatch {
         self.rest.iter().map(length).sum()
     }
 
-    /// Refuses all waiting entries, and returns the answer to the batch if that completes it. Responses among
-    /// the entries are delivered.
+    /// Refuses all waiting entries. Responses among them are delivered. Returns the answer to the batch, if
+    /// the batch is complete now.
     fn refuse_rest(&mut self) -> BatchOutcome {
         let mut outcome = BatchOutcome::default();
         for step in std::mem::take(&mut self.rest) {
@@ -88,17 +86,15 @@ impl OpenBatch {
     }
 }
 
-/// Returns the normalized id. An ambiguous id is compared as it is written.
+/// Returns the normalized id. An id that readers may read differently is compared as it is written.
 fn id_key(id: &[u8]) -> Cow<'_, [u8]> {
     comparable_id(id).unwrap_or(Cow::Borrowed(id))
 }
 
-/// Result of a received batch or a collected answer.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutcome {
     /// Messages to handle now, in order.
     pub(crate) deliver: Vec<Frame>,
-    /// A line to send back.
     pub(crate) line: Option<Bytes>,
 }
 
@@ -107,12 +103,10 @@ impl Batches {
         Self { budget, ..Self::default() }
     }
 
-    /// Returns `true` if no batch is unanswered.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Splits a batch into its entries.
     pub(crate) fn split(&mut self, frame: &Frame) -> BatchOutcome {
         let (batch, steps) = match Batch::open(frame, DEFAULT_MAX_BATCH_ENTRIES) {
             Ok(opened) => opened,
@@ -142,14 +136,13 @@ impl Batches {
         outcome
     }
 
-    /// Refuses the waiting entries of a batch.
     fn refuse_rest(&mut self, key: u64) -> BatchOutcome {
         let outcome = self.open.get_mut(&key).map(OpenBatch::refuse_rest).unwrap_or_default();
         self.update_charge(key, outcome.line.is_some());
         outcome
     }
 
-    /// Charges a batch for what it retains now, or removes it if it is complete.
+    /// Sets the charge of a batch to its current size, or removes the batch if it is complete.
     fn update_charge(&mut self, key: u64, is_complete: bool) {
         if is_complete {
             return self.remove(key);

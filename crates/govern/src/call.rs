@@ -22,25 +22,19 @@ use crate::coverage::NON_TOOL_ACTIONS;
 use crate::gate::value_bytes;
 use crate::unique_keys::UnambiguousJson;
 
-/// Prefix of a kind where a tool name could be.
+/// Prefix of a tool kind in lists of tool names: `kind:read` stands for all tools of this kind.
 const KIND_PREFIX: &str = "kind:";
 
-/// A SHA-256.
 pub(crate) type Digest = [u8; 32];
 
-/// Progress of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CallStatus {
-    /// Not started.
     #[default]
     Pending,
-    /// Running.
     #[serde(rename = "in_progress")]
     Running,
-    /// Ended successfully.
     Completed,
-    /// Ended with an error.
     Failed,
     /// An unknown status. The call may have started.
     #[serde(other)]
@@ -92,7 +86,7 @@ impl CallUpdate<'_> {
         CallUpdate { kind, raw_input, status, raw_output: output, ..CallUpdate::default() }
     }
 
-    /// Returns an upper bound of the memory that this takes in a call.
+    /// Returns an upper bound of the memory of this update in a call.
     pub(crate) fn retained_bytes(&self) -> usize {
         let texts = [&self.tool_call_id, &self.name, &self.kind].into_iter().flatten();
         let values = [&self.raw_input, &self.raw_output, &self.content, &self.meta].into_iter().flatten();
@@ -105,19 +99,20 @@ impl CallUpdate<'_> {
             + locations.sum::<usize>()
     }
 
-    /// Returns the ids of the terminals in its content.
+    /// Returns the ids of the terminals in the content.
     pub(crate) fn terminals(&self) -> Vec<String> {
         let Some(UnambiguousJson(content)) = &self.content else { return Vec::new() };
         let shown = blocks(content).into_iter().filter(|block| block["type"] == "terminal");
         shown.filter_map(|block| block["terminalId"].as_str().map(str::to_owned)).collect()
     }
 
-    /// Returns `true` if its content contains a diff.
+    /// Returns `true` if the content contains a diff.
     pub(crate) fn is_change(&self) -> bool {
         self.content.as_ref().is_some_and(|UnambiguousJson(content)| !change_blocks(content).is_empty())
     }
 
-    /// Returns `true` if the call has not started: an announcement without a status says so.
+    /// Returns `true` if the update says that the call has not started. An announcement without a status says
+    /// so.
     fn is_pending(&self) -> bool {
         match self.status {
             Some(status) => status == CallStatus::Pending,
@@ -125,18 +120,18 @@ impl CallUpdate<'_> {
         }
     }
 
-    /// Returns `true` if it announces a call. Version 1 announces each call once.
+    /// Returns `true` if the update announces a call. Version 1 announces each call once.
     fn is_announcement(&self) -> bool {
         self.session_update.as_deref() == Some("tool_call")
     }
 }
 
-/// A location of a call. A member that the protocol does not have may name another location.
+/// A location of a call. Members outside the protocol may name another location.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "UnambiguousJson")]
 struct Location {
     path: PathBuf,
-    /// The whole location, if it has unknown members.
+    /// The whole location, if it has members outside the protocol.
     unusual: Option<Value>,
 }
 
@@ -151,51 +146,49 @@ impl TryFrom<UnambiguousJson> for Location {
     }
 }
 
-/// A tool call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     name: Option<String>,
-    /// A reported name that is reserved, such as a kind. It proves nothing and is only recorded.
+    /// A reserved name, such as a kind, that the agent reported as the tool name. It proves nothing and is
+    /// only recorded.
     claimed: Option<String>,
     kind: Option<String>,
     server: Option<String>,
     /// Name under which the built-in agent will announce the call.
     reported_name: Option<String>,
     pub(crate) progress: CallStatus,
-    /// The call was ever reported as running.
     began: bool,
-    /// The agent reported a result, and not only what the call would do.
+    /// The agent reported a result. Content before the end of the call is not a result.
     yielded: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
     /// Digest of the recorded output.
     recorded: Option<Digest>,
     locations: Vec<PathBuf>,
-    /// Locations with members that the protocol does not have.
     unusual_locations: Vec<Value>,
-    /// The diffs in its content.
+    /// The diffs in the content.
     changes: Vec<Value>,
     /// The command of the last permission request within this call, if it differs from the input: `command`
     /// and `cwd`.
     asked: Option<Value>,
     /// The diffs that were last shown as the result of an allowed call, if their text differs from `changes`.
     reported: Option<Vec<Value>>,
-    /// The call is allowed as it is. Another text of the same diff then reports the result and replaces
-    /// nothing.
+    /// The call is allowed as it is. Another text of the same diff then only reports the result, and changes
+    /// nothing that was approved.
     is_allowed: bool,
-    /// A session change of the client, and no tool of the operator.
+    /// `true` for a session change of the client, which is not a tool of the operator.
     is_session_change: bool,
-    /// The call makes an MCP server show something, and does nothing else.
+    /// `true` for an MCP request that only makes a server show something.
     reads: bool,
     /// Resolved path of the file or directory, for a client request.
     real: Option<PathBuf>,
-    /// Further members of an MCP tool request, as an object. A server may act on them.
+    /// Further members of an MCP tool request, as an object. The server may act on them.
     beside: Option<Value>,
     memos: Memos,
 }
 
 impl Call {
-    /// Creates a change of the session by the client.
+    /// Creates the call for a change of the session by the client.
     pub(crate) fn session_change(name: &str, kind: &str, input: Value) -> Self {
         Self { is_session_change: true, ..Self::new(None, name, kind, input) }
     }
@@ -218,7 +211,6 @@ impl Call {
         call
     }
 
-    /// Sets the name under which the agent will announce the call.
     pub(crate) fn with_reported_name(self, name: String) -> Self {
         Self { reported_name: Some(name), ..self }
     }
@@ -277,14 +269,14 @@ impl Call {
             .as_ref()
             .is_some_and(|UnambiguousJson(content)| self.apply_changes(content, can_be_result));
         if changed {
-            // The next decision is about what was shown last.
+            // The next decision is about the text that was shown last.
             self.adopt_reported();
         }
         if let Some(status) = call_update.status {
             self.progress = self.progress.max(status);
             self.began |= !matches!(status, CallStatus::Pending | CallStatus::Failed);
         }
-        // Before the end, content may show what the call is going to do.
+        // Before the end, content may show a planned effect instead of a result.
         let content = call_update.content.as_ref().filter(|_| self.progress == CallStatus::Failed);
         self.yielded |=
             [call_update.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
@@ -328,8 +320,8 @@ impl Call {
         Some(Self { name, claimed, kind: Some("execute".to_owned()), input, ..Self::default() })
     }
 
-    /// Returns `true` if it runs the command of `wanted` in the same directory. `usual` applies where none is
-    /// named.
+    /// Returns `true` if the call runs the command of `wanted` in the same directory. `usual` is the
+    /// directory of a command that does not name one.
     pub(crate) fn runs_command(&self, wanted: &Action, usual: Option<&Path>) -> bool {
         let is_same = |told: Action| {
             let (there, here) = (wanted.cwd.as_deref().or(usual), told.cwd.as_deref().or(usual));
@@ -379,7 +371,7 @@ impl Call {
             ..self.clone()
         };
         fresh.memos.others = Memo::default();
-        // A different text alone may still be the result of the ended call.
+        // A different text of a diff alone may still be the result of the ended call.
         let changed = Self { is_allowed: true, ..fresh.clone() }.apply_update(call_update.clone());
         let runs = matches!(call_update.status, Some(CallStatus::Pending | CallStatus::Running));
         let is_other_result =
@@ -405,7 +397,6 @@ impl Call {
         output
     }
 
-    /// Returns `true` if the call was ever reported as running.
     pub(crate) fn has_begun(&self) -> bool {
         self.began
     }
@@ -415,7 +406,8 @@ impl Call {
         self.progress == CallStatus::Failed && self.yielded
     }
 
-    /// Takes over status, output and locations from the announced call. This call was decided before.
+    /// Copies status, output and locations from the announced call. This call was decided before its
+    /// announcement.
     pub(crate) fn continue_decided(&mut self, told: Self) {
         (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
         (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
@@ -438,18 +430,16 @@ impl Call {
         (self.name.as_deref(), self.server.as_deref())
     }
 
-    /// Returns `true` for a session change of the client.
     pub(crate) fn is_session_change(&self) -> bool {
         self.is_session_change
     }
 
-    /// Returns `true` if an announced call may be of the same tool. A call without a name may be of any.
+    /// Returns `true` if an announced call may be of the same tool. A call without a name may be of any tool.
     pub(crate) fn is_named_like(&self, told: &Self) -> bool {
         let name = if told.claimed.is_some() { &told.claimed } else { &told.name };
         name.is_none() || *name == self.reported_name
     }
 
-    /// Returns the reported kind.
     pub(crate) fn kind(&self) -> &str {
         self.kind.as_deref().unwrap_or("other")
     }
@@ -466,8 +456,8 @@ impl Call {
         matches!(self.input, Value::Null | Value::Object(_)) && is_empty(&self.input)
     }
 
-    /// Returns the input as it is approved and recorded: with the locations and diffs that the agent reports
-    /// beside it. Locations that the input names are left out.
+    /// Returns the input as it is approved and recorded, with the locations and diffs that the agent reports
+    /// beside the input. Locations that the input names already are left out.
     pub(crate) fn approval_input(&self) -> Cow<'_, Value> {
         match &self.asked {
             Some(asked) => Cow::Owned(json!({"input": self.reported_input(), "command": asked})),
@@ -526,8 +516,8 @@ impl Call {
         question
     }
 
-    /// Returns all kinds of the call. A kind that the agent did not report adds none to those that the input
-    /// shows.
+    /// Returns all kinds of the call. If the agent reported no kind, only the kinds that the input shows
+    /// count.
     pub(crate) fn kinds(&self) -> Vec<&'static str> {
         let mut kinds = self.action().kinds();
         if self.kind.is_none() && kinds.len() > 1 {

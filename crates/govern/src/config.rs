@@ -16,13 +16,11 @@ use crate::timeouts::GateTimeouts;
 /// Settings of a gate: the operator that the agent acts as, and its limits.
 #[derive(Clone, Debug, Default)]
 pub struct GateConfig {
-    /// Id of the operator.
     pub operator: String,
-    /// Name of the tier.
     pub tier: String,
     /// Protocol revision that the manifest tracks.
     pub revision: String,
-    /// Capabilities that either side may offer.
+    /// Capabilities that the client and the agent may offer.
     pub capabilities: Capabilities,
     /// Tools that the operator may use; `kind:read` grants all tools of a kind. `None`: every tool that the
     /// policy allows.
@@ -36,15 +34,14 @@ pub struct GateConfig {
     pub provided_servers: Vec<Value>,
     /// Directories that contain all work. Their paths have no symbolic links.
     pub roots: Vec<PathBuf>,
-    /// Those of the roots in which files must not be changed.
+    /// Subset of `roots` in which files must not be changed.
     pub read_only: Vec<PathBuf>,
-    /// Files and directories that must not be changed, whatever a policy says, because they govern the agent.
+    /// Files and directories that govern the agent. They must not be changed, even if a policy allows it.
     pub protected: Vec<PathBuf>,
-    /// Approvers for actions whose policy names none. Empty: the client that is asked.
+    /// Approvers for actions whose policy names none. If empty, the client is asked.
     pub approvers: Vec<Approver>,
-    /// Amount of work that is done without an approval.
+    /// Actions that need no approval.
     pub autonomy: Autonomy,
-    /// Timeouts of requests, turns and approvals.
     pub timeouts: GateTimeouts,
     /// `true` for the built-in agent, which checks each tool call with the gate before it acts.
     pub asks_first: bool,
@@ -58,7 +55,7 @@ pub struct GateConfig {
     pub notice: Option<String>,
 }
 
-/// Amount of work that is done without an approval.
+/// Actions that are done without an approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Autonomy {
     /// Everything that the policy allows.

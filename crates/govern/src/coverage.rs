@@ -10,8 +10,8 @@ use narrows_policy::{GovernanceRule, Kind};
 /// Tools of the built-in agent: files and terminals of its client, and its plan.
 pub const BUILT_IN_TOOLS: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
 
-/// Names that policies decide on and that are not tools of an operator: client requests, turns and session
-/// changes.
+/// Names that policies decide on although they are not tools of an operator: client requests, turns and
+/// session changes.
 pub(crate) const NON_TOOL_ACTIONS: [&str; 7] = [
     method::FS_READ_TEXT_FILE,
     method::FS_WRITE_TEXT_FILE,
@@ -22,11 +22,11 @@ pub(crate) const NON_TOOL_ACTIONS: [&str; 7] = [
     "session.set_config_option",
 ];
 
-/// Names under which calls are decided, as far as a manifest determines them.
+/// Names of tools and actions that policies can match, as far as a manifest determines them.
 #[derive(Clone, Debug)]
 pub struct PolicyCoverage<'a> {
     bundle: &'a Bundle,
-    /// Names of tools. `None`: the agent may have tools of unknown names.
+    /// Names of tools. `None`: the agent may have tools with unknown names.
     tools: Option<BTreeSet<String>>,
 }
 
@@ -37,8 +37,8 @@ impl<'a> PolicyCoverage<'a> {
         Self { bundle, tools: bundle.operator.as_ref().and_then(|_| known_tools(bundle)) }
     }
 
-    /// Returns `true` for names that are decided on whatever tools an operator has: built-in tools and
-    /// actions that are not tools.
+    /// Returns `true` for names that exist whatever tools an operator has: built-in tools, and actions that
+    /// are not tools.
     #[must_use]
     pub fn is_known_name(name: &str) -> bool {
         BUILT_IN_TOOLS.contains(&name) || NON_TOOL_ACTIONS.contains(&name)
@@ -84,11 +84,11 @@ impl<'a> PolicyCoverage<'a> {
     }
 }
 
-/// Returns every name that a tool can have. `None` if any name is possible.
+/// Returns every name that a tool can have. Returns `None` if any name is possible.
 fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
     let is_ours = bundle.role == Role::Server && bundle.agent.is_none();
     let by_kind = bundle.tools.names.iter().any(|name| name.starts_with("kind:"));
-    // The grant of a kind covers every name that a foreign agent uses for its tools of that kind.
+    // A grant of a kind covers tools of a foreign agent under any name.
     if by_kind && !is_ours {
         return None;
     }
@@ -97,7 +97,7 @@ fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
         names.extend(BUILT_IN_TOOLS.map(str::to_owned));
     }
     for (server, allow) in &bundle.tools.servers {
-        // All tools of a server: only the server knows their names.
+        // Only the server knows the names of all its tools, so any name is possible.
         for tool in allow.as_ref()? {
             names.extend([tool.clone(), format!("{server}/{tool}")]);
         }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn possible_matches_are_not_reported() {
-        // Not the name of a tool.
+        // Subjects that are not names of tools.
         for subject in ["workspace:/finance/**", "/finance/**", "kind:execute", "kind:*", "k*", "invoice:7"] {
             check("{id: run_command}", subject, false);
         }
@@ -180,7 +180,7 @@ mod tests {
         // All tools of a server may have any name.
         check("{kind: mcp, server: notes}, {id: run_command}", "run_comand", false);
         check("{kind: mcp, server: notes}", "notes/anything", false);
-        // A foreign agent has its own names for the tools of a kind. Those of the built-in agent are known.
+        // A foreign agent has its own names for the tools of a kind. The built-in agent has only known names.
         let matching = "action: tool.call, subject: Bash";
         assert!(!is_unmatched("bridge", "{id: 'kind:execute'}", matching, "deny"));
         assert!(is_unmatched("server", "{id: 'kind:execute'}", matching, "deny"));
@@ -193,7 +193,7 @@ mod tests {
         // Actions that Narrows does not decide on.
         assert!(!is_unmatched("server", "", "action: payment.send, subject: rent", "deny"));
         assert!(!is_unmatched("server", "", "action: tool.call", "deny"));
-        // As in a decision, an allowing policy must match the exact case.
+        // As in a decision, the case of the name must match for a policy that allows.
         let matching = "action: tool.call, subject: Run_Command";
         assert!(!is_unmatched("server", "{id: run_command}", matching, "deny"));
         assert!(is_unmatched("server", "{id: run_command}", matching, "allow"));

@@ -26,16 +26,17 @@ const MAX_PENDING_EVENTS: usize = 16;
 const MAX_PENDING_EVENT_BYTES: usize = 8 << 20;
 /// Estimated size of an event without its input and output.
 const EVENT_BYTES: usize = 2 << 10;
-/// Received messages are handled for this long before deadlines and requests get a turn, and other tasks of the
-/// thread.
+/// Bound for the time that received messages are handled before deadlines, requests and other tasks of the
+/// thread get a turn.
 const MAX_ROUND_TIME: Duration = Duration::from_millis(5);
 /// Bounds for the stderr of a lost agent that the client is shown.
 const MAX_STDERR_LINES: usize = 5;
 const MAX_STDERR_CHARS: usize = 1000;
-/// Sleep without a deadline.
+/// Sleep time while there is no deadline.
 const NO_DEADLINE_SLEEP: Duration = Duration::from_secs(86_400);
 
-/// Answer to requests that were pending when the client ended its input and the grace period passed.
+/// Answer to requests that are still pending when the client has ended its input and the grace period is
+/// over.
 const UNANSWERED: &str = "not done in time after the end of input";
 /// Answer to requests that were pending when the gate was stopped.
 const STOPPED: &str = "the server is shutting down";
@@ -43,7 +44,7 @@ const STOPPED: &str = "the server is shutting down";
 /// Reason why a gate ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateExit {
-    /// The client disconnected, or ended its input and got all answers.
+    /// The client disconnected, or it ended its input and then got all answers.
     ClientClosed,
     /// The agent exited or closed its output.
     AgentLost,
@@ -68,7 +69,7 @@ pub enum GateRequest {
     Stop,
 }
 
-/// Output of the gate that was not sent or recorded yet.
+/// Output of the gate that is neither sent nor recorded yet.
 #[derive(Debug, Default)]
 struct GateOutputBuffer {
     to_client: Vec<Bytes>,
@@ -116,7 +117,6 @@ impl GateOutput for GateOutputBuffer {
 /// An event on its way to the disk.
 struct PendingAppend {
     seq: AuditSeq,
-    /// `None`: there is no audit log, and the event counts as recorded.
     append: Option<Append>,
     /// Estimated size of the event.
     bytes: usize,
@@ -151,13 +151,12 @@ struct GateDriver {
     output: GateOutputBuffer,
     client: SideIo,
     agent: SideIo,
-    /// Events on their way to the disk, in order.
+    /// Events that are being written to the log, in order.
     events: VecDeque<PendingAppend>,
-    /// Events that wait until all earlier ones have a position in the log.
     held_events: VecDeque<(AuditSeq, Event, usize)>,
-    /// Estimated bytes of both.
+    /// Estimated bytes of `events` and `held_events`.
     event_bytes: usize,
-    /// Received messages that are not handled yet. Nothing more is received before.
+    /// Received messages that are not handled yet. More is received only when this is empty.
     round: VecDeque<(GateSide, Frame)>,
     /// Number of appended events without a position in the log.
     unplaced: usize,
@@ -247,8 +246,8 @@ impl GateDriver {
                         self.flush_output();
                         continue;
                     }
-                    // A refusal goes back to the sender: a peer that sends and does not read is not read from
-                    // either.
+                    // A refusal is sent back to the sender. So a peer that sends but does not read is no
+                    // longer read from.
                     (client_has_room, agent_has_room) = (false, false);
                     self.round.extend(from_client.drain(..).map(|frame| (GateSide::Client, frame)));
                     self.handle_round();
@@ -269,17 +268,18 @@ impl GateDriver {
         ended
     }
 
-    /// Returns `true` if a client that has ended its input got all answers that it will get.
+    /// Returns `true` if a client that has ended its input will get no further answer.
     fn is_finished(&self) -> bool {
         self.events.is_empty() && self.held_events.is_empty() && self.round.is_empty() && self.gate.is_idle()
     }
 
-    /// A slow disk must not fill the memory: events that wait for it are bounded within a round, too.
+    /// Returns `true` if the events that wait for the disk leave room for more. They are bounded within a
+    /// round, too: a slow disk must not fill the memory.
     fn has_event_room(&self) -> bool {
         self.event_bytes < MAX_PENDING_EVENT_BYTES
     }
 
-    /// Handles received messages for as long as one round may take.
+    /// Handles received messages until none is left or the time of the round is over.
     fn handle_round(&mut self) {
         let started = Instant::now();
         while self.has_event_room()
@@ -292,10 +292,11 @@ impl GateDriver {
         }
     }
 
-    /// Handles one line of a peer.
+    /// Passes one line of a peer to the gate.
     fn handle_frame(&mut self, from: GateSide, frame: &Frame) {
         if !is_one_line(frame.bytes()) {
-            // Line breaks inside would make several messages for some readers, which the gate has not judged.
+            // Some readers would take a line with inner line breaks for several messages, which the gate has
+            // not judged.
             let mut line = frame.bytes().to_vec();
             make_line(&mut line);
             return self.handle_frame(from, &Frame::parse(line.into()));
@@ -304,7 +305,7 @@ impl GateDriver {
             let end = self.side(from);
             let outcome = end.batches.split(frame);
             if let Some(line) = outcome.line {
-                // A closed link drops the line; its reader is gone.
+                // A closed link drops the line: the peer no longer reads.
                 let _ = end.sender.push(line);
             }
             for frame in outcome.deliver {
@@ -320,7 +321,7 @@ impl GateDriver {
         self.flush_output();
     }
 
-    /// Lets the gate continue after these events were recorded or failed.
+    /// Reports to the gate which events were recorded and which failed.
     fn apply_audit_results(&mut self, settled: Vec<(PendingAppend, bool)>) {
         let now = self.started.elapsed();
         for (PendingAppend { seq, bytes, .. }, written) in settled {
@@ -360,7 +361,8 @@ impl GateDriver {
                 for line in lines.drain(..) {
                     self.send_line(which, line);
                 }
-                // Keeps the allocation, unless the last line of a batch produced further output.
+                // Keeps the allocation for reuse, unless the last line of a batch has produced further
+                // output.
                 let more = self.output.lines(which);
                 if more.is_empty() {
                     *more = lines;
@@ -369,7 +371,6 @@ impl GateDriver {
         }
     }
 
-    /// Sends one line, or adds it to the batch that it answers.
     fn send_line(&mut self, which: GateSide, line: Bytes) {
         let end = self.side(which);
         let outcome = if end.batches.is_empty() { None } else { end.batches.collect_answer(&line) };
@@ -389,7 +390,7 @@ impl GateDriver {
         }
     }
 
-    /// Appends held events in order. None may overtake an event that has no position in the log yet.
+    /// Appends held events in order. No event may overtake one that has no position in the log yet.
     fn append_held(&mut self) {
         while self.unplaced == 0
             && let Some((seq, event, bytes)) = self.held_events.pop_front()
@@ -406,7 +407,7 @@ impl GateDriver {
 
     fn handle_request(&mut self, gate_request: GateRequest) {
         match gate_request {
-            // The receiver is dropped if the asker no longer waits.
+            // Sending fails if the caller no longer waits for the answer.
             GateRequest::ListApprovals(answer) => {
                 let _ = answer.send(self.gate.pending_approvals());
             }

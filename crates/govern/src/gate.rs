@@ -65,13 +65,12 @@ use outbox::{GateDirection, OnAuditFailure, OrderedOutbox};
 use retained::ChargedMap;
 use session::{ClientRequestKind, PendingAtAgent, PendingAtClient, Session};
 
-/// A raw JSON request id, stored in a table.
+/// A raw JSON request id, as a table key.
 type Raw = Box<[u8]>;
 
-/// Bound for sessions, for calls of one session, and for requests in flight of one side.
 const MAX_OPEN: usize = 4_096;
 
-/// Reason for refusing work while history is replayed: the agent describes past actions then.
+/// Reason for refusing work during a replay: updates of the agent describe past actions then.
 const REPLAYING: &str = "history is being replayed";
 
 /// Reason for stopping a turn whose actions could not be recorded.
@@ -86,7 +85,7 @@ pub struct Gate {
     resolver: Box<dyn PathResolver>,
     /// Owners of sessions. `None`: every session belongs to the client.
     owners: Option<Arc<dyn SessionOwners>>,
-    /// Limits the sessions of all gates together. `None`: only the sessions of this gate are limited.
+    /// Limits the sessions of all gates together. `None`: each gate has only its own limit.
     session_slots: Option<Arc<dyn SessionSlots>>,
     cursors: ownership::Cursors,
     mark: MetaMark,
@@ -95,23 +94,23 @@ pub struct Gate {
     is_v2: bool,
     /// The agent has answered `initialize`.
     is_initialized: bool,
-    /// Declared capabilities that the agent lacks, according to its answer to `initialize`. If set, no
-    /// session is opened.
+    /// Declared capabilities that the agent lacks, according to its answer to `initialize`. While set, no
+    /// session can be opened.
     unmet_capabilities: Option<String>,
     /// The client has ended its input.
     is_client_input_closed: bool,
     /// Services that the client offered in `initialize`.
     client_offer: Option<session_open::ClientOffer>,
     sessions: HashMap<Box<str>, Session>,
-    /// Sessions that were open, the oldest first.
+    /// Sessions that were closed, the oldest first.
     closed_sessions: VecDeque<child_sessions::ClosedSession>,
     /// Messages of the agent in sessions that are not open yet.
     early_messages: child_sessions::EarlyMessages,
-    /// The agent is being ended because of a violation between turns.
+    /// `true` while the agent is being ended because of a violation between turns.
     is_ending: bool,
-    /// Client requests that the agent has not answered.
+    /// Requests of the client that the agent has not answered.
     pending_at_agent: ChargedMap<Raw, PendingAtAgent>,
-    /// Agent requests that the client has not answered.
+    /// Requests of the agent or of the gate that the client has not answered.
     pending_at_client: ChargedMap<Raw, PendingAtClient>,
     /// Connections to MCP servers in the client, mapped to the ids of the servers.
     mcp_connections: ChargedMap<String, String>,
@@ -120,7 +119,6 @@ pub struct Gate {
     refusals: refusal_log::RefusalLog,
     /// The byte budget of the tables.
     retained: RetainedBytes,
-    /// Pending approvals by number.
     approvals: BTreeMap<u64, PendingApproval>,
     to_client: OrderedOutbox,
     to_agent: OrderedOutbox,
@@ -129,12 +127,12 @@ pub struct Gate {
     /// Earliest time at which [`Self::tick`] may have work. `None`: never.
     next_due: Option<GateTime>,
     last_seq: u64,
-    /// The last event whose fate is known.
+    /// The last event that was recorded or has failed.
     last_settled: AuditSeq,
     serial: u64,
 }
 
-/// One input on its way through the gate, with the time and the output.
+/// The handling of one input: the gate, the time and the output.
 struct GateCtx<'a, O> {
     gate: &'a mut Gate,
     now: GateTime,
@@ -188,7 +186,7 @@ impl Gate {
         }
     }
 
-    /// Restricts the client to the sessions that `owners` says it created.
+    /// Restricts the client to sessions that it created, according to `owners`.
     #[must_use]
     pub fn with_owners(self, owners: Arc<dyn SessionOwners>) -> Self {
         Self { owners: Some(owners), ..self }
@@ -238,11 +236,11 @@ impl Gate {
         self.ctx(now, out).check_tool(number, request);
     }
 
-    /// Counts an approval or a rejection of an approver who is not the client.
+    /// Counts the vote of an approver other than the client.
     ///
     /// # Errors
     ///
-    /// If no such approval is pending, or the signer may not decide it.
+    /// If no such approval is pending, or the signer may not decide about it.
     pub fn vote<O: GateOutput>(
         &mut self,
         now: GateTime,
@@ -265,7 +263,7 @@ impl Gate {
         ctx.close_all_sessions("client disconnected");
     }
 
-    /// Closes all sessions of a client that may still read. Its unanswered requests are answered with `why`.
+    /// Closes all sessions of a client that may still read. Its pending requests are answered with `why`.
     pub fn handle_client_closed<O: GateOutput>(&mut self, now: GateTime, why: &str, out: &mut O) {
         let mut ctx = self.ctx(now, out);
         ctx.record_omitted();
@@ -319,7 +317,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         AuditContext { config: &self.gate.config, principal: &self.gate.principal, session, parent }
     }
 
-    /// Records an event. A refusal beyond the rate limit is only counted; nothing waits for it.
+    /// Records an event. A refusal beyond the rate limit is only counted, and nothing waits for it.
     fn record(&mut self, event: Event) -> AuditSeq {
         match self.gate.refusals.admit(self.now, event) {
             Ok(event) => self.record_always(event),
@@ -385,7 +383,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a line whose event could not be recorded.
+    /// Handles a line that cannot be sent because its event could not be recorded.
     fn apply_audit_failure(&mut self, on_failure: OnAuditFailure) {
         match on_failure {
             OnAuditFailure::Drop => {}
@@ -407,7 +405,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                     }
                     _ => {}
                 }
-                // After a deadline the client has its answer already.
+                // An expired request was answered before.
                 if !pending.is_late {
                     self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
                 }

@@ -10,32 +10,31 @@ use crate::call::Call;
 pub struct Principal {
     /// Name, such as `user:ada` or `uid:1000`.
     pub id: String,
-    /// Proof of the name.
+    /// Method by which the name was proven.
     pub method: IdentityMethod,
     /// Roles in the governance.
     pub roles: Vec<String>,
     /// Tools that the agent may use for this identity, such as `read_file`, `notes/add`, `notes/*` or
-    /// `kind:read`. They only narrow the tools of the operator. `None`: no restriction.
     pub scopes: Option<Vec<String>>,
-    /// Further restriction by the proof, such as the scopes of a token. A call must be in both lists.
+    /// Further restriction by the proof, such as the scopes of a token. A call must be within both lists.
     pub narrowed: Option<Vec<String>>,
 }
 
-/// Proof of an identity.
+/// Method by which an identity is proven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdentityMethod {
     /// The user that started this process.
     #[default]
     Process,
-    /// The operating system names the user of the peer of a unix socket.
+    /// The operating system reports the user of the peer of a unix socket.
     UnixPeer,
-    /// The operating system names the owner of the peer socket of a loopback connection.
+    /// The operating system reports the owner of the peer's socket on a loopback connection.
     SocketOwner,
     /// A bearer token that this server accepts.
     Token,
-    /// A certificate of a trusted authority.
+    /// A certificate issued by a trusted authority.
     Certificate,
-    /// The name that the bus which started this process reports.
+    /// The bus that started this process reports the name.
     Bus,
     /// A signature by a key that the governance names.
     Signature,
@@ -81,7 +80,7 @@ impl Principal {
     pub(crate) fn is_local(&self) -> bool {
         match self.method {
             IdentityMethod::Process | IdentityMethod::UnixPeer | IdentityMethod::SocketOwner => true,
-            // A bus reports users of its unix socket by their own name, and others as `bus:…`.
+            // A bus reports users of its unix socket as `user:…` or `uid:…`, and others as `bus:…`.
             IdentityMethod::Bus => self.id.starts_with("user:") || self.id.starts_with("uid:"),
             IdentityMethod::Token
             | IdentityMethod::Certificate
@@ -90,8 +89,8 @@ impl Principal {
         }
     }
 
-    /// Returns `true` if the scopes allow this call. Each kind that the input shows must be in scope,
-    /// whatever kind the agent reports.
+    /// Returns `true` if the scopes allow this call. Each kind that the input shows must be in scope, even if
+    /// the agent reports another kind.
     pub(crate) fn may_use(&self, call: &Call) -> bool {
         [&self.scopes, &self.narrowed].into_iter().flatten().all(|scopes| is_in_scope(call, scopes))
     }
@@ -158,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// A call must be in both lists.
+        /// A call must be within both lists.
         #[test]
         fn two_lists_are_narrower_than_one(
             scopes in prop::option::of(prop::collection::vec("kind:(read|edit)|Read", 0..3)),

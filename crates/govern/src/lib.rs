@@ -1,15 +1,15 @@
 //! The gate between a client and an agent: every action is decided, recorded, and only then done.
 //!
-//! A [`Gate`] serves one connection. It is a pure state machine: messages of both peers go in; messages, audit events
-//! and, at worst, the order to end the agent come out. An action that its [`GateConfig`] does not grant or the policy
-//! does not allow is neither shown nor done; an allowed one is recorded first. [`run_gate`] runs a gate on two links
-//! and an audit log.
+//! A [`Gate`] serves one connection. It is a pure state machine. Its inputs are the messages of both peers.
+//! Its outputs are messages, audit events and, after a violation, the order to end the agent. An action that
+//! its [`GateConfig`] does not grant, or that the policy does not allow, is neither shown nor done. An
+//! allowed action is recorded first. [`run_gate`] runs a gate on two links and an audit log.
 //!
 //! # Example
 //!
-//! A manifest is loaded by [`narrows_manifest::load`], or from memory by [`narrows_manifest::resolve`] as here.
-//! [`GateConfig::from_bundle`] and [`bundle_policy`] derive the settings and the policy from it. Any link will do: here
-//! both are pairs in memory, and the test plays the client and the agent.
+//! [`narrows_manifest::load`] loads a manifest; here [`narrows_manifest::resolve`] reads one from memory.
+//! [`GateConfig::from_bundle`] and [`bundle_policy`] derive the settings and the policy. Any link works: here
+//! both are pairs in memory, and the example plays the client and the agent.
 //!
 //! ```
 //! use std::path::Path;

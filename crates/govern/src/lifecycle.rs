@@ -1,20 +1,15 @@
 //! States of an operator in one session, and the transitions that are recorded.
 
-/// State of an operator in one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperatorState {
-    /// The session is open.
     #[default]
     Invoked,
-    /// A turn is active.
     Running,
-    /// An approval is pending.
     Suspended,
     /// The pending approval was given or refused.
     Resumed,
-    /// The turn has ended.
     Completed,
-    /// The turn was cut short.
+    /// The turn ended without completing.
     Interrupted,
 }
 
@@ -31,8 +26,8 @@ impl OperatorState {
         }
     }
 
-    /// Enters `next`. Returns `true` if this is a transition to record; an operator that resumed is running
-    /// already.
+    /// Enters the state `next`. Returns `true` if the transition must be recorded. Going from `Resumed` to
+    /// `Running` is not recorded.
     pub(crate) fn advance(&mut self, next: Self) -> bool {
         let is_step = *self != next && !(next == Self::Running && *self == Self::Resumed);
         if is_step {

@@ -1,8 +1,8 @@
 //! Detects keys that some readers take for protocol keys.
 //!
-//! Several JSON libraries ignore case in keys. What the gate decides by `cwd`, such an agent does by `Cwd`,
-//! so a message with a lookalike key is not passed on. Free-form values, such as the input of a tool, are
-//! excluded: their keys may be anything.
+//! Several JSON libraries ignore the case of keys. The gate judges `cwd`, but such an agent may use `Cwd`
+//! instead. So a message with a lookalike key is not passed on. Free-form values, such as the input of a
+//! tool, may have any keys and are not searched.
 
 use narrows_wire::{elements, folds_to, members};
 
@@ -76,10 +76,10 @@ const NAMES: [&str; 66] = [
     "value",
 ];
 
-/// Keys with free-form values.
+/// Keys whose values have free-form keys.
 const FREE_FORM: [&str; 5] = ["_meta", "arguments", "rawInput", "rawOutput", "requestedSchema"];
 
-/// Deeper than the params of any method.
+/// Bound for the nesting depth. Params of every known method are less deep.
 const MAX_DEPTH: usize = 8;
 
 /// Returns `true` if params contain a lookalike of a protocol key, or are nested too deeply.
@@ -114,7 +114,7 @@ fn is_unclear(value: &[u8], spelling: Spelling, levels: usize) -> bool {
     }
 }
 
-/// `name` is the key without its quotes.
+/// Returns `true` if `name`, the key without quotes, is a lookalike of a protocol key.
 fn is_lookalike(key: &[u8], name: &[u8], spelling: Spelling) -> bool {
     if NAMES.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok() {
         return false;

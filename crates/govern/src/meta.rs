@@ -13,7 +13,7 @@ use crate::identity::Principal;
 const KEY: &str = "aip44";
 /// The metadata member of params and results.
 const META: &str = "_meta";
-/// Member of the mark that distinguishes history from current messages.
+/// Member of the mark that identifies history.
 const REPLAY: &str = "replay";
 
 /// The mark for `_meta`, in all serialized forms.
@@ -47,10 +47,10 @@ impl MarkText {
     }
 }
 
-/// Asks a client to refuse a path with symbolic links.
+/// Tells a client to refuse a path with symbolic links.
 static NO_LINKS: LazyLock<MarkText> = LazyLock::new(|| MarkText::new("narrows", &json!({"noLinks": true})));
 
-/// A line in parts: before the insertion, the insertion, a comma if needed, and the rest.
+/// A line in four parts: before the insertion, the insertion, a comma if needed, and the rest.
 pub(crate) type MarkedParts<'a> = [&'a [u8]; 4];
 
 impl MetaMark {
@@ -67,14 +67,15 @@ impl MetaMark {
         insert_mark(message, &self.plain)
     }
 
-    /// Sets the mark of a replayed message, which says that the message is history.
+    /// Sets the mark for a replayed message. It says that the message is history.
     pub(crate) fn insert_replayed<'a>(&'a self, message: View<'a>) -> Option<MarkedParts<'a>> {
         insert_mark(message, &self.replayed)
     }
 }
 
-/// Adds the order not to follow links to a client request. Its path has none, so a link that appears before
-/// the client uses the path leads elsewhere. Returns `None` if two readers may read the message differently.
+/// Tells the client, in the request, not to follow links. The path in the request has no links, so a link
+/// that appears before the client uses the path leads elsewhere. Returns `None` if two readers may read the
+/// message differently.
 pub(crate) fn refuse_links(message: View<'_>) -> Option<Vec<u8>> {
     insert_mark(message, &NO_LINKS).map(|marked| marked.concat())
 }
@@ -96,12 +97,10 @@ fn insert_mark<'a>(message: View<'a>, words: &'a MarkText) -> Option<MarkedParts
     })
 }
 
-/// A message without a foreign mark.
+/// A message of a peer after its mark was removed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StrippedMark {
-    /// The message has no mark.
     Unmarked,
-    /// The message without its mark.
     Line(Vec<u8>),
     /// Two readers may read the message differently.
     Ambiguous,
@@ -126,7 +125,7 @@ pub(crate) fn strip_mark(message: View<'_>) -> StrippedMark {
     StrippedMark::Line([&bytes[..at + cut.start], &bytes[at + cut.end..]].concat())
 }
 
-/// Returns the range of a member whose value is at `value`: with its key and one adjacent comma.
+/// Returns the range of a member with its key and one adjacent comma. `value` is the range of its value.
 fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     let is_quote = |byte: &u8| *byte == b'"';
     // The key has no quotes in it, so the last two quotes before the value delimit it.
@@ -143,7 +142,7 @@ fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     }
 }
 
-/// Returns the object in params or result of a message, and its offset.
+/// Returns the object in params or result of a message, and its offset in the message.
 fn params_or_result(message: View<'_>) -> Option<(usize, &[u8])> {
     let envelope = message.envelope();
     let span = if envelope.params.is_some() { envelope.params } else { envelope.result };
@@ -164,7 +163,7 @@ pub(crate) fn mark_with(config: &GateConfig, more: Value) -> Value {
     mark
 }
 
-/// Marks the answer to `initialize`, which also tells the client its identity.
+/// Marks the answer to `initialize`. This mark also tells the client its identity.
 pub(crate) fn mark_initialize_answer(result: &mut Value, config: &GateConfig, principal: &Principal) {
     let mut mark = mark_fields(config);
     mark["identity"] = json!(principal.id);
@@ -182,7 +181,7 @@ pub(crate) fn mark_initialize_answer(result: &mut Value, config: &GateConfig, pr
     }
 }
 
-/// Inserts `what` after the bracket that ends at `at`, with a comma if something follows.
+/// Inserts `what` after the bracket that ends at `at`. Adds a comma if another member follows.
 fn insert_at<'a>(bytes: &'a [u8], at: usize, what: &'a [u8]) -> MarkedParts<'a> {
     let next = bytes[at..].iter().find(|byte| !byte.is_ascii_whitespace());
     let comma: &[u8] = if next == Some(&b'}') { b"" } else { b"," };

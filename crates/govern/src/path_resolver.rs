@@ -1,4 +1,4 @@
-//! Resolution of symbolic links, so that paths are judged by where they lead.
+//! Resolves symbolic links, so that paths are judged by where they lead.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,7 +17,6 @@ use crate::call::Digest;
 /// Reason why a path is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefusal {
-    /// The path is relative.
     #[error("the path is not absolute")]
     Relative,
     /// The path contains `..` or a NUL.
@@ -26,13 +25,12 @@ pub enum PathRefusal {
     /// An existing part of the path could not be read.
     #[error("cannot resolve the path")]
     Unresolved,
-    /// The path leads outside the roots.
     #[error("the path is outside the operator's directories")]
     OutsideRoots,
 }
 
 impl PathRefusal {
-    /// Returns the error with the path and the roots, for peers that may know paths.
+    /// Returns the refusal with the path and the roots, for peers that may know paths.
     pub(crate) fn describe(&self, path: &Path, roots: &[PathBuf]) -> String {
         let shown = |path: &Path| quoted(&path.to_string_lossy(), MAX_SHOWN_CHARS);
         let roots: Vec<String> = roots.iter().map(|root| format!("\"{}\"", shown(root))).collect();
@@ -40,14 +38,14 @@ impl PathRefusal {
     }
 }
 
-/// Bound for the names that are compared with a file that has several hard links.
+/// Bound for the files that are compared with a file that has several hard links.
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// Longer `.git` files are not read.
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
-/// Limit of what is looked up for one action: the sum over its paths of the number of names times the length,
-/// which is the cost of a lookup. 4096 paths of 25 names and 250 bytes are below it.
+/// Limit of lookups for one action: the sum of the number of names times the length of each path, which is
+/// the cost of its lookups. 4096 paths of 25 names and 250 bytes are below it.
 const MAX_LOOKUP_COST: usize = 64 << 20;
 
 /// Longer paths cannot be opened.
@@ -58,14 +56,14 @@ const MAX_SHOWN_CHARS: usize = 1000;
 
 /// Access to the file system, replaceable in tests.
 pub trait PathResolver: fmt::Debug + Send + Sync {
-    /// Returns an existing path without links.
+    /// Returns an existing path with all links resolved.
     ///
     /// # Errors
     ///
     /// If the path does not exist or cannot be read.
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Returns the path of `name` in `directory`, which has no links in it, without links.
+    /// Returns the path of `name` in `directory` with all links resolved. `directory` must not contain links.
     ///
     /// # Errors
     ///
@@ -132,7 +130,7 @@ impl PathResolver for Disk {
             Ok(found) => found,
             Err(error) => return error.kind() != io::ErrorKind::NotFound,
         };
-        // Most files have one name, and need no search.
+        // Most files have one name, so no search is needed.
         if !found.is_file() || found.nlink() < 2 {
             return false;
         }
@@ -157,11 +155,11 @@ impl PathResolver for Disk {
     }
 }
 
-/// Returns the resolved path, if it is in one of `roots`, which must have no links.
+/// Returns the resolved path if it is in one of `roots`, which must not contain links.
 ///
 /// # Errors
 ///
-/// If it is outside, or cannot be resolved.
+/// If the path is outside the roots, or cannot be resolved.
 pub fn resolve_in_roots(
     path: &Path,
     roots: &[PathBuf],
@@ -186,7 +184,7 @@ pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Resu
         return Ok(real);
     }
     let parents: Vec<&Path> = path.ancestors().skip(1).collect();
-    // Below a missing directory everything is missing, so a binary search finds the longest existing parent.
+    // Everything below a missing directory is missing, so a binary search finds the longest existing parent.
     let (mut missing, mut from) = (0, parents.len());
     let mut found = None;
     while missing < from {
@@ -201,7 +199,7 @@ pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Resu
     Ok(real.join(rest))
 }
 
-/// Returns `path` without links, or `None` if it does not exist.
+/// Returns `path` with all links resolved. Returns `None` if it does not exist.
 fn canonicalize_existing(path: &Path, resolver: &dyn PathResolver) -> Result<Option<PathBuf>, PathRefusal> {
     match resolver.canonicalize(path) {
         Ok(real) => Ok(Some(real)),
@@ -211,7 +209,7 @@ fn canonicalize_existing(path: &Path, resolver: &dyn PathResolver) -> Result<Opt
     }
 }
 
-/// An action with its paths and directory, named and resolved.
+/// An action whose paths and directory are both as named and as resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResolvedAction {
     pub(crate) action: Action,
@@ -223,7 +221,7 @@ fn lookup_cost(path: &Path) -> usize {
     path.components().count() * path.as_os_str().len()
 }
 
-/// Returns `true` if an action is too large to be judged, or to look up its paths. Nothing of it is looked up.
+/// Returns `true` if an action is too large to be judged, or if looking up its paths would cost too much.
 pub(crate) fn is_too_large(action: &Action, roots: &[PathBuf]) -> bool {
     let start = roots.iter().chain(&action.cwd).map(|start| lookup_cost(start)).sum::<usize>();
     action.is_too_large()
@@ -232,8 +230,8 @@ pub(crate) fn is_too_large(action: &Action, roots: &[PathBuf]) -> bool {
 
 /// Resolves the paths of `action`. Relative paths start in the first of `roots`.
 ///
-/// A path that cannot be resolved may lead anywhere, so the action then has an unknown effect. The same holds
-/// if the directory no longer leads to a known `real_cwd`.
+/// A path that cannot be resolved may lead anywhere, so the effect of the action is then unknown. The same
+/// holds if the directory no longer leads to a known `real_cwd`.
 pub(crate) fn follow_links(
     mut action: Action,
     roots: &[PathBuf],
@@ -255,7 +253,7 @@ pub(crate) fn follow_links(
     ResolvedAction { action, resolved_digest: hasher.finalize().into() }
 }
 
-/// Resolves the paths of `action` from `root`, and notes each lookup.
+/// Resolves the paths of `action` from `root`, and adds each lookup to the digest.
 fn follow_links_from(
     action: &mut Action,
     root: &Path,
@@ -272,7 +270,7 @@ fn follow_links_from(
         Some(real) if action.real_cwd.as_ref().is_some_and(|known| *known != real) => {
             action.also.push(Kind::Other);
         }
-        // Roots have no links. A root that leads elsewhere was replaced.
+        // Roots contain no links. So a root that leads elsewhere was replaced.
         Some(real) if real != here => action.real_cwd = Some(real),
         Some(_) => {}
         None => action.also.push(Kind::Other),
@@ -306,7 +304,7 @@ fn follow_links_from(
     action.paths.extend(found);
 }
 
-/// Lets the policy inspect repositories through a [`PathResolver`].
+/// Gives the policy access to repositories through a [`PathResolver`].
 struct ResolverDisk<'a>(&'a dyn PathResolver);
 
 impl RepositoryDisk for ResolverDisk<'_> {
@@ -326,9 +324,9 @@ pub(crate) fn resolve_path(path: &Path, resolver: &dyn PathResolver) -> Option<P
         if path.as_os_str().len() > MAX_PATH_BYTES || path.as_os_str().as_bytes().contains(&0) {
             return None;
         }
-        // Links before a `..` count, so each step starts at the resolved parent.
+        // A link before `..` changes the parent, so each step starts at the resolved parent.
         let mut at = PathBuf::from("/");
-        // Number of the last names in `at` that do not exist. Nothing is looked up below them.
+        // Number of trailing names in `at` that do not exist. Names below them are not looked up.
         let mut missing = 0_usize;
         for part in path.components() {
             match part {
@@ -438,7 +436,8 @@ mod tests {
         assert_eq!(resolve_in_roots(Path::new("/"), &roots, &Disk), Err(PathRefusal::OutsideRoots));
     }
 
-    /// Path components: existing names, links inside, outside, in circles and dangling, and odd names.
+    /// Path components: existing names, links to the inside and the outside, circular and dangling links, and
+    /// odd names.
     const PIECES: [&str; 20] = [
         "sub",
         "out",
@@ -462,7 +461,7 @@ mod tests {
         "in",
     ];
 
-    /// Returns what exists in `home` outside the root. Writing to resolved paths must not add to it.
+    /// Returns the entries of `home` outside the root. A write to a resolved path must not add one.
     fn outside(home: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut waiting = vec![home.to_path_buf()];

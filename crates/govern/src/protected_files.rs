@@ -8,11 +8,12 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::path_resolver::{PathResolver, resolve_path};
 
-/// Limit of the files of one call with several hard links, each of which is searched for among the protected ones.
+/// Bound for the files of one call that have several hard links. Each one is compared with the protected
+/// files.
 const MAX_LINKED_FILES: usize = 64;
 
-/// Returns the reason to deny a call whatever a policy says: it changes a protected path, or its path cannot
-/// be resolved. Relative paths start in `roots`, the directories of the session.
+/// Returns the reason to deny a call even if a policy allows it: the call changes a protected path, or one of
+/// its paths cannot be resolved. Relative paths start in `roots`, the directories of the session.
 pub(crate) fn protected_violation(
     call: &Call,
     config: &GateConfig,

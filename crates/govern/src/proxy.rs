@@ -1,8 +1,8 @@
-//! A proxy in a chain: both neighbors share the one link to the conductor.
+//! A proxy in a chain. Both neighbors share the one link to the conductor.
 //!
-//! Messages of the predecessor arrive as they are, those of the successor in an envelope (`proxy/successor`),
-//! and likewise in the other direction. A [`ProxyCore`] removes and adds envelopes without touching their
-//! content, so that a gate sees two ordinary peers. It is a pure state machine.
+//! Messages of the predecessor arrive unchanged. Messages of the successor arrive in an envelope
+//! (`proxy/successor`). The same holds for messages to them. A [`ProxyCore`] removes and adds envelopes
+//! without changing their content, so that a gate sees two ordinary peers. It is a pure state machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -38,9 +38,10 @@ pub struct ProxyOutput {
 /// Routes messages between the conductor and the two neighbors.
 #[derive(Debug, Default)]
 pub struct ProxyCore {
-    /// Unanswered requests of the conductor by id, with the neighbor that sent them.
+    /// Requests of the neighbors, received through the conductor and not answered, by id.
     conductor_requests: HashMap<Box<[u8]>, Neighbor>,
-    /// Unanswered requests at the conductor by our id, with the addressee and the original id.
+    /// Unanswered requests to the conductor by the id that the proxy gave them, with the addressee and the
+    /// original id.
     sent_requests: HashMap<u64, (Neighbor, Box<[u8]>)>,
     serial: u64,
     batches: Batches,
@@ -48,7 +49,7 @@ pub struct ProxyCore {
     queue: VecDeque<Frame>,
 }
 
-/// Returns `true` if this is the first message of a conductor to a proxy.
+/// Returns `true` if this is the first message that a conductor sends to a proxy.
 #[must_use]
 pub fn is_for_proxy(frame: &Frame) -> bool {
     let is_it = |frame: &Frame| {
@@ -127,17 +128,17 @@ impl ProxyCore {
         }
     }
 
-    /// A notification has no answer, so an invalid one is dropped.
+    /// Handles a notification. An invalid one is dropped, because a notification has no answer.
     fn handle_notification(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         match frame.method().as_deref() {
             Some(method::CANCEL_REQUEST) => {
-                // The cancelled request was received on this link, whichever neighbor sent it.
+                // The request to cancel was received on this link, from either neighbor.
                 let neighbor = frame.request_id().and_then(|id| self.conductor_requests.get(id));
                 output.from.extend(neighbor.map(|neighbor| (*neighbor, frame.bytes().clone())));
             }
             Some(method::PROXY_SUCCESSOR) => {
                 let Ok(line) = open_envelope(frame) else { return };
-                // Cancellation is sent hop by hop, never in an envelope.
+                // Each hop sends a cancellation on without an envelope.
                 if Frame::parse(line.clone()).method().as_deref() != Some(method::CANCEL_REQUEST) {
                     output.from.push((Neighbor::Successor, line));
                 }
@@ -187,7 +188,7 @@ impl ProxyCore {
         });
     }
 
-    /// Answers the conductor, within its batch if the request was in one.
+    /// Answers the conductor. If the request was in a batch, the answer is added to that batch.
     fn send_response(&mut self, line: Bytes, output: &mut ProxyOutput) {
         let outcome = if self.batches.is_empty() { None } else { self.batches.collect_answer(&line) };
         match outcome {
@@ -200,7 +201,7 @@ impl ProxyCore {
     }
 }
 
-/// Turns `proxy/initialize` into the `initialize` that an agent expects.
+/// Converts `proxy/initialize` into the `initialize` that an agent expects.
 fn to_initialize(frame: &Frame) -> Bytes {
     let (bytes, place) = (frame.bytes(), frame.envelope().method.range());
     [&bytes[..place.start], b"\"initialize\"", &bytes[place.end..]].concat().into()
@@ -222,7 +223,8 @@ fn wrap_in_envelope(id: Option<&str>, frame: &Frame) -> Bytes {
     line.into()
 }
 
-/// Returns the message in an envelope, with the envelope's id. Other members of the envelope are dropped.
+/// Returns the message in an envelope, with the id of the envelope. Other members of the envelope are
+/// dropped.
 fn open_envelope(frame: &Frame) -> Result<Bytes, RpcError> {
     let fault = |words: &'static str| RpcError::new(Code::InvalidParams, words);
     let doubled = |_| fault("ambiguous envelope");

@@ -1,9 +1,10 @@
-//! Completes the audit log after gates were killed: adds results of calls, ends of turns, and ends of sessions.
+//! Completes the audit log after gates were killed: adds results of calls, ends of turns, and ends of
+//! sessions.
 //!
-//! Audit entries do not name the process that wrote them. So each process with gates holds a shared lock on a file
-//! beside the log while it lives; the system releases the lock of a killed process. A process that gets the lock
-//! exclusively knows that no gate of the log is alive, and that everything unfinished was interrupted. While other
-//! gates live, nothing is closed; that is left to the next process that starts alone.
+//! Audit entries do not name the process that wrote them. So each process with gates holds a shared lock on a
+//! file beside the log while it lives. The system releases the lock of a killed process. A process that gets
+//! the lock exclusively knows that no gate of the log is alive, and that all unfinished work was interrupted.
+//! While other gates live, nothing is added; the next process that starts alone does it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -28,22 +29,19 @@ const CALL_FIELDS: [&str; 5] = ["tool", "toolCallId", "claimedTool", "toolKinds"
 /// Reason why the log could not be recovered.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    /// The lock failed.
     #[error(transparent)]
     Lock(#[from] io::Error),
-    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The log cannot be written.
     #[error(transparent)]
     Append(#[from] AppendError),
 }
 
-/// Marks a process as serving gates of a log, until this is dropped or the process ends.
+/// Holds the shared lock of a process that serves gates of a log, until this is dropped or the process ends.
 #[derive(Debug)]
 pub struct GatePresence {
     _lock: File,
-    /// Number of entries that were added for killed gates.
+    /// Number of entries that [`Self::announce`] added for killed gates.
     pub closed: usize,
 }
 
@@ -56,8 +54,8 @@ impl GatePresence {
         log.with_file_name(name)
     }
 
-    /// Takes the shared lock. If no other process holds it, first adds the entries that killed gates left
-    /// out. Blocks while another process does that.
+    /// Takes the shared lock. If no other process holds it, first adds the entries that killed gates could
+    /// not write. Blocks while another process adds entries.
     ///
     /// # Errors
     ///
@@ -86,13 +84,12 @@ impl GatePresence {
     }
 }
 
-/// A session without an entry about its end.
+/// A session whose end is not recorded.
 #[derive(Debug)]
 struct OpenSession {
-    /// The entry about its start.
     first: Entry,
     is_working: bool,
-    /// Decisions that allowed a call without a result, by call id.
+    /// Decisions that allowed a call whose result is not recorded, by call id.
     calls: BTreeMap<String, Entry>,
 }
 
@@ -191,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// An entry of a gate: `action[=decision] [call]`.
+    /// Returns an entry of a gate, given as `action[=decision] [call]`.
     fn line(identity: &'static str, text: &'static str) -> Event {
         let (what, call) = text.split_once(' ').unwrap_or((text, ""));
         let (action, decision) = what.split_once('=').unwrap_or((what, ""));
@@ -227,7 +224,8 @@ mod tests {
         }
         let presence = GatePresence::announce(&log, &path).unwrap();
         assert_eq!(presence.closed, expected.len());
-        // Another process that starts meanwhile closes nothing, and one that starts afterwards finds nothing.
+        // A process that starts while this one lives closes nothing. One that starts later finds nothing to
+        // close.
         assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         drop(presence);
         assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);

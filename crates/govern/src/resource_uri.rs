@@ -1,8 +1,8 @@
-//! URIs of resources that an MCP server is asked to show.
+//! URIs of resources that an agent reads from an MCP server.
 //!
 //! Servers parse URIs differently: many strip spaces, drop line breaks, treat a backslash as a slash, ignore
 //! the host, or open a bare path. A URI counts as opaque, or as one file, only if all parsers agree. For any
-//! other URI, every file that it may mean is judged.
+//! other URI, every file that it may denote is judged.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,17 +12,17 @@ use std::path::PathBuf;
 /// The meaning of a resource URI.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResourceUri {
-    /// Opaque: only the server knows what it means.
+    /// Opaque: only the server knows its meaning.
     OtherScheme,
     /// A file of this machine.
     File(PathBuf),
-    /// Parsers differ: one of these files, or something else.
+    /// Parsers differ. The URI denotes one of these files, or something else.
     Unclear(Vec<PathBuf>),
 }
 
 impl ResourceUri {
     pub(crate) fn parse(uri: &str) -> Self {
-        // The preprocessing of the WHATWG URL standard, which most parsers follow.
+        // The preprocessing of the WHATWG URL standard, which most parsers apply.
         let text: String = uri.trim_matches(|letter| letter <= ' ').replace(['\t', '\r', '\n'], "");
         match split_scheme(&text) {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => match plain_file(rest) {
@@ -39,7 +39,7 @@ impl ResourceUri {
 fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
-    // A single letter is a drive.
+    // A single letter is a drive of Windows.
     let is_scheme = scheme.len() > 1
         && scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
         && scheme.bytes().all(is_part);
@@ -59,7 +59,7 @@ fn find_file(text: &str) -> Option<&str> {
     text.get(at + "file:".len()..)
 }
 
-/// Returns the path after `file:`, if every parser finds the same.
+/// Returns the path after `file:` if every parser finds the same path.
 fn plain_file(rest: &str) -> Option<PathBuf> {
     let path = match rest.strip_prefix("//") {
         Some(rest) => {
@@ -73,7 +73,7 @@ fn plain_file(rest: &str) -> Option<PathBuf> {
     is_plain.then(|| to_path(bytes))
 }
 
-/// Returns every path that the text after `file:` may mean.
+/// Returns every path that the text after `file:` may denote.
 fn file_candidates(rest: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for rest in [rest.to_owned(), rest.replace('\\', "/")] {
@@ -89,7 +89,7 @@ fn file_candidates(rest: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Returns every path that a URI without a clear scheme may mean.
+/// Returns every path that a URI without a clear scheme may denote.
 fn mentioned_paths(text: &str) -> BTreeSet<PathBuf> {
     let decoded = percent_decode(text).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let mut found = BTreeSet::new();
@@ -101,7 +101,7 @@ fn mentioned_paths(text: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Returns the path as written and decoded, whole and up to a query, fragment or NUL.
+/// Returns candidate paths: as written and decoded, each whole and cut at a query, fragment or NUL.
 fn path_candidates(text: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for text in [text, text.split(['?', '#']).next().unwrap_or_default()] {

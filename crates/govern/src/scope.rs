@@ -11,8 +11,8 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::path_resolver::{PathResolver, resolve_in_roots};
 
-/// Returns the scopes of an operator's tools, by tool id. A tool that is also listed without a scope is not
-/// limited.
+/// Returns the scopes of an operator's tools, by tool id. A tool that is also listed without a scope has no
+/// limit.
 pub(crate) fn tool_scopes(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     let mut named: BTreeMap<String, Option<Vec<Scope>>> = BTreeMap::new();
     for tool in &operator.tools {
@@ -30,8 +30,8 @@ pub(crate) fn tool_scopes(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     named.into_iter().filter_map(|(id, scopes)| Some((id, scopes?))).collect()
 }
 
-/// Returns the reason why a call is beyond the scope of its tool. A call whose input does not show what it
-/// touches is beyond it.
+/// Returns the reason why a call is outside the scope of its tool. A call is outside if its input does not
+/// show which paths or hosts it touches.
 pub(crate) fn scope_violation(
     call: &Call,
     config: &GateConfig,
@@ -42,18 +42,19 @@ pub(crate) fn scope_violation(
     if let Some(scopes) = name.and_then(|name| config.scopes.get(name)) {
         return violation_of_all(call, scopes, config, resolver);
     }
-    // The kind's scope applies only if the tool is not granted by its name.
+    // The scope of a kind applies only to tools that are not granted by name.
     if name.is_some_and(is_granted) {
         return None;
     }
-    // The scope of each kind must admit the call: the reported one, and all that the input shows.
+    // The scopes of all kinds must admit the call: of the reported kind, and of each kind that the input
+    // shows.
     let mut kinds: Vec<&str> = call.action().kinds().into_iter().map(Kind::name).collect();
     kinds.push(call.kind());
     let scopes = kinds.iter().filter_map(|kind| config.scopes.get(&format!("kind:{kind}")));
     scopes.into_iter().find_map(|scopes| violation_of_all(call, scopes, config, resolver))
 }
 
-/// Returns a reason if the call is beyond every one of these scopes.
+/// Returns a reason if the call is outside every one of these scopes.
 fn violation_of_all(
     call: &Call,
     scopes: &[Scope],
@@ -103,7 +104,7 @@ fn check_scope(
     if is_shown { Ok(()) } else { Err("its input does not show what it touches".to_owned()) }
 }
 
-/// Returns the path below the workspace that `docs`, `/docs`, `/docs/*` or `docs/**` means.
+/// Returns the path below the workspace that `docs`, `/docs`, `/docs/*` or `docs/**` denotes.
 fn scope_directory(place: &str) -> Option<PathBuf> {
     let place = place.strip_prefix('/').unwrap_or(place);
     let place = match place {

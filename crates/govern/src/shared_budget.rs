@@ -8,10 +8,9 @@ use serde::{Deserialize, Serialize};
 
 const DAY: i64 = 86_400;
 
-/// Budget use of one allowed call. Part of the audit entry about its decision.
+/// Budget use of one allowed call, as the audit entry about the decision records it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetUse {
-    /// Name of the gate that allowed the call.
     pub gate: String,
     /// Policies whose budgets are charged.
     pub policies: Vec<String>,
@@ -25,8 +24,8 @@ pub struct BudgetUse {
 
 /// Reports the budget use of other gates.
 pub trait BudgetSource: Debug + Send {
-    /// Returns the budget use since the previous call; the first call starts at the beginning of the day. The
-    /// use of the calling gate may be included.
+    /// Returns the budget use since the previous call of this method. The first call starts at the beginning
+    /// of the day. The use of the calling gate may be included.
     ///
     /// # Errors
     ///
@@ -44,7 +43,7 @@ pub struct BudgetError(#[from] ReadError);
 pub struct AuditLogBudget {
     path: PathBuf,
     reader: Option<Reader>,
-    /// Older entries are ignored. In seconds since 1970.
+    /// In seconds since 1970. Older entries are ignored.
     from: i64,
 }
 
@@ -66,7 +65,7 @@ impl BudgetSource for AuditLogBudget {
                 let filter = Filter { text: Some("\"spent\":{"), ..Filter::default() };
                 match Reader::since(&self.path, filter, moment) {
                     Ok(reader) => self.reader.insert(reader),
-                    // No log: nothing was used yet.
+                    // Without a log, nothing was used yet.
                     Err(_) if !self.path.exists() => return Ok(Vec::new()),
                     Err(error) => return Err(error.into()),
                 }
@@ -80,9 +79,9 @@ impl BudgetSource for AuditLogBudget {
     }
 }
 
-/// Returns the budget use in an audit entry, if it is recent enough.
+/// Returns the budget use in an audit entry. Returns `None` if there is none or the entry is too old.
 fn parse_budget_use(entry: &Entry, from: i64) -> Option<BudgetUse> {
-    // Only the gate's own metadata counts. An agent may put the same text into the input of a call.
+    // Only the gate's own metadata counts. An agent may copy the same text into the input of a call.
     let told = entry.metadata.get("aip44")?.get("spent")?;
     let at = entry.ts.parse::<Timestamp>().ok()?.as_second();
     let spent: BudgetUse = serde_json::from_value(told.clone()).ok()?;

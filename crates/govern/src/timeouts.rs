@@ -1,37 +1,37 @@
-//! Timeouts of a gate, by the names of the `--deadline` option.
+//! Timeouts of a gate, with the names that the option `--deadline` uses.
 
 use std::time::Duration;
 
 use narrows_acp::method;
 
-/// Timeouts of a gate.
+/// Timeouts of a gate. Each field is about an event that must happen in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateTimeouts {
-    /// For the agent to answer `initialize`.
+    /// The agent answers `initialize`.
     pub initialize: Duration,
-    /// For a user to log in.
+    /// A user logs in.
     pub authenticate: Duration,
-    /// For the agent to create a session.
+    /// The agent creates a session.
     pub new: Duration,
-    /// For the agent to open a stored session.
+    /// The agent opens a stored session.
     pub load: Duration,
-    /// For the agent to change a setting of a session.
+    /// The agent changes a setting of a session.
     pub set: Duration,
-    /// For the agent to answer any other request.
+    /// The agent answers any other request.
     pub other: Duration,
-    /// For the agent to send anything during a turn. Then the turn is stopped.
+    /// The agent sends any message during a turn. Otherwise the turn is stopped.
     pub silence: Duration,
-    /// For a stopped turn to end. Then the agent is ended.
+    /// A stopped turn ends. Otherwise the agent is ended.
     pub cancel: Duration,
-    /// For the agent to close a session, or to exit after the end of its input. Then it is terminated.
+    /// The agent closes a session, or exits after the end of its input. Otherwise it is terminated.
     pub close: Duration,
-    /// For the agent to exit after SIGTERM. Then it is killed.
+    /// The agent exits after SIGTERM. Otherwise it is killed.
     pub terminate: Duration,
-    /// For the agent to read from a full input. Then it is ended.
+    /// The agent reads from its full input. Otherwise it is ended.
     pub write: Duration,
-    /// For an approval. Then the action is denied.
+    /// An approval is given. Otherwise the action is denied.
     pub approval: Duration,
-    /// For the client to perform an allowed request. Then the agent gets an error.
+    /// The client performs an allowed request. Otherwise the agent gets an error.
     pub service: Duration,
 }
 
@@ -94,8 +94,8 @@ impl GateTimeouts {
         })
     }
 
-    /// Returns how long the agent may take to answer a request of this method. A prompt is limited by
-    /// [`Self::silence`] instead.
+    /// Returns the time within which the agent must answer a request of this method. Returns `None` for a
+    /// prompt, which [`Self::silence`] limits instead.
     pub(crate) fn for_method(&self, method: &str) -> Option<Duration> {
         Some(match method {
             method::INITIALIZE => self.initialize,

@@ -1,4 +1,4 @@
-//! The gate for unauthenticated clients: it offers the authentication method and refuses everything else.
+//! The gate for unauthenticated clients. It offers the authentication method and refuses all other requests.
 
 use bytes::Bytes;
 use narrows_acp::method;
@@ -15,14 +15,12 @@ use crate::identity::Principal;
 pub struct UnauthenticatedGate {
     /// Id of the only authentication method.
     pub id: String,
-    /// Name of the authentication method.
     pub name: String,
-    /// Description of the authentication method.
     pub description: String,
 }
 
 impl UnauthenticatedGate {
-    /// Returns the answer to a message, if it gets one.
+    /// Returns the answer to a message. Returns `None` if the message gets no answer.
     #[must_use]
     pub fn answer(&self, message: View<'_>) -> Option<Bytes> {
         let Self { id: method_id, name, description } = self;

@@ -1,10 +1,10 @@
-//! Parameters that every JSON reader reads alike.
+//! Reads params that all JSON readers read alike.
 
 pub(crate) use narrows_policy::UnambiguousJson;
 use serde_json::{Map, Value};
 
-/// Reads parameters; missing parameters are an empty object. Returns `None` if they are invalid, or two
-/// readers may differ on them.
+/// Reads params. Missing params are an empty object. Returns `None` if the params are invalid, or two readers
+/// may read them differently.
 pub(crate) fn read(text: Option<&[u8]>) -> Option<Value> {
     match text {
         None => Some(Value::Object(Map::new())),

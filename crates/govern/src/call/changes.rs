@@ -1,8 +1,7 @@
-//! File changes in the content of a call: those that are judged and approved, and those that only report a
-//! result.
+//! File changes in the content of a call. Some are judged and approved; others only report a result.
 //!
 //! Agents send the text of a change again after they have written it, with other context lines. Such a report
-//! replaces nothing that was approved. It is kept: if the call is decided again, the text that was shown last
+//! does not replace the approved text. It is kept: if the call is decided again, the text that was shown last
 //! counts.
 
 use std::collections::BTreeSet;
@@ -15,7 +14,7 @@ use super::memo::Memo;
 
 impl Call {
     /// Merges the diffs of `content`, a list of blocks or one further block. Returns `true` if the call must
-    /// be decided again: another file, or another text, unless `can_be_result`.
+    /// be decided again: another file changes, or the text differs and is not a result (`can_be_result`).
     pub(super) fn apply_changes(&mut self, content: &Value, can_be_result: bool) -> bool {
         let shown: Vec<Value> = match content {
             Value::Array(_) => change_blocks(content),
@@ -44,8 +43,8 @@ impl Call {
         true
     }
 
-    /// Makes the text that was last reported as a result the text that is judged, shown and recorded. Returns
-    /// `true` if there was one.
+    /// Replaces the judged text by the text that was last reported as a result. Returns `true` if there was
+    /// one.
     pub(super) fn adopt_reported(&mut self) -> bool {
         let reported = self.reported.take();
         let has_reported = reported.is_some();
@@ -56,19 +55,17 @@ impl Call {
         has_reported
     }
 
-    /// Records that the agent asks for permission; this is about the text that was shown last. Returns `true`
-    /// if that text differs from the judged one.
+    /// Records that the agent asks for permission. The request is about the text that was shown last. Returns
+    /// `true` if that text differs from the judged one.
     pub(crate) fn set_asked(&mut self) -> bool {
         self.is_allowed = false;
         self.adopt_reported()
     }
 
-    /// Records whether the call is allowed as it is now.
     pub(crate) fn set_allowed(&mut self, is_allowed: bool) {
         self.is_allowed = is_allowed;
     }
 
-    /// Returns the kinds of the call and its files.
     fn kinds_and_files(&self) -> (Vec<narrows_policy::Kind>, BTreeSet<std::path::PathBuf>) {
         let action = self.action();
         (action.kinds(), action.paths.into_iter().collect())

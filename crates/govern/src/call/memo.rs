@@ -1,5 +1,7 @@
-//! What was found out about the parts of a call. An agent may tell of a large call very often, and change little each time:
-//! what stays the same is hashed and searched for secrets once.
+//! Caches the digests of the parts of a call, and whether they contain secrets.
+//!
+//! An agent may update a large call very often and change little each time. An unchanged part is hashed and
+//! searched once.
 
 use std::sync::OnceLock;
 
@@ -8,7 +10,7 @@ use serde_json::json;
 use super::{Call, Digest, value_digest};
 use crate::audit_events::has_secret;
 
-/// What is known of one part. It is replaced when the part is.
+/// The digest of one part, and whether it contains a secret. Replaced when the part changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memo {
     digest: OnceLock<Digest>,
@@ -16,18 +18,16 @@ pub(super) struct Memo {
 }
 
 impl Memo {
-    /// Returns the digest of `value`, in hexadecimal.
     fn hex(&self, value: impl FnOnce() -> Digest) -> String {
         self.digest.get_or_init(value).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The memos of a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memos {
     pub(super) input: Memo,
     pub(super) changes: Memo,
-    /// Of what is told or asked beside them.
+    /// For the locations, and the command of a permission request.
     pub(super) others: Memo,
 }
 
@@ -40,7 +40,7 @@ impl Call {
         self.memos.changes.hex(|| value_digest(&json!(self.changes)))
     }
 
-    /// Returns `true` if a secret is in what it is called with, as it is approved and recorded.
+    /// Returns `true` if the input, as it is approved and recorded, contains a secret.
     pub(crate) fn has_secret(&self) -> bool {
         let Memos { input, changes, others } = &self.memos;
         if self.beside.is_some() {
@@ -57,7 +57,6 @@ impl Call {
 
 #[cfg(test)]
 impl Memo {
-    /// Returns `true` if nothing is known of the part yet.
     pub(super) fn is_new(&self) -> bool {
         self.digest.get().is_none() && self.has_secret.get().is_none()
     }

@@ -1,4 +1,4 @@
-//! Calls that an agent requests from the client: files, commands, and what an MCP server in the client has.
+//! Calls that an agent requests from the client: files, commands, and MCP servers in the client.
 
 use std::path::{Path, PathBuf};
 
@@ -21,19 +21,18 @@ impl Call {
         Self { locations, real: Some(real), memos, ..self }
     }
 
-    /// Returns the resolved path of a client request.
     pub(crate) fn real(&self) -> Option<&Path> {
         self.real.as_deref()
     }
 
-    /// Adds further members of an MCP tool request, if there are any.
+    /// Adds members of an MCP tool request other than its input. Does nothing without any.
     pub(crate) fn with_extra_members(self, members: Map<String, Value>) -> Self {
         let beside = (!members.is_empty()).then(|| Value::Object(members));
         let memos = Memos { others: Memo::default(), ..self.memos };
         Self { beside, memos, ..self }
     }
 
-    /// Returns `true` if the request has nothing beside its input.
+    /// Returns `true` if the request has no members beside its input.
     pub(crate) fn is_whole_input(&self) -> bool {
         self.beside.is_none()
     }

@@ -17,15 +17,15 @@ pub type GateTime = Duration;
 pub struct AuditSeq(pub u64);
 
 impl AuditSeq {
-    /// Stands for a refusal that is only counted. Nothing waits for it.
+    /// Stands for a refusal that is only counted. No line waits for it.
     pub(super) const UNRECORDED: Self = Self(0);
 }
 
 /// Receives the messages, audit events and orders of a gate.
 pub trait GateOutput {
-    /// Sends one message to the client. The parts are concatenated and have no line end.
+    /// Sends one message to the client. The parts are concatenated. They contain no line end.
     fn to_client(&mut self, parts: &[&[u8]]);
-    /// Sends one message to the agent. The parts are concatenated and have no line end.
+    /// Sends one message to the agent. The parts are concatenated. They contain no line end.
     fn to_agent(&mut self, parts: &[&[u8]]);
     /// Records an event. [`Gate::handle_audit_result`](super::Gate::handle_audit_result) must report the
     /// result.
@@ -44,7 +44,6 @@ pub trait GateOutput {
 /// Start time and nonce of a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateStart {
-    /// Creation time, in seconds since 1970.
     pub started_at: u64,
     /// An unguessable string. Ids of requests that the gate sends contain it, so no peer can predict them.
     pub nonce: String,
@@ -53,17 +52,13 @@ pub struct GateStart {
 /// A tool call that the built-in agent wants to make.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCheck {
-    /// The session of the call.
     pub session: String,
     /// The id under which the agent will announce the call.
     pub call: String,
-    /// The MCP server. `None`: a built-in tool for files or terminals of the client.
     pub server: Option<String>,
-    /// Name of the tool on its server, or of the built-in tool.
     pub tool: String,
-    /// The tool name that the agent will report.
+    /// The tool name that the agent will report in its announcement.
     pub name: String,
-    /// Arguments of the call.
     pub arguments: Value,
 }
 
@@ -81,9 +76,7 @@ pub trait SessionSlots: Debug + Send + Sync {
 pub struct ApprovalRequest {
     /// Name of the approval, for use with [`ApprovalVote`].
     pub id: String,
-    /// The session of the call.
     pub session: String,
-    /// The tool that would be called.
     pub tool: String,
     /// The input that would be passed.
     pub input: Value,
@@ -91,25 +84,21 @@ pub struct ApprovalRequest {
     pub kinds: String,
     /// SHA-256 of everything about the call that was judged and is shown.
     pub digest: [u8; 32],
-    /// Content that the agent shows beside the input, such as a diff; null if there is none.
+    /// Content that the agent shows beside the input, such as a diff. Null if there is none.
     pub content: Value,
-    /// The reason why an approval is required.
     pub reason: String,
-    /// Description of the approvals that are required.
+    /// Readable description of the required approvals.
     pub needs: String,
     /// Ids of the approvers who have approved.
     pub given: Vec<String>,
-    /// Id of the client that the agent works for.
     pub client: String,
-    /// Deadline, on the clock of the gate.
     pub due: GateTime,
-    /// Deadline, in seconds since 1970.
     pub until: u64,
     /// `true` if the client was asked and has not answered.
     pub asked: bool,
 }
 
-/// Current validity of a counted signature. Its key may have been revoked after the vote.
+/// Validity of the key of a counted signature, which may have been revoked after the vote.
 pub trait SignatureValidity: Debug + Send + Sync {
     /// Checks the key. Blocks while the keys are read.
     ///
@@ -137,9 +126,8 @@ pub struct ApprovalVote {
     pub signer: Principal,
     /// `true` for an approval.
     pub approves: bool,
-    /// Reason of a rejection.
     pub reason: Option<String>,
-    /// `None` if the vote is not signed, so no key can be revoked.
+    /// `None` if the vote is not signed. Then there is no key that could be revoked.
     pub signature: Option<VoteSignature>,
 }
 

@@ -23,26 +23,25 @@ use crate::call::{Call, Digest};
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 
-/// Option ids of permission requests that the gate sends.
+/// Option ids of the permission requests that the gate sends.
 const ALLOW: &str = "allow_once";
 const REJECT: &str = "reject_once";
 
-/// Number of files of a diff that the reason names.
+/// Bound for the files of a diff that the reason names.
 const MAX_NAMED_FILES: usize = 8;
 
 /// Reason for refusing an approval whose call has changed.
 const CHANGED: &str = "the call changed while it waited for approval";
 
-/// Reason for refusing an approval beyond the byte budget.
+/// Reason for refusing an approval when the byte budget is exhausted.
 const NO_ROOM: &str = "too many pending approvals";
 
-/// An action that waits for an approval.
 #[derive(Debug)]
 pub(super) struct PendingApproval {
     session: Box<str>,
     call: Box<str>,
     pub(super) tool: String,
-    /// Name that the agent claims and that no tool of an agent can have.
+    /// Reserved name that the agent reported as the tool name.
     claimed: Option<String>,
     input: Value,
     kinds: Vec<&'static str>,
@@ -50,16 +49,15 @@ pub(super) struct PendingApproval {
     digest: Digest,
     /// Content that the agent shows beside the input.
     content: Value,
-    /// The decision about the call as it was shown.
+    /// The decision about the call as it was shown to approvers.
     ruling: GovernanceDecision,
     pub(super) reason: String,
     origin: ApprovalOrigin,
     requirements: Vec<ApprovalRequirement>,
     /// Approvers who have approved, with their signatures.
     votes: Vec<(Principal, Option<VoteSignature>)>,
-    /// Id of the permission request to the client, if one was sent.
     client_request: Option<Raw>,
-    /// The client gets notices about this approval, because it cannot give the approval alone.
+    /// The client gets notices about this approval, because its own approval is not enough.
     pub(super) notifies_client: bool,
     pub(super) due: GateTime,
     charge: ByteCharge,
@@ -102,17 +100,15 @@ impl PendingApproval {
         self.session.clone()
     }
 
-    /// Describes the required approvals.
     pub(super) fn describe_requirements(&self) -> String {
         self.requirements.iter().map(ApprovalRequirement::describe).collect::<Vec<_>>().join(", and ")
     }
 
-    /// Returns `true` if the call belongs to this session.
     pub(super) fn is_in_session(&self, session: &str) -> bool {
         *self.session == *session
     }
 
-    /// Returns `true` if the agent request of this id waits for this approval.
+    /// Returns `true` if the agent request with this id waits for this approval.
     pub(super) fn holds_request(&self, request: &[u8]) -> bool {
         match &self.origin {
             ApprovalOrigin::Permission { id, .. } | ApprovalOrigin::Service { id, .. } => **id == *request,
@@ -132,7 +128,7 @@ impl PendingApproval {
     ///
     /// # Errors
     ///
-    /// The reason why one is not.
+    /// The reason why a signature is invalid.
     fn check_signatures(&self) -> Result<(), String> {
         let mut signatures = self.votes.iter().filter_map(|(_, signature)| signature.as_ref());
         signatures.try_for_each(|signature| signature.validity.check())
@@ -143,13 +139,12 @@ impl PendingApproval {
         self.requirements.iter().flat_map(|requirement| &requirement.0).any(|group| group.includes(signer))
     }
 
-    /// Returns `true` if a required approval has no possible approver.
     fn has_no_approvers(&self) -> bool {
         self.requirements.iter().any(|requirement| requirement.0.is_empty())
     }
 }
 
-/// Returns the end of a reason that names the files of a diff.
+/// Returns the last part of a reason: it names the files of a diff.
 fn changed_files_note(call: &Call) -> String {
     let files = call.changed_files();
     if files.is_empty() {
@@ -165,7 +160,6 @@ fn changed_files_note(call: &Call) -> String {
     format!("; it changes {}{more}", first.join(", "))
 }
 
-/// Returns the public name of an approval.
 pub(super) fn approval_name(start: &GateStart, number: u64) -> String {
     format!("{}-{number}", start.nonce)
 }
@@ -187,7 +181,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.approvals.iter().filter(|(_, it)| within(it)).map(|(number, _)| *number).collect()
     }
 
-    /// Decides about a turn of a gated operator: it always requires an approval.
+    /// Returns the decision about a turn of a gated operator, which always requires an approval.
     pub(super) fn turn_decision(&self, call: &Call) -> CallDecision {
         let gate = &self.gate;
         let mut decision = gate.authorizer.decide(
@@ -204,7 +198,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Creates an approval for a call, and asks the client if its vote counts.
+    /// Creates an approval for a call. Asks the client if its vote counts.
     pub(super) fn request_approval(
         &mut self,
         name: &str,
@@ -263,7 +257,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         ]);
         params["_meta"] = json!({"aip44": {"approval": approval_id, "reason": approval.reason}});
         let is_unannounced = approval.origin.is_unannounced();
-        // The decision about this call may have exceeded the limit of refusals.
+        // The decision about this call may have exceeded the limit of refusals, which stops the turn.
         let is_stopped = approval.origin.is_of_agent() && self.gate.is_stopping(name);
         self.gate.approvals.insert(number, approval);
         self.gate.arm_timer(due);
@@ -307,7 +301,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let allows = outcome["outcome"] == "selected" && outcome["optionId"] == ALLOW;
         let principal = self.gate.principal.clone();
         if allows {
-            // Further approvals may still be missing. The client cannot be asked twice, so an approval that
+            // The vote of the client may not be enough. The client cannot be asked twice, so an approval that
             // can no longer be completed is refused; the agent may ask again.
             if let Err(VoteError::SignatureInvalid(why)) = self.approve(number, principal, None) {
                 self.settle_approval(number, ApprovalOutcome::Refused(why));
@@ -342,8 +336,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Counts a vote, unless an earlier counted signature is no longer valid: a revoked key is part of no
-    /// quorum.
+    /// Counts a vote. Fails if an earlier counted signature is no longer valid: a revoked key must not count
+    /// for a quorum.
     fn approve(
         &mut self,
         number: u64,
@@ -365,7 +359,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Refuses the approvals of a call that has changed since it was shown, or that was decided differently.
+    /// Refuses the pending approvals of a call that has changed since it was shown, or whose decision has
+    /// changed.
     pub(super) fn refuse_outdated_approvals(&mut self, name: &str, call: &str, ruling: &GovernanceDecision) {
         if self.gate.approvals.is_empty() {
             return;
@@ -385,7 +380,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Closes an approval, and continues once that is recorded. An approval holds only for what was shown.
+    /// Closes an approval, and continues the request once the outcome is recorded. An approval holds only for
+    /// the call as it was shown.
     pub(super) fn settle_approval(&mut self, number: u64, outcome: ApprovalOutcome) {
         let Some(mut approval) = self.gate.approvals.remove(&number) else { return };
         if let Some(request) = approval.client_request.take() {
@@ -402,7 +398,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             _ if !outcome.is_given() => outcome,
             // No approver has seen the current call.
             None => ApprovalOutcome::Refused(CHANGED.to_owned()),
-            // A later refusal stands.
+            // A later refusal takes precedence.
             Some(refused @ ApprovalOutcome::Refused(_)) => refused.clone(),
             Some(_) if is_moved => ApprovalOutcome::Refused(MOVED.to_owned()),
             Some(_) => outcome,
@@ -469,7 +465,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Reports to a client of version 2 that the operator waits or continues, where its agent does not know.
+    /// Reports to a client of version 2 that the operator waits or continues. Used where the agent does not
+    /// know about the approval, and so cannot report it.
     fn send_operator_state(&mut self, name: &str, state: &str, after: Option<AuditSeq>) {
         if !self.gate.is_v2 {
             return;
@@ -487,7 +484,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers a prompt whose turn never began: as cancelled if the client cancelled it, else as refused.
+    /// Answers a prompt whose turn never began: as cancelled if the client cancelled it, otherwise as
+    /// refused.
     fn refuse_turn(&mut self, id: &[u8], name: &str, why: &str) {
         let after = self.set_operator_state(name, OperatorState::Interrupted, Some(why));
         if self.gate.is_v2 {

@@ -1,7 +1,7 @@
-//! Notices to the client about approvals that others give: pending, given or refused.
+//! Notices to the client about approvals that others give: pending, approved or refused.
 //!
-//! A notice is a thought chunk, so that every client can show it and none takes it for the answer;
-//! `_meta.aip44` has the same for programs.
+//! A notice is a thought chunk: every client can show it, and no client takes it for the answer.
+//! `_meta.aip44` has the same information for programs.
 
 use narrows_acp::method;
 use narrows_wire::message;
@@ -15,11 +15,10 @@ use super::outbox::{GateDirection, OnAuditFailure};
 use crate::audit_events::ApprovalOutcome;
 use crate::meta;
 
-/// Longer tool names are shortened.
 const MAX_TOOL_CHARS: usize = 200;
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Announces a pending approval, and how to give it.
+    /// Announces a pending approval, and says how to approve it.
     pub(super) fn notify_approval_pending(&mut self, name: &str, number: u64, after: Option<AuditSeq>) {
         let Some(approval) = self.gate.approvals.get(&number).filter(|approval| approval.notifies_client)
         else {
@@ -41,7 +40,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send_approval_notice(name, &text, about, after);
     }
 
-    /// Reports the outcome, if the client was notified of the approval or did not answer in time.
+    /// Reports the outcome, if the client was notified of the approval or was asked and did not answer in
+    /// time.
     pub(super) fn notify_approval_settled(
         &mut self,
         number: u64,

@@ -5,7 +5,7 @@ use narrows_policy::{GovernanceDecision, Signer};
 
 use crate::identity::Principal;
 
-/// A required approval: any of these groups can give it.
+/// A required approval. Any of these groups can give it.
 #[derive(Debug)]
 pub(super) struct ApprovalRequirement(pub(super) Vec<ApproverGroup>);
 
@@ -15,10 +15,10 @@ impl ApprovalRequirement {
     }
 }
 
-/// Approvers, of whom a quorum must approve.
+/// Approvers and the number of them that must approve.
 #[derive(Debug)]
 pub(super) struct ApproverGroup {
-    /// Empty: the client that is asked.
+    /// If empty, the client is asked.
     signers: Vec<Signer>,
     quorum: u32,
 }
@@ -28,7 +28,7 @@ impl ApproverGroup {
         let mut names: Vec<String> = Vec::new();
         for signer in &self.signers {
             let role = signer.role.as_ref().map(|role| format!("role {role}"));
-            // An approver's own name also counts as a role.
+            // An approver's own name also counts as one of its roles.
             let is_said = signer.role.as_ref().is_some_and(|role| names.contains(role));
             names.extend(signer.user_id.clone().or(role.filter(|_| !is_said)));
         }
@@ -50,7 +50,7 @@ pub fn is_signer(signers: &[Signer], principal: &Principal) -> bool {
     })
 }
 
-/// Returns `true` if the approvals in `given` satisfy what the ruling requires.
+/// Returns `true` if the approvers in `given` satisfy all approvals that the ruling requires.
 pub(super) fn satisfies_approvals(
     ruling: &GovernanceDecision,
     approvers: &[Approver],
@@ -68,7 +68,7 @@ pub(super) fn requirements_met(needs: &[ApprovalRequirement], given: &[&Principa
     })
 }
 
-/// Returns the required approvals: those that policies name, or else those of the approvers responsible for
+/// Returns the required approvals: those that the policies name, or else one by the approvers responsible for
 /// the action.
 pub(super) fn approval_requirements(
     ruling: &GovernanceDecision,
@@ -104,7 +104,7 @@ pub(super) fn approval_requirements(
     ruling.approvals.iter().map(requirement).collect()
 }
 
-/// Returns `true` if a policy's user name means this identity, with or without the `user:` prefix.
+/// Returns `true` if the user name in a policy denotes this identity, with or without the prefix `user:`.
 fn is_user(named: &str, id: &str) -> bool {
     named == id || id.strip_prefix("user:") == Some(named)
 }

@@ -1,9 +1,9 @@
 //! Sessions that the agent may use: those that the client opened, and child sessions announced in one of
 //! them.
 //!
-//! A child belongs to the client of its parent and has the same limits. Messages in any other session are not
-//! shown, granted or recorded under that name, and the turn is stopped: the name may belong to another
-//! client.
+//! A child belongs to the client of its parent and has the same limits. The name of any other session may
+//! belong to another client. So a message in such a session is not shown, granted, or recorded under that
+//! name, and the turn is stopped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,14 +24,15 @@ use crate::lifecycle::OperatorState;
 use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
-/// Child sessions of one connection. Idle ones are closed to make room.
+/// Bound for the child sessions of one connection. Idle children are closed to make room.
 const MAX_CHILDREN: usize = 1_024;
-/// Names of closed sessions that are remembered: agents report ends of calls after the session was closed.
+/// Bound for the names of closed sessions that are remembered. Agents may report the end of a call after its
+/// session was closed.
 const MAX_CLOSED: usize = 4_096;
-/// Bytes of updates that are held for a session that is not open yet.
+/// Bound for the bytes of updates that are held for a session that is not open yet.
 const MAX_EARLY_BYTES: usize = 16 << 20;
 
-/// Reason for stopping a turn whose agent uses a foreign session.
+/// Reason for stopping a turn whose agent uses a session that is not the client's.
 const FOREIGN_SESSION: &str = "it used a session that the client did not open";
 
 /// Ancestors of a child session.
@@ -43,7 +44,6 @@ pub(super) struct Lineage {
     pub(super) root: Arc<str>,
 }
 
-/// A session that was closed.
 #[derive(Debug)]
 pub(super) struct ClosedSession {
     name: Box<str>,
@@ -51,22 +51,21 @@ pub(super) struct ClosedSession {
     _charge: ByteCharge,
 }
 
-/// Messages of the agent in sessions that are not open yet.
 #[derive(Debug, Default)]
 pub(super) struct EarlyMessages {
     pub(super) lines: Vec<(Bytes, ByteCharge)>,
-    /// Bytes of all lines. A running sum, because there may be very many.
+    /// Bytes of all lines. Kept as a running sum, because there may be very many lines.
     bytes: usize,
 }
 
 impl Gate {
-    /// Returns the session whose turn `name` is part of: itself, or the one at the top.
+    /// Returns the session whose turn `name` is part of: `name` itself, or its topmost ancestor.
     pub(super) fn root_session<'a>(&'a self, name: &'a str) -> &'a str {
         let lineage = self.sessions.get(name).and_then(|session| session.lineage.as_ref());
         lineage.map_or(name, |lineage| &lineage.root)
     }
 
-    /// Returns `true` if `name` is `above`, or a child below it.
+    /// Returns `true` if `name` is `above` or one of its descendants.
     pub(super) fn is_in_subtree(&self, name: &str, above: &str) -> bool {
         let mut at = name;
         loop {
@@ -80,13 +79,13 @@ impl Gate {
         }
     }
 
-    /// Returns `true` if the history of a session, or of the one at the top, is being replayed.
+    /// Returns `true` if the history of a session, or of its topmost ancestor, is being replayed.
     pub(super) fn is_replaying(&self, name: &str) -> bool {
         self.is_any_of_turn(name, |session| session.replays > 0)
     }
 
-    /// Returns `true` if a session or one of its children has a turn, an open call or a pending approval. A
-    /// replay could not be distinguished from that work.
+    /// Returns `true` if a session or one of its children has a turn, an open call or a pending approval.
+    /// Updates of that work could not be distinguished from a replay.
     pub(super) fn is_busy(&self, name: &str) -> bool {
         let waits = |name: &str| self.approvals.values().any(|approval| approval.is_in_session(name));
         let is_child_busy = |child: &str| self.sessions.get(child).is_some_and(|session| !session.is_idle());
@@ -100,7 +99,7 @@ impl Gate {
         self.is_any_of_turn(name, |session| session.halted.is_some())
     }
 
-    /// Returns `true` if the condition holds for a session or for the one at the top.
+    /// Returns `true` if the condition holds for a session or for its topmost ancestor.
     fn is_any_of_turn(&self, name: &str, is_so: impl Fn(&Session) -> bool) -> bool {
         let Some(session) = self.sessions.get(name) else { return false };
         let root = || session.lineage.as_ref().and_then(|lineage| self.sessions.get(&*lineage.root));
@@ -118,14 +117,13 @@ impl Gate {
             self.closed_sessions.pop_front();
         }
         let bytes = size_of::<ClosedSession>() + name.len();
-        // A session that is not remembered counts as never opened.
+        // Without room, the session is not remembered and counts as never opened.
         if self.make_room(bytes) {
             let charge = self.retained.charge(bytes);
             self.closed_sessions.push_back(ClosedSession { name: name.into(), is_child, _charge: charge });
         }
     }
 
-    /// Forgets that a session was closed, because it is opened again.
     pub(super) fn forget_closed(&mut self, name: &str) {
         self.closed_sessions.retain(|closed| *closed.name != *name);
     }
@@ -140,7 +138,7 @@ impl Gate {
         }
         let mut names: Vec<Box<str>> = Vec::new();
         let mut parents = vec![name];
-        // Each parent is removed once, so the loop ends even if the lineages form a circle.
+        // Each parent is visited once, so the loop ends even if the lineages form a cycle.
         while let Some(parent) = parents.pop() {
             let children = by_parent.remove(parent).unwrap_or_default();
             names.extend(children.iter().map(|child| Box::from(*child)));
@@ -153,7 +151,7 @@ impl Gate {
 
 impl<O: GateOutput> GateCtx<'_, O> {
     /// Records activity in the session of an agent message. Returns `false` if the agent may not use that
-    /// session; the message is then handled.
+    /// session. Then this function has handled the message.
     pub(super) fn admit_agent_message(&mut self, message: View<'_>) -> bool {
         let Some(name) = message.session() else { return true };
         if self.record_activity(&name) || !matches!(message.kind(), Kind::Notification | Kind::Request) {
@@ -211,7 +209,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Drops the held messages after a session was not opened, unless another is being opened.
+    /// Drops the held messages after opening a session failed, unless another one is being opened.
     pub(super) fn drop_early(&mut self) {
         if !self
             .gate
@@ -266,7 +264,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut seq = None;
         match self.gate.sessions.get(child).map(|session| session.lineage.as_ref()) {
             Some(Some(lineage)) if *lineage.parent == *parent => {}
-            // A session of the client, or a child of another parent.
+            // The name belongs to a session of the client, or to a child of another parent.
             Some(_) => return self.stop_stray_agent(child, "subagent_update"),
             None if self.belongs_to_client(child) => return self.stop_stray_agent(child, "subagent_update"),
             None => {
@@ -292,7 +290,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` if a closed or foreign session of this name belongs to a client.
+    /// Returns `true` if this name belongs to a client: it is a closed session, or has an owner.
     fn belongs_to_client(&self, name: &str) -> bool {
         self.gate.owners.as_ref().is_some_and(|owners| owners.has_owner(name))
             || self.gate.closed_sessions.iter().any(|closed| *closed.name == *name && !closed.is_child)
@@ -321,7 +319,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Closes idle children without children of their own. They must be announced again before further use.
+    /// Closes idle children that have no children. They must be announced again before further use.
     fn close_idle_children(&mut self) {
         let parents: std::collections::HashSet<Arc<str>> = self
             .gate
@@ -344,7 +342,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 
     /// Sets the directories of a child, which must be within those of its parent. Relative paths start at the
-    /// child's own.
+    /// child's own directory.
     fn set_child_roots(&mut self, parent: &str, child: &str, params: &Value) -> Result<(), String> {
         let Some(above) = self.gate.sessions.get(parent).map(|session| session.roots.clone()) else {
             return Ok(());
@@ -384,7 +382,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Ends the turn of a child.
     pub(super) fn end_child_turn(&mut self, child: &str, stop_reason: Option<&str>) -> Option<AuditSeq> {
         let session = self.gate.sessions.get_mut(child)?;
         let was_working = session.is_running
@@ -401,7 +398,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns `true` if an update starts or continues a call. An update about the end of a call may arrive late.
+/// Returns `true` if an update starts or continues a call. Only an update about the end of a call may arrive
+/// late.
 fn begins_call(message: View<'_>) -> bool {
     let Some(params) = unique_keys::read(message.params()) else { return true };
     let update = &params["update"];

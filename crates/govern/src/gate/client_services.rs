@@ -1,4 +1,4 @@
-//! Agent requests to the client: files, commands, and MCP tools in the client.
+//! Handles agent requests to the client: files, commands, and MCP tools in the client.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,8 @@ pub(super) const MOVED: &str = "the path now leads elsewhere";
 const PATH_MOVED: &str = "path_moved";
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles a file or command request. The resolved path is judged, approved and sent to the client: the
-    /// agent may change links at any time.
+    /// Handles a file or command request. The resolved path is judged, approved and sent to the client,
+    /// because the agent may change links at any time.
     pub(super) fn handle_service_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(mut params) = unique_keys::read(message.params()) else {
             return self.refuse_agent(id, &ambiguous_params());
@@ -44,7 +44,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 return self.fail_service(id, &name, &error, Some(seq));
             }
         };
-        // Duplicate members were refused above, and a path that is not text is not resolved.
+        // Duplicate members were refused above. A path that is not text has no resolution.
         let line = found.as_ref().and_then(|found| with_text_member(message, place, found.to_str()?));
         let line = line.as_deref().unwrap_or(message.bytes());
         let Some(line) = refuse_links(View::parse(line)) else {
@@ -53,7 +53,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let Some(members) = params.as_object_mut() {
             members.remove("sessionId");
             if kind == "execute" {
-                // Arguments of another form stay unchanged, to be judged and recorded as such.
+                // Arguments in another form are judged and recorded unchanged.
                 let args = members.get("args").unwrap_or(&Value::Null);
                 if let Value::Array(_) | Value::Null = args {
                     let mut argv = vec![members.get("command").cloned().unwrap_or_default()];
@@ -70,7 +70,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_service(id, &name, call, View::parse(&line));
     }
 
-    /// Resolves the file or directory of a client request. The error is a code and a reason.
+    /// Resolves the file or directory of a client request.
+    ///
+    /// # Errors
+    ///
+    /// A code and a reason.
     fn resolve_named_path(
         &self,
         session: &str,
@@ -95,15 +99,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if kind == "edit" && self.gate.config.is_read_only(&real) {
             return Err(("sandbox_read_only", "the sandbox mounts this path read-only".to_owned()));
         }
-        // The client gets this path as text.
+        // The path is sent to the client as text, so it must be valid UTF-8.
         if real.to_str().is_none() {
             return Err(("path_not_text", "the resolved path is not valid UTF-8".to_owned()));
         }
         Ok(Some(real))
     }
 
-    /// Returns `true` if an allowed request may be sent to the client, now that its decision is recorded. A
-    /// request whose path leads elsewhere by now is refused.
+    /// Returns `true` if an allowed request may be sent to the client, now that its decision is recorded.
+    /// Refuses the request if its path leads elsewhere by now.
     pub(super) fn admit_forwarding(&mut self, id: &[u8]) -> bool {
         match self.gate.pending_at_client.get(id) {
             Some(PendingAtClient::Service { session, call, .. }) if self.has_moved(session, call) => {
@@ -119,7 +123,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Refuses a request whose path leads elsewhere by now.
+    /// Refuses a request whose path leads elsewhere than when it was decided.
     fn refuse_moved(&mut self, id: &[u8]) {
         let Some(PendingAtClient::Service { session: name, call, method, .. }) =
             self.gate.pending_at_client.remove(id)
@@ -137,7 +141,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.fail_service(id, &name, &error, Some(seq));
     }
 
-    /// Decides about a client request.
     pub(super) fn request_service(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
         let key = request_key(id);
         self.record_activity(name);
@@ -177,7 +180,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Sends an allowed request to the client.
     pub(super) fn forward_service(
         &mut self,
         id: &[u8],
@@ -202,7 +204,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Answers a denied request.
     pub(super) fn deny_client_service(
         &mut self,
         id: &[u8],
@@ -243,7 +244,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns a request with `text` as a member of its params. `None` if that member is missing.
+/// Returns a request with `text` as the member `name` of its params. Returns `None` if that member is
+/// missing.
 pub(super) fn with_text_member(message: View<'_>, name: &str, text: &str) -> Option<Vec<u8>> {
     let place = member(message.params()?, name).ok()??;
     let start = message.envelope().params.range().start;
@@ -251,7 +253,7 @@ pub(super) fn with_text_member(message: View<'_>, name: &str, text: &str) -> Opt
     Some([&bytes[..start + place.start], text.as_bytes(), &bytes[start + place.end..]].concat())
 }
 
-/// Error for params that two readers may read differently.
+/// Returns the error for params that two readers may read differently.
 pub(super) fn ambiguous_params() -> RpcError {
     RpcError::new(Code::InvalidParams, AMBIGUOUS)
 }

@@ -1,7 +1,7 @@
-//! Deadlines of requests, approvals and turns, and what happens when one passes.
+//! Deadlines of requests, approvals and turns, and the actions when one passes.
 //!
 //! [`Gate::next_deadline`](super::Gate::next_deadline) is the earliest time at which something may be due.
-//! New work only moves it forward; the exact time is computed when it is reached, so that a message costs
+//! New work can only make it earlier. The exact time is computed when it is reached, so that a message costs
 //! nothing.
 
 use std::time::Duration;
@@ -24,8 +24,8 @@ impl Gate {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
     }
 
-    /// Returns `true` if the agent waits for an approval or for the client in this session, so its silence is
-    /// excused.
+    /// Returns `true` if the agent waits in this session for an approval or for the client. Its silence is
+    /// then not a fault.
     fn is_waiting_elsewhere(&self, name: &str) -> bool {
         let of_client = |served: &PendingAtClient| match served {
             PendingAtClient::Service { session, .. } | PendingAtClient::TerminalWait { session } => {
@@ -82,7 +82,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Restarts the silence timeout after the agent had to wait.
+    /// Restarts the silence timeout after the agent has waited for an approval or the client.
     pub(super) fn restart_silence_timer(&mut self, name: &str) {
         self.record_activity(name);
         self.gate.arm_timer(self.now + self.gate.config.timeouts.silence);
@@ -96,7 +96,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.restart_silence_timer(name);
     }
 
-    /// Starts the timeout for the end of a stopped turn.
+    /// Starts the timeout within which a stopped turn must end.
     pub(super) fn start_stop_timer(&mut self, name: &str) {
         let by = self.now + self.gate.config.timeouts.cancel;
         if let Some(session) = self.gate.sessions.get_mut(name) {
@@ -105,7 +105,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles everything that is due.
     pub(super) fn tick(&mut self) {
         let now = self.now;
         let due: Vec<u64> =
@@ -132,10 +131,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.next_due = self.gate.earliest_deadline();
     }
 
-    /// Refuses an action that was not approved in time.
     fn expire_approval(&mut self, number: u64) {
         let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
-        // A client that was asked learns that its answer is too late.
+        // If the client was asked, the notice tells it that its answer is too late.
         approval.notifies_client = true;
         let name = approval.session();
         let id = approval_name(&self.gate.start, number);
@@ -147,7 +145,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.settle_approval(number, ApprovalOutcome::Refused("not approved in time".to_owned()));
     }
 
-    /// Answers a request that the agent has not answered in time. A later answer is dropped.
+    /// Answers a request that the agent has not answered in time. A later answer of the agent is dropped.
     fn expire_client_request(&mut self, id: &[u8]) {
         let Some(pending) = self.gate.pending_at_agent.get_mut(id) else { return };
         pending.due = None;
@@ -180,7 +178,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let ClientRequestKind::Open { session: name, replays: true } = &pending.kind
             && let Some(session) = self.gate.sessions.get_mut(&**name)
         {
-            // The replay of the session ends only now.
+            // The replay of the session ends only with this answer.
             session.replays = session.replays.saturating_sub(1);
         }
         let session = pending.kind.session().unwrap_or_default();
@@ -240,7 +238,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Ends the agent if it continues a stopped turn.
+    /// Ends the agent if a stopped turn has not ended in time.
     fn end_unstoppable_agent(&mut self) {
         let now = self.now;
         let late = self
@@ -267,12 +265,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The error for a request that timed out.
+/// Returns the error for a request that timed out.
 pub(super) fn deadline_error(why: &str) -> RpcError {
     RpcError::new(Code::Deadline, why.to_owned()).effects(Effects::Possible)
 }
 
-/// Returns the ids of matching entries in sorted order, so that runs are reproducible.
+/// Returns the ids of matching entries in sorted order, which makes runs reproducible.
 fn matching_ids<T>(table: &ChargedMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<Raw> {
     let mut found: Vec<Raw> = table.iter().filter(|(_, it)| so(it)).map(|(id, _)| id.clone()).collect();
     found.sort_unstable();

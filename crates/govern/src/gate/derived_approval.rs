@@ -1,4 +1,5 @@
-//! Lets an approved call of the built-in agent cover the client request that performs it, once.
+//! Lets the approval of a call of the built-in agent also cover the client request that performs the call,
+//! once.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +19,8 @@ use crate::call::{Call, Digest};
 use crate::path_resolver::{PathResolver, resolve_in_roots};
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Approves a pending request by the approval of the call that causes it, if it does exactly what that
-    /// call said.
+    /// Approves a pending request on the strength of the approved call that causes it. The request must do
+    /// exactly what the call announced.
     pub(super) fn apply_derived_approval(&mut self, name: &str, key: &str) -> Option<AuditSeq> {
         let resolver = &*self.gate.resolver;
         let session = self.gate.sessions.get(name)?;
@@ -45,7 +46,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.record(event))
     }
 
-    /// Computes the result of pending edits once their file was read.
+    /// Stores the digest of the file after each pending edit, once the file was read.
     pub(super) fn predict_edit_results(&mut self, name: &str, read: &CallRecord, output: &Value) {
         let (Some(content), (Some(method::FS_READ_TEXT_FILE), None)) =
             (output["content"].as_str(), read.call.name_and_server())
@@ -95,7 +96,8 @@ fn is_approval_sufficient(source: &CallRecord, decision: &CallDecision, approver
     }
     match &source.outcome {
         ApprovalOutcome::By { .. } => satisfies_approvals(&decision.ruling, approvers, &source.approvers),
-        // If a policy allows the call, only another policy can require an approval of the request.
+        // The policy allowed the call without an approver. This also covers the request, unless a policy rule
+        // requires an approval of the request.
         ApprovalOutcome::Auto => {
             decision.class() == Class::RequireApproval && decision.ruling.clauses.is_empty()
         }
@@ -143,14 +145,13 @@ fn is_effect_of(source: &CallRecord, wanted: &Call, session: &Session, resolver:
     }
 }
 
-/// Resolves a path of a session.
 fn resolve_session_path(path: &Value, session: &Session, resolver: &dyn PathResolver) -> Option<PathBuf> {
     let path = Path::new(path.as_str()?);
     let absolute = session.roots.first()?.join(path);
     resolve_in_roots(&absolute, &session.roots, resolver).ok()
 }
 
-/// Returns the words of a command, if it can be split in one way only.
+/// Returns the words of a command. Returns `None` if the command can be split in several ways.
 fn command_words(said: &Value) -> Option<Vec<Value>> {
     let command = said["command"].as_str()?.trim();
     match said["args"].as_array().filter(|args| !args.is_empty()) {

@@ -116,7 +116,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Passes a request on unchanged and tracks it. Refuses it if too many are pending.
     pub(super) fn forward_agent_request(&mut self, id: &[u8], served: PendingAtClient, message: View<'_>) {
         if self.require_room_for_request(id, &served, message) {
             self.gate.track_agent_request(id, served);
@@ -124,7 +123,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` if another request may wait for the client. Otherwise the request is refused.
+    /// Returns `true` if another request may wait for the client. Otherwise refuses the request and returns
+    /// `false`.
     pub(super) fn require_room_for_request(
         &mut self,
         id: &[u8],
@@ -142,8 +142,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_room
     }
 
-    /// Returns `true` if the session of a request is being replayed. A request without a session may belong
-    /// to any.
+    /// Returns `true` if the session of a request is being replayed. A request without a session counts as
+    /// replayed if any session is.
     pub(super) fn is_replayed(&self, message: View<'_>) -> bool {
         match message.session() {
             Some(name) => self.gate.is_replaying(&name),
@@ -151,7 +151,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Marks the call of a permission request: the agent gets to know its decision.
+    /// Records that the agent learns the decision about the call of this permission request.
     fn mark_call_told(&mut self, params: &Value, message: View<'_>) {
         let Some(name) = message.session() else { return };
         let places = ["/toolCall/toolCallId", "/subject/toolCall/toolCallId", "/subject/toolCallId"];
@@ -176,7 +176,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Counts a refused client request, unless it is pending.
+    /// Counts a refused client request of the agent, unless it is pending.
     fn count_refusal(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return };
         if let Some(session) = self.gate.sessions.get_mut(&*name)
@@ -186,13 +186,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers an agent request with an error.
     pub(super) fn refuse_agent(&mut self, id: &[u8], error: &RpcError) {
         let line = message::error(id, error);
         self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// Passes a message on unchanged.
     pub(super) fn forward_to_client(&mut self, message: View<'_>) {
         self.send(GateDirection::ToClient, &[message.bytes()], None, OnAuditFailure::Drop);
     }

@@ -15,7 +15,8 @@ use super::session_open::parse_object;
 use crate::audit_events::MessageSender;
 use crate::request_ids::comparable_id;
 
-/// Size up to which a close request is accepted although the byte budget is used up.
+/// Largest close request that is accepted although the byte budget is exhausted: closing a session releases
+/// memory.
 const MAX_CLOSE_BYTES: usize = 4096;
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -50,7 +51,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !may_name_child && message.session().is_some_and(|name| self.gate.is_child(&name)) {
             return self.refuse_unknown_session(id, &method, message);
         }
-        // A client that ignores the failed `initialize` gets no partial service.
+        // A client may ignore that `initialize` failed. It gets no service then.
         if method != method::INITIALIZE
             && let Some(error) = self.unmet_error()
         {
@@ -70,7 +71,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             method::SESSION_CLOSE | method::SESSION_DELETE => self.handle_close(id, message),
             method::SESSION_LIST => self.handle_list(id, message),
-            // Some clients send it with an id.
+            // Some clients send this notification as a request.
             method::SESSION_CANCEL => {
                 self.handle_client_cancel(&message.session().unwrap_or_default());
                 self.forward_client_request(id, message);
@@ -86,7 +87,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
     }
 
-    /// Passes a request on that changes no state of the gate.
+    /// Passes a request on that does not change the state of the gate.
     pub(super) fn forward_client_request(&mut self, id: &[u8], message: View<'_>) {
         if self.track_client_request(id, message, ClientRequestKind::Other) {
             self.forward_to_agent(message);
@@ -126,7 +127,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         false
     }
 
-    /// Answers a client request with an error.
     pub(super) fn refuse_client(&mut self, id: &[u8], error: &RpcError) {
         let line = message::error(id, error);
         self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
@@ -190,7 +190,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Records an answer to an agent request that the gate did not pass on, because it waits for an approval.
+    /// Records an answer to an agent request that the client never got, because the request waits for an
+    /// approval.
     fn record_unasked_answer(&mut self, id: &[u8]) {
         let held = self.gate.approvals.values().find(|approval| approval.holds_request(id));
         let Some(name) = held.map(PendingApproval::session) else { return };
@@ -202,7 +203,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event);
     }
 
-    /// Passes a message on unchanged.
     pub(super) fn forward_to_agent(&mut self, message: View<'_>) {
         self.send(GateDirection::ToAgent, &[message.bytes()], None, OnAuditFailure::Drop);
     }

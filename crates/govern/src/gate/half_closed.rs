@@ -1,4 +1,4 @@
-//! A client that has ended its input and may still read: its requests are answered, and nothing is asked of
+//! A client that has ended its input and may still read. Its requests are answered, and no request is sent to
 //! it.
 
 use narrows_wire::{Code, Effects, RpcError, message};
@@ -11,7 +11,7 @@ use super::session_open::audit_unavailable;
 use super::{Gate, GateCtx, Raw};
 use crate::audit_events::ApprovalOutcome;
 
-/// Reason for refusing what the client would have to answer.
+/// Reason for refusing a request that the client would have to answer.
 const CLIENT_INPUT_CLOSED: &str = "the client has ended its input, so it cannot answer";
 
 impl Gate {
@@ -28,7 +28,7 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles the end of the client's input: everything that it would have to answer is refused.
+    /// Handles the end of the client's input. Refuses every request that the client would have to answer.
     pub(super) fn close_client_input(&mut self) {
         self.gate.is_client_input_closed = true;
         let approvals = self
@@ -69,13 +69,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 | PendingAtClient::PassThrough { .. } => {
                     self.refuse_agent(&id, &client_closed_error());
                 }
-                // Already answered, or about an approval that others may give.
+                // The request is already answered, or an approver other than the client may decide it.
                 PendingAtClient::AlreadyAnswered { .. } | PendingAtClient::Approval(_) => {}
             }
         }
     }
 
-    /// Returns `true` and refuses the agent request if the client can no longer answer.
+    /// Refuses the agent request and returns `true` if the client can no longer answer.
     pub(super) fn refuse_if_client_closed(&mut self, id: &[u8]) -> bool {
         if self.gate.is_client_input_closed {
             self.refuse_agent(id, &client_closed_error());
@@ -112,7 +112,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Error for agent requests to a client that has ended its input.
+/// Returns the error for agent requests to a client that has ended its input.
 fn client_closed_error() -> RpcError {
     RpcError::new(Code::Cancelled, CLIENT_INPUT_CLOSED)
 }

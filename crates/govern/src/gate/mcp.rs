@@ -1,8 +1,8 @@
 //! MCP over ACP: messages of the agent to MCP servers in the client.
 //!
-//! A message names its server, or in the older form a connection to one; any other message is refused. Tool
-//! calls, reads and unknown methods are judged. Lists of readable entries are reduced to those that may be
-//! read. All other messages pass unchanged, and nothing is ever added to what a server would show.
+//! A message names its server or, in the older form, a connection to one. Any other message is refused. Tool
+//! calls, reads and unknown methods are judged. Lists are reduced to the entries that may be read. All other
+//! messages pass unchanged. The gate never adds an entry to a list.
 
 use narrows_acp::method;
 use narrows_policy::Class;
@@ -18,15 +18,14 @@ use super::session_open::parse_object;
 use crate::call::Call;
 use crate::unique_keys;
 
-/// The method that calls a tool.
 const TOOL_CALL_METHOD: &str = "tools/call";
 
 /// Methods that manage a connection or describe a server, and show none of its data.
 const UNJUDGED_METHODS: [&str; 6] =
     ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
 
-/// Members of `_meta` about the caller, progress and tracing. They do not change what the call does, and the
-/// official client sends some of them with each request.
+/// Members of `_meta` about the caller, progress and tracing. They do not affect the call. The official
+/// client sends some of them with each request.
 const CARRIER_META_KEYS: [&str; 8] = [
     "progressToken",
     "traceparent",
@@ -42,13 +41,14 @@ const CARRIER_META_KEYS: [&str; 8] = [
 const READ_METHODS: [&str; 4] =
     ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
 
-/// A list method of a server.
+/// A method that lists data of a server.
 #[derive(Debug)]
 pub(super) struct McpList {
     method: &'static str,
-    /// Member of the result that has the entries.
+    /// Member of the result that contains the entries.
     entries: &'static str,
-    /// The method that shows an entry, and the name of its key member, in the entry and in the request.
+    /// The method that reads an entry, and the member that identifies the entry in the list and in that
+    /// method.
     by: &'static str,
     name: &'static str,
 }
@@ -64,7 +64,6 @@ static LIST_METHODS: [McpList; 3] = [
     McpList { method: "prompts/list", entries: "prompts", by: "prompts/get", name: "name" },
 ];
 
-/// An MCP server in the client.
 struct McpServer {
     id: String,
     name: String,
@@ -72,7 +71,7 @@ struct McpServer {
     session: Option<Box<str>>,
 }
 
-/// Returns the members of a tool call beside name and arguments that may change what the server does.
+/// Returns the members of a tool call beside name and arguments. They may change what the server does.
 fn extra_members(params: &Value) -> Map<String, Value> {
     let mut members = params.as_object().cloned().unwrap_or_default();
     members.retain(|name, _| name != "name" && name != "arguments");
@@ -86,7 +85,6 @@ fn extra_members(params: &Value) -> Map<String, Value> {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles a request of the agent to an MCP server in the client.
     pub(super) fn handle_mcp_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_agent(id, &ambiguous_params());
@@ -135,7 +133,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_service(id, &session, call, message);
     }
 
-    /// Reduces a list of a server to the entries that the agent may read.
+    /// Handles the answer to a list request: removes the entries that the agent may not read.
     pub(super) fn handle_mcp_list(
         &mut self,
         session: Option<&str>,
@@ -176,8 +174,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         decision.class() != Class::Deny
     }
 
-    /// Handles a notification of the agent to an MCP server. A request in this form is dropped: its result
-    /// could not be reported.
+    /// Handles a notification of the agent to an MCP server. An MCP request in the form of a notification is
+    /// dropped: its result could not be reported.
     pub(super) fn handle_mcp_notification(&mut self, message: View<'_>) {
         let params = unique_keys::read(message.params()).unwrap_or_default();
         let is_declared = self.gate.config.capabilities.mcp_acp;
@@ -212,7 +210,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.mcp_connections = connections;
     }
 
-    /// Returns the server that a message names. All members that name one must agree.
+    /// Returns the server that a message names. If several members name one, all must name the same.
     fn find_mcp_server(&self, params: &Value) -> Option<McpServer> {
         let named = ["serverId", "acpId"].iter().filter_map(|key| params.get(key)).map(Value::as_str);
         let by_connection = params.get("connectionId").map(|connection| {

@@ -1,8 +1,9 @@
-//! Methods without a rule of their own: refused unless the manifest lists them, and recorded either way.
+//! Methods without a rule of their own. They are refused unless the manifest lists them, and recorded either
+//! way.
 //!
-//! A method the gate does not know may start a turn, point the agent at another endpoint or ask the user for
-//! a secret, so passing it on would bypass every rule. A listed name never replaces the handling of a method
-//! the gate knows.
+//! A method that the gate does not know may start a turn, redirect the agent to another endpoint, or ask the
+//! user for a secret. Passing it on would bypass every rule. Listing a known method does not change how the
+//! gate handles it.
 
 use narrows_acp::method::{self, Side};
 use narrows_wire::{Code, Kind, RpcError, View, member, message};
@@ -24,13 +25,13 @@ use crate::unique_keys;
 /// Reason for refusing an unlisted request.
 const UNLISTED: &str = "the manifest does not list this method";
 
-/// Code for params of a listed method that do not show its session unambiguously.
+/// Code of the refusal if params of a listed method do not name its session unambiguously.
 pub(super) const UNCLEAR: &str = "ambiguous_params";
 
-/// Distinct names of agent notifications that are recorded per connection.
+/// Bound for the distinct names of agent notifications that are recorded per connection.
 const MAX_RECORDED_NAMES: usize = 256;
 
-/// Returns `true` for client requests that log in or out, or stop a call: passed on, and recorded.
+/// Returns `true` for client requests that log in or out, or stop a call. They are passed on and recorded.
 fn is_recorded_request(method: &str) -> bool {
     matches!(
         method,
@@ -43,8 +44,8 @@ fn is_recorded_request(method: &str) -> bool {
     )
 }
 
-/// Returns the code of the refusal if the protocol has this method only in the other direction or form. No
-/// rule looks at such a message, so it would pass undecided. Unknown methods are not misused.
+/// Returns the code of a refusal if the protocol has this method only in the other direction or form. No rule
+/// handles such a message, so it would pass undecided. Returns `None` for unknown methods.
 fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<&'static str> {
     let receiver = match sender {
         MessageSender::Client => Side::Agent,
@@ -57,15 +58,15 @@ fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<
     rows.peek()?;
     let Some(row) = rows.find(|row| row.is_received_by(receiver)) else { return Some("wrong_direction") };
     let is_tolerated = match sender {
-        // Some clients send it with an id. It only ever stops something.
+        // Some clients send this notification as a request. It can only stop work.
         MessageSender::Client => name == method::SESSION_CANCEL,
-        // It carries the requests and the notifications of another protocol.
+        // This method carries both requests and notifications of MCP.
         MessageSender::Agent => name == method::MCP_MESSAGE,
     };
     (row.kind != form && !is_tolerated).then_some("wrong_form")
 }
 
-/// Returns `true` for the methods between a conductor and its proxies, which no peer of a gate may send.
+/// Returns `true` for the methods between a conductor and its proxies. No peer of a gate may send them.
 fn is_envelope(name: &str) -> bool {
     matches!(name, method::PROXY_INITIALIZE | method::PROXY_SUCCESSOR)
 }
@@ -94,7 +95,7 @@ fn is_client_method(method: &str) -> bool {
     is_session || method == method::INITIALIZE || is_recorded_request(method) || is_plain_notification(method)
 }
 
-/// Returns `true` for agent requests that other modules decide about.
+/// Returns `true` for agent requests that have a rule of their own.
 fn is_agent_request(method: &str) -> bool {
     matches!(
         method,
@@ -140,7 +141,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.gate.config.autonomy != Autonomy::Gated {
             return self.record_and_forward(id, method, message);
         }
-        // It may start a turn, and each turn of a gated operator needs an approval.
+        // The request may start a turn, and each turn of a gated operator needs an approval.
         let Some(name) = session else {
             let seq = self.record_method(MessageSender::Client, method, message, Some("no_session"));
             let words = "a gated operator needs a session here";
@@ -175,7 +176,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(after), on_failure);
     }
 
-    /// Handles a client notification without a rule: dropped unless it is listed.
+    /// Handles a client notification without a rule. It is dropped unless the manifest lists it.
     pub(super) fn handle_other_client_notification(&mut self, method: &str, message: View<'_>) {
         let is_listed = self.gate.config.client_methods.iter().any(|listed| listed == method);
         let is_undeclared = |params: &Value| {
@@ -211,10 +212,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted && session.replays == 0)
     }
 
-    /// Returns `true` if the manifest lists this agent method.
     fn lists_agent_method(&self, method: &str) -> bool {
         let listed = &self.gate.config.agent_methods;
-        // An agent that may open a form may also report its end.
+        // If the manifest lists the request to open a form, the notification about its end is allowed too.
         let method = if method == method::ELICITATION_COMPLETE { method::ELICITATION_CREATE } else { method };
         listed.iter().any(|listed| listed == method)
     }
@@ -268,8 +268,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[message.bytes()], Some(seq), on_failure);
     }
 
-    /// Handles an agent notification without a rule: dropped unless it is listed. Each name is recorded once:
-    /// some agents report progress this way, many times a second.
+    /// Handles an agent notification without a rule. It is dropped unless the manifest lists it. Each name is
+    /// recorded once: some agents report progress this way, many times a second.
     pub(super) fn handle_other_agent_notification(&mut self, method: &str, message: View<'_>) {
         if (method == method::CANCEL_REQUEST || self.lists_agent_method(method))
             && self.refuse_unfit_agent_message(method, message)
@@ -289,7 +289,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a cancellation by the agent. The client does not know requests that wait for an approval.
+    /// Handles a cancellation by the agent. It is not passed on for a request that waits for an approval: the
+    /// client does not know that request.
     fn handle_agent_cancel(&mut self, message: View<'_>) {
         let params = message.params().unwrap_or_default();
         let named = member(params, "requestId").ok().flatten().map(|place| &params[place]);
@@ -317,7 +318,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     ) -> Option<AuditSeq> {
         let is_first = match refused {
             Some(_) => self.insert_recorded_name(&format!("refused {method}")),
-            // Listed methods are few, so all of them are recorded.
+            // All listed methods are recorded, because they are few.
             None => self.gate.recorded_names.insert(format!("allowed {method}").into()),
         };
         is_first.then(|| self.record_method(MessageSender::Agent, method, message, refused))
@@ -329,7 +330,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         names.len() < MAX_RECORDED_NAMES && names.insert(name.chars().take(256).collect())
     }
 
-    /// Refuses a client message with a lookalike key, and records that. Returns `true` if it was refused.
+    /// Refuses a client message with a lookalike key, and records the refusal. Returns `true` if it was
+    /// refused.
     pub(super) fn refuse_unclear_client_message(&mut self, message: View<'_>) -> bool {
         if !is_unclear(message, Spelling::CaseAndSeparators) {
             return false;
@@ -342,8 +344,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Refuses an agent message with a lookalike key, and records that. Such an update may report undecided
-    /// work, so it stops the turn.
+    /// Refuses an agent message with a lookalike key, and records the refusal. A refused update stops the
+    /// turn, because it may report undecided work.
     pub(super) fn refuse_unclear_agent_message(&mut self, message: View<'_>) -> bool {
         if !is_unclear(message, Spelling::Case) {
             return false;
@@ -366,8 +368,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Refuses a client message whose form or direction does not fit its method, and records that. Returns
-    /// `true` if it was refused.
+    /// Refuses a client message whose form or direction does not fit its method, and records the refusal.
+    /// Returns `true` if it was refused.
     pub(super) fn refuse_misused_client_message(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(code) = misuse_code(MessageSender::Client, form_of(message), method) else { return false };
         let seq = self.record_method(MessageSender::Client, method, message, Some(code));
@@ -377,8 +379,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Refuses an agent message whose form or direction does not fit its method, and records that. An update
-    /// sent as a request may report undecided work, so it stops the turn.
+    /// Refuses an agent message whose form or direction does not fit its method, and records the refusal. An
+    /// update sent as a request stops the turn, because it may report undecided work.
     pub(super) fn refuse_misused_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(code) = misuse_code(MessageSender::Agent, form_of(message), method) else { return false };
         let Some(id) = message.id() else {
@@ -399,7 +401,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Records a message without another audit event: passed on, or refused with the code `refused`. Its
+    /// Records a message that causes no other audit event. `refused` is the code of the refusal, if any. The
     /// params are recorded by length and digest.
     pub(super) fn record_method(
         &mut self,
@@ -439,7 +441,7 @@ fn lookalike_error() -> RpcError {
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
 
-/// The error for params that [`plain_params`] rejects.
+/// Returns the error for params that [`plain_params`] rejects.
 fn unclear_params_error() -> RpcError {
     let words = "params must be an object with a plain `sessionId`";
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
@@ -452,7 +454,7 @@ fn form_of(message: View<'_>) -> method::Kind {
     }
 }
 
-/// The error for a request that [`misuse_code`] rejects.
+/// Returns the error for a request that [`misuse_code`] rejects.
 fn misuse_error(method: &str, code: &'static str) -> RpcError {
     let words = match code {
         "wrong_form" => "this method is a notification",
@@ -462,7 +464,7 @@ fn misuse_error(method: &str, code: &'static str) -> RpcError {
     RpcError::new(Code::InvalidRequest, words).with("code", json!(code))
 }
 
-/// Returns params without the members of every message: the rest is what an approver sees.
+/// Returns params without the members that every message may have. An approver sees the rest.
 pub(super) fn without_envelope(mut params: Value) -> Value {
     if let Some(members) = params.as_object_mut() {
         members.remove("sessionId");

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use super::api::AuditSeq;
 use super::session_open::{audit_unavailable, outcome_unrecorded};
 
-/// Direction of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GateDirection {
     ToClient,
@@ -19,15 +18,14 @@ pub(super) enum GateDirection {
 pub(super) enum OnAuditFailure {
     #[default]
     Drop,
-    /// Send another line.
     SendInstead(GateDirection, Bytes),
-    /// Answer the client: its request of this id never reached the agent.
+    /// Answer the client request with this id, which never reached the agent.
     FailClientRequest(Bytes, Box<[u8]>),
     /// Stop the turn of this session.
     HaltTurn(Box<str>),
-    /// Answer the agent, and stop the turn of this session.
+    /// Answer the agent and stop the turn of this session.
     FailAndHalt(Bytes, Box<str>),
-    /// Answer the agent: its request of this id never reached the client.
+    /// Answer the agent request with this id, which never reached the client.
     FailAgentRequest(Bytes, Box<[u8]>),
 }
 
@@ -50,7 +48,7 @@ struct Entry {
     on_failure: OnAuditFailure,
 }
 
-/// Lines that wait for audit events.
+/// Outgoing lines that wait for audit events, in order.
 #[derive(Debug, Default)]
 pub(super) struct OrderedOutbox {
     waiting: VecDeque<Entry>,
@@ -72,8 +70,8 @@ impl OrderedOutbox {
         self.recorded = self.recorded.max(Some(seq));
     }
 
-    /// Removes the lines that depend on `seq` or a later event, which could not be recorded. Returns what to
-    /// do instead.
+    /// Removes the lines that depend on `seq` or a later event, because `seq` could not be recorded. Returns
+    /// the alternatives to these lines.
     pub(super) fn fail_from(&mut self, seq: AuditSeq) -> Vec<OnAuditFailure> {
         let (failed, rest): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|entry| entry.after >= Some(seq));

@@ -1,4 +1,4 @@
-//! Session ownership. A session of another identity is indistinguishable from a missing one.
+//! Session ownership. A client cannot distinguish the session of another identity from a missing one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,27 +14,25 @@ use super::session::ClientRequestKind;
 use super::session_open::{audit_unavailable, parse_object};
 use crate::unique_keys;
 
-/// Sessions with longer names are refused: each name stays in memory and on disk while its session can be
-/// resumed.
+/// Bound for session names. Each name stays in memory and on disk for as long as its session can be resumed.
 const MAX_SESSION_NAME_BYTES: usize = 1024;
 
-/// Bound for the cursors of session lists per connection; the oldest are dropped.
+/// Bound for the cursors of session lists per connection. The oldest are dropped.
 const MAX_CURSORS: usize = 64;
 
-/// A list with a longer cursor ends there.
+/// Bound for a cursor of the agent. A list with a longer cursor ends there.
 const MAX_CURSOR_BYTES: usize = 4096;
 
-/// Cursors of session lists. An agent may write anything into a cursor, such as a session of another
-/// identity, so the client gets generated names and can use no others.
+/// Cursors of session lists. The agent chooses its cursors freely, and one may contain a session id of
+/// another identity. So the client gets generated names for them, and can use no other cursors.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
     serial: u64,
-    /// Generated names with the cursors of the agent.
+    /// Pairs of a generated name and the agent's cursor.
     known: VecDeque<(String, String)>,
 }
 
 impl Cursors {
-    /// Returns a name for a cursor of the agent. `None` if it is too long.
     fn issue(&mut self, cursor: &str) -> Option<String> {
         if cursor.len() > MAX_CURSOR_BYTES {
             return None;
@@ -54,7 +52,6 @@ impl Cursors {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles `session/list`.
     pub(super) fn handle_list(&mut self, id: &[u8], message: View<'_>) {
         let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_client(id, &ambiguous_params());
@@ -72,7 +69,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` if the client owns the session of its message, or the message names none.
+    /// Returns `true` if the message names no session, or one that the client owns.
     pub(super) fn may_access_session(&self, message: View<'_>) -> bool {
         if self.gate.owners.is_none() {
             return true;
@@ -87,7 +84,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             || owners.is_owner(&self.gate.principal.id, name)
     }
 
-    /// Answers that the session does not exist, whether it does or not.
+    /// Answers that the session does not exist, even if it does.
     pub(super) fn refuse_unknown_session(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let event =
@@ -109,7 +106,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.set_owner(&self.gate.principal.id, name))
     }
 
-    /// Closes a new session whose id is too long. Returns `true` if it is.
+    /// Closes a new session if its id is too long. Returns `true` in that case.
     pub(super) fn refuse_long_name(&mut self, id: &[u8], name: &str) -> bool {
         let is_long = name.len() > MAX_SESSION_NAME_BYTES;
         if is_long {
@@ -122,7 +119,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         is_long
     }
 
-    /// Closes a new session whose owner could not be stored: it could never be opened again.
+    /// Closes a new session whose owner could not be stored. Without an owner it could never be opened again.
     pub(super) fn handle_owner_failure(&mut self, id: &[u8], name: &str, error: &io::Error) {
         self.close_unusable_session(name, "its owner could not be stored");
         let words = format!("cannot store the session owner: {error}");
@@ -131,7 +128,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// Reduces a list of sessions to those of the client.
+    /// Removes the sessions of other identities from a list of sessions.
     pub(super) fn handle_list_answer(&mut self, id: &[u8], message: View<'_>) {
         if self.gate.owners.is_none() || message.result().is_none() {
             return self.forward_to_client(message);

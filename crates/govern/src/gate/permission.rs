@@ -1,4 +1,4 @@
-//! Permission requests of the agent: answered by the policy, or by an approver.
+//! Handles permission requests of the agent: the policy or an approver answers them.
 
 use narrows_acp::method;
 use narrows_wire::{View, message};
@@ -32,7 +32,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             return self.refuse_subject(id, &name, &options, "unreadable_subject", message);
         };
         let call = call_update.tool_call_id.as_deref().map_or_else(|| request_key(id), call_key);
-        // A replay and a stopped turn grant nothing.
+        // No permission is granted during a replay or in a stopped turn.
         let is_over = self.gate.is_stopping(&name) || self.gate.is_replaying(&name);
         let bytes = call_update.retained_bytes() + command.as_ref().map_or(0, value_bytes);
         if is_over || !self.has_room_for_call(&name, &call, bytes) {
@@ -40,7 +40,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let Some(record) = self.gate.call_record_or_new(&name, &call) else { return };
         if call_update.tool_call_id.is_none() {
-            // Without an id, only this request describes the call.
+            // A call without an id is described by this request alone.
             **record = CallRecord::default();
         } else if record.is_recorded {
             // A request about an ended call is about a further run.
@@ -58,7 +58,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.charge_call(&name, &call);
         let seq = match is_new && self.adopt_decided_call(&name, &call) {
             false if changed || is_new || needs_judging => self.decide_call(&name, &call),
-            // The decision was made before. Each answer is recorded; that of an approver when it is given.
+            // The decision was made before. Each answer is recorded: by the policy now, by an approver when
+            // it is given.
             _ => {
                 match self
                     .call_record(&name, &call)
@@ -99,15 +100,19 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns the tool call of a version 2 request, and the command if it is part of a known call. The error
-    /// is the code of a refusal.
+    /// Returns the tool call of a version 2 request. Also returns the command if the request is part of a
+    /// known call.
+    ///
+    /// # Errors
+    ///
+    /// The code of a refusal.
     fn permission_subject(
         &self,
         name: &str,
         subject: &Value,
     ) -> Result<(Value, Option<Value>), &'static str> {
         match subject["type"].as_str() {
-            // A receiver may act on a member beside the call instead.
+            // A receiver may act on a further member instead of the call.
             Some("tool_call") if has_other_members(subject, &["type", "toolCall", "_meta"]) => {
                 return Err("unreadable_subject");
             }
@@ -130,7 +135,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         })
     }
 
-    /// Rejects and records a request that cannot be judged.
+    /// Rejects a request that cannot be judged, and records that.
     fn refuse_subject(
         &mut self,
         id: &[u8],
@@ -161,7 +166,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send_permission_outcome(id, name, &outcome, after);
     }
 
-    /// Answers a permission request with one of its options; `None` cancels it.
+    /// Answers a permission request with one of its options. `None` cancels the request.
     pub(super) fn answer_permission(
         &mut self,
         id: &[u8],
@@ -178,7 +183,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns the result that selects an option; `None` cancels.
+/// Returns the result that selects an option. `None` stands for a cancelled request.
 fn selected_outcome(option: Option<&str>) -> Value {
     match option {
         Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
@@ -194,7 +199,6 @@ fn other_members<'a>(subject: &'a Value, known: &[&str]) -> impl Iterator<Item =
         .filter(|(key, value)| !known.contains(key) && !value.is_null())
 }
 
-/// Returns `true` if a subject has other members than `known`.
 fn has_other_members(subject: &Value, known: &[&str]) -> bool {
     other_members(subject, known).next().is_some()
 }

@@ -5,7 +5,7 @@ use narrows_wire::member;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// Longer prompt texts are cut for approvers.
+/// Bound for the prompt text that approvers see. Longer texts are cut.
 const MAX_SHOWN_BYTES: usize = 16 << 10;
 
 /// Returns the type of the first block whose capability the manifest does not declare.
@@ -18,8 +18,8 @@ pub(super) fn undeclared_block(params: &Value, declared: Capabilities) -> Option
     })
 }
 
-/// Returns a prompt as it is approved and recorded: its text, cut if long, with the length and digest of what
-/// was sent.
+/// Returns a prompt as it is approved and recorded: its text, cut if long, with the length and digest of the
+/// original.
 pub(super) fn approval_input(params: &Value, raw: Option<&[u8]>) -> Value {
     let raw = raw.unwrap_or_default();
     let place = member(raw, "prompt").ok().flatten();

@@ -1,8 +1,8 @@
-//! Limits how many refusals of one connection are recorded, so that no peer can fill the log with messages
-//! that have no effect. Beyond the rate they are counted, and one entry for each action has the count. A turn
-//! whose agent continues with denied calls is stopped.
+//! Limits how many refusals of one connection are recorded.
 //!
-//! Everything that has an effect is always recorded by itself.
+//! Without a limit, a peer could fill the log with messages that have no effect. Beyond the rate, refusals
+//! are counted, and one entry for each action records the count. A turn whose agent continues with denied
+//! calls is stopped. An event about something that has an effect is always recorded separately.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use super::api::{GateOutput, GateTime};
 use super::retained::value_bytes;
 use crate::audit_events::DECISION;
 
-/// Refusals that are recorded one by one within an interval.
+/// Bound for the refusals that are recorded separately within an interval.
 const MAX_RECORDED: u32 = 100;
 
-/// Bytes of their inputs in that interval. One input has at most 256 KiB.
+/// Bound for the bytes of their inputs. One input has at most 256 KiB.
 const MAX_RECORDED_BYTES: usize = 4 << 20;
 
-/// Decisions within an interval that do not allow a call. Beyond it the turn is stopped.
+/// Bound for the decisions within an interval that do not allow a call. Beyond it the turn is stopped.
 const MAX_CALLS_NOT_ALLOWED: u32 = 1_000;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Member of an entry's `metadata`: the number of refusals that it stands for. Absent: one.
+/// Member of an entry's `metadata`: the number of refusals that the entry stands for. If it is missing, the
+/// number is one.
 const COUNT: &str = "count";
 
-/// The refusals of one connection.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// End of the interval of the last refusal.
+    /// End of the interval that contains the last refusal.
     until: Option<GateTime>,
     /// Refusals recorded in the interval, and the bytes of their inputs.
     recorded: u32,
     recorded_bytes: usize,
     /// Decisions in the interval that do not allow a call.
     calls_not_allowed: u32,
-    /// Omitted refusals by action: the first one, and their number.
+    /// Refusals that were not recorded, by action: the first one, and their number.
     omitted: BTreeMap<String, (Event, u64)>,
 }
 
@@ -48,7 +48,7 @@ impl RefusalLog {
     ///
     /// # Errors
     ///
-    /// For a refusal beyond the rate: the time at which the counts are due.
+    /// For a refusal beyond the rate: the time at which the counts must be recorded.
     pub(super) fn admit(&mut self, now: GateTime, event: Event) -> Result<Event, GateTime> {
         if !is_refusal(&event) {
             return Ok(event);

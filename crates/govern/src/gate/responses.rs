@@ -15,13 +15,13 @@ use crate::request_ids::comparable_id;
 
 impl<O: GateOutput> GateCtx<'_, O> {
     pub(super) fn handle_agent_response(&mut self, message: View<'_>) {
-        // An error with the id `null` is about a line that the agent could not read.
+        // An error with the id `null` is about a line that the agent could not parse.
         if message.id() == Some(b"null") {
             return self.forward_to_client(message);
         }
         let Some(compared) = message.id().and_then(comparable_id) else { return };
         let id = &*compared;
-        // A response to no request, or a second one to the same, is dropped.
+        // A response without a pending request is dropped. So is a second response to the same request.
         let Some(pending) = self.gate.pending_at_agent.remove(id) else { return };
         if pending.is_late {
             if matches!(pending.kind, ClientRequestKind::Create { .. })
@@ -58,7 +58,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                     return self.handle_owner_failure(id, &name, &error);
                 }
                 let seq = self.record_session_open(&name);
-                // Messages in the session that arrived before the answer are shown before it.
+                // Messages in the session that arrived before the answer are shown before the answer.
                 self.release_early();
                 self.send_marked(
                     message,
@@ -96,7 +96,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Closes a new session beyond the limit.
     fn refuse_surplus_session(&mut self, id: &[u8], name: &str) {
         let event = self.parties(name).refused("session.refused", "too_many_sessions", json!({}));
         let seq = self.record(event);
@@ -106,7 +105,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// Makes the agent close an unusable session. Its answer is dropped.
+    /// Asks the agent to close an unusable session. The answer to that is dropped.
     pub(super) fn close_unusable_session(&mut self, name: &str, reason: &str) {
         self.gate.serial += 1;
         let id = format!("\"aip44:{}:{}\"", self.gate.start.nonce, self.gate.serial);
@@ -129,7 +128,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event)
     }
 
-    /// Sends a message to the client with the mark.
+    /// Sends a message to the client, with the mark `_meta.aip44`.
     pub(super) fn send_marked(
         &mut self,
         message: View<'_>,
@@ -147,7 +146,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], after, on_failure);
     }
 
-    /// Handles the answer to `initialize`: undeclared capabilities are removed, and declared ones must be
+    /// Handles the answer to `initialize`. Undeclared capabilities are removed, and declared ones must be
+    /// present.
     /// present.
     fn handle_initialize_answer(&mut self, id: &[u8], message: View<'_>) {
         if message.result().is_none() {
@@ -156,7 +156,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut result = parse_object(message.result());
         self.gate.is_v2 = result["protocolVersion"] == 2;
         let mut missing = self.restrict_agent_capabilities(&mut result);
-        // Every manifest declares it implicitly; it is offered if the agent has it.
+        // Every manifest implicitly declares `acp`, so an agent may lack it.
         missing.retain(|name| *name != "acp");
         self.gate.unmet_capabilities = (!missing.is_empty()).then(|| missing.join(", "));
         if let Some(error) = self.unmet_error() {
@@ -173,12 +173,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// Removes undeclared capabilities from an answer. Returns the declared ones that are missing.
+    /// Removes undeclared capabilities from an answer. Returns the declared capabilities that the agent
+    /// lacks.
     fn restrict_agent_capabilities(&self, result: &mut Value) -> Vec<&'static str> {
         let declared = self.gate.config.capabilities;
         let mut missing = Vec::new();
         if self.gate.is_v2 {
-            // In version 2, session capabilities are the same for all agents.
+            // In version 2, all agents have the same session capabilities.
             let mut none = Map::new();
             let session = result.pointer_mut("/capabilities/session").and_then(Value::as_object_mut);
             let session = session.unwrap_or(&mut none);

@@ -1,8 +1,8 @@
 //! Bounds the memory of the tables of one gate. Every table charges [`RetainedBytes`] for an entry. The
-//! charge is part of the entry, so every way of dropping the entry releases it.
+//! charge is part of the entry, so dropping the entry always releases it.
 //!
-//! If the budget is exceeded, finished calls are forgotten, then further entries are refused. A forgotten
-//! call is decided again if the agent reports it again, so nothing is allowed because it was forgotten.
+//! If the budget is exceeded, finished calls are forgotten. If that is not enough, further entries are
+//! refused. A forgotten call that is reported again is decided again, so forgetting never allows a call.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub(super) const NO_ROOM: &str = "its open tool calls take too much memory";
 /// Code of a refusal in the log.
 const TOO_MUCH: &str = "too_much_retained";
 
-/// The byte budget of one gate.
+/// The byte budget of one gate. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct RetainedBytes {
     used: Arc<AtomicUsize>,
@@ -62,7 +62,6 @@ impl RetainedBytes {
     }
 }
 
-/// Bytes of one entry. Released when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ByteCharge {
     bytes: usize,
@@ -97,12 +96,11 @@ impl<K, V> Default for ChargedMap<K, V> {
 }
 
 impl<K: Eq + Hash, V> ChargedMap<K, V> {
-    /// Adds an entry of `bytes`, the key included.
     pub(super) fn insert(&mut self, budget: &RetainedBytes, key: K, value: V, bytes: usize) {
         self.entries.insert(key, (value, budget.charge(bytes + ENTRY_BYTES)));
     }
 
-    /// Sets the size of an entry.
+    /// Sets the charged size of an entry.
     pub(super) fn resize<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, bytes: usize)
     where
         K: Borrow<Q>,
@@ -141,7 +139,6 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
         self.entries.get_mut(key).map(|(value, _)| value)
     }
 
-    /// Removes an entry and its charge.
     pub(super) fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -188,7 +185,7 @@ impl<K, V> Iterator for DrainValues<'_, K, V> {
     }
 }
 
-/// Estimates the memory of a value. A one-digit number takes far more memory than bytes on the wire.
+/// Estimates the memory of a value. In memory, a one-digit number takes far more bytes than on the wire.
 pub(crate) fn value_bytes(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -207,8 +204,7 @@ impl Gate {
         self.retained.clone()
     }
 
-    /// Forgets finished calls and closed sessions if there is no room for `bytes`. Returns `true` if there is
-    /// room.
+    /// Returns `true` if there is room for `bytes`. Forgets finished calls and closed sessions if necessary.
     pub(super) fn make_room(&mut self, bytes: usize) -> bool {
         if self.retained.has_room_for(bytes) {
             return true;
@@ -230,7 +226,8 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Returns `true` if there is room for `bytes` more. Otherwise that is recorded.
+    /// Returns `true` if there is room for `bytes` more. Otherwise records the lack of room and returns
+    /// `false`.
     pub(super) fn has_room_for(&mut self, session: &str, bytes: usize) -> bool {
         let has_room = self.gate.make_room(bytes);
         if !has_room {

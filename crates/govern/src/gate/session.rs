@@ -20,12 +20,12 @@ use crate::lifecycle::OperatorState;
 /// Bytes of updates that are held for a call until it is decided.
 pub(super) const MAX_HELD_BYTES: usize = 1 << 20;
 
-/// Prefixes of call keys that the gate generates; a key for an agent's id with such a prefix gets `call ` in
-/// front.
+/// Prefixes of call keys that the gate generates. If an agent's id has such a prefix, its key starts with
+/// `call `.
 const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "call ", "terminal "];
 
-/// Returns the key of a call with this id. An agent may choose any id, and it never collides with a generated
-/// key.
+/// Returns the key of a call with this id. The key never collides with a generated one, whatever id the agent
+/// chooses.
 pub(super) fn call_key(id: &str) -> Box<str> {
     match RESERVED.iter().any(|reserved| id.starts_with(reserved)) {
         true => format!("call {id}").into(),
@@ -33,37 +33,35 @@ pub(super) fn call_key(id: &str) -> Box<str> {
     }
 }
 
-/// Returns the key of an agent request.
 pub(super) fn request_key(id: &[u8]) -> Box<str> {
     format!("request {}", String::from_utf8_lossy(id)).into()
 }
 
-/// State of a session.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) operator_state: OperatorState,
-    /// The client may use it: it created the session, or opened one of its own.
+    /// `true` if the client may use the session: the client created it, or owns it.
     pub(super) is_admitted: bool,
     /// The ancestors of a child session.
     pub(super) lineage: Option<Lineage>,
     pub(super) roots: Vec<PathBuf>,
     /// Ids of the prompts of unfinished turns.
     pub(super) prompts: Vec<Raw>,
-    /// A turn is active whose prompt was answered already, as in version 2.
+    /// A turn is active although its prompt was answered already, as in version 2.
     pub(super) is_running: bool,
-    /// Number of requests that are replaying its history.
+    /// Number of requests that are replaying the history of the session.
     pub(super) replays: u32,
-    /// Boxed: there may be many, and they are large.
+    /// Boxed, because there may be many calls and a record is large.
     pub(super) calls: ChargedMap<Box<str>, Box<CallRecord>>,
     /// Terminals that are part of calls, by id.
     pub(super) terminals: ChargedMap<Box<str>, CallTerminal>,
-    /// MCP servers in the client: ids and names.
+    /// Ids and names of the MCP servers in the client.
     pub(super) servers: Vec<(String, String)>,
     /// Calls that were decided before they were announced, by id.
     pub(super) decided_calls: Vec<(Box<str>, CallRecord, ByteCharge)>,
     /// The reason why the gate stopped its turn.
     pub(super) halted: Option<TurnHalt>,
-    /// The audit event about that.
+    /// The audit event about the stop.
     pub(super) halt_seq: Option<AuditSeq>,
     /// Time at which the agent is ended if the turn has not stopped.
     pub(super) stop_deadline: Option<GateTime>,
@@ -71,9 +69,9 @@ pub(super) struct Session {
     pub(super) last_activity: Option<GateTime>,
     /// Number of refused client requests of the agent. Each excuses one failed call.
     pub(super) refusals: u32,
-    /// Charge for its name, directories and servers.
+    /// Charge for the name, the directories and the MCP servers.
     pub(super) charge: ByteCharge,
-    /// `None`: the number of sessions is not limited, or this is a child.
+    /// `None` if the number of sessions is not limited, or if this is a child.
     pub(super) slot: Option<SessionSlot>,
 }
 
@@ -81,7 +79,7 @@ pub(super) struct Session {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TurnHalt {
     pub(super) reason: String,
-    /// A deadline passed. This is reported as a failure, not as a refusal.
+    /// A deadline has passed. This is reported as a failure, not as a refusal.
     pub(super) is_late: bool,
 }
 
@@ -92,7 +90,7 @@ pub(super) struct PendingAtAgent {
     pub(super) method: Box<str>,
     /// `None`: no deadline.
     pub(super) due: Option<GateTime>,
-    /// The gate has answered after the deadline.
+    /// The deadline has passed, and the gate has answered the request.
     pub(super) is_late: bool,
 }
 
@@ -102,59 +100,60 @@ pub(super) struct CallRecord {
     pub(super) call: Call,
     /// The decision about the call as it is now.
     pub(super) decision: Option<CallDecision>,
-    /// Digest of its resolved paths at the time of the decision.
+    /// Digest of the resolved paths at the time of the decision.
     pub(super) resolved_digest: Option<Digest>,
     pub(super) outcome: ApprovalOutcome,
     /// Digest of the approved call.
     pub(super) approved_digest: Option<Digest>,
-    /// A permission request about it was received. Each approval answers one request.
+    /// `true` after a permission request about the call. Each approval answers one request.
     pub(super) has_request: bool,
-    /// Its use of budgets.
     pub(super) counted: Option<CountedCall>,
     /// Messages about the call that arrived before the decision.
     pub(super) held_lines: Vec<Bytes>,
-    /// Its outcome is recorded.
+    /// `true` once the outcome is recorded.
     pub(super) is_recorded: bool,
-    /// The approvers of the call.
+    /// The approvers who approved the call.
     pub(super) approvers: Vec<Principal>,
-    /// Its approval covers the client request that performs it.
+    /// The approval also covers the client request that performs the call.
     pub(super) covers_effects: bool,
-    /// Digest of the call when the agent asked about it and was, or will be, told the decision.
+    /// Digest of the call when the agent asked about it. The agent knows the decision about this state, or
+    /// will know it.
     pub(super) told_digest: Option<Digest>,
-    /// The terminal of the call: the first one that it showed, or that ran its command. A call has one at
-    /// most.
+    /// The terminal of the call: the first one that the call showed, or that ran its command. A call has at
+    /// most one.
     pub(super) terminal: Option<Box<str>>,
     /// Digest of the file after its edit, once that is known.
     pub(super) edit_result: Option<Digest>,
 }
 
 impl CallRecord {
-    /// Returns `true` if it can be forgotten. If it is reported again, it is decided again.
+    /// Returns `true` if the record can be forgotten. A call that is reported again is decided again.
     fn is_over(&self) -> bool {
         self.is_recorded || matches!(self.outcome, ApprovalOutcome::Refused(_))
     }
 
-    /// Notes that the agent knows the decision about the call as it is now.
+    /// Records that the agent knows the decision about the call as it is now.
     pub(super) fn set_told(&mut self) {
         self.told_digest = Some(self.call.digest());
     }
 
-    /// Returns `true` if the agent attempted a call that is not allowed, without having been told so.
+    /// Returns `true` if the agent attempted a call that is not allowed before it knew the decision.
     pub(super) fn was_tried_untold(&self) -> bool {
         !self.outcome.is_given()
             && self.call.was_tried()
             && self.told_digest.is_none_or(|told| told != self.call.digest())
     }
 
-    /// Sets the outcome for the call as it is now.
+    /// Sets the outcome of the decision about the call as it is now.
     pub(super) fn set_outcome(&mut self, outcome: ApprovalOutcome) {
         self.call.set_allowed(outcome.is_given());
         self.approved_digest = outcome.is_given().then(|| self.call.digest());
         self.outcome = outcome;
     }
 
-    /// Notes a permission request. Approvals hold for one request, so a further request voids them. Returns
-    /// `true` if the call must be decided again: for a further request, or if the shown text has changed.
+    /// Records a permission request. An approval holds for one request, so a further request voids it.
+    /// Returns `true` if the call must be decided again: after a further request, or if the shown text has
+    /// changed.
     pub(super) fn set_asked(&mut self) -> bool {
         let is_changed = self.call.set_asked();
         let is_first = !std::mem::replace(&mut self.has_request, true);
@@ -195,7 +194,7 @@ impl CallRecord {
 pub(super) struct SessionSetup {
     pub(super) roots: Vec<PathBuf>,
     pub(super) servers: Vec<(String, String)>,
-    /// `None` if the session has a slot already, or needs none.
+    /// `None` if the session already has a slot, or needs none.
     pub(super) slot: Option<SessionSlot>,
 }
 
@@ -212,11 +211,11 @@ fn place_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
     roots + servers.sum::<usize>()
 }
 
-/// Purpose of a client request at the agent.
+/// Purpose of a request of the client that the agent has not answered.
 #[derive(Debug)]
 pub(super) enum ClientRequestKind {
     Initialize,
-    /// Creates a session, which is named by the answer.
+    /// Creates a session. The answer contains its id.
     Create {
         place: SessionSetup,
     },
@@ -231,7 +230,6 @@ pub(super) enum ClientRequestKind {
     Close {
         session: Box<str>,
     },
-    /// Lists sessions.
     List,
     /// Changes no state of the gate.
     Other,
@@ -244,7 +242,7 @@ impl ClientRequestKind {
         size_of::<PendingAtAgent>() + place + self.session().map_or(0, str::len)
     }
 
-    /// Returns the session that it is about, if it has a name.
+    /// Returns the session of the request, if it has a name yet.
     pub(super) fn session(&self) -> Option<&str> {
         match self {
             Self::Open { session, .. } | Self::Prompt { session } | Self::Close { session } => Some(session),
@@ -253,14 +251,14 @@ impl ClientRequestKind {
     }
 }
 
-/// A request at the client, of the agent or of the gate.
+/// A request of the agent or of the gate that the client has not answered.
 #[derive(Debug)]
 pub(super) enum PendingAtClient {
-    /// An allowed request whose outcome is recorded.
+    /// An allowed request. Its outcome is recorded.
     Service { session: Box<str>, call: Box<str>, method: Box<str>, due: GateTime },
     /// Waits for the exit of an allowed command, without a deadline.
     TerminalWait { session: Box<str> },
-    /// The gate has answered after the deadline.
+    /// The deadline has passed, and the gate has answered the request.
     AlreadyAnswered { session: Box<str> },
     /// A permission request about this approval.
     Approval(u64),
@@ -268,12 +266,11 @@ pub(super) enum PendingAtClient {
     McpConnect { server: String },
     /// Lists the data of an MCP server. The answer is reduced to what may be read.
     McpList { session: Option<Box<str>>, server: String, list: &'static McpList },
-    /// Any other request. Its answer is passed back.
+    /// Any other request. Its answer is passed to the agent.
     PassThrough { method: Box<str> },
 }
 
 impl PendingAtClient {
-    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         let text = match self {
             Self::Service { session, call, method, .. } => session.len() + call.len() + method.len(),
@@ -295,7 +292,7 @@ pub(super) struct PermissionOptions {
 }
 
 impl PermissionOptions {
-    /// Reads the offered options. Only those that hold once are used.
+    /// Reads the offered options. Options that allow or reject always are ignored.
     pub(super) fn from_offered(offered: &Value) -> Self {
         let options = offered.as_array().map(Vec::as_slice).unwrap_or_default();
         let of = |kind: &str| {
@@ -325,7 +322,7 @@ pub(super) enum ApprovalOrigin {
 }
 
 impl ApprovalOrigin {
-    /// Estimates the memory of the held message.
+    /// Estimates the memory of the message that waits.
     pub(super) fn retained_bytes(&self) -> usize {
         match self {
             Self::Permission { id, options } => {
@@ -339,7 +336,6 @@ impl ApprovalOrigin {
         }
     }
 
-    /// Returns `true` for requests of the agent.
     pub(super) fn is_of_agent(&self) -> bool {
         matches!(self, Self::Permission { .. } | Self::Service { .. } | Self::ToolCheck { .. })
     }
@@ -351,8 +347,8 @@ impl ApprovalOrigin {
 }
 
 impl Gate {
-    /// Returns the call of this key, or a new one. The caller makes sure that there is room, and charges the
-    /// call once it has content.
+    /// Returns the call with this key, or creates one. The caller makes sure that there is room, and charges
+    /// the call once it has content.
     pub(super) fn call_record_or_new(&mut self, session: &str, key: &str) -> Option<&mut Box<CallRecord>> {
         let session = self.sessions.get_mut(session)?;
         if !session.calls.contains_key(key) {
@@ -369,7 +365,7 @@ impl Session {
         self.slot = place.slot.or(self.slot.take());
     }
 
-    /// Returns `true` if there is room for a call of this id. Finished calls are forgotten for it.
+    /// Returns `true` if there is room for a call with this id. Forgets finished calls if necessary.
     pub(super) fn has_room_for(&mut self, id: &str) -> bool {
         if self.calls.len() < MAX_OPEN || self.calls.contains_key(id) {
             return true;
@@ -389,7 +385,7 @@ impl Session {
         self.calls.insert(budget, key.into(), record.into(), bytes);
     }
 
-    /// Estimates the memory of its directories and servers.
+    /// Estimates the memory of the directories and servers.
     pub(super) fn retained_bytes(&self) -> usize {
         size_of::<Self>() + place_bytes(&self.roots, &self.servers)
     }
@@ -399,7 +395,7 @@ impl Session {
         self.is_running || !self.prompts.is_empty()
     }
 
-    /// Returns `true` if there is no active turn and no unfinished call.
+    /// Returns `true` if the session has no active turn and no unfinished call.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_working()
             && !matches!(

@@ -1,5 +1,5 @@
-//! Changes of a session by the client: mode, model and options. Decided and recorded before the agent gets
-//! them.
+//! Changes of a session by the client: mode, model and options. Each is decided and recorded before the agent
+//! receives it.
 
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::json;
@@ -16,7 +16,6 @@ use crate::call::Call;
 use crate::unique_keys;
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles a request to change a session.
     pub(super) fn handle_session_config(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(name) = self.require_open_session(id, message) else { return };
         let Some(params) = unique_keys::read(message.params()) else {

@@ -1,4 +1,4 @@
-//! Opening of connections and sessions: capabilities, directories and MCP servers.
+//! Opens connections and sessions, and checks their capabilities, directories and MCP servers.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -22,7 +22,8 @@ pub(super) const UNDECLARED: &str = "the manifest does not declare this capabili
 /// Reason for refusing params with duplicate keys.
 pub(super) const AMBIGUOUS: &str = "ambiguous parameters";
 
-/// Bound for directories and MCP servers of a session: all are resolved before the next message is read.
+/// Bound for the directories and for the MCP servers of a session: all are resolved before the next message
+/// is read.
 const MAX_ENTRIES: usize = 64;
 
 /// PATH_MAX of Linux.
@@ -37,7 +38,7 @@ pub(super) struct ClientOffer {
     read: bool,
     write: bool,
     terminal: bool,
-    /// Support of child sessions. In version 2 every client has it.
+    /// Support of child sessions. Every client of version 2 has it.
     pub(super) subagents: bool,
 }
 
@@ -55,7 +56,6 @@ impl Gate {
     }
 }
 
-/// The reason why a session is not opened.
 struct OpeningRefusal {
     /// Code for programs, in the error and the audit log.
     code: &'static str,
@@ -69,7 +69,7 @@ impl OpeningRefusal {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles `initialize`: undeclared capabilities of the client are removed.
+    /// Handles `initialize`. Capabilities of the client that the manifest does not declare are removed.
     pub(super) fn handle_initialize(&mut self, id: &[u8], message: View<'_>) {
         // A second `initialize` would change capabilities that the agent relies on.
         let is_open = |pending: &PendingAtAgent| {
@@ -99,7 +99,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             withhold_undeclared(offers, "terminal", declared.terminal);
         }
-        // The gate decides before anything runs, so the agent must always ask.
+        // The gate decides before a tool runs. So the agent must ask before each call, whatever the client
+        // offers.
         for place in ["/clientCapabilities/_meta", "/capabilities/_meta"] {
             if let Some(meta) = params.pointer_mut(place).and_then(Value::as_object_mut) {
                 meta.remove(AUTHORIZES);
@@ -146,7 +147,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_busy = self.gate.is_busy(&name);
         let is_replay_asked = is_load || !parse_object(message.params())["replayFrom"].is_null();
         if is_busy && is_replay_asked {
-            // A replay could not be distinguished from the work of the turn.
+            // A replay could not be distinguished from the updates of the turn.
             let error = RpcError::new(Code::InvalidRequest, "a turn is active in this session");
             return self.refuse_client(id, &error);
         }
@@ -178,7 +179,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Passes a session request on, with the MCP servers of the manifest.
+    /// Passes a session request on. Adds the MCP servers of the manifest.
     fn forward_opening(&mut self, id: &[u8], message: View<'_>) {
         let method = message.method().unwrap_or_default();
         let name = message.session().unwrap_or_default();
@@ -205,7 +206,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[&line], seq, on_failure);
     }
 
-    /// Handles a failed request to open a session: an unused session is forgotten.
+    /// Handles a failed request to open a session. Forgets the session if it is unused.
     pub(super) fn handle_open_failure(&mut self, name: &str, replays: bool) {
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         session.replays = session.replays.saturating_sub(u32::from(replays));
@@ -273,7 +274,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             Some("sse") => declared.mcp_sse,
             _ => true,
         };
-        // An agent that does not know the type could take it for a server of another type.
+        // An agent that does not know a server type could take the server for one of another type.
         let members = server.as_object().into_iter().flatten();
         if server["type"] == "acp"
             && members.map(|(key, _)| key).any(|key| !CLIENT_SERVER_MEMBERS.contains(&key.as_str()))
@@ -287,8 +288,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let Some(listed) = &config.servers else { return Ok(()) };
         let name = server["name"].as_str().unwrap_or_default();
-        // A server in the client belongs to the client. Any other must be described by the manifest, or its
-        // name would be enough to run anything.
+        // A server in the client belongs to the client. Any other server must be described by the manifest: a
+        // name alone could stand for any program.
         let is_known = match server["type"] == "acp" {
             true => listed.iter().any(|listed| listed == name),
             false => config.provided_servers.iter().any(|provided| provided["name"] == name),
@@ -300,7 +301,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Err(OpeningRefusal::new(Code::PolicyDenied, words, "server_not_listed"))
     }
 
-    /// Returns the ids and names of MCP servers in the client. Ids must be unique.
+    /// Returns the ids and names of the MCP servers in the client. Fails if an id is not unique.
     fn client_mcp_servers(
         &self,
         servers: &[Value],
@@ -337,12 +338,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// Returns an open session.
     pub(super) fn session(&mut self, name: &str) -> Option<&mut Session> {
         self.gate.sessions.get_mut(name)
     }
 
-    /// Returns a session, opening it if necessary. `None` if there is no room.
+    /// Returns a session, and creates it if it does not exist. Returns `None` if there is no room.
     pub(super) fn ensure_session(&mut self, name: &str) -> Option<&mut Session> {
         if !self.gate.sessions.contains_key(name) {
             if self.gate.sessions.len() >= super::MAX_OPEN {
@@ -360,24 +360,22 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The error for an action that could not be recorded, and was not done.
+/// Returns the error for an action that was not done because it could not be recorded.
 pub(super) fn audit_unavailable(id: &[u8]) -> bytes::Bytes {
     message::error(id, &RpcError::new(Code::AuditUnavailable, "audit log unavailable, nothing was done"))
 }
 
-/// The error for an action that was done, but whose outcome could not be recorded.
+/// Returns the error for an action that was done, but whose outcome could not be recorded.
 pub(super) fn outcome_unrecorded(id: &[u8]) -> bytes::Bytes {
     let words = "done, but the audit log could not be written";
     let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
     message::error(id, &error.with("retryable", json!(false)))
 }
 
-/// The error for a session beyond the limit.
 pub(super) fn too_many_sessions() -> RpcError {
     RpcError::new(Code::Backpressure, "too many sessions are open")
 }
 
-/// The error for a request without a session.
 pub(super) fn missing_session_id() -> RpcError {
     RpcError::new(Code::InvalidParams, "`sessionId` must be a string")
 }
@@ -387,14 +385,14 @@ pub(super) fn parse_object(params: Option<&[u8]>) -> Value {
     params.and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_else(|| json!({}))
 }
 
-/// Clears an offered capability that is not declared.
+/// Sets an offered capability to `false` if the manifest does not declare it.
 fn withhold_undeclared(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool) {
     if let Some(offer) = offers.get_mut(name).filter(|_| !declared) {
         *offer = json!(false);
     }
 }
 
-/// Returns the entries of an optional list.
+/// Returns the entries of a list that may be missing.
 fn optional_list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], OpeningRefusal> {
     match &params[key] {
         Value::Null => Ok(&[]),

@@ -1,4 +1,5 @@
-//! Removes members that only the gate may set from messages of the peers, before anything else reads them.
+//! Removes the `_meta` members that only the gate may set from messages of the peers, before other modules
+//! read them.
 
 use narrows_acp::{StrippedMeta, strip_client_meta};
 use narrows_base::json::has_more_values_than;
@@ -12,7 +13,7 @@ use crate::audit_events::MessageSender;
 use crate::meta::{StrippedMark, strip_mark};
 
 /// Bound for the JSON values of a message. In memory each takes far more space than on the wire, and every
-/// rule looks at each of them.
+/// rule inspects each of them.
 const MAX_MESSAGE_VALUES: usize = 100_000;
 
 const TOO_MANY_VALUES: &str = "too many JSON values in one message";
@@ -41,7 +42,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a client message without unlisted members of `_meta`.
+    /// Removes unlisted members of `_meta` from a client message, records that, and handles the rest.
     fn strip_unlisted_meta(&mut self, message: View<'_>) {
         let listed = &self.gate.config.client_meta;
         let Some(StrippedMeta { line, names }) = strip_client_meta(message, listed) else {

@@ -1,8 +1,9 @@
 //! Terminals that the agent runs itself and reports in updates, as in version 2 of the protocol.
 //!
-//! A terminal that runs the command of an allowed call, or that an allowed call shows, is part of that call.
-//! A call has one terminal, which runs its command once, before the call ends. Any other terminal, and any
-//! further run, is decided like a call that runs its command. Its output is shown only if it is allowed.
+//! A terminal belongs to a call if it runs the command of that call while the call is allowed, or if the
+//! allowed call shows it. A call has one terminal, which runs its command once, before the call ends. Any
+//! other terminal, and any further run, is decided like a call that runs the terminal's command. The output
+//! of a terminal is shown only if it is allowed.
 
 use std::borrow::Cow;
 
@@ -21,18 +22,16 @@ use crate::unique_keys::UnambiguousJson;
 /// Kind of calls that run a command.
 const EXECUTE: &str = "execute";
 
-/// Bound for the calls that share a terminal.
+/// Bound for the calls that one terminal can belong to.
 const MAX_CALLS: usize = 16;
 
-/// A terminal that is part of calls.
 #[derive(Debug, Default)]
 pub(super) struct CallTerminal {
-    /// Keys of those calls.
     calls: Vec<Box<str>>,
     stage: TerminalState,
 }
 
-/// Progress of a terminal. A command that is reported again belongs to the same run until that has ended.
+/// Progress of a terminal. A command that is reported again belongs to the same run until the run has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum TerminalState {
     #[default]
@@ -41,7 +40,6 @@ enum TerminalState {
     Ended,
 }
 
-/// An update about a terminal.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TerminalUpdate<'a> {
@@ -61,7 +59,7 @@ struct TerminalUpdate<'a> {
 }
 
 impl TerminalUpdate<'_> {
-    /// Returns the input of a call that runs its command, if it has one.
+    /// Returns the input of a call that runs the terminal's command, if the update has a command.
     fn input(&self) -> Option<Value> {
         let UnambiguousJson(command) = self.command.as_ref()?;
         let mut input = json!({"command": command});
@@ -82,14 +80,14 @@ impl TerminalUpdate<'_> {
         }
     }
 
-    /// Converts the update into one about a call that runs its command.
+    /// Converts the update into an update of a call that runs the terminal's command.
     fn into_call_update(self) -> CallUpdate<'static> {
         let (input, progress) = (self.input(), self.progress());
         CallUpdate::for_command(EXECUTE, input, progress, self.exit_status)
     }
 }
 
-/// Returns the key of a terminal that is decided by itself.
+/// Returns the call key of a terminal that is decided by itself.
 fn terminal_key(id: &str) -> Box<str> {
     format!("terminal {id}").into()
 }
@@ -120,7 +118,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.apply_call_update(name, &own_key, told.into_call_update(), message);
     }
 
-    /// Joins the terminals that an update shows to its call.
+    /// Adds the terminals that an update shows to its call.
     pub(super) fn join_shown_terminals(&mut self, name: &str, said: &CallUpdate<'_>) {
         let Some(id) = said.tool_call_id.as_deref() else { return };
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
@@ -131,8 +129,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
 }
 
 impl Session {
-    /// Makes a terminal part of a call, unless the call has ended or has another terminal. Beyond the bound,
-    /// further calls are ignored.
+    /// Makes a terminal part of a call, unless the call has ended or has another terminal. Does nothing if
+    /// the terminal belongs to too many calls.
     pub(super) fn join_terminal(&mut self, budget: &RetainedBytes, terminal: &str, call: &str) {
         let calls = &self.calls;
         let is_open = |call: &str| calls.get(call).is_some_and(|record| !record.is_recorded);
@@ -156,7 +154,7 @@ impl Session {
         if joined.calls.iter().any(|known| **known == *call) {
             return;
         }
-        // Its earlier calls have used their run.
+        // The earlier calls of this terminal have used up their run.
         if joined.stage == TerminalState::Ended {
             *joined = CallTerminal::default();
         }
@@ -167,7 +165,7 @@ impl Session {
         self.terminals.resize(terminal, bytes);
     }
 
-    /// Forgets terminals of earlier turns that no longer run. They are not part of a call any more.
+    /// Forgets terminals of earlier turns that no longer run.
     pub(super) fn forget_terminals(&mut self) {
         let calls = &self.calls;
         let is_open = |call: &str| calls.get(call).is_some_and(|record| !record.is_recorded);
@@ -176,7 +174,7 @@ impl Session {
         });
     }
 
-    /// Returns the calls that a terminal is part of.
+    /// Returns the calls that a terminal belongs to.
     fn joined_calls(&self, terminal: &str) -> impl Iterator<Item = &CallRecord> {
         let joined = self.terminals.get(terminal).into_iter().flat_map(|joined| &joined.calls);
         let records = joined.filter_map(|call| self.calls.get(call)).map(Box::as_ref);
@@ -188,7 +186,7 @@ impl Session {
     }
 
     /// Makes a terminal part of an allowed call that runs the same command and has no terminal, if there is
-    /// one.
+    /// such a call.
     fn join_allowed_call(&mut self, budget: &RetainedBytes, terminal: &str, input: &Value) {
         let has_ended =
             self.terminals.get(terminal).is_some_and(|joined| joined.stage == TerminalState::Ended);
@@ -203,14 +201,14 @@ impl Session {
                 && record.call.runs_command(&wanted, self.working_directory())
         });
         if let Some(key) = found.map(|(key, _)| key.clone()) {
-            // Its run for another call does not matter.
+            // The run for an earlier call does not count for this call.
             self.terminals.remove(terminal);
             self.join_terminal(budget, terminal, &key);
         }
     }
 
-    /// Returns `true` if all calls of a terminal are allowed and this is the run of one of their commands:
-    /// the call has not ended, or the update reports the end of the run.
+    /// Returns `true` if all calls of a terminal are allowed and this update is about the run of one of their
+    /// commands: the call has not ended, or the update reports the end of the run.
     fn runs_as_joined(&self, terminal: &str, input: &Value, progress: Option<CallStatus>) -> bool {
         let wanted = Call::reported(None, EXECUTE, input.clone()).action();
         let stage = self.terminals.get(terminal).map(|joined| joined.stage).unwrap_or_default();
@@ -223,7 +221,6 @@ impl Session {
             && self.joined_calls(terminal).any(runs)
     }
 
-    /// Updates the progress of a terminal.
     fn advance_terminal(&mut self, terminal: &str, progress: Option<CallStatus>) {
         let stage = match progress {
             Some(CallStatus::Completed) => TerminalState::Ended,

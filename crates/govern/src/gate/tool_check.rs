@@ -1,4 +1,4 @@
-//! Tool checks of the built-in agent: whether it may call a tool, before it announces or makes the call.
+//! Tool checks: the built-in agent asks if it may call a tool, before it announces or makes the call.
 
 use super::api::{AuditSeq, GateOutput, ToolCheck};
 use super::retained::ByteCharge;
@@ -7,10 +7,9 @@ use super::{GateCtx, REPLAYING, UNRECORDED};
 use crate::audit_events::ApprovalOutcome;
 use crate::call::Call;
 
-/// Bound for decided calls that were not announced yet.
+/// Bound for decided calls that were not yet announced.
 const MAX_DECIDED_CALLS: usize = 256;
 
-/// Returns the kind of a built-in tool.
 fn tool_kind(tool: &str) -> &'static str {
     match tool {
         "read_file" => "read",
@@ -20,7 +19,7 @@ fn tool_kind(tool: &str) -> &'static str {
     }
 }
 
-/// A result that waits for its audit event.
+/// Result of a tool check that waits for its audit event.
 #[derive(Debug)]
 pub(super) struct HeldCheckResult {
     after: AuditSeq,
@@ -61,7 +60,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers a check once its decision is recorded, and keeps the decision for the announced call.
+    /// Answers a check once its decision is recorded. Keeps the decision for the announced call.
     pub(super) fn settle_tool_check(
         &mut self,
         name: &str,
@@ -84,14 +83,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 session.decided_calls.remove(0);
             }
         }
-        // No event will be written for a refusal that is only counted.
+        // A refusal that is only counted has no event to wait for.
         if after == AuditSeq::UNRECORDED && refusal.is_some() {
             return self.out.answer_tool_check(number, refusal);
         }
         self.gate.held_check_results.push_back(HeldCheckResult { after, number, refusal });
     }
 
-    /// Applies an earlier decision to an announced call. Returns `true` if there was one.
+    /// Applies the decision of a tool check to the announced call. Returns `true` if there was one.
     pub(super) fn adopt_decided_call(&mut self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get_mut(name) else { return false };
         let Some(record) = session.calls.get(id) else { return false };
@@ -116,7 +115,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let Some(counted) = &mut record.counted {
             counted.set_digest(digest);
         }
-        // The announcement may name further paths.
+        // The announcement may name more paths.
         if is_unmoved
             && let Some(session) = self.gate.sessions.get(name)
             && let Some(record) = session.calls.get(id)
@@ -129,7 +128,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Answers the checks whose events were recorded or failed.
+    /// Answers the checks whose events were recorded, or whose events failed.
     pub(super) fn release_check_results(&mut self, seq: AuditSeq, written: bool) {
         let (due, rest) = std::mem::take(&mut self.gate.held_check_results)
             .into_iter()

@@ -1,4 +1,5 @@
-//! Tool calls in updates of the agent: decided before they are shown, and stopped if they run undecided.
+//! Tool calls in updates of the agent. A call is decided before it is shown. If it runs without permission,
+//! its turn is stopped.
 
 use std::borrow::Cow;
 
@@ -25,13 +26,10 @@ use crate::protected_files;
 use crate::scope;
 use crate::shared_budget::BudgetUse;
 
-/// What to do with an update about a call.
 enum UpdateAction {
-    /// Show it to the client.
     Show,
-    /// Drop it.
     Hide,
-    /// Stop the turn: the call runs and is not allowed.
+    /// Stop the turn: the call runs without permission.
     Halt(String),
 }
 
@@ -63,12 +61,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
             "terminal_update" | "terminal_output_chunk" => {
                 self.handle_terminal_update(&name, update, message);
             }
-            // More content of a call: shown if the call is, and needs no decision.
+            // More content of a call needs no decision. It is shown if the call is shown.
             "tool_call_content_chunk" => {
                 let Ok(call_update) = serde_json::from_slice::<CallUpdate<'_>>(update) else {
                     return self.halt_unreadable(&name, update);
                 };
-                // A file change needs a decision, however it is reported.
+                // A file change needs a decision, whatever kind of update reports it.
                 if call_update.is_change() {
                     return self.apply_tool_update(&name, call_update, message);
                 }
@@ -80,7 +78,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 }
             }
             "state_update" if is_state(update, "idle") => self.handle_idle(&name, update, message),
-            // The state stays "waiting" while an approval is pending, whatever the agent reports.
+            // While an approval is pending, the client sees the state "waiting", whatever the agent reports.
             "state_update" if is_state(update, "running") && self.approvals_in_session(&name).is_empty() => {
                 if let Some(session) = self.session(&name) {
                     session.is_running = true;
@@ -102,7 +100,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 self.handle_call_update(&name, update, message);
             }
             kind if is_harmless(kind) => self.send_marked(message, None, OnAuditFailure::Drop),
-            // An unknown update may report anything, so it cannot be judged.
+            // An unknown update could report any effect, so it cannot be judged.
             kind => {
                 let kind = format!("{} {kind}", narrows_acp::method::SESSION_UPDATE);
                 self.record_name_once(&kind, message, Some("unknown_update"));
@@ -110,7 +108,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles an update about a tool call.
     fn handle_call_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
         match serde_json::from_slice::<CallUpdate<'_>>(update) {
             Ok(call_update) => self.apply_tool_update(name, call_update, message),
@@ -118,7 +115,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Shows an update as history. It has no effect on the gate.
+    /// Shows an update as history. It does not change the state of the gate.
     pub(super) fn show_replayed(&mut self, message: View<'_>) {
         let fitting = self.fitting_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
@@ -179,7 +176,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.apply_call_update(name, &id, call_update, message);
     }
 
-    /// Decides about a call with this update, and shows the update if allowed.
+    /// Decides about a call after this update. Shows the update if the call is allowed.
     pub(super) fn apply_call_update(
         &mut self,
         name: &str,
@@ -191,7 +188,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !session.has_room_for(id) {
             return self.halt_turn(name, "it has too many open tool calls");
         }
-        // The line may be held with the call.
+        // The line may have to be held with the call.
         if !self.has_room_for_call(
             name,
             id,
@@ -205,13 +202,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         {
             **record = CallRecord { call, ..CallRecord::default() };
         }
-        // Terminals must join the call before this update can end it.
+        // Terminals must be added to the call before this update can end the call.
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for terminal in call_update.terminals() {
             session.join_terminal(&self.gate.retained, &terminal, id);
         }
         let Some(record) = session.calls.get_mut(id) else { return };
-        // An output that arrives after the end is recorded as well.
+        // Output that arrives after the end of the call is recorded as well.
         record.is_recorded &= !record.call.is_unrecorded_output(&call_update);
         let changed = record.call.apply_update(call_update);
         let mut seq = None;
@@ -226,7 +223,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_new = record.decision.is_none();
         self.charge_call(name, id);
         if is_new && self.adopt_decided_call(name, id) {
-            // The decision was recorded when it was made.
+            // The decision was recorded earlier.
         } else if changed || is_new {
             seq = self.decide_call(name, id);
         }
@@ -250,8 +247,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops a turn with an ambiguous or invalid tool call: it cannot be judged, so it counts as a call that
-    /// runs without permission.
+    /// Stops a turn because of an ambiguous or invalid tool call. Such a call cannot be judged, so it counts
+    /// as a call that runs without permission.
     pub(super) fn halt_unreadable(&mut self, name: &str, update: &[u8]) {
         let input = json!({"bytes": update.len(), "sha256": audit_events::secret_safe_digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
@@ -259,8 +256,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.halt_turn(name, "it sent an ambiguous tool call");
     }
 
-    /// Excuses a call that failed because a client request it needs was refused; each refusal excuses one
-    /// call. The built-in agent asks first, so a failed call of it was not done.
+    /// Excuses a call that failed because the client request that it needs was refused. Each refusal excuses
+    /// one call. The built-in agent asks before each call, so its failed calls had no effect.
     fn excuse_refused_effect(&mut self, name: &str, id: &str) {
         let asks_first = self.gate.config.asks_first;
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
@@ -286,7 +283,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.sessions.get_mut(name)?.calls.get_mut(id).map(Box::as_mut)
     }
 
-    /// Decides about a call as it is now, and records that. An approval for other input is void.
+    /// Decides about a call as it is now, and records the decision. An approval of another input is void.
     pub(super) fn decide_call(&mut self, name: &str, id: &str) -> Option<AuditSeq> {
         let at = self.unix_seconds();
         self.gate.authorizer.refresh();
@@ -335,8 +332,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         follow_links(call.action(), &session.roots, &*self.gate.resolver)
     }
 
-    /// Returns `true` if the paths of a call lead elsewhere than when it was decided, or the call is unknown:
-    /// the decision was about other files.
+    /// Returns `true` if the paths of a call lead elsewhere than when it was decided: the decision was about
+    /// other files. Also returns `true` for an unknown call.
     pub(super) fn has_moved(&self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get(name) else { return true };
         let Some(record) = session.calls.get(id) else { return true };
@@ -362,7 +359,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             &session.roots,
             context,
         );
-        // The paths of an action that is too large to judge are not resolved.
+        // An action that is too large is not judged, so its paths are not resolved.
         let beyond = if is_too_large(action, &session.roots) {
             Some("the input is too large to judge".to_owned())
         } else {
@@ -431,7 +428,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns what to do with the latest update of a call.
+/// Decides how to handle the latest update of a call.
 fn update_action(record: &CallRecord) -> UpdateAction {
     let begun = record.call.has_begun();
     let tool = || narrows_base::text::quoted(&record.call.tool(), 200);

@@ -25,13 +25,12 @@ use crate::unique_keys;
 pub(super) const CANCELLED: &str = "the turn was cancelled";
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles a prompt.
     pub(super) fn handle_prompt(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = self.require_open_session(id, message) else { return };
         let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_client(id, &ambiguous_params());
         };
-        // The gate can neither check nor show any other form.
+        // The gate can neither check nor show a prompt in another form.
         if params.get("prompt").is_some_and(|prompt| !prompt.is_array()) {
             let error = RpcError::new(Code::InvalidParams, "prompt is not an array");
             return self.refuse_client(id, &error);
@@ -68,8 +67,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// Returns the session of a client request, if it is open and not being replayed. Otherwise the request
-    /// is refused.
+    /// Returns the session of a client request if it is open and not being replayed. Otherwise refuses the
+    /// request and returns `None`.
     pub(super) fn require_open_session<'a>(&mut self, id: &[u8], message: View<'a>) -> Option<Cow<'a, str>> {
         let Some(name) = message.session() else {
             self.refuse_client(id, &missing_session_id());
@@ -77,7 +76,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         };
         match self.gate.sessions.get(&*name) {
             Some(session) if session.replays > 0 => {
-                // The work of the agent would pass for history.
+                // The work of the agent would be taken for history.
                 let error = RpcError::new(Code::InvalidRequest, "the session is still being opened")
                     .with("condition", json!("session_busy"))
                     .with("retryable", json!(true));
@@ -92,8 +91,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         None
     }
 
-    /// Adds a call that the client requests. Refuses the request and returns `false` if its id is in use, or
-    /// there is no room.
+    /// Adds a call for a client request. If the id of the request is in use or there is no room, refuses the
+    /// request and returns `false`.
     pub(super) fn add_client_call(&mut self, id: &[u8], name: &str, key: &str, call: Call) -> bool {
         let is_asked = self.gate.pending_at_agent.contains_key(id);
         let Some(session) = self.gate.sessions.get(name) else { return false };
@@ -125,7 +124,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             session.is_running = is_v2;
         }
         self.start_silence_timer(name);
-        // The approval of a turn is the record of its start.
+        // The approval of a turn already records its start.
         let after = after.unwrap_or_else(|| {
             let params = message.params().unwrap_or_default();
             let event =
@@ -136,7 +135,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[message.bytes()], Some(after), on_failure);
     }
 
-    /// Handles a cancellation by the client: pending approvals of the turn are refused.
+    /// Handles a cancellation by the client. Pending approvals of the turn are refused.
     pub(super) fn handle_client_cancel(&mut self, name: &str) {
         for number in self.approvals_in_tree(name) {
             self.settle_approval(number, audit_events::ApprovalOutcome::Refused(CANCELLED.to_owned()));
@@ -180,7 +179,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers the unanswered prompts of a closed session.
+    /// Answers the pending prompts of a closed session.
     pub(super) fn answer_open_prompts(&mut self, name: &str) {
         let prompts = self.gate.sessions.get_mut(name).map(|session| std::mem::take(&mut session.prompts));
         for id in prompts.unwrap_or_default() {
@@ -247,7 +246,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Handles the answer to a prompt in version 2: the turn has begun, or failed.
+    /// Handles the answer to a prompt in version 2: the agent has accepted the prompt, or failed.
     fn handle_prompt_accepted(&mut self, id: &[u8], name: &str, message: View<'_>) {
         let Some(error) = message.error() else {
             return self.send_marked(message, None, OnAuditFailure::Drop);
@@ -264,7 +263,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Takes the halt of a session whose turn has stopped, with the audit event that is not yet durable.
+    /// Removes and returns the halt of a session whose turn has stopped, with its audit event if that is not
+    /// yet durable.
     pub(super) fn take_halt(&mut self, name: &str) -> Option<(TurnHalt, Option<AuditSeq>)> {
         let settled = self.gate.last_settled;
         for child in self.gate.descendants(name) {
@@ -293,8 +293,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.record(event))
     }
 
-    /// Records that a session runs, if it has an active turn. Messages after a turn, or while it is stopped,
-    /// start none: its end would never be recorded.
+    /// Records that a session runs, if it has an active turn. Messages after a turn or in a stopped turn do
+    /// not count: the end of such a run would never be recorded.
     pub(super) fn set_running(&mut self, name: &str) -> Option<AuditSeq> {
         let session = self.gate.sessions.get(name)?;
         let is_turn = session.lineage.is_some() || session.last_activity.is_some() || session.is_working();
@@ -304,12 +304,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.set_operator_state(name, OperatorState::Running, None)
     }
 
-    /// Stops a turn because of a violation.
     pub(super) fn halt_turn(&mut self, name: &str, reason: &str) {
         self.stop_turn(name, TurnHalt { reason: reason.to_owned(), is_late: false });
     }
 
-    /// Stops a turn whose actions cannot be recorded. A turn that is over needs no stop and no deadline.
+    /// Stops a turn whose actions cannot be recorded. If the turn is over, only tells the agent to cancel.
     pub(super) fn halt_unaudited_turn(&mut self, name: &str) {
         let root = self.gate.sessions.get(self.gate.root_session(name));
         if root.is_some_and(|session| session.last_activity.is_some()) {
@@ -319,8 +318,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops a turn. A violation of a child stops the turn of the session at the top. An agent that does not
-    /// stop is ended.
+    /// Stops a turn. A violation by a child stops the turn of its topmost ancestor. If the turn does not end
+    /// in time, the agent is ended.
     pub(super) fn stop_turn(&mut self, name: &str, halt: TurnHalt) {
         if self.gate.is_stopping(name) {
             return;
@@ -423,14 +422,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns the failure of a turn that ended without an error: some agents report it in `_meta` of the result.
+/// Returns the failure of a turn that ended without an error. Some agents report it in `_meta` of the result.
 pub(super) fn embedded_failure(holder: &Value) -> Option<String> {
     let error = holder["_meta"].get("narrows/error").filter(|error| !error.is_null())?;
     Some(failure_sentence(error).unwrap_or_else(|| "the turn failed".to_owned()))
 }
 
 /// Returns a sentence about a failed model call, for both versions of the protocol: kind, HTTP status,
-/// endpoint and message. `None` if there is neither a kind nor a message.
+/// endpoint and message. Returns `None` if there is neither a kind nor a message.
 pub(super) fn failure_sentence(fields: &Value) -> Option<String> {
     let text = |key: &str| fields[key].as_str().filter(|text| !text.is_empty());
     let Some(kind) = text("kind") else { return text("message").map(str::to_owned) };

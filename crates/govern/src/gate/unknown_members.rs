@@ -1,8 +1,9 @@
 //! Removes or refuses members that the protocol does not have.
 //!
-//! The gate cannot judge an unknown member, and a receiver may act on it. So a message is passed on only with the members
-//! of its protocol version, in their types. A request with others is refused and a notification is dropped. Updates,
-//! answers and client capabilities only lose the unknown members, so that newer agents and clients still work.
+//! The gate cannot judge an unknown member, and a receiver may act on it. So a message is passed on only with
+//! the members of its protocol version, each with its type. A request with an unknown member is refused, and
+//! a notification is dropped. Updates, answers and client capabilities only lose their unknown members, so
+//! that newer agents and clients still work.
 
 use std::ops::Range;
 
@@ -28,11 +29,12 @@ const UNKNOWN_MEMBER: &str = "unknown_member";
 /// Members of a JSON-RPC message.
 const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 
-/// Bounds for the removed members of one message that are recorded by name, and for the length of each name.
+/// Bound for the removed members of one message that are recorded by name, and bound for the length of each
+/// name.
 const MAX_RECORDED_MEMBERS: usize = 16;
 const MAX_RECORDED_CHARS: usize = 64;
 
-/// The member with the protocol version.
+/// The member that contains the protocol version.
 const VERSION: &str = "protocolVersion";
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -40,8 +42,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.gate.is_v2 { Version::V2 } else { Version::V1 }
     }
 
-    /// Removes and records members that JSON-RPC does not have. A response with both a result and an error
-    /// becomes an error: two readers would choose differently. `None` if the message is unchanged.
+    /// Returns the message without members that JSON-RPC does not have, and records their names. A response
+    /// with both a result and an error becomes an error, because readers would choose differently. Returns
+    /// `None` if the message is unchanged.
     pub(super) fn plain_envelope(&mut self, sender: MessageSender, message: View<'_>) -> Option<Vec<u8>> {
         let envelope = message.envelope();
         if matches!(message.kind(), Kind::Batch | Kind::Invalid(_)) {
@@ -70,9 +73,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some([b"{", &*kept.join(&b","[..]), b"}"].concat())
     }
 
-    /// Refuses a client message with an unknown member, and records that. Returns `true` if it was refused.
+    /// Refuses a client message with an unknown member, and records the refusal. Returns `true` if it was
+    /// refused.
     pub(super) fn refuse_unfit_client_message(&mut self, method: &str, message: View<'_>) -> bool {
-        // Unknown capabilities of the client are only removed, and an unlisted method is refused elsewhere.
+        // Unknown client capabilities are only removed. An unlisted method is refused by its own rule.
         if method == method::INITIALIZE || self.is_unlisted_client_method(method) {
             return false;
         }
@@ -81,8 +85,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Refuses an agent message with an unknown member, and records that. Updates are not refused: see
-    /// [`Self::fitting_update`].
+    /// Refuses an agent message with an unknown member, and records the refusal. Updates are not refused;
+    /// [`Self::fitting_update`] handles them.
     pub(super) fn refuse_unfit_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(name) = self.unknown_member(Side::Client, method, message) else { return false };
         if message.id().is_none() {
@@ -93,7 +97,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Returns the first member of a message that its method does not have, or has with another type.
+    /// Returns the first member that the method does not have, or has with another type.
     fn unknown_member(&self, receiver: Side, method: &str, message: View<'_>) -> Option<String> {
         let shape = shape::params(self.version(), receiver, method)?;
         match shape.fit(message.params()?) {
@@ -125,8 +129,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns the params of `initialize` without unknown members, which are recorded. `None` if the request
-    /// was refused: the params are not an object, or their version is ambiguous.
+    /// Returns the params of `initialize` without unknown members, whose names are recorded. Returns `None`
+    /// if the request was refused, because the params are not an object or their version is ambiguous.
     pub(super) fn fitting_initialize(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let raw = message.params().unwrap_or(b"{}");
         let shape = shape::params(self.version(), Side::Agent, method::INITIALIZE)?;
@@ -153,10 +157,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns an update without unknown members. `None` if it is unchanged.
+    /// Returns an update without unknown members. Returns `None` if it has none.
     ///
-    /// An update is judged with all its members, and shown without those that a client could act on and the
-    /// gate could not judge.
+    /// The update is judged with all members. It is shown without those that the gate cannot judge and a
+    /// client might act on.
     pub(super) fn fitting_update(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let shape = shape::params(self.version(), Side::Client, method::SESSION_UPDATE)?;
         let params = message.params().filter(|_| message.kind() == Kind::Notification)?;
@@ -169,8 +173,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(replace_range(message, message.envelope().params.range(), &text))
     }
 
-    /// Returns an answer of the agent without unknown members, which are recorded. An answer of another form
-    /// becomes an error. `None` if it is unchanged.
+    /// Returns an answer of the agent without unknown members, whose names are recorded. An answer of another
+    /// form becomes an error. Returns `None` if the answer is unchanged.
     pub(super) fn fitting_answer(&mut self, method: &str, message: View<'_>) -> Option<Vec<u8>> {
         let result = message.result()?;
         let mut version = self.version();
@@ -197,7 +201,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             PendingAtClient::TerminalWait { .. } => method::TERMINAL_WAIT_FOR_EXIT.into(),
             PendingAtClient::McpConnect { .. } => method::MCP_CONNECT.into(),
-            // Answers to approvals are read here and go no further; lists belong to MCP.
+            // The gate itself reads answers to approvals and does not pass them on. Lists are defined by MCP,
+            // not by ACP.
             PendingAtClient::Approval(_)
             | PendingAtClient::AlreadyAnswered { .. }
             | PendingAtClient::McpList { .. } => return None,
@@ -226,8 +231,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Records removed members, once per connection: an agent that is newer than the gate sends them in every
-    /// message.
+    /// Records the names of removed members, once per connection: an agent that is newer than the gate sends
+    /// them in every message.
     fn record_members_once(
         &mut self,
         sender: MessageSender,
@@ -244,7 +249,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns `true` if every reader finds the same `protocolVersion`: none, `null`, or an integer.
+/// Returns `true` if every reader finds the same `protocolVersion`: it is missing, `null`, or an integer.
 fn has_plain_version(object: &[u8]) -> bool {
     match member(object, VERSION) {
         Ok(Some(place)) => {
@@ -256,13 +261,13 @@ fn has_plain_version(object: &[u8]) -> bool {
     }
 }
 
-/// Returns a message with another text in this range.
+/// Returns a message with the bytes in the range `place` replaced.
 fn replace_range(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8> {
     let bytes = message.bytes();
     [&bytes[..place.start], text, &bytes[place.end..]].concat()
 }
 
-/// Returns the error that replaces an answer which is not a result of its method.
+/// Returns the error that replaces an answer of the wrong form.
 fn unfit_answer(message: View<'_>) -> Vec<u8> {
     let error = RpcError::new(Code::Internal, "the result does not fit its method");
     let error = error.effects(Effects::Possible).with("code", json!("unfit_result"));

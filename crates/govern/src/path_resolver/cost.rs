@@ -1,4 +1,4 @@
-//! The number of lookups of a path.
+//! Tests the number of lookups for a path.
 
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Has one directory, `/w`, and counts lookups.
+/// A file system with one directory, `/w`. Counts lookups.
 #[derive(Debug, Default)]
 struct Counting(AtomicUsize);
 
@@ -54,7 +54,7 @@ fn an_action_with_too_many_lookups_is_not_resolved() {
     assert!(!is_too_large(&usual, &roots));
 }
 
-/// Like [`resolve_path`], with a lookup of each parent.
+/// Resolves a path like [`resolve_path`], but looks up each parent.
 fn slow(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
     fn resolve(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
         let mut rest = Vec::new();
