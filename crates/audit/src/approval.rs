@@ -17,18 +17,14 @@ pub struct Approval {
     pub schema: String,
     /// Always `signature`.
     pub doctype: String,
-    /// The artifact that the decision is about.
     pub artifact: String,
-    /// The decision.
     pub decision: ApprovalDecision,
-    /// The reason; required for a rejection.
+    /// Required for a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The signer.
     pub signer: Signer,
-    /// The time of the decision.
     pub signed_at: String,
-    /// The policy that required it.
+    /// The policy that required the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
     /// The signature over artifact, decision, signer, time and policy.
@@ -36,39 +32,34 @@ pub struct Approval {
     pub signature: Option<Signature>,
 }
 
-/// A decision.
+/// Approval or rejection of an artifact, or an abstention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ApprovalDecision {
-    /// Approved.
     Approve,
-    /// Rejected.
     Reject,
-    /// Neither.
+    /// Neither approved nor rejected.
     Abstain,
 }
 
-/// The person who decides.
+/// The person who signs a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signer {
     /// An id, such as an address or a `did:key`.
     pub id: String,
-    /// The role, such as `founder`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
 }
 
-/// Why an approval is not valid.
+/// The reason why an approval is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApprovalError {
-    /// It has no signature.
     #[error("it is not signed")]
     Unsigned,
-    /// It is a rejection without a reason.
+    /// A rejection has no reason.
     #[error("it rejects without a reason")]
     NoReason,
     /// The signature is wrong.
@@ -103,7 +94,7 @@ impl Approval {
         Ok(self)
     }
 
-    /// Checks that this is a valid decision of the owner of `key`.
+    /// Checks that the approval is complete and was signed by the owner of `key`.
     pub fn verify(&self, key: &PublicKey) -> Result<(), ApprovalError> {
         if self.decision == ApprovalDecision::Reject && self.reason.as_ref().is_none_or(String::is_empty) {
             return Err(ApprovalError::NoReason);
@@ -112,7 +103,7 @@ impl Approval {
         Ok(key.verify(&self.payload(), signature)?)
     }
 
-    /// The signed content.
+    /// Returns the content that the signature covers.
     fn payload(&self) -> Value {
         let mut payload = json!({
             "artifact": self.artifact,

@@ -2,7 +2,7 @@
 
 const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
-/// Limit of a decoded text; a key has 48 characters.
+/// Longer texts are not decoded. A `did:key` has 48 characters.
 const MAX_TEXT_BYTES: usize = 64;
 
 pub(crate) fn encode(bytes: &[u8]) -> String {

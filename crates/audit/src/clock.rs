@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 /// A wall clock and a monotonic clock.
 pub trait Clock: Send + Sync {
-    /// The time of day.
+    /// Returns the time of day.
     fn now(&self) -> Timestamp;
-    /// Time since the start; never goes back.
+    /// Returns the time since the start of the clock. It never decreases.
     fn running(&self) -> Duration;
 }
 
@@ -32,16 +32,16 @@ impl Clock for SystemClock {
     }
 }
 
-/// The smallest reported jump, beyond a drift of one thousandth.
+/// Bound below which a jump is not reported, in addition to a drift of one thousandth.
 const MIN_JUMP_MS: i128 = 2_000;
 
-/// Detects jumps of the wall clock with the monotonic clock.
+/// Detects jumps of the wall clock by comparing it with the monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct JumpDetector {
     last: Option<(i64, Duration)>,
 }
 
-/// The wall clock is not where it should be.
+/// A difference between the wall clock and its expected time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockJump {
     /// The expected time, in milliseconds since 1970.
@@ -50,8 +50,8 @@ pub(crate) struct ClockJump {
 }
 
 impl JumpDetector {
-    /// Returns the time in milliseconds, and a jump since the last call. The first call compares it with the time last
-    /// `written`, which must not be in the future.
+    /// Returns the time in milliseconds, and a jump since the last call. The first call has no previous time:
+    /// it reports a jump if `written`, the time of the last line, is in the future.
     pub(crate) fn observe(&mut self, clock: &dyn Clock, written: Option<i64>) -> (i64, Option<ClockJump>) {
         let (found, running) = (clock.now().as_millisecond(), clock.running());
         let jump = match self.last {
@@ -71,7 +71,7 @@ impl JumpDetector {
     }
 }
 
-/// Formats milliseconds since 1970 as in a log.
+/// Formats milliseconds since 1970 as an audit entry does.
 pub(crate) fn format_timestamp(milliseconds: i64) -> String {
     let time = Timestamp::from_millisecond(milliseconds).unwrap_or(Timestamp::MAX);
     format!("{time:.3}")
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(look(3 * DAY, 2000), Some(ClockJump { expected: DAY + 3500, found: 3 * DAY }));
         assert_eq!(look(3 * DAY + 1000, 3000), None);
         assert_eq!(look(2 * DAY, 3000), Some(ClockJump { expected: 3 * DAY + 1000, found: 2 * DAY }));
-        // A slow clock, for a day.
+        // A clock that is too slow for a day.
         assert_eq!(look(3 * DAY - 30_000, 3000 + DAY.unsigned_abs()), None);
     }
 

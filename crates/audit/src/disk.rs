@@ -13,7 +13,7 @@ pub trait Disk: Send {
     fn lock(&mut self, timeout: Duration) -> io::Result<()>;
     /// Releases the lock.
     fn unlock(&mut self);
-    /// The names of all files.
+    /// Returns the names of all files.
     fn list_names(&mut self) -> io::Result<Vec<String>>;
     /// Returns the identity and length of a file, or `None` if it does not exist.
     fn status(&mut self, name: &str) -> io::Result<Option<FileStatus>>;
@@ -25,7 +25,7 @@ pub trait Disk: Send {
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: &str) -> io::Result<()>;
-    /// Returns when renames and removals are on disk.
+    /// Returns once all renames and removals are on disk.
     fn sync_directory(&mut self) -> io::Result<()>;
 }
 
@@ -33,22 +33,21 @@ pub trait Disk: Send {
 pub trait Handle: Send + Sync {
     /// Returns the identity and length of the file.
     fn status(&self) -> io::Result<FileStatus>;
-    /// Reads some bytes.
+    /// Reads up to the length of `buffer`. Returns the number of bytes read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Appends all of `bytes`. After an error some of them may have been written.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Truncates the file to `length`.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
-    /// Returns when everything written is on disk. After an error the state of the disk is unknown, and another sync
-    /// would wrongly succeed.
+    /// Returns once everything written is on disk. After an error it is unknown what is on disk, and another
+    /// sync would wrongly succeed.
     fn sync(&mut self) -> io::Result<()>;
 }
 
 /// The identity and length of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStatus {
-    /// The device and inode; stays the same when the file is renamed.
+    /// The device and inode. They do not change when the file is renamed.
     pub file: (u64, u64),
-    /// Length in bytes.
     pub length: u64,
 }

@@ -1,5 +1,5 @@
-//! An event as its future line, without its position in the chain. Made by the calling thread, so that the writer
-//! thread has little left to do.
+//! An event as its future line, without its position in the chain. The calling thread creates it, to leave
+//! little work to the writer thread.
 
 use std::io::Write;
 
@@ -11,19 +11,19 @@ use crate::event::{self, Decision, Event, EventError};
 use crate::jcs;
 use crate::redact::Redaction;
 
-/// Limit of what is added to a draft: two hashes, a number, a time and their keys.
+/// Bound for the bytes that complete a draft: two hashes, a number, a time and their keys.
 pub(crate) const MAX_POSITION_BYTES: usize = 2 * 128 + 160;
 
-/// Initial capacity: most lines are shorter, and the allocator returns memory of this size without a search.
+/// Initial capacity of a line. Most lines are shorter, and the allocator finds memory of this size quickly.
 const TYPICAL_LINE_BYTES: usize = 1000;
 
-/// The parts of a line around its position in the chain.
+/// A line, and the offsets at which its position in the chain is inserted.
 #[derive(Debug)]
 pub(crate) struct Draft {
     text: Vec<u8>,
-    /// Where `hash` and `hashAlg` are inserted.
+    /// Offset at which `hash` and `hashAlg` are inserted.
     hash: usize,
-    /// Where `prevHash` and `seq` are inserted.
+    /// Offset at which `prevHash` and `seq` are inserted.
     prev: usize,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Draft {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPosition {
     pub(crate) seq: u64,
-    /// The hash of the previous line, if there is one.
+    /// The hash of the previous line. `None` for the first line.
     pub(crate) prev: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Draft {
         Self::with_buffer(Vec::new(), event, redaction, limit)
     }
 
-    /// Like [`Draft::new`], with a used buffer.
+    /// Like [`Draft::new`], but reuses the memory of a buffer.
     pub(crate) fn with_buffer(
         buffer: Vec<u8>,
         mut event: Event,
@@ -87,8 +87,8 @@ impl Draft {
         write_texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
         out.push(b',');
         let hash = out.len();
-        // A partial line is worse than none. Values are not nested too deeply at this point, but that is not
-        // relied on.
+        // A partial line is worse than none, so an error is returned. Values that are nested too deeply were
+        // already replaced, but this code does not rely on that.
         let deep = |field: &'static str| move |jcs::TooDeep| EventError::TooDeep(field);
         if let Some(input) = input {
             out.extend_from_slice(b"\"input\":");
@@ -128,7 +128,7 @@ impl Draft {
         Ok(Self { text: out, hash, prev })
     }
 
-    /// Upper bound of the line's length.
+    /// Returns an upper bound of the length of the line.
     pub(crate) fn len(&self) -> usize {
         self.text.len() + MAX_POSITION_BYTES
     }
@@ -143,7 +143,7 @@ impl Draft {
     ) -> String {
         let start = out.len();
         out.extend_from_slice(&self.text[..self.hash]);
-        // The hash covers the line without it, and is inserted when it is known.
+        // The hash covers the line without `hash`, so it is inserted afterwards.
         out.extend_from_slice(b"\"hash\":\"");
         let gap = out.len();
         out.resize(gap + 2 * algorithm.digest().output_len(), b'0');
@@ -170,20 +170,20 @@ impl Draft {
         hash
     }
 
-    /// Returns the buffer for another draft.
+    /// Returns the buffer, to reuse its memory for another draft.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.text
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Returns lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// Writes those text members that are present, in this order.
+/// Writes the text members that are present, in the given order.
 fn write_texts(out: &mut Vec<u8>, before: &[u8], members: &[(&str, Option<&str>)]) {
     let mut before = before;
     for (key, text) in members {
@@ -227,7 +227,7 @@ mod tests {
 
     #[track_caller]
     fn check(event: &Event, algorithm: Algorithm) {
-        // A reused buffer with other content.
+        // A reused buffer with old content.
         let buffer = b"{}".to_vec();
         let draft =
             Draft::with_buffer(buffer, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
@@ -236,7 +236,7 @@ mod tests {
         let hash = draft.write_line(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
         assert!(line.len() <= draft.len(), "{} > {}", line.len(), draft.len());
         let text = line.strip_suffix(b"\n").expect("a line");
-        // The same with the plain writer.
+        // The simple writer must produce the same line.
         let mut value: Value = serde_json::from_slice(text).expect("JSON");
         assert_eq!(jcs::to_vec(&value).as_deref(), Ok(text), "{}", text.escape_ascii());
         assert_eq!(value.as_object_mut().and_then(|line| line.remove("hash")), Some(json!(hash)));
@@ -265,7 +265,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// For any nesting the line verifies, and values that are nested too deeply are marked.
+        /// At any nesting depth the line verifies, and values that are nested too deeply are replaced by a
+        /// mark.
         #[test]
         fn however_deep_a_value_is_there_is_a_line_that_verifies(
             levels in 115_usize..140,

@@ -13,7 +13,7 @@ pub const DOCTYPE: &str = "audit-event";
 /// The `prevHash` of the first entry.
 pub const GENESIS: &str = "GENESIS";
 
-/// An entry of the log.
+/// An entry as it is in the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
@@ -22,36 +22,28 @@ pub struct Entry {
     pub schema: String,
     /// Always [`DOCTYPE`].
     pub doctype: String,
-    /// The number; the first is 0, without gaps.
+    /// Number of the entry. The first is 0, and there are no gaps.
     pub seq: u64,
-    /// When it was written, in UTC. Never before the previous entry, whatever the clock did.
+    /// Time of writing, in UTC. Never earlier than the previous entry, even if the clock was set back.
     pub ts: String,
-    /// The actor.
     pub actor: Actor,
-    /// The action, such as `tool.call`.
     pub action: String,
-    /// The subject of the action.
     pub subject: Subject,
-    /// The input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Map<String, Value>>,
-    /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Map<String, Value>>,
-    /// The rule that decided, and its decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
-    /// The signature files it relies on.
+    /// Signature files that the event relies on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<String>,
-    /// Further data.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
     /// The hash of the previous entry, or [`GENESIS`].
     pub prev_hash: String,
-    /// The hash of this entry without this field.
+    /// Covers the entry without this field.
     pub hash: String,
-    /// The hash algorithm.
     #[serde(default)]
     pub hash_alg: Algorithm,
 }
@@ -60,15 +52,13 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// SHA-256.
     #[default]
     Sha256,
-    /// SHA-512.
     Sha512,
 }
 
 impl Algorithm {
-    /// The name in the log.
+    /// Returns the name of the algorithm in the log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -85,27 +75,28 @@ impl Algorithm {
 }
 
 impl Entry {
-    /// The member of `metadata.aip44` with this name.
+    /// Returns the member of `metadata.aip44` with this name.
     pub fn aip44(&self, key: &str) -> Option<&Value> {
         self.metadata.get("aip44")?.get(key)
     }
 
-    /// The session of the event.
+    /// Returns the session of the event.
     pub fn session(&self) -> Option<&str> {
         self.text_member("session", "session")
     }
 
-    /// The tool of the event.
+    /// Returns the tool of the event.
     pub fn tool(&self) -> Option<&str> {
         self.text_member("tool", "tool")
     }
 
-    /// The decision.
+    /// Returns the decision of the policy.
     pub fn decision(&self) -> Option<Decision> {
         self.policy.as_ref().and_then(|policy| policy.decision)
     }
 
-    /// The metadata member, or else the subject if it is of this kind.
+    /// Returns this text member of `metadata.aip44`. If it is missing, returns the subject if it is of this
+    /// kind.
     fn text_member(&self, key: &str, kind: &str) -> Option<&str> {
         let subject = || self.subject.reference.as_deref().filter(|_| self.subject.kind == kind);
         self.aip44(key).and_then(Value::as_str).or_else(subject)

@@ -9,11 +9,11 @@ use serde_json::{Map, Value, json};
 use crate::facts::Facts;
 use crate::secret::{self, reason};
 
-/// Limit of nesting in canonical JSON.
+/// Bound for the nesting depth of canonical JSON.
 pub const MAX_DEPTH: usize = 128;
 
-/// Limit of nesting in `input`, `output` and `metadata`. Many JSON readers stop at 127 levels, of which the line and
-/// the mark of an omission take one each.
+/// Bound for the nesting depth of `input`, `output` and `metadata`. Many JSON readers stop at 127 levels. The
+/// line takes one of them, and the mark of a removed value another.
 const MAX_VALUE_DEPTH: usize = 125;
 
 /// The largest integer that all JSON readers represent exactly.
@@ -22,32 +22,29 @@ const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 /// An event to log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
-    /// The actor.
     pub actor: Actor,
-    /// The action: lower-case words with dots between them, such as `tool.call`.
+    /// Lower-case words with dots between them, such as `tool.call`.
     pub action: String,
-    /// The subject of the action.
     pub subject: Subject,
-    /// The input. Anything but an object is logged as `{"value": …}`.
+    /// A value that is not an object is logged as `{"value": …}`.
     pub input: Option<Value>,
-    /// The result. Anything but an object is logged as `{"value": …}`.
+    /// A value that is not an object is logged as `{"value": …}`.
     pub output: Option<Value>,
-    /// The rule that decided, and its decision.
+    /// The policy that decided, and its decision.
     pub policy: Option<PolicyRef>,
-    /// The signature files it relies on.
+    /// Signature files that the event relies on.
     pub signatures: Vec<String>,
-    /// Facts from a gate, under `metadata.aip44`. They replace members of `metadata` with equal names.
+    /// Facts from a gate, logged as `metadata.aip44`. They replace members of that object with equal names.
     pub facts: Facts,
-    /// Further data.
     pub metadata: Map<String, Value>,
 }
 
 /// The actor of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
-    /// Such as `operator:notes`; at most 256 characters.
+    /// For example `operator:notes`. At most 256 characters.
     pub id: String,
-    /// Such as `operator`; at most 64 characters.
+    /// For example `operator`. At most 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -55,23 +52,22 @@ pub struct Actor {
 /// The subject of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// Such as `tool` or `session`; at most 32 characters.
+    /// For example `tool` or `session`. At most 32 characters.
     pub kind: String,
-    /// Its reference; at most 256 characters.
+    /// At most 256 characters.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// Its path; at most 1,024 characters.
+    /// At most 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
-/// The rule that decided, and its decision.
+/// The policy that decided, and its decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRef {
-    /// The name of the policy: 2 to 64 lower-case letters, digits and hyphens.
+    /// Name of the policy: 2 to 64 lower-case letters, digits and hyphens.
     #[serde(rename = "ref")]
     pub reference: String,
-    /// The decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
 }
@@ -80,21 +76,18 @@ pub struct PolicyRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
-    /// Allowed.
     Allow,
-    /// Denied.
     Deny,
-    /// Allowed after an approval is signed.
+    /// Allowed only after an approval is signed.
     RequireApproval,
-    /// Decided elsewhere.
+    /// The decision is made elsewhere.
     Escalate,
 }
 
 impl Decision {
-    /// All decisions.
     pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::RequireApproval, Self::Escalate];
 
-    /// The name in the log.
+    /// Returns the name of the decision in the log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -119,50 +112,30 @@ impl FromStr for Decision {
     }
 }
 
-/// The decision does not exist.
+/// The error for an unknown name of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not one of allow, deny, require-approval, escalate")]
 pub struct UnknownDecision;
 
-/// Why an event cannot be logged.
+/// The reason why an event cannot be logged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
-    /// A required field is empty.
     #[error("`{0}` is empty")]
     Empty(&'static str),
-    /// A field is too long.
     #[error("`{field}` has {length} characters, at most {limit} are allowed")]
-    TooLong {
-        /// The field.
-        field: &'static str,
-        /// Its length.
-        length: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// A field has the wrong form.
+    TooLong { field: &'static str, length: usize, limit: usize },
     #[error("`{field}` must be {wanted}")]
-    Malformed {
-        /// The field.
-        field: &'static str,
-        /// The required form.
-        wanted: &'static str,
-    },
-    /// Something is nested too deeply.
+    Malformed { field: &'static str, wanted: &'static str },
+    /// The field is nested too deeply.
     #[error("`{0}` is nested more than {MAX_DEPTH} levels deep")]
     TooDeep(&'static str),
-    /// The whole line is too long.
+    /// The line is too long.
     #[error("the event takes {bytes} bytes, at most {limit} are allowed")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
+    TooLarge { bytes: usize, limit: usize },
 }
 
 impl Event {
-    /// Checks the limits of the format.
+    /// Checks that the event meets the limits of the format.
     pub fn check(&self) -> Result<(), EventError> {
         check_length("actor.id", &self.actor.id, 256)?;
         check_filled("actor.id", &self.actor.id)?;
@@ -186,14 +159,15 @@ impl Event {
     }
 }
 
-/// Wraps a value in an object, unless it is one.
+/// Returns an object unchanged, and any other value as the only member of an object.
 pub(crate) fn into_object(value: Value) -> Value {
     if value.is_object() { value } else { json!({"value": value}) }
 }
 
-/// Changes a value so that every reader sees the same. Integers that some readers round become texts, because a wrong
-/// digit in an amount or id would be a false record. Values nested too deeply become a mark: a peer that answers with
-/// such a value must not keep a call out of the log. One more level remains free.
+/// Changes a value so that every reader sees the same value. Integers that some readers round become texts,
+/// because a wrong digit in an amount or id would be a false record. A value that is nested too deeply is
+/// replaced by a mark: a peer must not be able to keep a call out of the log by such a value. The result
+/// leaves room for one more level.
 pub(crate) fn make_exact(value: &mut Value) {
     normalize(value, 0);
 }
@@ -217,7 +191,7 @@ fn normalize(value: &mut Value, depth: usize) {
 }
 
 fn check_length(field: &'static str, text: &str, limit: usize) -> Result<(), EventError> {
-    // There are at least as many bytes as characters, and bytes are cheaper to count.
+    // The number of bytes is an upper bound of the number of characters, and cheaper to get.
     if text.len() <= limit {
         return Ok(());
     }

@@ -9,17 +9,15 @@ use crate::jcs;
 /// The member of `metadata` that holds the facts.
 pub(crate) const AIP44: &str = "aip44";
 
-/// Most events have fewer facts.
+/// Initial capacity. Most events have fewer facts.
 const TYPICAL_FACTS: usize = 12;
 
-/// One fact.
+/// One value under `metadata.aip44`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// A text.
     Text(Cow<'static, str>),
     /// A number that every reader represents exactly.
     Number(u32),
-    /// Any other value.
     Value(Box<Value>),
 }
 
@@ -58,10 +56,10 @@ impl From<Value> for Fact {
     }
 }
 
-/// The facts under `metadata.aip44`, by name. The last fact of a name counts.
+/// The facts under `metadata.aip44`, by name. Inserting a name again replaces its fact.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts(
-    /// In the order in which they are written.
+    /// In the order in which they will be written.
     Vec<(&'static str, Fact)>,
 );
 
@@ -84,7 +82,7 @@ impl Facts {
         }
     }
 
-    /// The fact with this name.
+    /// Returns the fact with this name.
     pub fn get(&self, name: &str) -> Option<&Fact> {
         self.iter().find(|(other, _)| *other == name).map(|(_, fact)| fact)
     }
@@ -117,7 +115,7 @@ impl Facts {
             match fact {
                 Fact::Text(text) => jcs::write_text(text, out),
                 Fact::Number(number) => jcs::write_integer((*number).into(), out),
-                // Such values are moved to the metadata, where their depth is limited.
+                // A fact that could be too deep is moved to the metadata before, where depths are limited.
                 Fact::Value(value) => jcs::write(value, out)?,
             }
         }
@@ -161,7 +159,6 @@ mod tests {
         assert_eq!(facts.get("c"), None);
     }
 
-    /// The line of an event.
     fn line(event: Event, redaction: &Redaction) -> String {
         let draft = Draft::new(event, redaction, 1 << 20).expect("a draft");
         let mut line = Vec::new();
@@ -192,7 +189,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// The line equals that of an event with the facts in its metadata.
+        /// The line equals that of an event that has the facts in its metadata.
         #[test]
         fn facts_are_written_as_metadata_would_be(
             facts in prop::collection::vec(

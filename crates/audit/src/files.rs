@@ -1,4 +1,4 @@
-//! The files of a log at one moment.
+//! The files of a log, opened at one moment.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -11,10 +11,10 @@ use rustix::fs::OFlags;
 use crate::segment::Names;
 use crate::verify::Source;
 
-/// Maximum wait of a reader for a writer.
+/// Timeout of a reader that waits for a write to end.
 const READ_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The files of a log, sealed ones first.
+/// The files of a log in order: the sealed ones, then the active one.
 pub(crate) struct Files(Vec<SegmentFile>);
 
 /// A file of a log.
@@ -37,14 +37,14 @@ impl Files {
         }
         match open_segment(&directory, names.current().to_owned(), None) {
             Ok(part) => parts.push(part),
-            // It is missing for a moment between two files.
+            // The active file is missing for a moment after it was sealed.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !parts.is_empty() => {}
             Err(error) => return Err(error),
         }
         Ok(Self(parts))
     }
 
-    /// The files as input of the verifier.
+    /// Returns the files as input of the verifier.
     pub(crate) fn sources(&self) -> Vec<&dyn Source> {
         self.0.iter().map(|part| part as &dyn Source).collect()
     }
@@ -74,7 +74,7 @@ fn open_segment(directory: &Path, name: String, first: Option<u64>) -> io::Resul
     Ok(SegmentFile { name, first, file, length })
 }
 
-/// Opens a file for reading. Anything else, such as a pipe, might block for ever or have no end.
+/// Opens a regular file for reading. Fails for other files: reading a pipe might block forever or never end.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -84,10 +84,10 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Blocks writers while the returned file is open. Returns `None` if the lock cannot be used; reading then goes on
-/// without it.
+/// Blocks writers while the returned file is open. Returns `None` if the lock cannot be used. Reading then
+/// continues without the lock.
 fn lock_for_reading(lock: &Path) -> Option<File> {
-    // It cannot be opened for reading.
+    // The mode of the lock file does not allow reading.
     let file = File::options().write(true).open(lock).ok()?;
     let deadline = Instant::now() + READ_LOCK_TIMEOUT;
     loop {

@@ -1,4 +1,4 @@
-//! The signed head of a log, to be stored elsewhere: it reveals truncation and rewriting of the log.
+//! The signed head of a log. If it is stored elsewhere, it reveals a truncated or rewritten log.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
 /// The `doctype` of a head.
 const DOCTYPE: &str = "head-pointer";
 
-/// The content of a log at some time. Identifies the log by its first entry, wherever it is stored.
+/// The state of a log at one time. The hash of the first entry identifies the log, wherever it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
@@ -22,15 +22,13 @@ pub struct Head {
     pub doctype: String,
     /// The hash of the first entry.
     pub log: String,
-    /// The number of the last entry.
+    /// Number of the last entry.
     #[serde(rename = "headSeq")]
     pub seq: u64,
-    /// Its hash.
+    /// Hash of the last entry.
     #[serde(rename = "headHash")]
     pub hash: String,
-    /// Number of entries.
     pub count: u64,
-    /// The time.
     #[serde(rename = "pinnedAt")]
     pub ts: String,
 }
@@ -38,7 +36,6 @@ pub struct Head {
 /// A head with its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedHead {
-    /// The head.
     #[serde(flatten)]
     pub head: Head,
     /// The signature.
@@ -72,7 +69,7 @@ impl Head {
 }
 
 impl SignedHead {
-    /// Checks the signature against `key`, or against the key that the signature names.
+    /// Checks the signature with `key`, or with the key that the signature names.
     pub fn verify(&self, key: Option<&PublicKey>) -> Result<(), SignatureError> {
         let key = key.unwrap_or(&self.signature.public_key_ref);
         key.verify(&self.head.payload(), &self.signature)

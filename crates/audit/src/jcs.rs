@@ -1,4 +1,4 @@
-//! Canonical JSON (RFC 8785): one text for each value.
+//! Canonical JSON (RFC 8785): each value has exactly one text.
 
 use std::cmp::Ordering;
 use std::io::Write;
@@ -7,12 +7,13 @@ use serde_json::{Map, Number, Value};
 
 use crate::event::MAX_DEPTH;
 
-/// A value is nested too deeply.
+/// The error for a value that is nested too deeply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is nested more than {MAX_DEPTH} levels deep")]
 pub struct TooDeep;
 
-/// Returns the canonical text of a value. Numbers are those of ECMAScript, so integers beyond 2^53 are rounded.
+/// Returns the canonical text of a value. Numbers are formatted as in ECMAScript, so integers beyond 2^53 are
+/// rounded.
 pub fn to_vec(value: &Value) -> Result<Vec<u8>, TooDeep> {
     let mut text = Vec::with_capacity(128);
     write(value, &mut text)?;
@@ -63,7 +64,7 @@ fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) 
         out.push(b':');
         write_at(member, out, depth + 1)
     };
-    // Whether a map is ordered depends on a feature that another crate may enable.
+    // The order of a map depends on a feature of `serde_json` that another crate may enable.
     if members.keys().is_sorted_by(|one, other| by_utf16(one, other) == Ordering::Less) {
         members.iter().try_for_each(|(key, member)| write(key, member))?;
     } else {
@@ -77,7 +78,7 @@ fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) 
 
 /// Compares keys by their UTF-16 code units, which differs from the order of their bytes.
 pub(crate) fn by_utf16(one: &str, other: &str) -> Ordering {
-    // The first difference decides. Where UTF-16 sorts differently than UTF-8, one of the bytes is at least this one.
+    // The first different byte decides. The orders differ only if one of the two bytes is at least this one.
     const ELSEWHERE: u8 = 0xee;
     match one.bytes().zip(other.bytes()).find(|(one, other)| one != other) {
         None => one.len().cmp(&other.len()),
@@ -97,17 +98,17 @@ fn write_number(number: &Number, out: &mut Vec<u8>) {
     }
 }
 
-/// An integer that a double represents exactly.
+/// Writes an integer that a double represents exactly.
 pub(crate) fn write_integer(integer: i64, out: &mut Vec<u8>) {
     // Writing to a vector does not fail.
     let _ = write!(out, "{integer}");
 }
 
-/// Writes a quoted text with only the necessary escapes.
+/// Writes a quoted text. Escapes only characters that must be escaped.
 pub(crate) fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
-    // Usually there is nothing to escape, which is found quickly.
+    // Most texts need no escapes, which is found quickly.
     let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
     if !bytes.iter().fold(false, |found, byte| found | is_special(byte)) {
         out.extend_from_slice(bytes);
@@ -155,7 +156,7 @@ mod tests {
             &json!("\u{8}\t\n\u{c}\r\"\\/\u{1}\u{1f}\u{7f}\u{2028}é😀"),
             "\"\\b\\t\\n\\f\\r\\\"\\\\/\\u0001\\u001f\u{7f}\u{2028}é😀\"",
         );
-        // UTF-8 sorts these in the other order.
+        // UTF-8 and UTF-16 sort these keys differently.
         check(&json!({"\u{fb33}": 1, "😀": 2, "é": 3, "1": 4}), "{\"1\":4,\"é\":3,\"😀\":2,\"\u{fb33}\":1}");
     }
 

@@ -18,23 +18,23 @@ use crate::secret::Secret;
 
 pub use file::{KeyFileError, read_public, read_signing, write_new};
 
-/// The only supported algorithm.
+/// The only supported signature algorithm.
 const ALGORITHM: &str = "Ed25519";
-/// The prefix of an Ed25519 key in a `did:key`.
+/// The bytes before an Ed25519 key in a `did:key`.
 const MULTICODEC_PREFIX: [u8; 2] = [0xed, 0x01];
 /// The bytes before the 32 bytes of a private key in PKCS #8.
 const PKCS8_PREFIX: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 /// The bytes before the 32 bytes of a public key in a SubjectPublicKeyInfo.
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
-/// A private key. Never displayed.
+/// A private key. It is never displayed.
 pub struct SigningKey {
     pair: Ed25519KeyPair,
-    /// PKCS #8 in PEM.
+    /// The key as PKCS #8 in PEM.
     text: Secret,
 }
 
-/// A public key. Its text is a `did:key`.
+/// A public key. It is displayed as a `did:key`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey([u8; 32]);
 
@@ -44,33 +44,31 @@ pub struct PublicKey([u8; 32]);
 pub struct Signature {
     /// Always `Ed25519`.
     pub alg: String,
-    /// The signature in base64url.
     pub value: String,
-    /// The `did:key` of the signer.
     pub public_key_ref: PublicKey,
 }
 
-/// Why a key cannot be used.
+/// The reason why a key cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The system has no random numbers.
+    /// The system provides no random numbers.
     #[error("the system provides no random numbers")]
     Random,
-    /// It is not a private key.
+    /// The text is not a private key.
     #[error("it is not an Ed25519 private key in PEM format")]
     Private,
-    /// It is not a public key.
+    /// The text is not a public key.
     #[error("it is not an Ed25519 public key (`did:key:z6Mk…`, or PEM)")]
     Public,
 }
 
-/// Why a signature is invalid.
+/// The reason why a signature is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// It was made with another key.
+    /// The signature was made with another key.
     #[error("it was signed with another key")]
     OtherKey,
-    /// It covers other content, or is damaged.
+    /// The signature is for other content, or is damaged.
     #[error("the signature does not match the content")]
     Wrong,
 }
@@ -86,19 +84,19 @@ impl SigningKey {
         )))
     }
 
-    /// Reads PKCS #8 in PEM.
+    /// Reads a private key as PKCS #8 in PEM.
     pub fn from_pem(text: &Secret) -> Result<Self, KeyError> {
         let der = pem(text.expose(), "PRIVATE KEY").ok_or(KeyError::Private)?;
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).map_err(|_| KeyError::Private)?;
         Ok(Self { pair, text: text.clone() })
     }
 
-    /// PKCS #8 in PEM.
+    /// Returns the private key as PKCS #8 in PEM.
     pub fn to_pem(&self) -> &Secret {
         &self.text
     }
 
-    /// The matching public key.
+    /// Returns the public key that belongs to this key.
     pub fn public(&self) -> PublicKey {
         let mut key = [0; 32];
         key.copy_from_slice(self.pair.public_key().as_ref());
@@ -179,7 +177,7 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// Decodes the content between the lines of PEM.
+/// Decodes the content between the first and the last line of PEM.
 fn pem(text: &str, title: &str) -> Option<Vec<u8>> {
     let body = text.trim().strip_prefix(&format!("-----BEGIN {title}-----"))?;
     let body = body.strip_suffix(&format!("-----END {title}-----"))?;
@@ -236,7 +234,7 @@ mod tests {
         assert_eq!(key.public().verify(&json!({"a": "é", "b": 1.0}), &signature), Ok(()));
         assert_eq!(key.public().verify(&json!({"a": "é", "b": 2}), &signature), Err(SignatureError::Wrong));
         assert_eq!(other.public().verify(&payload, &signature), Err(SignatureError::OtherKey));
-        // A signature that only claims to be from the other key.
+        // The signature names the other key, but was not made with it.
         let claimed = Signature { public_key_ref: other.public(), ..signature.clone() };
         assert_eq!(other.public().verify(&payload, &claimed), Err(SignatureError::Wrong));
         let damaged = Signature { value: signature.value.to_ascii_lowercase(), ..signature };

@@ -1,4 +1,5 @@
-//! A hash-chained audit log: every entry is on disk before it is acknowledged, and is verified by separate code.
+//! A hash-chained audit log. Every entry is on disk before it is acknowledged, and separate code verifies the
+//! log.
 //!
 //! ```
 //! use narrows_audit::{Actor, Event, Log, Options, Subject, verify};
@@ -23,9 +24,9 @@
 //! # }
 //! ```
 //!
-//! Guarantees, whatever happens to the process or the machine:
-//! - An event that was acknowledged is in the log, and the chain from the first entry to it verifies.
-//! - An event that could not be written is an error for its caller, and the log is unchanged.
+//! These guarantees hold even if the process or the machine fails:
+//! - An acknowledged event is in the log, and the chain from the first entry to it verifies.
+//! - If an event could not be written, its caller gets an error, and the log is unchanged.
 //! - Only unacknowledged data is ever removed, and only from the end.
 
 mod approval;

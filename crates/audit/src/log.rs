@@ -1,4 +1,4 @@
-//! The log as callers see it: append events, await receipts for entries on disk.
+//! The log as callers use it: they append events, and get a receipt once an entry is on disk.
 
 mod append;
 mod commit;
@@ -29,29 +29,26 @@ use crate::segment::Names;
 pub use append::Append;
 pub use error::{AppendError, OpenError};
 
-/// Called by the writer thread after each commit, with the error if it failed.
+/// Function that the writer thread calls after each commit. The argument is the error, if the commit failed.
 pub type CommitObserver = Arc<dyn Fn(Option<&AppendError>) + Send + Sync>;
 
 /// Options of a log.
 #[derive(Clone)]
 pub struct Options {
-    /// Minimum interval between group commits. An event that comes alone does not wait.
+    /// Minimum interval between two group commits. An event after a longer pause is written at once.
     pub window: Duration,
-    /// Limit of events that wait to be written, in bytes.
+    /// Bound for the bytes of events that wait to be written.
     pub queue_bytes: usize,
-    /// Limit of a line, in bytes.
+    /// Bound for the bytes of a line.
     pub max_line: usize,
-    /// Limit of one write, in bytes, unless a line is longer.
+    /// Bound for the bytes of one write. A longer line is written alone.
     pub max_commit: usize,
-    /// Length at which a file is sealed.
+    /// Length in bytes at which a file is sealed.
     pub segment_bytes: u64,
-    /// Maximum wait for other writing processes.
+    /// Timeout of a wait for other writing processes.
     pub lock_patience: Duration,
-    /// The hash algorithm.
     pub algorithm: Algorithm,
-    /// The redaction rules.
     pub redaction: Redaction,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Called after each commit.
     pub observer: Option<CommitObserver>,
@@ -77,13 +74,11 @@ impl Default for Options {
 /// The position of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Its number.
     pub seq: u64,
-    /// Its hash.
     pub hash: String,
 }
 
-/// An open log. Clones share it; it is closed when the last one is dropped.
+/// An open log. Clones share it. Dropping the last clone closes it.
 #[derive(Clone)]
 pub struct Log(Arc<Shared>);
 
@@ -95,15 +90,16 @@ struct Shared {
 }
 
 impl Log {
-    /// Verifies and opens the log whose active file has this path, and starts the writer thread. The rest of an
-    /// unacknowledged line that a crash left is removed and noted; any other damage is an error.
+    /// Verifies and opens the log whose active file has this path, and starts the writer thread. If a crash
+    /// left a part of an unacknowledged line, that part is removed and a note is logged. Any other damage is
+    /// an error.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let (directory, names) = files::resolve(path)?;
         let disk = Directory::open(&directory, &names.lock())?;
         Self::start(Box::new(disk), names, options)
     }
 
-    /// Like [`Log::open`], on any disk, with an active file of this name.
+    /// Like [`Log::open`], on any [`Disk`]. `name` is the name of the active file.
     pub fn open_on(disk: Box<dyn Disk>, name: &str, options: Options) -> Result<Self, OpenError> {
         let (_, names) = files::resolve(Path::new(name))?;
         Self::start(disk, names, options)
@@ -119,7 +115,7 @@ impl Log {
         queue.set_tip(committer.tip());
         let jobs = Arc::clone(&queue);
         let thread = std::thread::Builder::new().name("narrows-audit".into()).spawn(move || {
-            // However this thread ends, no caller may wait forever.
+            // If this thread ends for any reason, waiting callers get an error.
             let jobs = queue::CloseOnDrop(jobs);
             while let Some(batch) = jobs.0.next_batch(window) {
                 jobs.0.settle(batch, |drafts| {
@@ -135,8 +131,8 @@ impl Log {
         Ok(Self(Arc::new(Shared { queue, redaction, max_line, thread })))
     }
 
-    /// Logs an event. If there is room, its position in the order is fixed at once, otherwise when the future is
-    /// awaited. Dropping the future does not cancel a queued event.
+    /// Logs an event. If the queue has room, the position of the event in the order is fixed at once,
+    /// otherwise when the future is awaited. Dropping the future does not cancel a queued event.
     pub fn append(&self, event: Event) -> Append {
         match Draft::with_buffer(self.0.queue.take_buffer(), event, &self.0.redaction, self.0.max_line) {
             Ok(draft) => self.0.queue.append(draft),
@@ -144,17 +140,17 @@ impl Log {
         }
     }
 
-    /// The last entry on disk that this process knows.
+    /// Returns the last entry on disk that this process knows.
     pub fn tip(&self) -> Option<Receipt> {
         self.0.queue.tip()
     }
 
-    /// Writes queued events, accepts no more, and returns when they are written.
+    /// Accepts no more events, and returns when all queued events are written.
     pub fn close(self) {
         self.0.queue.close();
         let thread = lock(&self.0.thread).take();
         if let Some(thread) = thread {
-            // The thread ends when nothing is left to write; callers have learned of a panic there.
+            // The thread ends when no event is left. If it panicked, the callers got an error.
             let _ = thread.join();
         }
     }

@@ -15,22 +15,19 @@ use crate::event::Decision;
 use crate::files;
 use crate::segment::Names;
 
-/// Limit of a line.
+/// Bound for the length of a line.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Initial and maximum pause of a reader that follows a log.
 const FOLLOW_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// Selects entries; every condition that is set must hold.
+/// Selects entries that meet all conditions. A condition that is `None` is met by every entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Entries of this session.
     pub session: Option<String>,
-    /// Entries about this tool.
     pub tool: Option<String>,
-    /// Entries with this decision.
     pub decision: Option<Decision>,
-    /// Entries whose line contains this text; other lines are not parsed.
+    /// The line must contain this text. Other lines are not parsed.
     pub text: Option<&'static str>,
 }
 
@@ -46,37 +43,30 @@ impl Filter {
     }
 }
 
-/// Why an entry cannot be read.
+/// The reason why an entry cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// A file cannot be read.
     #[error("{segment}: {source}")]
-    Io {
-        /// The file.
-        segment: String,
-        /// The reason.
-        source: io::Error,
-    },
+    Io { segment: String, source: io::Error },
     /// A line is not an entry.
     #[error("{segment}:{line}: invalid entry: {source}")]
     Line {
         /// The file.
         segment: String,
-        /// The line in it; the first is 1.
+        /// Number of the line in the file. The first is 1.
         line: u64,
-        /// The reason.
         source: serde_json::Error,
     },
 }
 
-/// Reads one entry after the other, without verifying them.
+/// Reads entries in order, without verifying them.
 #[derive(Debug)]
 pub struct Reader {
     directory: PathBuf,
     names: Names,
     filter: Filter,
     open: Option<OpenSegment>,
-    /// The number of the next entry.
+    /// Number of the next entry.
     next: u64,
 }
 
@@ -85,9 +75,9 @@ pub struct Reader {
 struct OpenSegment {
     name: String,
     file: BufReader<File>,
-    /// The number of its first entry.
+    /// Number of the first entry of the file.
     first: u64,
-    /// Where the next line begins.
+    /// Offset of the next line.
     offset: u64,
     lines: u64,
 }
@@ -100,17 +90,17 @@ impl Reader {
         let mut reader = Self { directory, names, filter, open: None, next: 0 };
         reader.next_segment()?;
         if reader.open.is_none() {
-            // The file does not exist; the system's error is returned.
+            // No file of the log exists. Returns the error of the operating system.
             files::open_regular(path).map_err(told)?;
         }
         Ok(reader)
     }
 
-    /// Returns the next matching entry, or `None` at the current end.
+    /// Returns the next entry that the filter selects. Returns `None` at the current end of the log.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, ReadError> {
         loop {
             if let Some(entry) = self.read_line()? {
-                // Numbers have no gaps.
+                // Entries are numbered without gaps.
                 self.next += 1;
                 if let Some(entry) = entry.filter(|entry| self.filter.matches(entry)) {
                     return Ok(Some(entry));
@@ -121,7 +111,7 @@ impl Reader {
         }
     }
 
-    /// Waits for the next matching entry.
+    /// Waits for the next entry that the filter selects.
     pub fn follow(&mut self) -> Result<Entry, ReadError> {
         let mut pause = FOLLOW_PAUSES.0;
         loop {
@@ -133,7 +123,7 @@ impl Reader {
         }
     }
 
-    /// Reads the next complete line of the file. Its entry is parsed only if it can match.
+    /// Reads the next complete line of the file. An entry that the filter cannot select is not parsed.
     fn read_line(&mut self) -> Result<Option<Option<Entry>>, ReadError> {
         let Some(open) = &mut self.open else { return Ok(None) };
         let OpenSegment { name, file, offset, lines, .. } = open;
@@ -142,7 +132,7 @@ impl Reader {
         let failed = |source| ReadError::Io { segment: name.clone(), source };
         read.map_err(failed)?;
         if line.pop() != Some(b'\n') {
-            // The line is incomplete: back to its beginning.
+            // The line is incomplete, so the next read starts again at its beginning.
             file.seek(SeekFrom::Start(*offset)).map_err(failed)?;
             return Ok(None);
         }
@@ -157,13 +147,15 @@ impl Reader {
         Ok(Some(Some(entry)))
     }
 
-    /// Moves to the file in which the log continues. Returns `false` if there is none, or it is the current one.
+    /// Opens the file in which the log continues. Returns `false` if there is none, or if that is the current
+    /// file.
     fn next_segment(&mut self) -> Result<bool, ReadError> {
         let shown = self.directory.display().to_string();
         let failed = |source| ReadError::Io { segment: shown.clone(), source };
         let names = files::list_names(&self.directory).map_err(failed)?;
         let sealed = self.names.sealed_among(names);
-        // The file with the next entry: the last one that begins at or before it, unless it was read completely.
+        // The next entry is in the last file that begins at or before it, unless that file was already read
+        // completely.
         let found = sealed.into_iter().rev().find(|(first, _)| *first <= self.next);
         let current = self.directory.join(self.names.current());
         match (&self.open, found) {
@@ -176,7 +168,8 @@ impl Reader {
                 let (first, name, offset, whole) = (open.first, open.name.clone(), open.offset, self.next);
                 let growing = name == self.names.current();
                 match found {
-                    // It was the active file and has another name now, perhaps with more entries.
+                    // The current file was the active one. It was sealed under another name, perhaps with
+                    // more entries.
                     Some((sealed, sealed_name)) if growing && sealed == first && !self.is_open(&current) => {
                         self.open_segment(sealed, sealed_name, offset).map(|()| true)
                     }

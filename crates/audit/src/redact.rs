@@ -1,4 +1,5 @@
-//! Removes secrets from an event before anything else sees it: by name, by form, and by value.
+//! Removes secrets from an event before any other code sees it. Secrets are recognized by name, by form, and
+//! by value.
 //!
 //! Only the secret part of a text is removed, so that its author cannot hide the rest.
 
@@ -33,30 +34,30 @@ use object::Label;
 use program::Takes;
 use token_patterns::{Signs, Tokens};
 
-/// Replaces a secret within a text.
+/// The text that replaces a secret.
 const PLACEHOLDER: &str = "[redacted]";
 
-/// The member that is a digest of the members beside it.
+/// A member that contains a digest of the members beside it.
 const DIGEST_KEY: &str = "sha256";
 
-/// Maximum number of further passes over a text with a secret.
+/// Bound for the further passes over a text with a secret.
 const ROUNDS: usize = 8;
 
-/// Maximum number of secrets of one value that are searched for in other texts.
+/// Bound for the secrets of one value that are searched for in other texts.
 const MAX_TAKEN_TEXTS: usize = 64;
 
-/// Rules for what is a secret. The default knows common names and tokens; a caller can add others.
+/// Rules that define secrets. The default knows common names and tokens; a caller can add others.
 #[derive(Clone, Debug)]
 pub struct Redaction {
     names: Names,
     tokens: Tokens,
     known: Vec<Secret>,
-    /// What each byte of a text can be a part of.
+    /// For each byte, the forms of secrets that it can be a part of.
     signs: Signs,
-    /// Minimum length of a secret that is not known by value.
+    /// Minimum length in bytes of a secret that is not known by value.
     shortest: usize,
-    /// Maximum number of further passes over a text with a secret. Removing a secret may make another part look like
-    /// a secret, but seldom twice.
+    /// Bound for the further passes over a text with a secret. Removing a secret may make another part look
+    /// like a secret, but rarely twice.
     rounds: usize,
 }
 
@@ -85,14 +86,14 @@ impl Default for Redaction {
 }
 
 impl Redaction {
-    /// Adds a name ending whose values are secrets; case and separators are ignored.
+    /// Adds the ending of a name whose value is a secret. Case and separators are ignored.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.names.add(name);
         self
     }
 
-    /// Adds tokens with this prefix, followed by at least `least` characters.
+    /// Adds tokens that start with this prefix, followed by at least `least` characters.
     #[must_use]
     pub fn token(mut self, start: &str, least: usize) -> Self {
         if self.begin(start, least) {
@@ -101,7 +102,7 @@ impl Redaction {
         self
     }
 
-    /// Searches for tokens with this prefix. Returns `false` if it is empty.
+    /// Makes the search look for tokens with this prefix. Returns `false` if the prefix is empty.
     fn begin(&mut self, start: &str, least: usize) -> bool {
         let first = start.bytes().next();
         if let Some(first) = first {
@@ -114,14 +115,14 @@ impl Redaction {
     /// Adds a known secret value.
     #[must_use]
     pub fn known(mut self, secret: Secret) -> Self {
-        // An empty value would match everywhere.
+        // An empty value would match at every position.
         if !secret.expose().is_empty() {
             self.known.push(secret);
         }
         self
     }
 
-    /// For callers that only ask whether there is a secret: a text with one is searched once.
+    /// Searches a text only once, for callers that only ask if it contains a secret.
     #[must_use]
     pub fn for_search(mut self) -> Self {
         self.rounds = 0;
@@ -133,27 +134,27 @@ impl Redaction {
         self.find(text).is_some()
     }
 
-    /// Returns `true` if a value contains a secret, by the name of a member or in a text.
+    /// Returns `true` if a value contains a secret, in a text or as a member with a secret name.
     pub fn is_in(&self, mut value: Value) -> bool {
         self.value(&mut value)
     }
 
-    /// Redacts an event. Its values may be nested one level less than is written, because a mark is one level
-    /// deeper than a text.
+    /// Redacts an event. Its values may be nested one level less deeply than written values, because the mark
+    /// of a removed text is one level deeper than the text.
     #[cfg(test)]
     pub(crate) fn clean(&self, event: &mut Event) {
         self.clean_values(event);
         self.clean_texts(event);
     }
 
-    /// Redacts its input and output.
+    /// Redacts the input and output of an event.
     pub(crate) fn clean_values(&self, event: &mut Event) {
         for value in [&mut event.input, &mut event.output].into_iter().flatten() {
             self.value(value);
         }
     }
 
-    /// Redacts everything except its input and output.
+    /// Redacts all members of an event except input and output.
     pub(crate) fn clean_texts(&self, event: &mut Event) {
         let subject = &mut event.subject;
         if self.is_secret(&event.action) {
@@ -170,9 +171,9 @@ impl Redaction {
         self.members(&mut event.metadata);
     }
 
-    /// Returns the same rules, with everything removed from the values of an event as known secrets. A text
-    /// made of such a value has lost its quotes and names, so it cannot be recognized by them. `None` if
-    /// nothing was removed.
+    /// Returns the same rules, extended by the secrets that were removed from the values of an event. Another
+    /// text made of such a value may lack its quotes and names, so it cannot be recognized by them. Returns
+    /// `None` if nothing was removed.
     pub(crate) fn with_taken(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
         let mut taken = Vec::new();
         for (before, after) in pairs {
@@ -189,14 +190,14 @@ impl Redaction {
         (!secrets.is_empty()).then(|| secrets.into_iter().fold(self.clone(), Self::known))
     }
 
-    /// Returns `true` if all facts can be written unchanged.
+    /// Returns `true` if all facts can be written without redaction.
     pub(crate) fn leaves(&self, facts: &Facts) -> bool {
         let leaves_name = |name: &str| !self.is_name(name) && !self.is_secret(name);
         let leaves = |(name, fact): (&str, &Fact)| {
             let leaves_fact = match fact {
                 Fact::Text(text) => !self.is_secret(text),
                 Fact::Number(_) => true,
-                // It is redacted as a part of the metadata.
+                // A value is redacted as a part of the metadata.
                 Fact::Value(_) => false,
             };
             leaves_fact && leaves_name(name) && name != "$redacted" && !pair::is_manifest_data(name)
@@ -206,7 +207,7 @@ impl Redaction {
         !has_labels && leaves_name(AIP44) && facts.iter().all(leaves)
     }
 
-    /// Redacts a value. Returns `true` if something was removed from it, now or before.
+    /// Redacts a value. Returns `true` if a part of it was removed, now or earlier.
     fn value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => {
@@ -220,7 +221,7 @@ impl Redaction {
         }
     }
 
-    /// Redacts the items of a list, which may be the arguments of a program.
+    /// Redacts the items of a list. They may be the arguments of a program.
     fn items(&self, items: &mut [Value], mut reader: ArgumentReader) -> bool {
         if self.pair(items) {
             return true;
@@ -238,7 +239,7 @@ impl Redaction {
                 }
                 is_header = self.is_header(text);
                 let (begin, takes) = reader.step(text, |name| self.names.classify(name))?;
-                // The whole argument is the value, so it need not look like a secret.
+                // The whole argument is the value. So it is removed even if it does not look like a secret.
                 let takes = if takes == Takes::Named { Takes::Value } else { takes };
                 let begin = begin + argument::secret_of(text.as_bytes().get(begin..)?, takes)?;
                 let shown = text.get(..begin).filter(|_| begin < text.len())?;
@@ -257,7 +258,7 @@ impl Redaction {
         is_hidden
     }
 
-    /// Redacts a list of a name and its value: `["X-Api-Key", "…"]`.
+    /// Redacts a list that consists of a name and its value: `["X-Api-Key", "…"]`.
     fn pair(&self, items: &mut [Value]) -> bool {
         let [Value::String(name), value] = items else { return false };
         let is_text = value.as_str().is_some_and(|text| {
@@ -270,7 +271,7 @@ impl Redaction {
         is_secret
     }
 
-    /// Returns `true` if this is a header name whose value is a secret: `X-Api-Key`.
+    /// Returns `true` if this is the name of a header whose value is a secret: `X-Api-Key`.
     fn is_header(&self, text: &str) -> bool {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let is_one =
@@ -282,7 +283,7 @@ impl Redaction {
             && self.is_name(text)
     }
 
-    /// Redacts the text of a mark further. It stays a text, so that marks are not nested.
+    /// Redacts the text in a mark again. It stays a text, so that marks are not nested.
     fn mark_text(&self, members: &mut Map<String, Value>) -> bool {
         let is_mark = member(members, "$redacted") == Some(&Value::Bool(true))
             && members.keys().all(|key| matches!(&**key, "$redacted" | "reason" | "text"));
@@ -297,7 +298,8 @@ impl Redaction {
         }
     }
 
-    /// Returns what the members of an object say about the value beside them.
+    /// Returns the strongest label among the members of an object. A label says that the value beside it is a
+    /// secret.
     fn label(&self, members: &Map<String, Value>) -> Option<Label> {
         if !members.keys().any(|key| object::is_value_key(key)) {
             return None;
@@ -313,7 +315,7 @@ impl Redaction {
             return true;
         }
         let mut is_hidden = member(members, "$redacted") == Some(&Value::Bool(true));
-        // Usually there is none, and nothing to collect.
+        // Member names that contain a secret. There are usually none.
         let speaking: Vec<String> = members.keys().filter(|key| self.is_secret(key)).cloned().collect();
         for (index, key) in speaking.into_iter().enumerate() {
             if let (Some(value), Some(hidden)) = (members.remove(&key), self.hide(&key)) {
@@ -321,7 +323,7 @@ impl Redaction {
                 is_hidden = true;
             }
         }
-        // `{"name": "Authorization", "value": "…"}`, the form of header and variable lists.
+        // Lists of headers and variables have this form: `{"name": "Authorization", "value": "…"}`.
         let label = self.label(members);
         let program =
             ["command", "program", "cmd", "bin"].iter().find_map(|key| member(members, key)?.as_str());
@@ -366,14 +368,14 @@ impl Redaction {
                 (value, None) => self.value(value),
             };
         }
-        // A digest of the whole would allow guessing the removed part.
+        // A digest of the whole value would allow to verify guesses of the removed part.
         if is_hidden && let Some(digest) = members.get_mut(DIGEST_KEY).filter(|digest| digest.is_string()) {
             *digest = mark(reason::DIGEST);
         }
         is_hidden
     }
 
-    /// Redacts all texts of a value that can be tokens; numbers cannot.
+    /// Redacts all texts of a value that can be tokens. Numbers cannot be tokens.
     fn texts(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) if text.len() >= 8 && !text.contains(char::is_whitespace) => {
@@ -393,12 +395,12 @@ impl Redaction {
         self.names.classify(name).is_some_and(Named::is_secret)
     }
 
-    /// Returns a text without its secrets. `None` if it has none.
+    /// Returns a text without its secrets. Returns `None` if it has none.
     fn hide(&self, text: &str) -> Option<Hidden> {
         self.find(text).map(|found| Hidden::from(self, &found.text(text), found.reason))
     }
 
-    /// Returns the positions of the secrets in a text. `None` if it has none.
+    /// Returns the positions of the secrets in a text. Returns `None` if there are none.
     fn find(&self, text: &str) -> Option<Found> {
         let mut places = self.known_places(text);
         let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };
@@ -410,7 +412,7 @@ impl Redaction {
                 places
             }));
         }
-        // Parts that were removed before.
+        // Leaves out placeholders of earlier redactions.
         places.retain(|place| &text[place.clone()] != PLACEHOLDER);
         places.sort_unstable_by_key(|place| place.start);
         (!places.is_empty()).then_some(Found { places, reason })
@@ -422,13 +424,13 @@ impl Redaction {
         known.map(|(at, known)| at..at + known.len()).collect()
     }
 
-    /// Finds the secrets of a text, on one line or over several.
+    /// Finds the secrets of a text, on single lines and over several lines.
     fn find_laid_out(&self, text: &str, places: &mut Vec<Range<usize>>) {
         self.find_plain(text, places);
         places.extend(layout::find_joined(text, |joined, places| self.find_plain(joined, places)));
     }
 
-    /// Finds the secrets of a text as it is written. Searches only for forms that its characters allow.
+    /// Finds the secrets of a text as it is written. Only searches for forms that its characters allow.
     fn find_plain(&self, text: &str, places: &mut Vec<Range<usize>>) {
         let named = |name: &str| self.names.classify(name);
         let (signs, has_options) = token_patterns::tokens(text, &self.tokens, &self.signs, places);
@@ -461,14 +463,13 @@ impl Redaction {
     }
 }
 
-/// The secrets of a text, by start position. They may overlap.
 struct Found {
     places: Vec<Range<usize>>,
     reason: &'static str,
 }
 
 impl Found {
-    /// Returns the text without them.
+    /// Returns the text without the secrets.
     fn text(&self, text: &str) -> String {
         let (mut shown, mut done) = (String::with_capacity(text.len()), 0);
         for (index, place) in self.places.iter().enumerate() {
@@ -483,14 +484,13 @@ impl Found {
     }
 }
 
-/// A text without its secrets.
 struct Hidden {
     text: String,
     reason: &'static str,
 }
 
 impl Hidden {
-    /// Redacts a text until nothing changes, so that redaction is idempotent.
+    /// Redacts a text until it no longer changes, so that redaction is idempotent.
     fn from(redaction: &Redaction, text: &str, reason: &'static str) -> Self {
         let mut text = text.to_owned();
         for _ in 0..redaction.rounds {
@@ -500,8 +500,8 @@ impl Hidden {
         Self { text, reason }
     }
 
-    /// Returns the mark that replaces the text. It distinguishes a redacted text from one that only looks
-    /// redacted.
+    /// Returns the mark that replaces the text. A reader can tell it from an ordinary text that contains the
+    /// placeholder.
     fn value(self) -> Value {
         let mut mark = mark(self.reason);
         if self.text != PLACEHOLDER {
@@ -525,7 +525,7 @@ fn hide_all(value: &mut Value) -> bool {
     }
 }
 
-/// Collects the texts that are in a value but not in its redacted form.
+/// Collects the texts of a value that are missing in its redacted form.
 fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>) {
     match (before, after) {
         (Value::String(text), Value::Object(mark)) => {
@@ -547,7 +547,7 @@ fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>)
     }
 }
 
-/// Collects the parts of a text between the parts that are still shown.
+/// Collects the removed parts of a text: those between the parts that are still shown.
 fn collect_gaps<'a>(text: &'a str, shown: &str, gaps: &mut Vec<&'a str>) {
     let mut parts = shown.split(PLACEHOLDER);
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return };
@@ -572,7 +572,7 @@ fn collect_texts<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
     }
 }
 
-/// Returns a member of an object. Most objects are small, so a scan is faster than hashing a name.
+/// Returns a member of an object. Most objects are small, so comparing all names is faster than hashing one.
 fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     members.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }

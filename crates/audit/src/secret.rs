@@ -6,7 +6,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// Why a value is not in the log.
+/// Reasons why a value is not in the log.
 pub(crate) mod reason {
     pub(crate) const TYPE: &str = "secret";
     pub(crate) const KEY: &str = "named like a secret";
@@ -16,22 +16,22 @@ pub(crate) mod reason {
     pub(crate) const DEPTH: &str = "nested too deeply";
 }
 
-/// The mark that replaces a value in the log.
+/// Returns the mark that replaces a value in the log.
 pub(crate) fn mark(reason: &str) -> Value {
     json!({"$redacted": true, "reason": reason})
 }
 
-/// A secret. Serializes to its mark in the log; its memory is cleared on drop.
+/// A secret value. It is serialized as the mark that replaces it in the log. Its memory is cleared on drop.
 #[derive(Clone)]
 pub struct Secret(narrows_base::Secret);
 
 impl Secret {
-    /// Hides a value.
+    /// Creates a secret from a value.
     pub fn new(value: impl Into<String>) -> Self {
         Self(value.into().into())
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn expose(&self) -> &str {
         self.0.expose()
     }

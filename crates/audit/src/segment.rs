@@ -10,14 +10,13 @@ pub fn is_log_file(log: &Path, name: &str) -> bool {
     })
 }
 
-/// The names of a log's files in its directory.
+/// The names of the files of one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
-    /// The name of the active file.
     current: String,
-    /// The prefix before the number of a sealed file.
+    /// Text before the number in the name of a sealed file.
     stem: String,
-    /// The suffix behind it.
+    /// Text after the number.
     ending: String,
 }
 
@@ -36,30 +35,30 @@ impl Names {
         &self.current
     }
 
-    /// The file that every writer locks.
+    /// Returns the name of the lock file, which every writer locks.
     pub(crate) fn lock(&self) -> String {
         format!("{}.lock", self.current)
     }
 
-    /// A file under construction.
+    /// Returns the name of a file that is being built by copying.
     pub(crate) fn sealing(&self) -> String {
         format!("{}.sealing", self.current)
     }
 
-    /// A sealed file, by the number of its first entry.
+    /// Returns the name of the sealed file whose first entry has this number.
     pub(crate) fn sealed(&self, first: u64) -> String {
         format!("{}{first:012}{}", self.stem, self.ending)
     }
 
-    /// The number of the first entry of a sealed file.
+    /// Returns the number of the first entry of the sealed file with this name.
     pub(crate) fn first(&self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(&self.stem)?.strip_suffix(&self.ending)?;
         let number = digits.parse().ok()?;
-        // A file has exactly one name.
+        // Each sealed file has exactly one valid name: other spellings of the number are refused.
         (self.sealed(number) == name).then_some(number)
     }
 
-    /// Returns the sealed files among these, in order.
+    /// Returns the sealed files among `names`, in order.
     pub(crate) fn sealed_among(&self, names: impl IntoIterator<Item = String>) -> Vec<(u64, String)> {
         let mut sealed: Vec<_> =
             names.into_iter().filter_map(|name| Some((self.first(&name)?, name))).collect();

@@ -1,7 +1,7 @@
-//! Verifies that a log is what was written. Shares only types with the writer.
+//! Verifies that a log is unchanged since it was written. Shares only types with the writer.
 //!
-//! Works on bytes: a line is either exactly its canonical form, or bad. Several threads check pieces of the log, and
-//! their ends are compared afterwards.
+//! The verifier works on bytes: a line either has exactly its canonical form, or is bad. Several threads
+//! check pieces of the log. Afterwards, the ends of neighboring pieces are compared.
 
 mod canonical;
 mod chunk;
@@ -30,32 +30,32 @@ use crate::files::Files;
 use crate::head::Head;
 use crate::secret::Secret;
 
-/// The longest part of a log that one write may leave behind, in bytes.
+/// Bound for the bytes at the end of a log that one interrupted write may leave unsynced.
 const MAX_UNSYNCED_BYTES: u64 = 64 << 20;
 
-/// A problem of a log.
+/// The kind of problem in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A line is malformed, or does not continue the one before it.
+    /// A line is malformed, or does not continue the line before it.
     Broken,
     /// Lines are missing.
     Gap,
     /// The content of a line does not match its hash.
     Tampered,
-    /// The last line is incomplete, as a crash leaves it.
+    /// The last line is incomplete, as after a crash.
     TornTail,
-    /// A line is older than the one before it.
+    /// The time of a line is before the time of the line before it.
     Clock,
-    /// A line is not in its required form.
+    /// A line does not have its canonical form.
     NotCanonical,
     /// Lines at the end are missing.
     Truncated,
-    /// Lines were replaced by others.
+    /// Lines were replaced by other lines.
     Rewritten,
 }
 
 impl Why {
-    /// The name of the problem.
+    /// Returns the name of the problem, for programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Broken => "broken",
@@ -79,17 +79,14 @@ impl fmt::Display for Why {
 /// The first bad line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bad {
-    /// The file.
     pub segment: String,
-    /// The line in the file; the first is 1.
+    /// Number of the line in the file. The first is 1. 0 if a line is not known.
     pub line: u64,
-    /// The byte offset of the line in the file.
+    /// Offset of the line in the file, in bytes.
     pub offset: u64,
     /// The expected number of the entry.
     pub seq: u64,
-    /// The problem.
     pub why: Why,
-    /// Details.
     pub detail: String,
 }
 
@@ -99,26 +96,24 @@ impl fmt::Display for Bad {
     }
 }
 
-/// The accepted form of lines.
+/// The form of lines that the verifier accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// Byte for byte canonical, as written by this crate.
+    /// Canonical byte for byte, as this crate writes lines.
     #[default]
     Exact,
-    /// Any JSON whose canonical form matches the hash; for logs of other programs.
+    /// Any JSON whose canonical form matches the hash, for logs of other programs.
     Any,
 }
 
 /// Options of the verification.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The accepted form of lines.
     pub form: Form,
-    /// The secret of a log that is chained by keyed hashes.
+    /// The secret of a log whose chain uses keyed hashes. `None`: the chain uses plain hashes.
     pub legacy: Option<Secret>,
-    /// A known head of the log. The caller must verify its signature.
+    /// A head that the log must contain. The caller must verify its signature.
     pub head: Option<Head>,
-    /// Number of threads.
     pub threads: usize,
 }
 
@@ -132,19 +127,19 @@ impl Default for Options {
 /// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Number of valid entries, from the first on.
+    /// Number of valid entries before the first bad line.
     pub entries: u64,
-    /// The hash of the last valid entry.
+    /// Hash of the last valid entry.
     pub hash: Option<String>,
-    /// The hash of the first entry, which identifies the log.
+    /// Hash of the first entry, which identifies the log.
     pub log: Option<String>,
     /// Number of files.
     pub segments: usize,
-    /// The first bad line, if there is one.
     pub bad: Option<Bad>,
 }
 
-/// Verifies the log whose active file has this path, including its sealed files. An error means that reading failed.
+/// Verifies the log whose active file has this path, with its sealed files. An error means that reading
+/// failed.
 pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
     let files = Files::open(path)?;
     if let Some(secret) = &options.legacy {
@@ -168,7 +163,7 @@ pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Compares a valid chain with a head that it should contain.
+/// Compares a valid chain with a head that it should contain. Returns the problem, if there is one.
 fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<Bad> {
     let (why, seq, detail) = match (outcome.found(0), outcome.found(head.seq)) {
         (Some(log), _) if log != head.log => (Why::Rewritten, 0, "its first entry is another".to_owned()),
@@ -181,19 +176,19 @@ fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<Bad> {
         }
         _ => return None,
     };
-    // The line depends on how the log was split into files; only the number counts.
+    // The line number would depend on how the log was split into files, so only the entry number is reported.
     Some(Bad { segment, line: 0, offset: 0, seq, why, detail })
 }
 
-/// A file of a log, or a substitute.
+/// A file of a log, or a replacement for one.
 pub(crate) trait Source: Sync {
-    /// Its name.
+    /// Returns the name of the file.
     fn name(&self) -> &str;
-    /// The number of its first entry, if the name contains it.
+    /// Returns the number of its first entry. `None` if the name does not contain one.
     fn first(&self) -> Option<u64>;
-    /// Number of bytes to verify.
+    /// Returns the number of bytes to verify.
     fn length(&self) -> u64;
-    /// Reads some bytes.
+    /// Reads up to the length of `buffer`. Returns the number of bytes read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -204,7 +199,7 @@ pub(crate) struct Link {
     pub(crate) next: u64,
     /// The hash of the last entry.
     pub(crate) hash: Option<String>,
-    /// Its time, in nanoseconds since 1970.
+    /// Time of the last entry, in nanoseconds since 1970.
     pub(crate) ts: Option<i128>,
 }
 
@@ -216,7 +211,7 @@ pub(crate) struct Start {
     pub(crate) offset: u64,
 }
 
-/// The result for some sources.
+/// The result of verifying some sources.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// The end of the valid part.
@@ -225,19 +220,19 @@ pub(crate) struct Outcome {
     pub(crate) extents: Vec<(u64, u64)>,
     /// The first bad line.
     pub(crate) bad: Option<Bad>,
-    /// The source of that line.
+    /// Index of the source that contains the bad line.
     pub(crate) bad_source: usize,
     found: Vec<(u64, String)>,
 }
 
 impl Outcome {
-    /// The hash of a requested entry.
+    /// Returns the hash of an entry, if it was requested.
     fn found(&self, seq: u64) -> Option<String> {
         self.found.iter().find(|(found, _)| *found == seq).map(|(_, hash)| hash.clone())
     }
 }
 
-/// Verifies sources, each of which continues the one before it.
+/// Verifies sources. Each must continue the one before it.
 pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -> io::Result<Outcome> {
     let wanted = [0, options.head.as_ref().map_or(0, |head| head.seq)];
     let mut pieces = Pieces::new(sources, start.offset);
@@ -247,7 +242,7 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -
     for (index, source) in sources.iter().enumerate() {
         let begin = if index == 0 { start.offset } else { 0 };
         outcome.extents.push((outcome.link.next, begin));
-        // Counted on request.
+        // Counted only if a line number is needed.
         let mut lines = 0;
         let skipped = || lines_in(*source, begin);
         let begins_elsewhere = source.first().filter(|&first| begin == 0 && first != outcome.link.next);
@@ -279,14 +274,14 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -
     Ok(outcome)
 }
 
-/// Counts the lines that end in the first bytes of a source.
+/// Counts the lines that end within the first `bytes` bytes of a source.
 fn lines_in(source: &dyn Source, bytes: u64) -> io::Result<u64> {
     let bytes = pieces::read(source, 0..bytes)?;
     Ok(memchr::memchr_iter(b'\n', &bytes).count() as u64)
 }
 
 impl Outcome {
-    /// Appends a checked piece to the valid part. Returns the problem of the line behind it, if there is one.
+    /// Appends a checked piece to the valid part. Returns the problem of the line after it, if there is one.
     fn join(&mut self, index: usize, piece: chunk::Checked, lines: &mut u64) -> Option<Flaw> {
         if let Some((seq, prev, ts)) = &piece.first {
             let facts = line::Facts { seq: *seq, ts: *ts, prev: prev.as_bytes(), hash: b"" };
@@ -311,7 +306,7 @@ impl Outcome {
         self.bad_source = index;
     }
 
-    /// Marks a bad line as the rest of an unacknowledged write, if it is one.
+    /// If a bad line is the rest of an unacknowledged write, reports it as a torn tail.
     fn forgive(mut self, sources: &[&dyn Source]) -> io::Result<Self> {
         let Some(bad) = self.bad.as_mut() else { return Ok(self) };
         let source = sources[self.bad_source];
@@ -328,7 +323,7 @@ impl Outcome {
     }
 }
 
-/// Verifies a log that is chained by keyed hashes.
+/// Verifies a log whose chain uses keyed hashes.
 fn legacy(sources: &[&dyn Source], secret: &Secret) -> io::Result<Report> {
     let mut chain = Legacy::new(secret);
     let mut report = Report { segments: sources.len(), ..Report::default() };
@@ -358,7 +353,7 @@ fn legacy(sources: &[&dyn Source], secret: &Secret) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Checks that a text is canonical JSON, or returns why it is not.
+/// Checks that a text is canonical JSON. The error is the reason why it is not.
 pub fn is_canonical(text: &[u8]) -> Result<(), &'static str> {
     canonical::read(text, &mut Vec::new()).map_err(|flaw| flaw.what)
 }
@@ -384,7 +379,7 @@ pub fn bytes(log: &[u8], options: &Options) -> Report {
             Ok(length)
         }
     }
-    // Reading memory cannot fail.
+    // Reading from memory cannot fail.
     let outcome = check(&[&Memory(log)], &Start::default(), options).unwrap_or_default();
     Report {
         entries: outcome.link.next,

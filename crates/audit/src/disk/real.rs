@@ -1,4 +1,4 @@
-//! A directory of the file system.
+//! The directory of a log in the file system, and the lock of its writers.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use crate::files;
 /// Initial and maximum pause between attempts to acquire the lock.
 const LOCK_RETRY_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// The mode of the lock file. A file that can be opened for reading can be locked, so this one can only be
-/// opened for writing: a user who may only read the log cannot block its writers.
+/// The mode of the lock file. A user who may open it for reading could lock it and so block all writers. So
+/// it can only be opened for writing, which a user who may only read the log cannot do.
 const LOCK_MODE: u32 = 0o200;
 
 /// The directory of a log, and its lock.
@@ -26,13 +26,14 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory at `path`, and creates it if it is missing, with a lock of this name.
+    /// Opens the directory at `path` with a lock of this name. Creates the directory if it is missing.
     pub fn open(path: &Path, lock: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let lock =
             options().read(false).mode(LOCK_MODE).create(true).truncate(false).open(path.join(lock))?;
         if lock.metadata()?.mode() & 0o777 != LOCK_MODE {
-            // An earlier version created it. Only its owner can change the mode.
+            // An earlier version of Narrows created the file with another mode. Only the owner can change the
+            // mode.
             let _ = lock.set_permissions(Permissions::from_mode(LOCK_MODE));
         }
         Ok(Self { path: path.to_owned(), lock })
@@ -57,7 +58,7 @@ impl Disk for Directory {
     }
 
     fn unlock(&mut self) {
-        // Cannot fail for a lock that is held.
+        // Unlocking a lock that is held cannot fail.
         let _ = self.lock.unlock();
     }
 
@@ -120,7 +121,7 @@ impl Handle for File {
     }
 }
 
-/// Files are accessible by their owner only, and never opened through a link.
+/// Options that make files accessible only to their owner, and never open a link.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     let no_links = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();

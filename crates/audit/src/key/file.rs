@@ -1,4 +1,4 @@
-//! Keys in files: the private key readable by its owner only, the public key beside it.
+//! Keys in files. Only the owner can read a private key; the public key is in a file beside it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,27 +8,24 @@ use std::path::{Path, PathBuf};
 use super::{KeyError, PublicKey, SigningKey};
 use crate::secret::Secret;
 
-/// Limit of a key file.
+/// Bound for the size of a key file.
 const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 
-/// Why a key file cannot be used.
+/// The reason why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Other users can read it.
+    /// Users other than the owner can read the file.
     #[error("other users can read it: its mode is {mode:o}, expected 600")]
-    Exposed {
-        /// The mode of the file.
-        mode: u32,
-    },
-    /// It does not contain a key.
+    Exposed { mode: u32 },
+    /// The file does not contain a key.
     #[error(transparent)]
     Key(#[from] KeyError),
 }
 
-/// Writes a new key to `path` and its public key beside it. Returns the latter's path. Neither file may exist.
+/// Writes a new key to `path`, and its public key beside it. Returns the path of the public key. Neither file
+/// may exist.
 pub fn write_new(path: &Path, key: &SigningKey) -> Result<PathBuf, KeyFileError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".pub");
@@ -45,7 +42,7 @@ pub fn write_new(path: &Path, key: &SigningKey) -> Result<PathBuf, KeyFileError>
     Ok(beside)
 }
 
-/// Reads a private key. Other users must not be able to read the file.
+/// Reads a private key. Fails if other users can read the file.
 pub fn read_signing(path: &Path) -> Result<SigningKey, KeyFileError> {
     let file = File::open(path)?;
     let mode = file.metadata()?.mode() & 0o777;

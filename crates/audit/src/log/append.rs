@@ -1,4 +1,4 @@
-//! Waiting for a receipt, with or without an async runtime.
+//! The future of an appended event. It can be awaited, or waited for without an async runtime.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -10,18 +10,17 @@ use tokio::sync::oneshot;
 
 use super::{AppendError, Receipt};
 
-/// The result of an append.
 pub(super) type AppendResult = Result<Receipt, AppendError>;
 
-/// An event on its way to disk. Can be awaited on any runtime, or waited for without one.
+/// An event on its way to disk. It can be awaited on any runtime, or waited for without one.
 #[must_use = "an event counts only when it is on the disk"]
 pub struct Append(State);
 
 enum State {
     Failed(Option<AppendError>),
-    /// Queued: its position is fixed.
+    /// In the queue: the position of the event is fixed.
     Queued(oneshot::Receiver<AppendResult>),
-    /// Waiting for room.
+    /// Waiting for room in the queue.
     Waiting(Pin<Box<dyn Future<Output = AppendResult> + Send>>),
 }
 
@@ -38,13 +37,13 @@ impl Append {
         Self(State::Waiting(Box::pin(work)))
     }
 
-    /// Returns `true` if its position is not fixed yet. A caller that needs an order must wait before it logs another
-    /// event.
+    /// Returns `true` if the position of the event is not fixed yet. A caller that needs a certain order must
+    /// wait before it logs another event.
     pub fn is_waiting(&self) -> bool {
         matches!(self.0, State::Waiting(_))
     }
 
-    /// Blocks this thread until the event is on disk.
+    /// Blocks the current thread until the event is on disk.
     pub fn wait(self) -> Result<Receipt, AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);

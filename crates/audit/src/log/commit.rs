@@ -1,7 +1,7 @@
-//! Writes lines so that no acknowledged one is ever lost.
+//! Writes lines so that no acknowledged line is ever lost.
 //!
-//! All of it runs under the lock that all processes with this log share. The state describes what is known to be on
-//! disk; a failure leaves it unchanged, and the next commit starts from there.
+//! Everything runs under the lock that all processes with this log share. The state describes data that is
+//! known to be on disk. A failure does not change the state, and the next commit continues from it.
 
 use std::io;
 
@@ -13,30 +13,29 @@ use crate::draft::{Draft, LogPosition, MAX_POSITION_BYTES};
 use crate::segment::Names;
 use crate::verify::{Bad, Why};
 
-/// Limit of notes that wait for a working disk.
+/// Bound for the notes that wait for a working disk.
 const MAX_PENDING_NOTES: usize = 16;
 
-/// Bytes copied at once.
+/// Size of the steps in which a file is copied.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
-/// Writes one batch after the other.
+/// Writes batches of lines, one after the other.
 pub(super) struct Committer {
     pub(super) disk: Box<dyn Disk>,
     pub(super) names: Names,
     pub(super) options: Options,
     pub(super) file: Option<Box<dyn Handle>>,
     pub(super) id: Option<(u64, u64)>,
-    /// The number of its first entry.
+    /// Number of the first entry in the file.
     pub(super) first: u64,
-    /// Length of its valid part.
+    /// Length of the valid part of the file.
     pub(super) length: u64,
-    /// The position of the next line.
     pub(super) place: LogPosition,
     /// The time of the last line, in milliseconds since 1970.
     pub(super) ts: Option<i64>,
-    /// A sync of the file has failed. It is not written any more, only copied.
+    /// A sync of the file has failed. Nothing more is written to it; its valid part is copied.
     pub(super) suspect: bool,
-    /// Renames may not be on disk yet.
+    /// Renames were made that may not be on disk yet.
     pub(super) renamed: bool,
     pub(super) notes: Vec<Draft>,
     watch: JumpDetector,
@@ -70,7 +69,7 @@ impl Committer {
         Some(Receipt { seq: self.place.seq.checked_sub(1)?, hash })
     }
 
-    /// Writes lines, and returns when they are on disk. After an error none of them counts.
+    /// Writes lines, and returns once they are on disk. After an error, none of the lines is acknowledged.
     pub(super) fn commit(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, AppendError> {
         let receipts = self.with_lock(|committer| {
             committer.catch_up()?;
@@ -81,7 +80,7 @@ impl Committer {
                 Err(CommitError::Sync(_)) => {
                     committer.mark_suspect();
                     committer.replace()?;
-                    // The file was replaced: try the lines again.
+                    // The suspect file was replaced by a copy, so the lines are written again.
                     committer.write(drafts).inspect_err(|trouble| {
                         if matches!(trouble, CommitError::Sync(_)) {
                             committer.mark_suspect();
@@ -131,7 +130,7 @@ impl Committer {
         };
         if let Err(error) = file.append(&lines) {
             if file.truncate(self.length).is_err() {
-                // The next commit finds out what was written completely.
+                // The next commit reads the file and finds out which lines are complete.
                 self.file = None;
             }
             return Err(CommitError::Io(error));
@@ -161,10 +160,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Renames the file to its final name. The next file continues where it ends.
+    /// Seals the file: renames it to its final name. The next file continues the chain.
     fn seal(&mut self) -> Result<(), CommitError> {
-        // Lines found on disk, of a failed write or a dead process, may never have been synced, nor may the truncation
-        // behind them. The file is not touched again.
+        // The file may contain lines of a failed write or of a dead process that were never synced, or an
+        // unsynced truncation. This is the last chance: a sealed file is never written or synced again.
         if let Some(file) = self.file.as_mut() {
             file.sync().map_err(CommitError::Sync)?;
         }
@@ -188,13 +187,14 @@ impl Committer {
     fn mark_suspect(&mut self) {
         self.suspect = true;
         if let Some(mut file) = self.file.take() {
-            // So that no reader treats the lines as written. If this fails, they are ordinary lines, only unacknowledged.
+            // Keeps readers from treating the lines as written. If this fails, the lines stay in the log,
+            // unacknowledged.
             let _ = file.truncate(self.length);
         }
     }
 
-    /// Replaces the file by a copy of its valid part, seals that, and starts another. The original file is never synced
-    /// again: the system would report success wrongly.
+    /// Replaces the file by a copy of its valid part, seals the copy, and starts another file. The original
+    /// file is never synced again: the system would wrongly report success.
     fn replace(&mut self) -> Result<(), CommitError> {
         let (current, copy) = (self.names.current().to_owned(), self.names.sealing());
         if self.disk.status(&copy)?.is_some() {
@@ -219,7 +219,7 @@ impl Committer {
         new.sync()?;
         self.renamed = true;
         if self.length == 0 {
-            // There is nothing to seal.
+            // An empty copy is not sealed.
             self.disk.rename(&copy, &current)?;
             self.id = Some(new.status()?.file);
             self.file = Some(new);
@@ -236,14 +236,14 @@ impl Committer {
         self.begin()
     }
 
-    /// Adds a note to the next lines.
+    /// Adds a note, to be written with the next lines.
     pub(super) fn append_note(&mut self, note: Option<Draft>) {
         if self.notes.len() < MAX_PENDING_NOTES {
             self.notes.extend(note);
         }
     }
 
-    /// The log was changed by something else.
+    /// Returns the error for a log that another program has changed.
     pub(super) fn damaged(&self, segment: String, detail: &str) -> CommitError {
         let (seq, offset) = (self.place.seq, self.length);
         CommitError::Damaged(Bad {

@@ -6,54 +6,49 @@ use std::sync::Arc;
 use crate::event::EventError;
 use crate::verify::Bad;
 
-/// Why a log cannot be opened.
+/// The reason why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It cannot be read or written.
     #[error("the audit log cannot be used: {0}")]
     Io(#[from] io::Error),
-    /// Another process keeps writing.
+    /// Another process held the lock until the timeout.
     #[error("the audit log is locked by another process")]
     Locked,
-    /// Its content is damaged.
+    /// The content of the log is damaged.
     #[error("the audit log is damaged: {0}")]
     Damaged(Bad),
 }
 
-/// Why an event is not in the log. The action that it was to permit must not happen.
+/// The reason why an event is not in the log. The action that the event would have permitted must not happen.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {
-    /// The event is invalid.
     #[error("the event cannot be logged: {0}")]
     Event(#[from] EventError),
-    /// The disk is full.
     #[error("the audit log cannot be written: the disk is full")]
     Full(#[source] Arc<io::Error>),
-    /// It cannot be written.
     #[error("the audit log cannot be written: {0}")]
     Write(#[source] Arc<io::Error>),
-    /// The event may not be on disk.
+    /// A sync failed, so the event may not be on disk.
     #[error("the audit log is possibly not on disk: {0}")]
     Sync(#[source] Arc<io::Error>),
-    /// Another process keeps writing.
+    /// Another process held the lock until the timeout.
     #[error("the audit log is locked by another process")]
     Locked,
-    /// The log was changed by something else.
+    /// Another program has changed the log.
     #[error("the audit log was damaged: {0}")]
     Damaged(Box<Bad>),
-    /// It is closed.
+    /// The log is closed.
     #[error("the audit log is closed")]
     Closed,
 }
 
 impl AppendError {
-    /// Returns `true` if the same event may be logged later.
+    /// Returns `true` if logging the same event again may succeed.
     pub fn is_retryable(&self) -> bool {
         !matches!(self, Self::Event(_) | Self::Closed)
     }
 }
 
-/// Why a commit failed.
 #[derive(Debug)]
 pub(super) enum CommitError {
     Io(io::Error),

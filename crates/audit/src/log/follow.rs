@@ -1,4 +1,5 @@
-//! Reads the log from disk: all of it on opening, later what other processes have appended.
+//! Reads the log from disk: all of it when it is opened, and later the entries that other processes have
+//! appended.
 
 use std::io;
 
@@ -9,7 +10,6 @@ use crate::disk::{FileStatus, Handle};
 use crate::draft::LogPosition;
 use crate::verify::{self, Link, Source, Start, Why};
 
-/// A file that is read.
 struct OpenSegment {
     name: String,
     first: Option<u64>,
@@ -36,12 +36,12 @@ impl Source for OpenSegment {
 }
 
 impl Committer {
-    /// Reads and verifies the log without the lock, because that may take a while.
+    /// Reads and verifies the log. Does so without the lock, because it may take long.
     pub(super) fn survey(&mut self) -> Result<(), CommitError> {
         let mut parts = self.with_lock(|committer| {
             let sealing = committer.names.sealing();
             if committer.disk.status(&sealing)?.is_some() {
-                // An incomplete copy.
+                // An incomplete copy. Its process died.
                 committer.disk.remove(&sealing)?;
             }
             let now = committer.disk.status(committer.names.current())?;
@@ -52,7 +52,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Makes sure that the end of the log is where this process expects it, or moves there.
+    /// Makes sure that the log ends where this process expects its end. If other processes have appended
+    /// lines, moves there.
     pub(super) fn catch_up(&mut self) -> Result<(), CommitError> {
         let now = self.disk.status(self.names.current())?;
         let same = now.is_some_and(|now| Some(now.file) == self.id && now.length == self.length);
@@ -66,7 +67,7 @@ impl Committer {
                 _ => Err(self.damaged(self.names.current().to_owned(), "the log was removed")),
             };
         };
-        // The known end is in the first of them, if it is still the same file.
+        // If the first file is still the known one, it contains the known end.
         let known =
             first.first.map_or(first.seen.file == self.id.unwrap_or(first.seen.file), |at| at == self.first);
         if !known && self.length > 0 {
@@ -77,7 +78,7 @@ impl Committer {
         }
         self.read(&mut parts, true)?;
         if let Some(part) = parts.pop().filter(|part| part.first.is_none()) {
-            // Its creator may have died before the name was on disk.
+            // The creator of the file may have died before the file name was on disk.
             self.renamed |= self.id != Some(part.seen.file);
             self.id = Some(part.seen.file);
             self.file = if self.suspect { None } else { Some(part.handle) };
@@ -87,7 +88,7 @@ impl Committer {
         Ok(())
     }
 
-    /// The files from the current one on.
+    /// Opens the files from the current one on.
     fn parts(&mut self, now: Option<FileStatus>) -> Result<Vec<OpenSegment>, CommitError> {
         let names = self.disk.list_names()?;
         let sealed = self.names.sealed_among(names).into_iter().filter(|(first, _)| *first >= self.first);
@@ -106,8 +107,8 @@ impl Committer {
         Ok(parts)
     }
 
-    /// Verifies what follows the known end, and moves there. Returns the index of the file with the new end. The rest
-    /// of a line that a crash left is removed if `cut` is set.
+    /// Verifies the lines after the known end, and moves there. Returns the index of the file with the new
+    /// end. If `cut` is set, removes the part of a line that a crash has left.
     fn read(&mut self, parts: &mut [OpenSegment], cut: bool) -> Result<usize, CommitError> {
         let ts = self.ts.map(|ts| i128::from(ts) * 1_000_000);
         let link = Link { next: self.place.seq, hash: self.place.prev.clone(), ts };
@@ -124,13 +125,13 @@ impl Committer {
                 part.handle.truncate(bad.offset)?;
                 let bytes = part.seen.length - bad.offset;
                 self.append_note(note::truncation(&bad, bytes));
-                // The files behind it are empty.
+                // The files after the last verified one are empty.
                 extents.resize(parts.len(), (outcome.link.next, 0));
             }
         }
         let Link { next, hash, ts } = outcome.link;
         self.place = LogPosition { seq: next, prev: hash };
-        // Other processes may use a finer resolution.
+        // Times of other processes may have a finer resolution.
         self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
         if let Some(&(first, length)) = extents.last() {
             if extents.len() > 1 || start.offset == 0 {

@@ -1,4 +1,4 @@
-//! Entries of the log about itself.
+//! Notes: entries that the log writes about itself.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::verify::Bad;
 /// The actor of these entries.
 const AUDIT_ACTOR: &str = "system:audit";
 
-/// The wall clock has jumped.
+/// Returns a note that the wall clock has jumped.
 pub(super) fn clock_jump(jump: ClockJump) -> Option<Draft> {
     let ClockJump { expected, found } = jump;
     let by = found.saturating_sub(expected);
@@ -21,12 +21,12 @@ pub(super) fn clock_jump(jump: ClockJump) -> Option<Draft> {
     )
 }
 
-/// The end of a file was removed, because it was never acknowledged.
+/// Returns a note that unacknowledged data was removed from the end of a file.
 pub(super) fn truncation(bad: &Bad, bytes: u64) -> Option<Draft> {
     new_note(Some(&bad.segment), json!({"kind": "torn-tail-cut", "offset": bad.offset, "bytes": bytes}))
 }
 
-/// A file was replaced by a copy of its valid part.
+/// Returns a note that a file was replaced by a copy of its valid part.
 pub(super) fn replacement(segment: &str) -> Option<Draft> {
     new_note(Some(segment), json!({"kind": "sync-failed", "action": "segment sealed"}))
 }
@@ -39,6 +39,6 @@ fn new_note(segment: Option<&str>, note: Value) -> Option<Draft> {
         metadata: [("note".to_owned(), note)].into_iter().collect(),
         ..Event::default()
     };
-    // It keeps the limits, unless the name of the log is too long; then the note is dropped.
+    // The note exceeds the limits only if the name of the log is too long. Then it is dropped.
     Draft::new(event, &Redaction::default(), 1 << 20).ok()
 }

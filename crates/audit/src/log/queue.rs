@@ -1,4 +1,4 @@
-//! Events that wait to be written, bounded in bytes.
+//! Queue of events that wait to be written, bounded in bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,23 +11,22 @@ use super::append::{Append, AppendResult};
 use super::{AppendError, Receipt};
 use crate::draft::Draft;
 
-/// Limits of spare buffers in number and size. Reusing them is cheaper than memory that one thread allocates and
-/// another frees.
+/// Bounds for the number and size of spare buffers. Reusing memory is cheaper if one thread allocates it and
+/// another frees it.
 const MAX_SPARE_BUFFERS: usize = 64;
 const MAX_SPARE_BUFFER_BYTES: usize = 4096;
 
-/// An event and its waiting caller.
+/// An event, and the channel to the caller that waits for it.
 pub(super) struct Job {
     draft: Draft,
     answer: oneshot::Sender<AppendResult>,
-    /// Its share of the budget.
+    /// Permit for the bytes of the event. Dropping it makes room in the queue.
     _room: OwnedSemaphorePermit,
 }
 
-/// The queue of events.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// There is new work.
+    /// Signaled when there is work for the writer thread.
     wakeup: Condvar,
     room: Arc<Semaphore>,
     max_commit: usize,
@@ -37,10 +36,10 @@ struct State {
     jobs: VecDeque<Job>,
     bytes: usize,
     closed: bool,
-    /// When the last commit began.
+    /// Start time of the last commit.
     began: Option<Instant>,
     tip: Option<Receipt>,
-    /// Buffers of drafts that are on disk.
+    /// Buffers of written drafts, for reuse.
     spare_buffers: Vec<Vec<u8>>,
 }
 
@@ -52,12 +51,12 @@ impl Queue {
         Self { state: Mutex::new(state), wakeup: Condvar::new(), room, max_commit }
     }
 
-    /// Returns a buffer for a draft.
+    /// Returns a buffer for a draft, reused if possible.
     pub(super) fn take_buffer(&self) -> Vec<u8> {
         self.state().spare_buffers.pop().unwrap_or_default()
     }
 
-    /// Queues an event, or waits for room.
+    /// Queues an event. If the queue is full, the returned future waits for room.
     pub(super) fn append(self: &Arc<Self>, draft: Draft) -> Append {
         let Ok(bytes) = u32::try_from(draft.len()) else { return Append::failed(AppendError::Closed) };
         let (answer, receiver) = oneshot::channel();
@@ -80,7 +79,7 @@ impl Queue {
         }
     }
 
-    /// A job that comes too late is dropped, which its caller notices.
+    /// Queues a job. If the queue is closed, the job is dropped, and its caller gets an error.
     fn push(&self, job: Job) {
         let mut state = self.state();
         if state.closed {
@@ -89,7 +88,7 @@ impl Queue {
         let before = state.bytes;
         state.bytes += job.draft.len();
         state.jobs.push_back(job);
-        // A thread that waits for the end of the window must not be woken for each job.
+        // While the thread waits for the end of the window, it is not woken for every job.
         let wakeup = before == 0 || (before < self.max_commit && state.bytes >= self.max_commit);
         drop(state);
         if wakeup {
@@ -97,7 +96,8 @@ impl Queue {
         }
     }
 
-    /// Waits for jobs, and then until the last commit is a window ago. Returns `None` when everything is done.
+    /// Waits for jobs, then until at least one window has passed since the last commit. Returns `None` if the
+    /// queue is closed and empty.
     pub(super) fn next_batch(&self, window: Duration) -> Option<Vec<Job>> {
         let mut state = self.state();
         while state.jobs.is_empty() {
@@ -129,14 +129,14 @@ impl Queue {
         Some(batch)
     }
 
-    /// Executes the jobs and answers their callers.
+    /// Commits the jobs and answers their callers.
     pub(super) fn settle(
         &self,
         batch: Vec<Job>,
         commit: impl FnOnce(&[&Draft]) -> Result<Vec<Receipt>, AppendError>,
     ) {
         let drafts: Vec<&Draft> = batch.iter().map(|job| &job.draft).collect();
-        // A caller that was dropped needs no answer.
+        // A caller that has dropped its future gets no answer.
         match commit(&drafts) {
             Ok(receipts) => {
                 self.set_tip(receipts.last().cloned());
@@ -160,14 +160,13 @@ impl Queue {
         }
     }
 
-    /// Accepts no more jobs.
     pub(super) fn close(&self) {
         self.room.close();
         self.state().closed = true;
         self.wakeup.notify_all();
     }
 
-    /// The last entry on disk.
+    /// Returns the last entry on disk.
     pub(super) fn tip(&self) -> Option<Receipt> {
         self.state().tip.clone()
     }
@@ -184,7 +183,7 @@ impl Queue {
     }
 }
 
-/// Closes the queue on drop, because it is not emptied any more.
+/// Closes the queue when dropped: no thread empties the queue any more.
 pub(super) struct CloseOnDrop(pub(super) Arc<Queue>);
 
 impl Drop for CloseOnDrop {

@@ -1,4 +1,4 @@
-//! Finds a point in time in a log without reading what precedes it.
+//! Finds a point in time in a log without reading all earlier entries.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use super::{Filter, MAX_LINE_BYTES, ReadError, Reader};
 
-/// Ranges of this size are read instead of searched.
+/// A range of this size is read instead of searched further.
 const SCAN_BYTES: u64 = 64 << 10;
 
-/// The part of a line that the search needs.
+/// The members of a line that the search needs.
 struct Stamp {
     seq: u64,
     ts: Timestamp,
@@ -31,8 +31,8 @@ impl Stamp {
 }
 
 impl Reader {
-    /// Opens the log whose active file has this path at about this time: no younger entry is left out, and few older
-    /// ones come first.
+    /// Opens the log whose active file has this path, shortly before `moment`: all later entries follow, and
+    /// few earlier ones precede them.
     pub fn since(path: &Path, filter: Filter, moment: Timestamp) -> Result<Self, ReadError> {
         let mut reader = Self::open(path, filter)?;
         let told = |source| ReadError::Io { segment: path.display().to_string(), source };
@@ -44,7 +44,8 @@ impl Reader {
             let failed = |source| ReadError::Io { segment: name.clone(), source };
             let file = match crate::files::open_regular(&reader.directory.join(&name)) {
                 Ok(file) => file,
-                // It does not exist yet, or was renamed, and then comes next.
+                // The file does not exist yet, or was sealed meanwhile. Reading then starts in an earlier
+                // file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
@@ -61,14 +62,14 @@ impl Reader {
 
 /// A line of a file.
 struct LinePosition {
-    /// The number of the first line of the file.
+    /// Number of the first entry of the file.
     first: u64,
-    /// Its own.
+    /// Number of this entry.
     seq: u64,
     offset: u64,
 }
 
-/// Finds a line shortly before this time, if there is one.
+/// Finds a line shortly before `moment`. Returns `None` if there is none.
 fn find_position(file: &mut BufReader<File>, moment: Timestamp) -> io::Result<Option<LinePosition>> {
     let mut end = file.seek(SeekFrom::End(0))?;
     let Some((_, first)) = line_from(file, 0)?.filter(|(_, stamp)| stamp.ts < moment) else {
@@ -87,12 +88,12 @@ fn find_position(file: &mut BufReader<File>, moment: Timestamp) -> io::Result<Op
     Ok(Some(found))
 }
 
-/// Returns the first line that begins at or behind `offset`, and its position.
+/// Returns the first line that begins at or after `offset`, and its position.
 fn line_from(file: &mut BufReader<File>, offset: u64) -> io::Result<Option<(u64, Stamp)>> {
     let mut at = offset;
     let mut line = Vec::new();
     if offset > 0 {
-        // A line begins here if the byte before ends one.
+        // A line begins at `offset` if the previous byte is a line end.
         file.seek(SeekFrom::Start(offset - 1))?;
         at = offset - 1 + file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
         line.clear();

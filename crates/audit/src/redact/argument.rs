@@ -1,5 +1,5 @@
-//! Finds secrets among the arguments of programs: after options with secret names, and after options known
-//! for one program.
+//! Finds secrets among the arguments of programs: after options with secret names, and after options that are
+//! known for one program.
 
 use std::ops::Range;
 
@@ -11,24 +11,25 @@ use super::program::{
 use super::token_patterns;
 use super::value::{Quotes, closing, is_given, literal_of, word_end};
 
-/// Options of any program that are followed by a login.
+/// Options that are followed by a login in any program.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
-/// Reads arguments in order.
+/// Reads the arguments of a program in order.
 #[derive(Debug, Default)]
 pub(super) struct ArgumentReader {
     options: Option<SecretOptions>,
     next: Option<Takes>,
-    /// For each context word, whether it was seen; `SecretPlace::After` requires one.
+    /// For each word of `OPTION_CONTEXT_WORDS`, `true` if it was seen. `SecretPlace::After` requires one of
+    /// them.
     after: [bool; OPTION_CONTEXT_WORDS.len()],
-    /// Number of arguments so far that are not options.
+    /// Number of arguments seen so far that are not options.
     words: u8,
     settings: Option<Settings>,
-    /// The name of a secret was seen, and its value may follow an option.
+    /// `true` if the name of a secret was seen. Its value may follow an option.
     is_named: bool,
-    /// The next argument is a name: `--name`.
+    /// `true` if the next argument is a name, as after `--name`.
     is_name_next: bool,
-    /// The value of `words` when the word that `SecretPlace::Second` requires was seen.
+    /// The value of `words` at the word that `SecretPlace::Second` requires.
     second_of: Option<u8>,
     /// `true` if the name of a network share was seen.
     is_share: bool,
@@ -38,14 +39,14 @@ pub(super) struct ArgumentReader {
     netrc: u8,
 }
 
-/// Words that some options have to follow.
+/// Words that certain options must follow to be secret.
 const OPTION_CONTEXT_WORDS: [&str; 10] =
     ["login", "auth", "AUTH", "secret", "secrets", "put-parameter", "put", "patch", "write", "publish"];
 
 /// The flag that marks a value as a secret.
 pub(super) const SECRET_FLAG: &str = "--secret";
 
-/// Options whose argument is a name, and those whose argument is its value.
+/// Options whose argument is a name, and options whose argument is the value of that name.
 const NAME_OPTIONS: [&str; 5] = ["--name", "-Name", "--key", "-Path", "--variable"];
 const VALUE_OPTIONS: [&str; 4] = ["--value", "-Value", "--secret", "--data"];
 
@@ -57,7 +58,7 @@ impl ArgumentReader {
         reader
     }
 
-    /// Records whether a flag anywhere among the arguments marks a value as a secret.
+    /// Records if a flag among the arguments, in any position, marks a value as a secret.
     pub(super) fn set_secret_flag(&mut self, has_secret_flag: bool) {
         self.has_secret_flag = has_secret_flag;
     }
@@ -73,7 +74,7 @@ impl ArgumentReader {
         let program = at.and_then(|at| word.get(at + 1..)).unwrap_or(word);
         let program = program.strip_suffix(".exe").unwrap_or(program);
         let Some(options) = options(program) else { return false };
-        // Some programs have it as a subcommand: `aws configure set`.
+        // Some programs have `set` as a subcommand: `aws configure set`.
         if program == "set" && self.options.is_some() {
             return false;
         }
@@ -90,14 +91,15 @@ impl ArgumentReader {
         true
     }
 
-    /// Returns where the secret of this argument begins, or of the text that contains it, and how it is read.
+    /// Returns the offset of the secret in this argument, and how the secret is read from there. The argument
+    /// may be part of a longer text.
     pub(super) fn step(
         &mut self,
         word: &str,
         named: impl Fn(&str) -> Option<Named>,
     ) -> Option<(usize, Takes)> {
         if let Some(takes) = self.next.take() {
-            // Another option, or a user id.
+            // A word that begins with `-` is not the value, but another option or a user id.
             if !word.starts_with('-') || takes == Takes::Pass {
                 return Some((0, takes));
             }
@@ -114,12 +116,12 @@ impl ArgumentReader {
         if let Some(found) = self.cluster(word) {
             return found;
         }
-        // The flag of such a program has no value.
+        // If the program has this flag, the flag has no value.
         let has_flag = |(_, place, _): &(_, SecretPlace, _)| matches!(place, SecretPlace::SecondIfSecret(_));
         if word == SECRET_FLAG && self.options.is_some_and(|options| options.iter().any(has_flag)) {
             return None;
         }
-        // A word that begins with a slash is a path, or a Windows option.
+        // A word that begins with a slash is a path or a Windows option.
         if !word.starts_with('-') && (self.word(word, &named) || !word.starts_with('/')) {
             return None;
         }
@@ -183,12 +185,12 @@ impl ArgumentReader {
         None
     }
 
-    /// Returns `true` if this word, one of [`OPTION_CONTEXT_WORDS`], was seen.
+    /// Returns `true` if this word of [`OPTION_CONTEXT_WORDS`] was seen.
     fn is_behind(&self, word: &str) -> bool {
         OPTION_CONTEXT_WORDS.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
     }
 
-    /// Counts a flag that stands for an argument as one.
+    /// Counts a flag that replaces an argument as an argument.
     fn count_flag(&mut self, word: &str) {
         let is_it = |flag: &str| !word.starts_with("--") && word.contains(flag);
         let options = self.options.unwrap_or_default().iter();
@@ -197,7 +199,7 @@ impl ArgumentReader {
         }
     }
 
-    /// Returns the secret of an argument that is not an option, by its position.
+    /// Returns the secret of an argument that is not an option, found by its number.
     fn argument(&mut self, word: &str) -> Option<(usize, Takes)> {
         self.words = self.words.saturating_add(1);
         let is_second = self.second_of.is_some_and(|words| words.saturating_add(2) == self.words);
@@ -218,8 +220,8 @@ impl ArgumentReader {
         })
     }
 
-    /// Returns the secret of an option within a word of several, as in `curl -su name:…`. `Some(None)` means the next
-    /// argument.
+    /// Returns the secret of an option within a word of several options, as in `curl -su name:…`.
+    /// `Some(None)` means that the next argument contains the secret.
     fn cluster(&mut self, word: &str) -> Option<Option<(usize, Takes)>> {
         let letters = word.strip_prefix('-').filter(|_| self.options == Some(CURL))?;
         let flags = letters.bytes().take_while(|byte| CURL_FLAGS.as_bytes().contains(byte)).count();
@@ -260,7 +262,8 @@ impl ArgumentReader {
                 self.next = Some(Takes::Value);
                 0
             }
-            // Directly after the host, without a login: a sentence would have words between.
+            // The word directly follows the host, without a login. In a sentence there would be words between
+            // them.
             (2, "password" | "passwd") => {
                 self.next = Some(Takes::Mixed);
                 5
@@ -290,12 +293,12 @@ impl ArgumentReader {
         false
     }
 
-    /// Skips an argument that cannot be a secret.
+    /// Skips an argument that cannot contain a secret.
     pub(super) fn skip(self) -> Self {
         Self { next: None, ..self }
     }
 
-    /// Ends a command; another one may begin.
+    /// Ends a command. Another command may begin.
     fn end(&mut self) {
         *self = Self { netrc: self.netrc, has_secret_flag: self.has_secret_flag, ..Self::default() };
     }
@@ -362,7 +365,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
         }
         if !word.is_empty() {
             let bare = word.trim_start_matches(['"', '\'', '`', '(', '$', '\\']);
-            // A variable stays unchanged.
+            // A variable is not a secret.
             let bare = if reader.next.is_some() { word.trim_start_matches('\\') } else { bare };
             let offset = start + word.len() - bare.len();
             let quoted = word.trim_start_matches('\\');
@@ -370,12 +373,12 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
             // `#  define` is the same as `#define`.
             let is_define = word == "define" && matches!(before, "#" | "%");
             let bare = if is_define { "#define" } else { bare };
-            // A quote that begins after a program is a text, not a setting: `git commit -m "set …"`.
+            // A quote that begins after a program contains a text, not a setting: `git commit -m "set …"`.
             let bare = if begins_settings(bare) && is_quoted { word } else { bare };
             if let Some((begin, takes)) = reader.step(bare, &named) {
                 found.extend(place(bytes, offset + begin, takes, quotes));
             } else if is_named && is_quoted {
-                // `PASSWORD '…'`, `IDENTIFIED BY '…'`.
+                // Forms of SQL: `PASSWORD '…'`, `IDENTIFIED BY '…'`.
                 found.extend(place(bytes, start + word.len() - quoted.len(), Takes::Named, quotes));
             } else if sets_passwords && let Some(login) = token_patterns::password(word) {
                 found.push(start + login.start..start + login.end);
@@ -384,7 +387,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
                 |word: &str, part: &str| word.contains(part) || word.contains(&part.to_ascii_uppercase());
             let is_by = has(before, "entified") && word.eq_ignore_ascii_case("by");
             let is_word = word.bytes().all(|byte| byte.is_ascii_alphabetic()) && has(word, "assw");
-            // `PASSWORD FOR 'me'@'host' = '…'`.
+            // Another form of SQL: `PASSWORD FOR 'me'@'host' = '…'`.
             let is_for = is_named && word.eq_ignore_ascii_case("for");
             let is_set = words_since_for == Some(1) && word == "=";
             words_since_for = match words_since_for {
@@ -403,9 +406,10 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
     }
 }
 
-/// Returns the secret of a text that begins here or shortly after.
+/// Returns the secret of a text that begins at `begin` or shortly after.
 fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Range<usize>> {
-    // The output of a command in fish, or an expression; but a text in parentheses counts.
+    // Parentheses contain the output of a command in fish, or an expression. A text in them counts as a
+    // value.
     let begin = match bytes.get(begin..)? {
         [b'(', b'"' | b'\'', ..] => begin + 1,
         [b'(', ..] => return None,
@@ -438,7 +442,7 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     (until > from && (is_literal || is_given(&bytes[from..until]))).then_some(from..until)
 }
 
-/// Returns the length of a secret that ends with its argument, or at a delimiter in it.
+/// Returns the length of a secret. It ends with its argument, or at a delimiter in it.
 fn secret_end(secret: &[u8], takes: Takes) -> usize {
     match takes {
         Takes::Slash => secret.iter().rposition(|byte| *byte == b'@').unwrap_or(secret.len()),
@@ -446,7 +450,7 @@ fn secret_end(secret: &[u8], takes: Takes) -> usize {
     }
 }
 
-/// Returns where in an argument its secret begins.
+/// Returns the offset of the secret in an argument.
 pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
     let behind = |sign: u8| argument.iter().position(|byte| *byte == sign).map(|at| at + 1);
     match takes {

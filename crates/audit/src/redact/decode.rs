@@ -1,14 +1,14 @@
 //! Decodes escapes, so that escaped names, delimiters and tokens are recognized like plain ones:
 //! `"p\u0061ssword"`, `p%61ssword=`.
 //!
-//! Every encoding is decoded separately, because a quote or separator of one is an ordinary letter in
-//! another. In the first pass only letters of names are decoded: a value ends at a blank, but not at an
-//! escaped one. The second pass decodes everything, because of delimiters. Positions are mapped back, so the
-//! displayed text keeps its escapes. Each step reads its text once.
+//! Every encoding is decoded separately, because a quote or separator of one encoding is an ordinary letter
+//! in another. The first pass decodes only letters of names: an unescaped blank ends a value, but an escaped
+//! one does not. The second pass decodes all escapes, including those of delimiters. Positions are mapped
+//! back, so the displayed text keeps its escapes. Each step reads its text once.
 
 use std::ops::Range;
 
-/// The order in which encodings are decoded. Two of them repeat, for escapes that are themselves escaped.
+/// The order in which encodings are decoded. Two of them repeat, for escapes that are escaped themselves.
 const ORDER: [Encoding; 6] = [
     Encoding::Backslash,
     Encoding::Percent,
@@ -18,13 +18,13 @@ const ORDER: [Encoding; 6] = [
     Encoding::Percent,
 ];
 
-/// Limit of backslashes that count as one that was escaped repeatedly.
+/// Bound for a run of backslashes that counts as one backslash, escaped repeatedly.
 const MAX_REPEATS: usize = 8;
 
-/// Replaces control characters: an invisible letter, which does not change a name.
+/// Replaces control characters. It is an invisible letter, which does not change a name.
 const INVISIBLE: char = '\u{200b}';
 
-/// Named entities of HTML and XML, except those that only letters of names need.
+/// Named entities of HTML and XML, except those that represent letters of names.
 const ENTITIES: [(&str, char); 10] = [
     ("amp;", '&'),
     ("apos;", '\''),
@@ -49,10 +49,10 @@ enum Encoding {
     Entity,
 }
 
-/// Reads an escape at the start of a text: its letter and its length.
+/// Reads an escape at the start of a text. Returns its letter and its length.
 type ReadEscape = fn(&str) -> Option<(char, usize)>;
 
-/// Which escapes are decoded.
+/// The escapes that a pass decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     /// Letters of names only.
@@ -73,7 +73,7 @@ impl Reach {
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) text: String,
-    /// The boundaries of escapes: positions in `text` and in the source.
+    /// The boundaries of escapes, each as a position in `text` and in the source.
     pub(super) edges: Vec<(usize, usize)>,
 }
 
@@ -101,7 +101,7 @@ impl Decoded {
     }
 }
 
-/// Calls `find` with every decoding of this text, and returns what it finds as ranges of this text.
+/// Calls `find` with every decoding of this text. Returns the findings as ranges of this text.
 pub(super) fn find_decoded(text: &str, mut find: impl FnMut(&str) -> Vec<Range<usize>>) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut before: Vec<Decoded> = Vec::new();
@@ -122,7 +122,7 @@ pub(super) fn find_decoded(text: &str, mut find: impl FnMut(&str) -> Vec<Range<u
     places
 }
 
-/// Returns the text with all escapes decoded, or `None` if there are none.
+/// Returns the text with all escapes decoded. Returns `None` if there are none.
 pub(super) fn decode_all(text: &str) -> Option<String> {
     ORDER.into_iter().fold(None, |decoded: Option<String>, encoding| {
         let next = decode(decoded.as_deref().unwrap_or(text), encoding, Reach::All);
@@ -148,7 +148,7 @@ fn decode(text: &str, encoding: Encoding, reach: Reach) -> Option<Decoded> {
         };
         decoded.text.push_str(&text[done..at]);
         decoded.edges.push((decoded.text.len(), at));
-        // Control characters do not end a name for a reader.
+        // A reader does not see control characters, so they do not end a name.
         let is_blank = matches!(letter, '\t' | '\n' | '\r');
         decoded.text.push(if letter.is_control() && !is_blank { INVISIBLE } else { letter });
         done = at + length;
@@ -240,7 +240,7 @@ fn entity(text: &str) -> Option<(char, usize)> {
     digits[length..].starts_with(';').then_some((letter, begin + length + 1))
 }
 
-/// Parses this many hexadecimal digits.
+/// Parses `digits` hexadecimal digits.
 fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
     let digits = bytes
         .get(..digits)

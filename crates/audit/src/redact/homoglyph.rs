@@ -1,7 +1,7 @@
-//! Maps invisible characters and characters that look like ASCII letters, so that a name is read as it looks.
+//! Reads a name as it looks to a human: drops invisible characters, and replaces those that look like ASCII
+//! letters.
 
-/// Returns a name as it looks to a reader, in ASCII where possible: drops invisible characters and replaces those that
-/// look like ASCII letters.
+/// Returns a name as it looks to a human, in ASCII where possible.
 pub(super) fn readable(name: &str) -> String {
     name.chars().filter(|letter| !is_invisible(*letter)).map(looks_like).collect()
 }
@@ -22,7 +22,7 @@ fn looks_like(letter: char) -> char {
             .map_or(letter, |by| char::from(to.wrapping_add(by)))
     };
     match letter {
-        // Full width.
+        // Full-width characters.
         '\u{ff01}'..='\u{ff5e}' => at('\u{ff01}', b'!'),
         // Mathematical alphabets have 52 letters each, with few exceptions.
         '\u{1d400}'..='\u{1d6a3}' => {

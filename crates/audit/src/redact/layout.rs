@@ -1,8 +1,10 @@
-//! Joins parts that file formats allow to be separated: comments and line breaks around a delimiter, tags and
-//! anchors of YAML, explicit keys, continued lines, folded headers, delimiters and blanks of other scripts,
-//! and blanks and delimiters escaped for a shell. A name and its value are then recognized as on one line.
+//! Joins a name and its value that a file format allows to be separated, so that they are recognized as on
+//! one line.
 //!
-//! Positions are mapped back, so the displayed text keeps its layout. Each step reads its text once.
+//! They may be separated by comments and line breaks around a delimiter, tags and anchors of YAML, explicit
+//! keys, continued lines, folded headers, delimiters and blanks of other scripts, and escaped blanks and
+//! delimiters of a shell. Positions are mapped back, so the displayed text keeps its layout. Each step reads
+//! its text once.
 
 use std::ops::Range;
 
@@ -14,7 +16,7 @@ use super::token_patterns::{self, is_name_letter};
 /// Maximum length of a tag or an anchor of YAML.
 const MAX_PROPERTY_BYTES: usize = 128;
 
-/// Tags of YAML whose value is the name of something, and words after `&` in program code. In lower case.
+/// Tags of YAML whose value is the name of something, and words after `&` in program code. All in lower case.
 const REFERENCE_TAGS: [&str; 12] = [
     "env",
     "env_var",
@@ -34,12 +36,12 @@ const CODE_WORDS: [&str; 4] = ["dyn", "mut", "self", "str"];
 /// A part of a text and its replacement.
 type Edit = (Range<usize>, &'static str);
 
-/// How far before and after a joined position the text is read again.
+/// Bounds for the text before and after a joined position that is read again.
 const MAX_BYTES_BEFORE: usize = 512;
 const MAX_BYTES_BEHIND: usize = 4096;
 
-/// Joins the parts of this text, calls `find` with the text around the joined positions, and returns the
-/// findings as positions in this text.
+/// Joins the separated parts of this text, and calls `find` with the text around the joined positions.
+/// Returns the findings as positions in this text.
 pub(super) fn find_joined(
     text: &str,
     mut find: impl FnMut(&str, &mut Vec<Range<usize>>),
@@ -75,8 +77,8 @@ pub(super) fn find_joined(
     places
 }
 
-/// Returns the parts of a text around these ordered positions. A part begins with a line if its start is
-/// near.
+/// Returns the parts of a text around these ordered positions. A part starts at the beginning of a line if
+/// that is near.
 fn parts(text: &str, positions: &[usize]) -> Vec<Range<usize>> {
     let bytes = text.as_bytes();
     let boundary = |at: usize| (at..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -94,7 +96,7 @@ fn parts(text: &str, positions: &[usize]) -> Vec<Range<usize>> {
     parts
 }
 
-/// Applies these ordered edits to the text. `None` if there are none.
+/// Applies these ordered edits to the text. Returns `None` if there are none.
 fn apply(text: &str, edits: &[Edit]) -> Option<Decoded> {
     let mut joined =
         Decoded { text: String::with_capacity(text.len()), edges: Vec::with_capacity(2 * edits.len()) };
@@ -147,8 +149,8 @@ fn continued_lines(text: &str) -> Vec<Edit> {
     edits
 }
 
-/// Removes the backslash before a blank or a delimiter, as a shell does: `-H Cookie:\ sid=…`. A backslash at
-/// the end of a line stays.
+/// Removes the backslash before a blank or a delimiter, as a shell does: `-H Cookie:\ sid=…`. Keeps a
+/// backslash at the end of a line.
 fn shell_escapes(text: &str) -> Vec<Edit> {
     let bytes = text.as_bytes();
     let (mut edits, mut done) = (Vec::new(), 0);
@@ -190,14 +192,14 @@ fn wide_signs(text: &str) -> Vec<Edit> {
     text.char_indices().filter_map(edit).collect()
 }
 
-/// Returns `true` if a line is a header with a credential, or its beginning. `next` is the text on the next
-/// line.
+/// Returns `true` if a line is a header with a credential, or the beginning of such a header. `next` is the
+/// text of the next line.
 fn is_folded_header(line: &[u8], next: &[u8]) -> bool {
     let ends_like = |text: &[u8], end: &[u8]| {
         text.len().checked_sub(end.len()).is_some_and(|from| text[from..].eq_ignore_ascii_case(end))
     };
     let Some(last) = memrchr(b':', line) else { return false };
-    // `X-Token: Bearer`, with nothing after it yet.
+    // `X-Token: Bearer` has its value on the next line.
     let mut word = [b' '; 16];
     let sort = line[last + 1..].trim_ascii_start();
     if sort.len() < word.len() && !sort.is_empty() {
@@ -218,11 +220,12 @@ fn indent(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
 }
 
-/// Finds the next position of a delimiter. The queried positions only grow, so that a text is read once.
+/// Finds the next position of a delimiter. Queried positions must not decrease, so that the text is read only
+/// once.
 struct Next {
     sign: &'static [u8],
     next: Option<usize>,
-    /// Last passed position.
+    /// The last position that was passed.
     last: Option<usize>,
 }
 
@@ -241,16 +244,16 @@ impl Next {
     }
 }
 
-/// Contents of a gap, besides blanks.
+/// Contents of a gap between a name, a delimiter and a value. Blanks are not counted.
 #[derive(Default)]
 struct Contents {
-    /// Start of its last line.
+    /// Start of the last line of the gap.
     line: Option<usize>,
     has_escaped_line: bool,
     has_tab: bool,
-    /// `true` if it has a comment with a slash.
+    /// `true` if the gap contains a comment that starts with a slash.
     has_comment: bool,
-    /// `true` if it has a comment with `#`.
+    /// `true` if the gap contains a comment that starts with `#`.
     has_hash: bool,
     has_property: bool,
 }
@@ -303,7 +306,7 @@ impl<'a> Gaps<'a> {
         self.edits
     }
 
-    /// Joins the preceding name to this delimiter.
+    /// Joins this delimiter to the name before it.
     fn before(&mut self, at: usize, done: usize) {
         let (bytes, mut end, mut gap) = (self.bytes, at, Contents::default());
         loop {
@@ -358,15 +361,15 @@ impl<'a> Gaps<'a> {
         }
     }
 
-    /// Removes this part, and all edits from its start on. A comment may contain delimiters with gaps of
-    /// their own.
+    /// Removes this part of the text, and all edits from its start on: a comment may contain delimiters with
+    /// gaps around them.
     fn leave_out(&mut self, part: Range<usize>) {
         self.edits.truncate(self.edits.partition_point(|(place, _)| place.end <= part.start));
         self.edits.push((part, ""));
     }
 
-    /// Returns the delimiter of an explicit key that ends at `end`: `? password`, with its value on the next
-    /// line. An expression of program code with these characters is indented more than the previous line.
+    /// Returns the delimiter of an explicit key that ends at `end`: `? password`, with the value on the next
+    /// line. A similar expression in program code is indented more deeply than the line before it.
     fn explicit_key(&self, at: usize, end: usize, done: usize) -> Option<Range<usize>> {
         let bytes = self.bytes;
         let line = memrchr(b'\n', &bytes[..end]).map_or(0, |at| at + 1);
@@ -384,7 +387,7 @@ impl<'a> Gaps<'a> {
         (is_key && !is_code).then_some(sign..sign + 2)
     }
 
-    /// Joins the following value to this delimiter. Returns the start of the value.
+    /// Joins this delimiter to the value after it. Returns the start of the value.
     fn behind(&mut self, at: usize) -> usize {
         let (bytes, from) = (self.bytes, at + 1);
         let (mut end, mut gap) = (from, Contents::default());
@@ -435,7 +438,7 @@ impl<'a> Gaps<'a> {
             Some(b'"' | b'\'' | b'`') if is_added || gap.has_line() => Some(from..end),
             _ if escapes > 0 => None,
             Some(b'[' | b'{' | b'0'..=b'9') if is_quoted && (is_added || gap.has_line()) => Some(from..end),
-            // A YAML value on a line of its own is recognized by its indentation, which stays.
+            // A YAML value on its own line is recognized by its indentation, so the indentation is kept.
             Some(_) if is_added && !gap.has_comment => Some(from..gap.line.unwrap_or(end)),
             Some(_) if gap.has_comment && (!gap.has_line() || is_quoted) => Some(from..end),
             Some(_) => None,
@@ -450,7 +453,7 @@ impl<'a> Gaps<'a> {
             let is_sign = |byte: &&u8| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'0'..=b'9');
             end += self.block_comment(end, rest.iter().take(4).take_while(is_sign).count());
         }
-        // The next delimiter may be preceded by the beginning of this value.
+        // The beginning of this value may be the name before the next delimiter.
         end.max(from)
     }
 
@@ -477,8 +480,8 @@ fn hash(line: &[u8]) -> Option<usize> {
         .find(|at| at.checked_sub(1).is_none_or(|before| line[before].is_ascii_whitespace()))
 }
 
-/// Returns the length of the tag or anchor of a YAML value: `!!str`, `!<…>`, `&a`. `None` if it is something
-/// else, or marks the value as a reference.
+/// Returns the length of the tag or anchor of a YAML value: `!!str`, `!<…>`, `&a`. Returns `None` for other
+/// text, and for a tag that marks the value as a reference.
 fn property(rest: &[u8]) -> Option<usize> {
     let is_part = |byte: &&u8| {
         byte.is_ascii_alphanumeric()
@@ -492,7 +495,7 @@ fn property(rest: &[u8]) -> Option<usize> {
     let name = &rest[1..=length];
     let words: &[&str] = if is_anchor { &CODE_WORDS } else { &REFERENCE_TAGS };
     let is_other = words.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()));
-    // A value may begin like a tag, but then no value follows on the same line.
+    // A value may look like a tag. Then no value follows it on the same line.
     let behind = rest.get(length + 1..)?;
     let is_followed = match behind {
         [b'\r' | b'\n', ..] => true,

@@ -1,5 +1,5 @@
-//! Finds secrets in whole lines: directives of configuration files, and input that is piped to a command that reads a
-//! password.
+//! Finds secrets in whole lines: directives of configuration files, and input that is piped to a command that
+//! reads a password.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::name::{self, Named};
 use super::token_patterns;
 use super::value::is_given;
 
-/// Directives whose only argument is a password, so that even a plain word is one.
+/// Directives whose only argument is a password, even if it is a plain word.
 const PASSWORD_DIRECTIVES: [&str; 2] = ["requirepass", "masterauth"];
 
 /// Options that make a command read a secret from its input.
@@ -18,7 +18,7 @@ const INPUT_OPTIONS: [&str; 6] =
 /// Programs that read a password from their input unless it is a terminal.
 const INPUT_PROGRAMS: [&str; 2] = ["cryptsetup", "kinit"];
 
-/// Texts between a name and its value in a sentence.
+/// Words and signs between a name and its value in a sentence.
 const LINKS: [&str; 9] = [" is ", " is: ", " was ", " was: ", " - ", " – ", " — ", " -> ", " → "];
 
 /// Subcommands that store a secret from their input: `gh secret set NAME`.
@@ -59,14 +59,14 @@ fn words(line: &str, begin: usize) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// Returns the range of a word without its quotes and the end of the statement.
+/// Returns the range of a word without its quotes and without the end of the statement.
 fn inner((start, word): Word<'_>) -> Range<usize> {
     let shorter = word.trim_start_matches(['"', '\'']);
     let from = start + word.len() - shorter.len();
     from..from + shorter.trim_end_matches(['"', '\'', ';']).len()
 }
 
-/// Finds the secret of a line that is only a name and a value: `db.password …`.
+/// Finds the secret of a line that consists of a name and a value: `db.password …`.
 fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let mut words = words(line, begin);
     let (Some((_, name)), Some(value), None) = (words.next(), words.next(), words.next()) else { return };
@@ -80,7 +80,7 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     let least =
         if PASSWORD_DIRECTIVES.contains(&name) { token_patterns::MIN_OPTION_BYTES } else { usize::MAX };
     let Some(named) = named(name::end_of(name)) else { return };
-    // A number after such a name is a count, and a name with a call or a type is program code.
+    // A number after such a name is a count. A call or a type after it belongs to program code.
     let is_secret = match named {
         Named::TokenLike => named.accepts(value),
         named if named.is_secret() => {
@@ -102,8 +102,8 @@ fn name_before(line: &str, at: usize) -> &str {
     name::end_of(&before[from..])
 }
 
-/// Finds the secret in parentheses after its name: `the password (…)`. A remark has fewer special characters
-/// and digits.
+/// Finds the secret in parentheses after its name: `the password (…)`. A value with few special characters
+/// and digits is a remark.
 fn in_parentheses(
     line: &str,
     begin: usize,
@@ -126,8 +126,8 @@ fn in_parentheses(
     }
 }
 
-/// Returns `true` if letters and digits alternate unlike in names of methods and standards, or if there are
-/// other characters among them.
+/// Returns `true` if letters and digits alternate more often than in names of methods and standards, or if
+/// the text contains other characters.
 fn is_random(value: &str) -> bool {
     let kinds: Vec<bool> =
         value.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| byte.is_ascii_digit()).collect();
@@ -145,7 +145,7 @@ fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fou
         let place = inner((start, word.trim_end_matches(['.', ',', '!', '?'])));
         let value = &line[place.start - begin..place.end - begin];
         let is_name = named(name_before(line, at)).is_some_and(Named::is_secret);
-        // After an arrow or a dash a path names a file.
+        // After an arrow or a dash, a path is the name of a file.
         let is_value = link.contains('s') || !value.contains('/');
         if is_name
             && is_value
@@ -158,8 +158,8 @@ fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fou
     }
 }
 
-/// Returns `true` if a word without a delimiter before it can be a secret, and is not part of a sentence or
-/// of program code.
+/// Returns `true` if a word without a delimiter before it can be a secret. A word of a sentence or of program
+/// code cannot.
 fn is_secret_word(value: &str) -> bool {
     !value.contains("://")
         && !value.ends_with(['{', '(', ',', ':'])
@@ -219,13 +219,13 @@ fn input(line: &str, begin: usize, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Returns `true` if there is a value, other than a variable.
+/// Returns `true` if there is a value at this place that is not a variable.
 fn is_shown(line: &str, begin: usize, place: &Range<usize>) -> bool {
     !place.is_empty() && is_given(&line.as_bytes()[place.start - begin..place.end - begin])
 }
 
-/// Returns the output of `echo` and `printf`: all arguments except options, and for `printf` except the
-/// format.
+/// Returns the output of `echo` and `printf`: all arguments except options. The format of `printf` is left
+/// out.
 pub(super) fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
     let mut words = words(command, begin)
         .skip_while(|(_, word)| !is_program(word, "echo") && !is_program(word, "printf"));

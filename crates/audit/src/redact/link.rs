@@ -1,23 +1,24 @@
-//! Finds secrets in addresses: webhook and bot URLs that grant access by themselves, and passwords in
+//! Finds secrets in addresses: URLs of webhooks and bots that grant access by themselves, and passwords in
 //! database addresses and `.pgpass` lines.
 //!
-//! Host and service stay readable; only the part that grants access is removed.
+//! Host and service stay readable. Only the part that grants access is removed.
 
 use std::ops::Range;
 
 use super::token_patterns;
 use super::value::is_given;
 
-/// The secret part of a path.
+/// The secret part of a path, after the segments that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// The segment after the known ones.
+    /// The next segment.
     Segment,
-    /// Everything after the known ones.
+    /// All further segments.
     Rest,
 }
 
-/// Secret addresses: a host or its end, the segments before the secret (`*` is any), and the secret part.
+/// Secret addresses: a host or the end of its name, the segments before the secret (`*` matches any), and the
+/// secret part.
 const LINKS: &[(&str, &str, Part)] = &[
     ("alchemy.com", "v2", Part::Segment),
     ("api.pushcut.io", "", Part::Segment),
@@ -55,20 +56,20 @@ const HOOK_SEGMENTS: [&str; 7] =
 const MIN_RANDOM_BYTES: usize = 16;
 const MIN_RANDOM_TURNS: usize = 4;
 
-/// Number of digits of a Telegram bot's number, and minimum length of its token: with the prefix `bot`, and
+/// Number of digits of a Telegram bot's number. Minimum length of its token, with the prefix `bot` and
 /// without.
 const BOT_DIGITS: std::ops::RangeInclusive<usize> = 5..=12;
 const MIN_BOT_TOKEN_BYTES: usize = 20;
 const MIN_BARE_BOT_TOKEN_BYTES: usize = 30;
 
-/// Endings of source file names, which precede line numbers as hosts precede ports.
+/// Endings of source file names. They precede line numbers, as hosts precede ports.
 const SOURCE_ENDS: &[&str] = &[
     "c", "cc", "cpp", "cs", "css", "go", "h", "hpp", "html", "java", "js", "json", "jsx", "kt", "log", "lua",
     "md", "php", "pl", "py", "rb", "rs", "sh", "sql", "swift", "toml", "ts", "tsx", "txt", "xml", "yaml",
     "yml",
 ];
 
-/// How far before a host the login of a database address may begin.
+/// Bound for the distance between a host and the beginning of the login before it, in a database address.
 const MAX_LOGIN_BYTES: usize = 256;
 
 /// Finds the secrets of all addresses in a text.
@@ -94,7 +95,8 @@ pub(super) fn links(text: &str, found: &mut Vec<Range<usize>>) {
     });
 }
 
-/// Finds the secrets of the addresses in one word, which may be several: `--url=https://a/https://b/`.
+/// Finds the secrets of the addresses in one word. It may contain several addresses:
+/// `--url=https://a/https://b/`.
 fn link_word(word: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     let mut starts = word.match_indices("://").map(|(at, sign)| at + sign.len()).peekable();
     if starts.peek().is_none() {
@@ -114,7 +116,7 @@ enum Scheme {
     Missing,
 }
 
-/// Finds the secrets in the path of one address, which begins with its host.
+/// Finds the secrets in the path of one address. The address begins with its host.
 fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<usize>>) {
     let Some((authority, _)) = address.split_once('/') else { return };
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -144,13 +146,13 @@ fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<u
             return;
         }
     }
-    // Without a scheme it may be a file system path.
+    // Without a scheme, the text may be a path of the file system.
     if scheme == Scheme::Present || host.contains('.') && !host.starts_with('.') {
         hook_segments(path, offset, found);
     }
 }
 
-/// Finds random-looking segments behind one that is named like a webhook.
+/// Finds random-looking segments after a segment that names a webhook.
 fn hook_segments(path: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     let (mut begin, mut is_hook) = (0, false);
     for segment in path.split('/') {
@@ -176,14 +178,14 @@ fn bot_segments(path: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Returns `true` if a host is this one or below it.
+/// Returns `true` if a host is `known` or a subdomain of it.
 fn is_host(host: &str, known: &str) -> bool {
     let Some(at) = host.len().checked_sub(known.len()) else { return false };
     host.get(at..).is_some_and(|end| end.eq_ignore_ascii_case(known))
         && (at == 0 || host.as_bytes()[at - 1] == b'.')
 }
 
-/// Returns where a path continues after these segments, if it begins with them.
+/// Returns the position after these segments, if the path begins with them.
 fn behind(path: &str, segments: &str) -> Option<usize> {
     let mut rest = path;
     for known in segments.split('/').filter(|known| !known.is_empty()) {
@@ -196,7 +198,7 @@ fn behind(path: &str, segments: &str) -> Option<usize> {
     Some(path.len() - rest.len())
 }
 
-/// Returns `true` if a segment looks generated. A file name does not.
+/// Returns `true` if a segment looks generated, unlike a file name.
 fn is_random(segment: &str) -> bool {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Class {
@@ -223,7 +225,8 @@ fn is_random(segment: &str) -> bool {
     has_digit && turns >= MIN_RANDOM_TURNS
 }
 
-/// Finds tokens of Telegram bots outside of known addresses: `123456789:AA…`, and `bot123456789:…` on other servers.
+/// Finds tokens of Telegram bots outside of known addresses: `123456789:AA…`, and `bot123456789:…` on other
+/// servers.
 pub(super) fn bot_tokens(text: &str, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
     for at in memchr::memchr_iter(b':', bytes) {
@@ -323,7 +326,7 @@ pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Returns the five fields of a line, in which colons are escaped.
+/// Returns the five fields of a line. Colons within a field are escaped.
 fn pgpass_fields(word: &str) -> Option<[&str; 5]> {
     let mut fields = [""; 5];
     let (mut from, mut index) = (0, 0);

@@ -48,7 +48,7 @@ pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &
         let is_ruler = line.contains('-')
             && line.chars().all(|letter| letter.is_whitespace() || matches!(letter, '|' | '+' | '-' | ':'));
         if is_ruler {
-            // A terminal table may be followed by another, and has lines around its header.
+            // The header of a terminal table is between two lines. Another table may follow.
             columns = cells(header, 0).map(|(_, cell)| classify(cell, &named)).collect();
             header = "";
             continue;
@@ -62,7 +62,7 @@ pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &
                 false => columns.clear(),
             }
         }
-        // Lines without a leading bar may be joined commands.
+        // Lines without a leading bar may be commands joined by pipes.
         if line.trim_start().starts_with('|') {
             let mut cells = cells(line, start);
             let mut name = cells.next().and_then(|(_, cell)| classify(cell, &named));
@@ -91,7 +91,7 @@ fn classify(name: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Named> 
     named(name::end_of(name)).filter(|named| named.is_secret() || *named == Named::TokenLike)
 }
 
-/// Finds the secret in a value that is indicated only by its name: without marks it may be a word of a
+/// Finds the secret in a value that only its name indicates. Without marks, the value may be a word of a
 /// sentence.
 fn find_value(value: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
     let (offset, shown) = inner(value);
@@ -100,7 +100,7 @@ fn find_value(value: &str, begin: usize, named: Option<Named>, found: &mut Vec<R
     }
 }
 
-/// Finds the secret of a cell that can only be a value.
+/// Finds the secret of a table cell, which contains only a value.
 fn find_cell(cell: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
     let (offset, shown) = inner(cell);
     let is_secret = named.is_some_and(|named| named.accepts(shown))
@@ -113,7 +113,7 @@ fn find_cell(cell: &str, begin: usize, named: Option<Named>, found: &mut Vec<Ran
     }
 }
 
-/// Returns a value without marks, quotes and the end of a sentence, and its start.
+/// Returns a value without marks, quotes and the end of a sentence, with its start position.
 fn inner(value: &str) -> (usize, &str) {
     let is_around = |letter: char| MARKS.contains(&letter) || matches!(letter, '"' | '\'');
     let shown = value.trim_start_matches(is_around);

@@ -1,5 +1,5 @@
-//! Recognizes names whose values are secrets, regardless of case, separators, invisible letters and letters that look
-//! alike.
+//! Recognizes names whose values are secrets. Ignores case, separators and invisible letters, and reads
+//! lookalike letters as ASCII.
 
 use super::decode;
 use super::homoglyph::readable;
@@ -10,26 +10,27 @@ use super::words::{
 /// Only these last bytes of a longer name are examined.
 pub(super) const MAX_NAME_BYTES: usize = 64;
 
-/// What a name says about its value.
+/// The kind of value that a name indicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// It is a secret.
+    /// A secret.
     Secret,
     /// A secret, unless it is a path: `pwd` can mean a password or the working directory.
     UnlessPath,
-    /// The texts in it are secrets: `tokens` are also counted.
+    /// A value whose texts are secrets. Numbers in it are not: `tokens` are also counted.
     Texts,
-    /// It is a secret if it looks like one.
+    /// A secret, if the value looks like one.
     Doubtful,
-    /// It is a secret unless it is a pattern: `GITHUB_PAT` is a personal access token, and `FILE_PAT` may be `*.c`.
+    /// A secret, unless the value is a pattern: `GITHUB_PAT` is a personal access token, and `FILE_PAT` may
+    /// be `*.c`.
     UnlessPattern,
-    /// It is a secret if it looks like a generated token.
+    /// A secret, if the value looks like a generated token.
     TokenLike,
 }
 
 impl Named {
-    /// Returns `true` if this name alone makes its value a secret, except for values that are clearly
-    /// something else.
+    /// Returns `true` if this name alone makes its value a secret, unless the value is clearly something
+    /// else.
     pub(super) fn is_secret(self) -> bool {
         matches!(self, Self::Secret | Self::UnlessPath | Self::UnlessPattern)
     }
@@ -57,7 +58,8 @@ fn is_pattern_letter(letter: char) -> bool {
 /// Minimum length of a generated token.
 const MIN_TOKEN_BYTES: usize = 8;
 
-/// Returns `true` if this can be a generated token: letters and digits, no pattern, path or address.
+/// Returns `true` if this can be a generated token: letters and digits that are not a pattern, path or
+/// address.
 pub(super) fn is_token_like(value: &str) -> bool {
     value.len() >= MIN_TOKEN_BYTES
         && value.bytes().any(|byte| byte.is_ascii_digit())
@@ -67,12 +69,12 @@ pub(super) fn is_token_like(value: &str) -> bool {
         && !is_path(value)
 }
 
-/// The names whose values are secrets.
+/// Rules that recognize names of secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// Name endings that a caller has added.
     added: Vec<String>,
-    /// Last letters of the endings, as bits, which exclude most names.
+    /// Last letters of the endings, as bits. Most names are excluded by their last letter.
     last: u32,
 }
 
@@ -103,7 +105,7 @@ impl Names {
         self.added.push(end);
     }
 
-    /// Classifies a name, if its value is or contains a secret.
+    /// Classifies a name. Returns `None` if its value is not and does not contain a secret.
     pub(super) fn classify(&self, name: &str) -> Option<Named> {
         let plain_name;
         let name = if name.is_ascii() {
@@ -112,7 +114,7 @@ impl Names {
             plain_name = readable(name);
             &plain_name
         };
-        // Also inside of delimiters: `[password]`, `password?`.
+        // The name may be inside delimiters: `[password]`, `password?`.
         let name = name.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
         self.classify_end(name)
             .or_else(|| {
@@ -147,7 +149,7 @@ impl Names {
         if DOUBTFUL.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             return Some(if name == "PASS" { Named::Secret } else { Named::Doubtful });
         }
-        // In lower case it is a cookie, otherwise the name of any session.
+        // In lower case this is the name of a cookie. In another case it may be any session.
         if TOKEN_ENDS.iter().any(|end| has_end(name, end)) || name.ends_with("sessionid") {
             return Some(Named::TokenLike);
         }
@@ -159,7 +161,7 @@ impl Names {
         }
     }
 
-    /// Returns `true` if a name, in ASCII, ends like one of these.
+    /// Returns `true` if a name, in ASCII, ends like one of the known names.
     fn ends_like(&self, name: &str) -> bool {
         let is_end = |end: &str| has_end(name, end);
         (ENDS.iter().any(|end| is_end(end)) && !PUBLIC_ENDS.iter().any(|end| is_end(end)))
@@ -167,7 +169,7 @@ impl Names {
     }
 }
 
-/// Returns `true` if a name ends like this, ignoring case and separators.
+/// Returns `true` if a name has this ending. Case and separators are ignored.
 fn has_end(name: &str, end: &str) -> bool {
     let letters =
         name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
@@ -175,7 +177,8 @@ fn has_end(name: &str, end: &str) -> bool {
     end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
 }
 
-/// Returns what the name of a personal access token says about its value. `last` is its last word.
+/// Returns the kind of value that the name of a personal access token indicates. `last` is the last word of
+/// the name.
 fn access_token(name: &str, last: &str) -> Named {
     let before =
         name[..name.len() - last.len()].trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
@@ -185,7 +188,7 @@ fn access_token(name: &str, last: &str) -> Named {
     if is_variable || is_issued { Named::UnlessPattern } else { Named::TokenLike }
 }
 
-/// Returns `true` if a name contains a word for a secret, and after it no word that makes it something else:
+/// Returns `true` if a name contains a word for a secret, and no later word makes it something else:
 /// `API_KEY_OPENAI`.
 fn has_core(name: &str) -> bool {
     // A shorter name has no room for two words.
@@ -201,7 +204,7 @@ fn has_core(name: &str) -> bool {
         let is_core = CORES.iter().any(|(first, second)| {
             word.eq_ignore_ascii_case(first) && (second.is_empty() || next.eq_ignore_ascii_case(second))
         });
-        // In lower case most such names are those of parsers and language models.
+        // In lower case, most such names are names of parsers and language models.
         let is_token = word.eq_ignore_ascii_case("token");
         if is_core && words > 0 {
             return is_variable || !is_token;
@@ -260,7 +263,7 @@ fn without_continuation(name: &str) -> &str {
         let is_more = |name: &str, word: &str| {
             word.len() < name.len() && CONTINUATIONS.iter().any(|known| word.eq_ignore_ascii_case(known))
         };
-        // With its number, and without: `b64`, `old2`.
+        // The last word may include its number, as in `b64`, or not, as in `old2`.
         core = match (last_word(core), last_word(shorter)) {
             (word, _) if is_more(core, word) => &core[..core.len() - word.len()],
             (_, word) if is_more(shorter, word) => &shorter[..shorter.len() - word.len()],
@@ -269,7 +272,7 @@ fn without_continuation(name: &str) -> &str {
     }
 }
 
-/// Returns the examined end of a name.
+/// Returns the part of a name that is examined: its end.
 pub(super) fn end_of(name: &str) -> &str {
     let from = name.len().saturating_sub(MAX_NAME_BYTES);
     let from = (from..=name.len()).find(|at| name.is_char_boundary(*at)).unwrap_or(from);

@@ -1,5 +1,5 @@
-//! Finds values that are named by another member, in any order: `{"name": "password", "value": "…"}`, and
-//! filled forms: `{"selector": "#password", "text": "…"}`.
+//! Finds values that another member of the same object names, in any order: `{"name": "password", "value":
+//! "…"}`. Also finds filled forms: `{"selector": "#password", "text": "…"}`.
 
 use std::ops::Range;
 
@@ -8,47 +8,47 @@ use super::pair::behind_last;
 use super::token_patterns::{self, PLACEHOLDER_BYTES, is_name_letter};
 use super::value::{closing, is_given};
 
-/// Maximum number of open objects that are examined.
+/// Bound for the open objects that are examined.
 const MAX_DEPTH: usize = 64;
 
-/// Maximum depth of nested texts that are examined.
+/// Bound for the depth of nested texts that are examined.
 const MAX_NESTED_TEXTS: usize = 4;
 
-/// Members that always name the value beside them. In lower case, like all following names.
+/// Members that always name the value beside them. These and all following names are in lower case.
 const NAMES: [&str; 6] = ["field", "header", "k", "key", "name", "variable"];
-/// Members that name it if it is a text, and may have another meaning.
+/// Members that name the value beside them only if it is a text. Otherwise they may have another meaning.
 const IDS: [&str; 3] = ["id", "label", "target"];
 /// Members that describe a form field.
 const FIELDS: [&str; 9] =
     ["arialabel", "css", "element", "locator", "placeholder", "ref", "selector", "testid", "xpath"];
-/// Members that contain the value.
+/// Members that contain a value that another member names.
 const VALUES: [&str; 5] = ["data", "text", "v", "val", "value"];
-/// Members that contain it if it is one word, because they contain texts for people too.
+/// Members that contain such a value if it is one word. They also contain texts for people.
 const WORD_VALUES: [&str; 5] = ["answer", "content", "default", "example", "input"];
 
-/// Words of a description that do not indicate the content of a field.
+/// Words of a description that say nothing about the content of a field.
 const FIELD_WORDS: [&str; 14] = [
     "a", "box", "control", "edit", "element", "entry", "field", "for", "input", "optional", "required",
     "text", "textbox", "txt",
 ];
 
-/// What a label says about the value beside it.
+/// The kind of value that a label indicates beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Label {
-    /// It is a secret if it looks like a generated token, because `{"type": "token"}` is also part of a
-    /// program.
+    /// A secret, if the value looks like a generated token: `{"type": "token"}` is also part of a program.
     Token,
-    /// It is a secret if it is one word, because `{"id": "password", "text": "Enter your password"}` is part
-    /// of a page.
+    /// A secret, if the value is one word: `{"id": "password", "text": "Enter your password"}` is part of a
+    /// page.
     Word,
-    /// It is a secret if it is a text.
+    /// A secret, if the value is a text.
     Text,
-    /// It is a secret.
+    /// A secret.
     Secret,
 }
 
 impl Label {
-    /// Returns what a member says about the value beside it, if it labels a secret.
+    /// Returns the label that a member is for the value beside it. Returns `None` if the member does not
+    /// label a secret.
     pub(super) fn new(key: &str, text: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Self> {
         let is_any = |known: &[&str]| known.iter().any(|known| key.eq_ignore_ascii_case(known));
         let is_secret = || named(name::end_of(text)).is_some_and(Named::is_secret);
@@ -93,7 +93,8 @@ fn is_word_key(key: &str) -> bool {
     WORD_VALUES.iter().any(|known| key.eq_ignore_ascii_case(known))
 }
 
-/// Returns what a label says about a member. `None` if the member cannot contain the value.
+/// Returns the kind of value that `label` indicates in the member `key`. Returns `None` if that member cannot
+/// contain the value.
 pub(super) fn label_of(key: &str, label: Label) -> Option<Label> {
     is_value_key(key).then(|| if is_word_key(key) { label.min(Label::Word) } else { label })
 }
@@ -108,7 +109,7 @@ fn ends_with(text: &str, end: &str) -> bool {
     from.is_some_and(|from| text.as_bytes()[from..].eq_ignore_ascii_case(end.as_bytes()))
 }
 
-/// Returns `true` if this is the description or the selector of a secret field: `Password field`,
+/// Returns `true` if this is the description or the selector of a form field for a secret: `Password field`,
 /// `input[name=password]`.
 fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
     const MAX_BYTES: usize = 256;
@@ -129,7 +130,7 @@ fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
             is_secret(core)
         });
     }
-    // The text after `for` names the owner.
+    // The text after `for` says who owns the secret.
     let text = text.split(" for ").next().unwrap_or(text);
     let mut core = text.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
     while let Some((before, _)) = core.rsplit_once([' ', '-', '_']).filter(|(_, last)| is_field_word(last)) {
@@ -143,7 +144,7 @@ fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
 enum Key<'a> {
     #[default]
     None,
-    /// It may be a label.
+    /// A key that may be a label.
     Label(&'a str),
     Value(&'a str),
 }
@@ -160,11 +161,11 @@ struct Scope<'a> {
     is_list: bool,
     key: Key<'a>,
     label: Option<Label>,
-    /// Values that a label may name: their keys, positions, and whether they are quoted.
+    /// Values that a label may name: key, position, and `true` if the value is quoted.
     values: Vec<(&'a str, Range<usize>, bool)>,
 }
 
-/// Finds the values in objects with labels of secrets. Quoted texts are recognized only within braces.
+/// Finds the values in objects that have labels of secrets. Quoted texts are recognized only within braces.
 pub(super) fn objects(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     read(text, 0, 0, &named, found);
 }
@@ -178,7 +179,7 @@ fn read(
 ) {
     let bytes = text.as_bytes();
     let mut scopes: Vec<Scope<'_>> = Vec::new();
-    // Quotes, by their number of backslashes, that are not closed any more.
+    // Kinds of quotes, by their number of backslashes, that are never closed in the rest of the text.
     let mut unclosed = [[false; 9]; 3];
     let mut at = 0;
     while at < bytes.len() {
@@ -208,7 +209,7 @@ fn read(
                 }
             }
             b',' if !scope.is_list => scope.key = Key::None,
-            // These are statements.
+            // The braces contain statements, not an object.
             b';' => *scope = Scope { is_list: scope.is_list, ..Scope::default() },
             quote @ (b'"' | b'\'' | b'`') => {
                 let escapes = bytes[..at].iter().rev().take(8).take_while(|byte| **byte == b'\\').count();
@@ -231,7 +232,7 @@ fn read(
                 let blank = rest.iter().take(256).take_while(|byte| byte.is_ascii_whitespace()).count();
                 if rest.get(blank) == Some(&b':') && !scope.is_list {
                     scope.key = Key::new(inner);
-                    // The delimiter is skipped, so that no other name is searched for before it.
+                    // Skips the delimiter, so that it is not searched for a name before it again.
                     at += blank + 1;
                 } else {
                     add(scope, inner, place.clone(), true, named);

@@ -1,13 +1,13 @@
-//! Finds values whose names do not directly precede a delimiter: names and values in pairs, in attributes,
-//! before types, and in calls.
+//! Finds values whose names are not directly before a delimiter: in pairs, in attributes, before types, and
+//! in calls.
 
 use std::ops::Range;
 
 use super::name::{self, Named};
 use super::token_patterns::{self, is_name_letter, tag_before};
 
-/// Members, besides those that end with `key` or `name`, that name the value beside them: `{"name": "TOKEN",
-/// "value": "…"}`.
+/// Members that name the value beside them, in addition to those that end with `key` or `name`: `{"name":
+/// "TOKEN", "value": "…"}`.
 const LABELS: [&str; 4] = ["field", "header", "id", "variable"];
 
 /// Maximum distance of a label and its value.
@@ -58,8 +58,8 @@ const MAX_BRACED_BYTES: usize = 1024;
 /// Maximum length of call arguments that are read.
 const MAX_CALL_BYTES: usize = 256;
 
-/// Returns `true` if a value has a label beside it that is the name of a secret: `key="password" value="…"`.
-/// Its own name, which begins at `start`, does not count.
+/// Returns `true` if the label beside a value is the name of a secret: `key="password" value="…"`. The
+/// member's own name, which begins at `start`, does not count.
 pub(super) fn is_labeled(
     text: &str,
     start: usize,
@@ -73,9 +73,9 @@ pub(super) fn is_labeled(
     let before = &text[floor(text, start.saturating_sub(MAX_LABEL_DISTANCE))..start];
     let edge = behind_last(before, |letter| matches!(letter, '{' | '}' | '<' | '>'));
     let is_enclosed = before[..edge].ends_with(['{', '<']);
-    // In a list without braces an item ends where the next begins.
+    // In a list without braces, the start of the next item ends an item.
     let before = &before[edge..];
-    // An element can be the label of its own attribute: `<Password value="…"/>`.
+    // The name of an element can be the label of its attribute: `<Password value="…"/>`.
     let tag = before.split(|letter: char| letter.is_ascii_whitespace()).next().unwrap_or(before);
     if text[..start - before.len()].ends_with('<') && is_secret(tag, &named) {
         return true;
@@ -103,7 +103,7 @@ pub(super) fn is_labeled(
     after.is_some_and(|after| label_values(after).any(|(label, _)| is_secret(label, &named)))
 }
 
-/// Returns `true` if an attribute whose name ends at `at` has a later label in the same tag: `value="…"
+/// Returns `true` if a label follows the attribute whose name ends at `at`, in the same tag: `value="…"
 /// name="password"`.
 fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
     let bytes = text.as_bytes();
@@ -116,8 +116,8 @@ fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Na
     after.find('>').is_some_and(|end| label_values(&after[..end]).any(|(label, _)| is_secret(label, &named)))
 }
 
-/// Returns `true` if a member of YAML, whose name begins at `start`, has a label before or after it in the
-/// same list item, with equal indentation.
+/// Returns `true` if a YAML member, whose name begins at `start`, has a label before or after it. Both must
+/// be in the same list item, with equal indentation.
 fn is_labeled_item(text: &str, start: usize, length: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
     if !text[start + length..].trim_start_matches(['"', '\'', ' ']).starts_with(':') {
         return false;
@@ -164,7 +164,7 @@ fn is_secret(label: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
     named(name::end_of(label)).is_some_and(Named::is_secret)
 }
 
-/// Returns the values of labels in a text, with their ends.
+/// Returns the values of the labels in a text, with their end positions.
 fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
     let is_around = |letter: char| matches!(letter, '"' | '\'' | ' ' | '\\');
     text.match_indices(['=', ':']).filter_map(move |(at, _)| {
@@ -184,7 +184,7 @@ fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
     })
 }
 
-/// Finds the values of Kubernetes secrets: everything in `data` and `stringData` of a document whose `kind`
+/// Finds the values of Kubernetes secrets: all values in `data` and `stringData` of a document whose `kind`
 /// is `Secret`.
 pub(super) fn secret_manifests(text: &str, found: &mut Vec<Range<usize>>) {
     if !text.contains("Secret") || !text.contains("kind") {
@@ -209,13 +209,13 @@ pub(super) fn secret_manifests(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Returns `true` if a member of a Kubernetes secret contains its values.
+/// Returns `true` if a member with this name contains the values of a Kubernetes secret.
 pub(super) fn is_manifest_data(name: &str) -> bool {
     matches!(name, "data" | "stringData")
 }
 
-/// Returns `true` if the tag that ends at `at` has a label that is the name of a secret, or follows one:
-/// `<entry key="password">`, `<key>password</key><string>`.
+/// Returns `true` if the tag that ends at `at` has a label that is the name of a secret, or follows such a
+/// label: `<entry key="password">`, `<key>password</key><string>`.
 pub(super) fn is_labeled_tag(
     text: &str,
     at: usize,
@@ -234,7 +234,7 @@ pub(super) fn is_labeled_tag(
     let is_value = tag
         .get(tag.len().saturating_sub("value".len())..)
         .is_some_and(|end| end.eq_ignore_ascii_case("value"));
-    // Its label may be that of the enclosing element, or the element's name: `<setting
+    // The label may belong to the enclosing element, or be the name of that element: `<setting
     // name="ApiKey"><value>`, `<password><value>`.
     if is_value && before.ends_with('>') {
         let outer = before.len() - 1;
@@ -246,7 +246,7 @@ pub(super) fn is_labeled_tag(
             return true;
         }
     }
-    // Or an element before or after it.
+    // The label may be an element before or after this one.
     let from = floor(before, before.len().saturating_sub(MAX_LABEL_DISTANCE));
     let in_front = before[from..].strip_suffix('>').and_then(|before| {
         let (before, closing) = before.rsplit_once("</")?;
@@ -256,7 +256,7 @@ pub(super) fn is_labeled_tag(
     if in_front.is_some_and(|label| is_secret(label.trim(), &named)) {
         return true;
     }
-    // If there is a label before it, the one after it belongs to the next value.
+    // If there is a label before the value, a label after it belongs to the next value.
     if in_front.is_some() || !is_value {
         return false;
     }
@@ -268,7 +268,8 @@ pub(super) fn is_labeled_tag(
     behind.is_some_and(|label| is_secret(label.trim(), &named))
 }
 
-/// Finds the next closing tag. Positions must not decrease, so that a text is searched once, however many tags open.
+/// Finds the next closing tag. Positions must not decrease. Then a text is searched only once, for any number
+/// of tags.
 #[derive(Debug, Default)]
 pub(super) struct ClosingTags {
     next: Option<usize>,
@@ -278,7 +279,7 @@ pub(super) struct ClosingTags {
 }
 
 impl ClosingTags {
-    /// Returns where the first one at or behind `from` begins.
+    /// Returns the start of the first closing tag at or after `from`.
     fn first(&mut self, text: &str, from: usize) -> Option<usize> {
         if self.next.is_none_or(|next| next < from) {
             let length = text[from..].find("</");
@@ -292,7 +293,7 @@ impl ClosingTags {
     }
 }
 
-/// Returns `true` if the text of this element names the value beside it.
+/// Returns `true` if elements with this tag name the value beside them.
 fn is_label_element(tag: &str) -> bool {
     ["id", "key", "name"].iter().any(|known| tag.eq_ignore_ascii_case(known))
 }
@@ -313,14 +314,14 @@ pub(super) fn is_typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) 
             )
     };
     let before = &before[behind_last(before, |letter| !is_type(letter))..];
-    // Two colons are a path within the type.
+    // Two colons separate the parts of a path within the type.
     let is_single = |at: &usize| !before[..*at].ends_with(':') && !before[at + 1..].starts_with(':');
     let Some(colon) = before.match_indices(':').map(|(at, _)| at).rfind(is_single) else {
         return false;
     };
     let before = before[..colon].trim_end_matches(['?', ' ']);
     let name = &before[behind_last(before, |letter| !is_name_letter(letter))..];
-    // An assigned variable is not a secret.
+    // A variable that is assigned is not a secret.
     let value = text[start..].split_once('=').map_or("", |(_, value)| value.trim_start());
     let is_call =
         |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | ':' | '.' | '(' | '&');
@@ -331,8 +332,8 @@ pub(super) fn is_typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) 
     is_text && is_secret(name, named)
 }
 
-/// Returns the name in a pair of quoted texts with a comma: `("TOKEN", "…")`. `None` if it is not such a
-/// pair.
+/// Returns the name in a pair of quoted texts with a comma: `("TOKEN", "…")`. Returns `None` if the text is
+/// not such a pair.
 pub(super) fn pair_name(text: &str, comma: usize) -> Option<Range<usize>> {
     let is_quote = |letter: char| matches!(letter, '"' | '\'');
     let before = text[..comma].trim_end_matches(' ').strip_suffix(is_quote)?;
@@ -343,9 +344,9 @@ pub(super) fn pair_name(text: &str, comma: usize) -> Option<Range<usize>> {
     (is_pair && name[..start].ends_with(is_quote)).then_some(start..name.len())
 }
 
-/// Returns `true` if the value of a pair can be a secret. The name begins at `start`. A word in a list of
-/// words cannot: either a function sets the name to the value, or both are alone in their brackets and the
-/// value is not a word.
+/// Returns `true` if the value of a pair, whose name begins at `start`, can be a secret. Either a function
+/// sets the name to the value, or the pair is alone in its brackets and the value is not a word. A word in a
+/// list of words is not a secret.
 pub(super) fn is_pair_secret(text: &str, start: usize, value: &Range<usize>) -> bool {
     let Some(shown) = text.get(value.clone()).filter(|shown| !shown.contains(' ')) else { return false };
     let before = text[..start].trim_end_matches(['"', '\'', '\\', ' ']);
@@ -370,7 +371,7 @@ pub(super) fn is_login_call(name: &str) -> bool {
     ends_like_word(name, &LOGIN_CALLS)
 }
 
-/// Returns `true` if a name ends like one of these, ignoring case and separators.
+/// Returns `true` if a name ends with one of these words. Case and separators are ignored.
 fn ends_like_word(name: &str, words: &[&str]) -> bool {
     words.iter().any(|word| {
         let mut letters = name.bytes().rev().filter(|byte| *byte != b'_');
@@ -380,7 +381,7 @@ fn ends_like_word(name: &str, words: &[&str]) -> bool {
     })
 }
 
-/// Returns the quoted first argument of the function whose name begins here.
+/// Returns the quoted first argument of the function whose name begins at `begin`.
 pub(super) fn call_argument(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
     let name = bytes[begin..].iter().take(name::MAX_NAME_BYTES).take_while(|byte| is_name(byte)).count();
@@ -388,14 +389,15 @@ pub(super) fn call_argument(bytes: &[u8], begin: usize) -> Option<Range<usize>> 
     (bytes.get(argument - 1) == Some(&b'(')).then(|| quoted(bytes, argument, MAX_CALL_BYTES))?
 }
 
-/// Returns the text in the quotes that open here, if they close on the same line and within `most` bytes.
+/// Returns the text in the quotes that open at `from`, if they close on the same line and within `most`
+/// bytes.
 fn quoted(bytes: &[u8], from: usize, most: usize) -> Option<Range<usize>> {
     let quote = *bytes.get(from).filter(|byte| matches!(byte, b'"' | b'\''))?;
     let length = bytes[from + 1..].iter().take(most).position(|byte| *byte == quote || *byte == b'\n')?;
     (bytes[from + 1 + length] == quote).then_some(from + 1..from + 1 + length)
 }
 
-/// Returns the possible secrets in the braces that open here: `{"value": "…"}`.
+/// Returns the values that can be secrets in the braces that open at `begin`: `{"value": "…"}`.
 pub(super) fn braced_values(bytes: &[u8], begin: usize) -> Vec<Range<usize>> {
     let mut values = Vec::new();
     let (mut depth, mut at, mut is_value) = (0_usize, begin, false);
@@ -435,8 +437,8 @@ pub(super) fn fallback(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize
         .filter(|place| place.len() >= token_patterns::MIN_QUOTED_BYTES)
 }
 
-/// Returns the second quoted text of the call whose arguments begin here, if the first is its first argument:
-/// `("me", "…")`.
+/// Returns the second quoted text of the call whose arguments begin at `begin`, if the first argument is a
+/// quoted text: `("me", "…")`.
 pub(super) fn second_text(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let first = quoted(bytes, begin, MAX_CALL_BYTES)?;
     let gap =
@@ -447,7 +449,7 @@ pub(super) fn second_text(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     quoted(bytes, second, MAX_CALL_BYTES).filter(|place| has_comma && !place.is_empty())
 }
 
-/// Returns the position after the last such character, or the start.
+/// Returns the position after the last matching character, or 0 if none matches.
 pub(super) fn behind_last(text: &str, is_wanted: impl Fn(char) -> bool) -> usize {
     text.char_indices()
         .rev()

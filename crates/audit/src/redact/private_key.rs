@@ -14,14 +14,14 @@ const MAX_TITLE_BYTES: usize = 64;
 /// Beginnings of a base64-encoded key file: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
 const ENCODED_STARTS: [&[u8]; 3] = [b"LS0tLS1CRUdJTi", b"LS0tLSBCRUdJTi", b"UHVUVFktVXNlci1LZXkt"];
 
-/// The first letters of these.
+/// The first letters of [`ENCODED_STARTS`].
 pub(super) const ENCODED_FIRST: &str = "LU";
 
-/// Limit of base64 letters on the last line of a key.
+/// Bound for the base64 letters on the last line of a key.
 const MAX_LAST_LINE_LETTERS: usize = 112;
 
-/// Returns the length of a base64-encoded file of keys or certificates that begins here, and whether it has a
-/// private key. The base64 may have line breaks, also escaped ones, and either alphabet.
+/// Returns the length of the base64-encoded file of keys or certificates that begins here, and `true` if it
+/// has a private key. Both alphabets of base64 are accepted, and line breaks, also escaped ones.
 pub(super) fn encoded_file(rest: &[u8]) -> Option<(usize, bool)> {
     ENCODED_STARTS.iter().find(|start| rest.starts_with(start))?;
     let (mut letters, mut at) = (Vec::new(), 0);
@@ -51,7 +51,8 @@ fn decode(letters: &[u8]) -> Vec<u8> {
     STANDARD_NO_PAD.decode(&letters[..letters.len() / 4 * 4]).unwrap_or_default()
 }
 
-/// Returns the length of the line break that begins here, with the blanks after it; 0 if there is none.
+/// Returns the length of the line break that begins here, with the blanks after it. Returns 0 if there is
+/// none.
 fn line_break(rest: &[u8]) -> usize {
     let signs = rest.iter().take(4).take_while(|byte| matches!(byte, b'\\' | b'\r')).count();
     let is_there = match rest.get(signs) {
@@ -64,7 +65,7 @@ fn line_break(rest: &[u8]) -> usize {
     if is_there { begin + rest[begin..].iter().take_while(|byte| is_blank(byte)).count() } else { 0 }
 }
 
-/// Returns `true` if the line that begins here has nothing but base64.
+/// Returns `true` if the line that begins here contains only base64.
 fn is_base64_line(rest: &[u8]) -> bool {
     let length = rest.iter().take_while(|byte| is_base64(byte)).count();
     let padding = rest[length..].iter().take(2).take_while(|byte| **byte == b'=').count();
@@ -72,16 +73,17 @@ fn is_base64_line(rest: &[u8]) -> bool {
     length > 0 && rest.get(length + padding).is_none_or(is_end)
 }
 
-/// Returns `true` if this base64 ends with the last line of a key.
+/// Returns `true` if the decoded base64 ends with the last line of a key.
 fn is_complete(letters: &[u8]) -> bool {
     let from = letters.len().saturating_sub(MAX_LAST_LINE_LETTERS) / 4 * 4;
     let last = decode(&letters[from..]);
     memchr::memmem::find(&last, b"-----END ").is_some_and(|at| last[at..].trim_ascii().ends_with(b"---"))
 }
 
-/// Finds the private keys in a text, each up to its last line, or as far as it looks like a key.
+/// Finds the private keys in a text. Each ends with its last line or, if that is missing, where the text no
+/// longer looks like a key.
 pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
-    // Usually there is none, and this check is cheaper than the search.
+    // Most texts have no key, and this check is cheaper than the search.
     if !text.contains("---- BEGIN ") && !text.contains("-----BEGIN ") && !text.contains("Private-Lines:") {
         return;
     }
@@ -117,10 +119,10 @@ pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
     found.retain(|place| !place.is_empty());
 }
 
-/// The last lines of keys in a text, found once for any number of keys.
+/// The positions of the last lines of keys in a text, found once for any number of keys.
 struct Ends<'a> {
     all: Vec<usize>,
-    /// The same by title.
+    /// The same positions, by title.
     titled: HashMap<&'a str, Vec<usize>>,
 }
 
@@ -138,15 +140,15 @@ impl<'a> Ends<'a> {
         ends
     }
 
-    /// Returns the end of the key that begins here: the line with its title, because any other last line is
-    /// part of the key.
+    /// Returns the end of the key that begins at `begin`: the last line with its title. A last line with
+    /// another title is part of the key, unless no line has this title.
     fn first_behind(&self, begin: usize, title: &str) -> Option<usize> {
         let first = |ends: &[usize]| ends.get(ends.partition_point(|end| *end < begin)).copied();
         self.titled.get(title).and_then(|ends| first(ends)).or_else(|| first(&self.all))
     }
 }
 
-/// Returns how far this looks like a key whose last line is missing.
+/// Returns the length of a key without a last line, judged by its content.
 fn key_run(bytes: &[u8]) -> usize {
     let gone = if bytes.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
     let is_key = |byte: &u8| {

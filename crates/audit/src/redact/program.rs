@@ -1,11 +1,11 @@
 //! The options of known programs whose arguments are secrets.
 
-/// How an option contains its secret.
+/// The part of an argument that is the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
     /// The whole argument.
     Value,
-    /// The whole argument of an option that any program may have, but not a word of a sentence.
+    /// The whole argument of an option that any program may have. A word of a sentence does not count.
     Named,
     /// The part after a colon.
     Login,
@@ -21,37 +21,37 @@ pub(super) enum Takes {
     Equals,
     /// The part after a slash, up to an at sign.
     Slash,
-    /// The whole argument if it is quoted, or mixes letters and other characters, unlike a word of a sentence
-    /// or a name of program code.
+    /// The whole argument if it is quoted, or mixes letters and other characters. Words of sentences and
+    /// names of program code do not.
     Mixed,
     /// The whole argument if it looks like a generated token.
     Token,
 }
 
-/// The position of a secret.
+/// The position of a secret among the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecretPlace {
-    /// In the same argument, or in the next.
+    /// In the same argument as the option, or in the next one.
     Either,
-    /// In the same argument.
+    /// In the same argument as the option.
     Attached,
     /// In the next argument.
     Next,
-    /// Like `Either`, after this word.
+    /// Like `Either`, if the option follows this word.
     After(&'static str),
-    /// The argument after this word, without an option.
+    /// The argument after this word. There is no option.
     Follows(&'static str),
     /// Every `NAME=…` after this word.
     Assigned(&'static str),
     /// Every argument after this word that is not an option.
     Behind(&'static str),
-    /// None: a flag with this letter stands for an omitted argument.
+    /// No position: a flag with this letter replaces an argument.
     CountedFlag,
-    /// The argument with this number that is not an option.
+    /// The argument with this number. Options are not counted.
     Word(u8),
-    /// The second argument after this word that is not an option.
+    /// The second argument after this word. Options are not counted.
     Second(&'static str),
-    /// Like `Second`, if a flag `--secret` before or after it marks it as a secret.
+    /// Like `Second`, if there is a flag `--secret` anywhere.
     SecondIfSecret(&'static str),
     /// The argument after the name of a network share, unless it begins with a slash.
     AfterShare,
@@ -74,9 +74,10 @@ pub(super) const CURL: SecretOptions = &[
     ("-b", SecretPlace::Either, Takes::Equals),
     ("--cookie", SecretPlace::Either, Takes::Equals),
 ];
-/// Options of one letter without an argument that may precede others in the same word for `curl`: `-sSu`.
+/// Options of `curl` with one letter and without an argument. They may precede others in one word: `-sSu`.
 pub(super) const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
-/// `mysql -p NAME` prompts for the password; the name is that of a database.
+/// A password must be in the same word as `-p`: `mysql -p NAME` prompts for it, and the name is that of a
+/// database.
 const ATTACHED: SecretOptions =
     &[("-p", SecretPlace::Attached, Takes::Value), ("-hp", SecretPlace::Attached, Takes::Value)];
 const MYSQL_ADMIN: SecretOptions =
@@ -121,7 +122,7 @@ const VAULT: SecretOptions = &[
     ("", SecretPlace::Follows("login"), Takes::Value),
     ("", SecretPlace::Assigned("put"), Takes::Value),
     ("", SecretPlace::Assigned("patch"), Takes::Value),
-    // The written value may be a secret or a setting.
+    // The value that is written may be a secret or a setting.
     ("", SecretPlace::Assigned("write"), Takes::Token),
 ];
 const PULUMI: SecretOptions = &[("", SecretPlace::SecondIfSecret("set"), Takes::Value)];
@@ -157,10 +158,10 @@ const PUBLISH: SecretOptions = &[
     ("-a", SecretPlace::After("publish"), Takes::Value),
 ];
 const SHORT_TOKEN: SecretOptions = &[("-t", SecretPlace::Next, Takes::Value)];
-/// The option names a stored key, or contains one.
+/// The option contains a key, or the name of a stored key.
 const GEM: SecretOptions =
     &[("--key", SecretPlace::Either, Takes::Token), ("-k", SecretPlace::Next, Takes::Token)];
-/// Without an option after the subcommand, or with some before it.
+/// Without an option after the subcommand. There may be options before the subcommand.
 const TOKEN_ARGUMENT: SecretOptions =
     &[("", SecretPlace::Behind("login"), Takes::Token), ("", SecretPlace::Behind("auth"), Takes::Token)];
 const WPA: SecretOptions = &[("", SecretPlace::Word(2), Takes::Value)];
@@ -171,7 +172,7 @@ const WINDOWS: SecretOptions = &[
     ("/rp", SecretPlace::Next, Takes::Value),
 ];
 
-/// Returns the options of a program that contain secrets, if it is known.
+/// Returns the options of a program that contain secrets. Returns `None` for an unknown program.
 pub(super) fn options(program: &str) -> Option<SecretOptions> {
     Some(match program {
         "curl" => CURL,
@@ -217,18 +218,18 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
         "doctl" | "glab" => TOKEN,
         "openssl" => OPENSSL,
         "xfreerdp" | "xfreerdp3" | "wfreerdp" | "cmdkey" | "schtasks" => WINDOWS,
-        // Their settings are judged by name.
+        // Programs whose settings are judged by their names.
         "consul" | "rclone" | "wg" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud"
         | "composer" | "conda" | "bundle" | "heroku" | "firebase" => &[],
-        // So are their arguments.
+        // Programs whose arguments are judged by the names of settings.
         _ if settings_of(program).is_some() => &[],
-        // The secret is its first argument.
+        // The first argument is the secret.
         "ConvertTo-SecureString" => &[("", SecretPlace::Next, Takes::Value)],
         _ => return None,
     })
 }
 
-/// Returns how a program reads a value after the name of a variable.
+/// Returns how a program reads a value that follows the name of a variable.
 pub(super) fn settings_of(program: &str) -> Option<Settings> {
     match program {
         "setx" | "setenv" | "ENV" | "ARG" | "nmcli" => Some(Settings::Names(Takes::Named)),
@@ -237,7 +238,7 @@ pub(super) fn settings_of(program: &str) -> Option<Settings> {
             Some(Settings::Names(Takes::Named))
         }
         "#define" | "%define" | "%global" | "!define" => Some(Settings::First(Takes::Mixed)),
-        // In fish, Tcl and others. In a sentence it is a word.
+        // `set` sets a variable in fish, Tcl and others. In a sentence it is an ordinary word.
         "set" => Some(Settings::First(Takes::Mixed)),
         _ => None,
     }
@@ -256,16 +257,16 @@ pub(super) fn sets_variable(option: &str) -> bool {
     }
 }
 
-/// Where a program expects names of settings, and how their values are read.
+/// The place where a program expects names of settings, and the way their values are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settings {
-    /// Every argument may be one.
+    /// Every argument may be a setting.
     Names(Takes),
-    /// Only the first that is not an option.
+    /// Only the first argument that is not an option is a setting.
     First(Takes),
 }
 
-/// Returns `true` for words that are followed by named settings.
+/// Returns `true` for words that settings with names follow.
 pub(super) fn begins_settings(word: &str) -> bool {
     matches!(word, "set" | "config" | "config:set" | "add" | "put")
 }

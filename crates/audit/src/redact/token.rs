@@ -1,7 +1,7 @@
-//! Prefixes of tokens that their issuers have defined.
+//! Token prefixes that issuers have defined, and other forms of tokens.
 
-/// Prefixes of tokens, and minimum number of following characters; `nrw_` are those of `narrows token`.
-/// Sorted, because they are found by their first byte.
+/// Prefixes of tokens, each with the minimum number of following characters. `nrw_` is the prefix of tokens
+/// of `narrows token`. Sorted, because prefixes are found by their first byte.
 pub(super) const TOKENS: &[(&str, usize)] = &[
     ("1//0", 30),
     ("ABIA", 16),
@@ -129,16 +129,16 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("ya29.", 20),
 ];
 
-/// First letters of tokens that are known by their form alone.
+/// First letters of tokens that are recognized by form, without a prefix.
 pub(super) const SHAPE_STARTS: &str = "MNOkp";
 
 /// Minimum lengths of the parts of a Discord bot token: a number, a time and a signature.
 const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
 
-/// Maximum length of such a token.
+/// Maximum length of a Discord bot token.
 const MAX_DISCORD_BYTES: usize = 100;
 
-/// Returns `true` if a token that is known by its form begins here.
+/// Returns `true` if a token that is recognized by form begins here.
 pub(super) fn has_shape(rest: &[u8]) -> bool {
     match rest.first() {
         Some(b'M' | b'N' | b'O') => is_discord(rest),
@@ -148,7 +148,7 @@ pub(super) fn has_shape(rest: &[u8]) -> bool {
     }
 }
 
-/// Length of the number of an Airtable token, or of an old key, and of the signature.
+/// Lengths of the number of an Airtable token or old key, and of the signature of a token.
 const AIRTABLE_BYTES: usize = 14;
 const AIRTABLE_SIGNATURE_BYTES: usize = 64;
 

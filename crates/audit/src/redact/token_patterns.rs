@@ -1,4 +1,4 @@
-//! Finds tokens, logins and assigned secrets in the middle of a text, and their extent.
+//! Finds tokens, logins and assigned secrets within a text, and their extent.
 
 use std::ops::Range;
 
@@ -8,24 +8,23 @@ use super::private_key;
 use super::token::{self, TOKENS};
 use super::value::{Form, Quotes, Sign, is_given, value_of, word_end};
 
-/// Minimum length of a value that only its name indicates, because in a sentence it may be a word.
+/// Minimum length of a value that only its name indicates. In a sentence, a shorter one may be a word.
 const MIN_VALUE_BYTES: usize = 8;
 
-/// Minimum length after an option, in quotes, and of letters mixed with other characters, unlike a word.
-/// After a plain `=` there is no minimum.
+/// Minimum length of a value after an option, in quotes, or with letters mixed with other characters. After a
+/// plain `=` there is no minimum.
 pub(super) const MIN_OPTION_BYTES: usize = 6;
 pub(super) const MIN_QUOTED_BYTES: usize = 4;
 const MIN_MIXED_BYTES: usize = 4;
 
-/// Parameters that are secrets only in URLs, with their minimum lengths.
+/// Parameters that are secrets only in URLs, each with its minimum length.
 const PARAMETERS: [(&str, usize); 7] =
     [("sig", 8), ("signature", 8), ("key", 16), ("code", 16), ("auth", 16), ("pass", 4), ("hmac", 8)];
 
-/// Authentication schemes in headers that are followed by more than one word, in lower case.
+/// Authentication schemes in headers that more than one word follows. In lower case.
 const LONG_AUTH_SCHEMES: [&str; 7] =
     ["aws4-hmac-sha256 ", "digest ", "hawk ", "oauth ", "signature ", "sso-key ", "edgegrid "];
 
-/// Replaces a removed secret.
 pub(super) const PLACEHOLDER_BYTES: &[u8] = super::PLACEHOLDER.as_bytes();
 
 /// Words before a credential in a header, in lower case.
@@ -44,7 +43,7 @@ const AUTH_PREFIXES: [&str; 12] = [
     "sharedkeylite ",
 ];
 
-/// The shortest text that can be a secret by its form: `a://b:c@`.
+/// Length of the shortest text that can be a secret by its form: `a://b:c@`.
 pub(super) const MIN_SECRET_TEXT_BYTES: usize = 8;
 
 /// Schemes before a credential in a header, in lower case.
@@ -53,10 +52,10 @@ pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 /// Minimum length of the token after a scheme.
 const MIN_CREDENTIAL_BYTES: usize = 16;
 
-/// Minimum length of a user name without a password that is a token: `https://TOKEN@host`.
+/// Minimum length of a user name that counts as a token if there is no password: `https://TOKEN@host`.
 const MIN_LOGIN_TOKEN_BYTES: usize = 10;
 
-/// How often the bytes of a text may be read as parts of values that are not secrets.
+/// Bound for how often the bytes of a text are read again as parts of values that are not secrets.
 const MAX_KEPT_FACTOR: usize = 16;
 
 /// Maximum length of a tag.
@@ -65,11 +64,11 @@ const MAX_TAG_BYTES: usize = 256;
 /// Maximum length of the text of a tag.
 pub(super) const MAX_TAG_TEXT_BYTES: usize = 4096;
 
-/// What a byte can be a part of, as bits.
+/// For each byte, the forms that it can be a part of, as bits.
 #[derive(Clone, Debug)]
 pub(super) struct Signs([u8; 256]);
 
-/// Prefixes of tokens: the usual ones, and those added by a caller.
+/// Prefixes of tokens: the built-in ones, and those that a caller has added.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
     added: Vec<(String, usize)>,
@@ -94,20 +93,20 @@ impl Tokens {
     }
 }
 
-/// The beginning of a token.
+/// The first byte of a token.
 const START: u8 = 1;
-/// A word, within which no token begins.
+/// A byte of a word. No token begins after it.
 const WORD: u8 = 1 << 1;
 const BLANK: u8 = 1 << 2;
 const EQUALS: u8 = 1 << 3;
 const COLON: u8 = 1 << 4;
 const DASH: u8 = 1 << 5;
 const SLASH: u8 = 1 << 6;
-/// A character before a value, besides `=` and `:`.
+/// A character before a value, other than `=` and `:`.
 const CLOSING: u8 = 1 << 7;
 
 impl Default for Signs {
-    /// No token begins with anything yet.
+    /// Returns signs without a first byte of a token.
     fn default() -> Self {
         let mut signs = [0; 256];
         for byte in 0..=u8::MAX {
@@ -127,7 +126,7 @@ impl Default for Signs {
 }
 
 impl Signs {
-    /// Marks this byte as the beginning of tokens.
+    /// Marks this byte as the first byte of tokens.
     pub(super) fn begin(&mut self, byte: u8) {
         self.0[usize::from(byte)] |= START;
     }
@@ -138,32 +137,32 @@ pub(super) fn may_have_private_keys(signs: u8) -> bool {
     signs & DASH != 0 && signs & BLANK != 0
 }
 
-/// Returns `true` if it can contain logins.
+/// Returns `true` if a text with these characters can contain logins.
 pub(super) fn may_have_logins(signs: u8) -> bool {
     signs & COLON != 0 && signs & SLASH != 0
 }
 
-/// Returns `true` if it can contain addresses with paths.
+/// Returns `true` if a text with these characters can contain addresses with paths.
 pub(super) fn may_have_paths(signs: u8) -> bool {
     signs & SLASH != 0
 }
 
-/// Returns `true` if it can contain fields separated by colons.
+/// Returns `true` if a text with these characters can contain fields separated by colons.
 pub(super) fn may_have_colons(signs: u8) -> bool {
     signs & COLON != 0
 }
 
-/// Returns `true` if it can contain assignments.
+/// Returns `true` if a text with these characters can contain assignments.
 pub(super) fn may_have_assignments(signs: u8) -> bool {
     signs & (EQUALS | COLON | CLOSING) != 0
 }
 
-/// Returns `true` if it can contain arguments of programs.
+/// Returns `true` if a text with these characters can contain arguments of programs.
 pub(super) fn may_have_arguments(signs: u8) -> bool {
     signs & BLANK != 0
 }
 
-/// Finds the passwords in URL logins, and user names that are tokens.
+/// Finds the passwords of logins in URLs, and the user names that are tokens.
 pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     if !text.contains("://") {
         return;
@@ -181,7 +180,7 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
         let authority = &word[..word.find(['/', '?', '#']).unwrap_or(word.len())];
         let login = match authority.rsplit_once('@') {
             Some((login, _)) => login,
-            // An unescaped password: after a host there would be a port.
+            // The password may be unescaped. After a host there would be a port.
             None => match (authority.split_once(':'), word.rsplit_once('@')) {
                 (Some((_, port)), Some((login, _)))
                     if !port.is_empty() && !port.bytes().all(|byte| byte.is_ascii_digit()) =>
@@ -201,7 +200,7 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Finds tokens with one of these prefixes. Returns all character classes of the text, and whether options
+/// Finds tokens with one of the prefixes. Returns all character classes of the text, and `true` if options
 /// can begin in it.
 pub(super) fn tokens(
     text: &str,
@@ -235,7 +234,7 @@ pub(super) fn tokens(
     (all, has_options)
 }
 
-/// Returns the length of the scheme before a credential: `Bearer …` and `Basic …` in headers.
+/// Returns the length of the scheme before a credential in a header: `Bearer …` or `Basic …`.
 fn scheme(rest: &[u8]) -> Option<usize> {
     let is_there = |scheme: &&str| {
         rest.len() > scheme.len()
@@ -245,8 +244,8 @@ fn scheme(rest: &[u8]) -> Option<usize> {
     SCHEMES.iter().find(|scheme| is_there(scheme)).map(|scheme| scheme.len())
 }
 
-/// Finds values assigned to secret names: `TOKEN=…`, `"password": "…"`, `<password>…`, `password("…")`,
-/// `("password", "…")`.
+/// Finds values that are assigned to names of secrets: `TOKEN=…`, `"password": "…"`, `<password>…`,
+/// `password("…")`, `("password", "…")`.
 pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
     let (mut done, mut kept_bytes) = (0, 0);
@@ -260,12 +259,12 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         // `=>` is one delimiter, and so is `:=`.
         let is_arrow = byte == b'=' && bytes.get(at + 1) == Some(&b'>');
         let from = at + 1 + usize::from(is_arrow);
-        // Usually it is only the end of a word, which is cheap to detect.
+        // Most of these characters do not precede a value, which is cheap to detect.
         let Some(first) = bytes.get(from) else { continue };
         if byte == b'(' && !matches!(first, b'"' | b'\'' | b'`' | b'\\') {
             continue;
         }
-        // A path of program code assigns nothing, but its call may: `Token::new("…")`.
+        // A path of program code is not an assignment, but its call may be one: `Token::new("…")`.
         if byte == b':' && *first == b':' && bytes.get(from + 1).is_some_and(u8::is_ascii_alphabetic) {
             let argument = pair::call_argument(bytes, from + 1);
             let argument = argument.filter(|place| {
@@ -296,7 +295,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             let is_parameter = byte == b'=' && matches!(before, Some(b'?' | b'&'));
             PARAMETERS.iter().find(|(known, _)| is_parameter && name.eq_ignore_ascii_case(known))
         };
-        // `api.key` and `api key` have a meaning in two parts.
+        // The two parts of `api.key` and `api key` form one name.
         let dotted = || {
             let before = text[..start].strip_suffix(['.', ' '])?;
             let from = behind_last(before, |letter| !is_name_letter(letter));
@@ -373,10 +372,10 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         };
         let Some(shown) = text.get(begin..end) else { continue };
         let is_kept = match kind {
-            // `PASS: TestName` is a test result.
+            // `PASS: TestName` is the result of a test.
             Named::Secret => name == "PASS" && byte == b':' && value.form == Form::Plain,
             Named::UnlessPath | Named::UnlessPattern | Named::TokenLike => !kind.accepts(shown),
-            // A number may be followed by another member: `{"tokens":12,"x":1}`.
+            // Another member may follow a number: `{"tokens":12,"x":1}`.
             Named::Texts => !is_mixed(whole) || !is_text_behind(whole),
             Named::Doubtful => {
                 let is_plain = byte == b':' && value.form == Form::Plain;
@@ -388,8 +387,8 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             found.extend(pair::fallback(bytes, &value.place));
         }
         if shown.trim().is_empty() || !is_whole || is_kept || value.is_variable(bytes) {
-            // A value that is kept may contain more names, so it is read again. A text made of such values is
-            // hostile, and then they are removed.
+            // A value that is not removed may contain more names, so it is read again. A text with very many
+            // such values is hostile; then they are removed.
             kept_bytes += value.place.len();
             if begin == end || kept_bytes <= MAX_KEPT_FACTOR * bytes.len() {
                 continue;
@@ -400,13 +399,13 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
     }
 }
 
-/// Returns `true` if a value is more than a number that ends with its member.
+/// Returns `true` if a value is more than a number at the end of its member.
 fn is_text_behind(value: &[u8]) -> bool {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     digits == 0 || !matches!(value.get(digits), None | Some(b',' | b'}' | b']'))
 }
 
-/// Returns the length of the text of a tag; 0 if no other tag follows soon.
+/// Returns the length of the text of a tag. Returns 0 if no other tag follows soon.
 pub(super) fn tag_text(bytes: &[u8]) -> usize {
     bytes.iter().take(MAX_TAG_TEXT_BYTES).position(|byte| *byte == b'<').unwrap_or(0)
 }
@@ -419,13 +418,13 @@ fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
         b',' => return pair::pair_name(text, at),
         b'=' => {
             let before = text[..at].trim_end_matches(['"', '\'', ' ', '\\', ':', '+', '?', ']', ')']);
-            // `${env:TOKEN} = '…'`, but not every member of a hash.
+            // `${env:TOKEN} = '…'` is an assignment. Most members of a hash are not.
             let is_text = || text[at + 1..].trim_start_matches(' ').starts_with(['"', '\'']);
             without_index(before.strip_suffix('}').filter(|_| is_text()).unwrap_or(before))
         }
         _ => text[..at].trim_end_matches(['"', '\'', ' ', '\\']),
     };
-    // A type with parameters, and not a name: `password: Option<String> =`.
+    // In `password: Option<String> =`, the word before the delimiter is a type with parameters, not a name.
     if sign == b'=' && before.ends_with('>') && !before.ends_with(" >") {
         return Some(before.len()..before.len());
     }
@@ -436,7 +435,7 @@ fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     (!name.is_empty() && is_tag).then_some(start..before.len())
 }
 
-/// Returns a text without a trailing array index or length: `char token[32`, `token[`.
+/// Returns a text without an array index or length at its end: `char token[32`, `token[`.
 fn without_index(text: &str) -> &str {
     let array = text.trim_end_matches(|letter: char| letter.is_ascii_digit()).strip_suffix('[');
     array.map_or(text, |array| array.trim_end_matches(' '))
@@ -462,8 +461,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || !byte.is_ascii()
 }
 
-/// Returns the credential of a header with several words, without the first word; nothing of it if it is
-/// removed already.
+/// Returns the credential of an authorization header after the scheme, for schemes that several words follow.
 fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Range<usize>> {
     if !name.to_ascii_lowercase().ends_with("authorization") {
         return None;
@@ -471,7 +469,7 @@ fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Ran
     let rest = &text[begin..];
     let is_there = |sort: &&&str| rest.get(..sort.len()).is_some_and(|word| word.eq_ignore_ascii_case(sort));
     let begin = begin + LONG_AUTH_SCHEMES.iter().find(is_there)?.len();
-    // Up to the closing quote around the header, or the end of the line.
+    // The credential ends at the closing quote around the header, or at the end of the line.
     let quote = text[..start].bytes().next_back().filter(|byte| matches!(byte, b'"' | b'\''));
     let is_last = |byte: u8| byte == b'\n' || Some(byte) == quote;
     let length = text[begin..].bytes().position(is_last).unwrap_or(text.len() - begin);
@@ -493,7 +491,7 @@ fn is_mixed(value: &[u8]) -> bool {
         })
 }
 
-/// Returns the length of the words before a credential, if one follows.
+/// Returns the length of the words before a credential. Returns 0 if no credential follows.
 pub(super) fn words(bytes: &[u8]) -> usize {
     let is_there = |scheme: &&&str| {
         let length = scheme.len();
@@ -504,7 +502,7 @@ pub(super) fn words(bytes: &[u8]) -> usize {
     AUTH_PREFIXES.iter().find(is_there).map_or(0, |scheme| scheme.len())
 }
 
-/// Finds the values of the cookies listed here. Returns the end of the list.
+/// Finds the values of the cookies in a list that begins at `begin`. Returns the end of the list.
 fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
     let mut at = begin;
     loop {
@@ -525,7 +523,7 @@ fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
     }
 }
 
-/// Returns the password of a login. Numbers are user and group ids.
+/// Returns the password of a login. A number is not a password, but a user or group id.
 pub(super) fn password(login: &str) -> Option<Range<usize>> {
     let bytes = login.as_bytes();
     let quotes = login.len() - login.trim_start_matches(['"', '\'']).len();
@@ -536,9 +534,9 @@ pub(super) fn password(login: &str) -> Option<Range<usize>> {
     (end > begin && !is_number && !is_address && is_given(&bytes[begin..end])).then_some(begin..end)
 }
 
-/// Returns the end of a value that begins here: it may contain characters that tokens do not.
+/// Returns the end of a value that begins here. The value may contain characters that tokens do not contain.
 pub(super) fn value_end(bytes: &[u8], begin: usize) -> usize {
-    // A marker belongs to the value, even if the agent wrote it: it must not hide the rest.
+    // A placeholder is part of the value, even if the agent wrote it: it must not hide the rest of the value.
     let from =
         begin + if bytes[begin..].starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
     bytes[from..].iter().position(is_end).map_or(bytes.len(), |length| from + length)
@@ -550,7 +548,7 @@ fn is_end(byte: &u8) -> bool {
 }
 
 /// Returns `true` if these bytes begin with at least `least` characters of a token. No more are examined,
-/// because the author of the text may have made it long.
+/// because the author of the text may have made it very long.
 fn runs(bytes: &[u8], least: usize) -> bool {
     bytes.get(..least).is_some_and(|bytes| bytes.iter().all(is_token))
 }

@@ -1,4 +1,4 @@
-//! Determines the extent of an assigned value: over joined quotes, escapes, lists and lines.
+//! Determines the extent of an assigned value, including joined quotes, escapes, lists and several lines.
 
 use std::ops::Range;
 
@@ -44,23 +44,23 @@ impl Quotes {
     }
 }
 
-/// The delimiter before a value, after a name that begins at `start`.
+/// The delimiter before a value. The name before it begins at `start`.
 pub(super) struct Sign {
     pub(super) byte: u8,
     pub(super) start: usize,
-    /// `true` if name, delimiter and value are one word.
+    /// `true` if there are no blanks between name, delimiter and value.
     pub(super) is_tight: bool,
     pub(super) quotes: Quotes,
 }
 
-/// How a value is written.
+/// The notation of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Plain,
     Quoted,
     /// On several lines, or as a list.
     Block,
-    /// As several quoted texts in parentheses: `("me", "…")`.
+    /// Several quoted texts in parentheses: `("me", "…")`.
     Tuple,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Form {
 pub(super) struct Value {
     pub(super) place: Range<usize>,
     pub(super) form: Form,
-    /// `true` if variables are not expanded in it.
+    /// `true` if variables in the value are not expanded.
     is_literal: bool,
 }
 
@@ -98,8 +98,8 @@ impl Value {
     }
 }
 
-/// Returns the literal text to which a shell expands the text here: that of `$(echo …)`, and the default of
-/// `${NAME:-…}`.
+/// Returns the literal text to which a shell expands the text at `begin`: the output of `$(echo …)`, or the
+/// default of `${NAME:-…}`.
 pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let rest = bytes.get(begin..)?;
     let (open, close) = match rest {
@@ -133,7 +133,7 @@ pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     (!place.is_empty() && is_given(&bytes[place.clone()])).then_some(place)
 }
 
-/// Returns the value that begins here.
+/// Returns the value that begins at `begin`.
 pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value> {
     let rest = bytes.get(begin..)?;
     let value = |place, form, is_literal| Some(Value { place, form, is_literal });
@@ -147,7 +147,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
         }
         return value(start..start + tag_text(&bytes[start..]), Form::Plain, true);
     }
-    // YAML has tags before values: `!!str …`.
+    // YAML may have a tag before the value: `!!str …`.
     let tag = yaml_tag(rest);
     if sign.byte == b':' && tag > 0 {
         return value_of(bytes, begin + tag, sign);
@@ -158,7 +158,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     if !rest.starts_with(PLACEHOLDER_BYTES)
         && let [b'[', list @ ..] = rest
     {
-        // A placeholder in a list has brackets of its own.
+        // A placeholder in a list contains brackets.
         let gone = if list.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
         let length = list.iter().take(MAX_LIST_BYTES).skip(gone).position(|byte| *byte == b']');
         if let Some(length) = length.map(|length| gone + length)
@@ -183,7 +183,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     }
     let escapes = rest.iter().take_while(|byte| **byte == b'\\').take(8).count();
     let quote = rest.get(escapes).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
-    // An open quote closes here: there is no value.
+    // A quote that was open closes here, so there is no value.
     let quote = quote.filter(|quote| escapes > 0 || !sign.quotes.is_open(*quote) || sign.byte == b':');
     if let Some(quote) = quote.filter(|quote| *quote != b'`' || !sign.is_tight) {
         let opening = begin + escapes + 1;
@@ -192,7 +192,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
         let Some(closing) = closing(bytes, opening, quote, escapes) else {
             return value(inner..plain_end(bytes, inner, sign), Form::Plain, is_literal);
         };
-        // More may be joined to it: `"a"b`.
+        // Another text may be joined to the quoted one: `"a"b`.
         let joined = closing + escapes + 1;
         let end = match sign.is_tight && escapes == 0 {
             true => word_end(bytes, joined, sign.quotes),
@@ -206,7 +206,8 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     value(inner..plain_end(bytes, inner, sign), Form::Plain, false)
 }
 
-/// Returns the length of the blanks and comments before the text of a tag; 0 if there are only blanks.
+/// Returns the length of the blanks and comments before the text of a tag. Returns 0 if there are only
+/// blanks.
 fn comments(text: &[u8]) -> usize {
     const OPEN: &[u8] = b"<!--";
     let text = &text[..text.len().min(MAX_TAG_TEXT_BYTES)];
@@ -223,8 +224,8 @@ fn comments(text: &[u8]) -> usize {
     }
 }
 
-/// Returns the length of a value's tag and the following blank; 0 if there is none, or if another tag
-/// follows.
+/// Returns the length of a value's tag and the following blank. Returns 0 if there is no tag, or if another
+/// tag follows.
 fn yaml_tag(rest: &[u8]) -> usize {
     let length = |rest: &[u8]| {
         let name = rest
@@ -238,14 +239,15 @@ fn yaml_tag(rest: &[u8]) -> usize {
     length(rest).filter(|tag| length(&rest[*tag..]).is_none()).unwrap_or(0)
 }
 
-/// Returns the position of the closing quote with this number of backslashes, without them.
+/// Returns the position of the closing quote. It must be escaped by `escapes` backslashes, which are not
+/// included.
 pub(super) fn closing(bytes: &[u8], from: usize, quote: u8, escapes: usize) -> Option<usize> {
     let mut run: usize = 0;
     for (at, byte) in bytes.iter().enumerate().skip(from) {
         match *byte {
             b'\\' => run += 1,
             byte if byte == quote => {
-                // A shell has no escapes in single quotes.
+                // A shell does not process escapes in single quotes.
                 let inner = run.checked_sub(escapes).map(|more| more / (escapes + 1));
                 if inner.is_none_or(|inner| inner % 2 == 0) || quote == b'\'' {
                     return Some(at - run.min(escapes));
@@ -264,7 +266,7 @@ fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
     if sign.is_tight {
         return end;
     }
-    // In a sentence or a list these characters belong to the surrounding text.
+    // In a sentence or a list, these characters belong to the text around the value.
     let is_around = |value: &[u8]| matches!(value.last(), Some(b',' | b']' | b'}' | b'.'));
     let mut value = &bytes[begin..end];
     while is_around(value) && !value.ends_with(PLACEHOLDER_BYTES) {
@@ -273,7 +275,7 @@ fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
     begin + value.len()
 }
 
-/// Returns the end of a shell word that begins here, including quoted and escaped parts.
+/// Returns the end of the shell word that begins at `begin`, with its quoted and escaped parts.
 pub(super) fn word_end(bytes: &[u8], begin: usize, quotes: Quotes) -> usize {
     let mut at = begin;
     while let Some(&byte) = bytes.get(at) {
@@ -320,7 +322,7 @@ fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)
         let end = closing(bytes, start + 1, quote, 0)?;
         return Some((start + 1..end, Form::Quoted));
     }
-    // A YAML list may be indented like its name, unless the name is in a list itself.
+    // A YAML list may have the indentation of its name, unless the name itself is in a list.
     let is_block = bytes[begin..first].iter().any(|byte| matches!(byte, b'|' | b'>'));
     let may_be_list = !is_block && matches!(before[indent..], [] | [b'"' | b'\'']);
     let mut end = first;
@@ -344,14 +346,14 @@ fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)
     (end > start).then_some((start..end, Form::Block))
 }
 
-/// Returns the text of this line's YAML list item.
+/// Returns the text of the YAML list item on this line.
 fn list_item(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"-")?;
     rest.first().is_none_or(u8::is_ascii_whitespace).then(|| rest.trim_ascii())
 }
 
-/// Returns `true` if a list item is several words of a sentence, such as `at least 8 letters`, without a
-/// name.
+/// Returns `true` if a list item consists of several words of a sentence, such as `at least 8 letters`,
+/// without a name.
 fn is_sentence(item: &[u8]) -> bool {
     let mut words = item.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let is_word = |word: &[u8]| {
@@ -362,7 +364,7 @@ fn is_sentence(item: &[u8]) -> bool {
     words.clone().count() > 1 && words.all(is_word)
 }
 
-/// Returns `true` if this is a value, and not that of a variable.
+/// Returns `true` if this is a literal value. A variable is not.
 pub(super) fn is_given(value: &[u8]) -> bool {
     let value = Value { place: 0..value.len(), form: Form::Plain, is_literal: false }.is_variable(value);
     !value

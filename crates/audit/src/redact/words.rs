@@ -1,4 +1,4 @@
-//! Words by which names are classified.
+//! Lists of words that classify names.
 
 /// Endings of names whose values are secrets, in lower case and without separators.
 pub(super) const ENDS: &[&str] = &[
@@ -66,17 +66,17 @@ pub(super) const ENDS: &[&str] = &[
     "xgoogsignature",
 ];
 
-/// Exceptions from those endings.
+/// Exceptions from [`ENDS`].
 pub(super) const PUBLIC_ENDS: [&str; 1] = ["publickeydata"];
 
 /// Endings of names whose values are secrets if they look like generated tokens. They may also be paths and
 /// public keys.
 pub(super) const TOKEN_ENDS: [&str; 4] = ["codeverifier", "sonarlogin", "sshkey", "tlskey"];
 
-/// Last words of secret names, in lower case. Within longer words they mean something else.
+/// Last words of secret names, in lower case. As parts of longer words they have another meaning.
 pub(super) const WORDS: [&str; 8] = ["bearer", "jwt", "otp", "psk", "pw", "pwd", "totp", "userpw"];
 
-/// Last words of names whose values are secrets if they look like it: `db_pass` is a password, and
+/// Last words of names whose values are secrets if they look like secrets: `db_pass` is a password, and
 /// `tests_pass` a number.
 pub(super) const DOUBTFUL: [&str; 5] = ["auth", "cred", "creds", "pass", "passes"];
 
@@ -126,8 +126,7 @@ pub(super) const CONTINUATIONS: &[&str] = &[
     "verify",
 ];
 
-/// Services of personal access tokens, in lower case: words before `pat`. After other words it means a
-/// pattern.
+/// Services that issue personal access tokens, in lower case. After other words, `pat` means a pattern.
 pub(super) const TOKEN_ISSUERS: [&str; 18] = [
     "access",
     "ado",
@@ -149,7 +148,7 @@ pub(super) const TOKEN_ISSUERS: [&str; 18] = [
     "snowflake",
 ];
 
-/// Words, or pairs of words, that make a name secret at any position: `API_KEY_OPENAI`.
+/// Words, or pairs of words, that make a name secret at any position of it: `API_KEY_OPENAI`.
 pub(super) const CORES: [(&str, &str); 15] = [
     ("password", ""),
     ("passwd", ""),
@@ -168,7 +167,8 @@ pub(super) const CORES: [(&str, &str); 15] = [
     ("master", "key"),
 ];
 
-/// Words after those that make the value a property of the secret: `TOKEN_FILE`, `password_policy`.
+/// Words that may follow those in [`CORES`]. Then the value is a property of the secret: `TOKEN_FILE`,
+/// `password_policy`.
 pub(super) const ATTRIBUTES: &[&str] = &[
     "account",
     "age",

@@ -1,38 +1,38 @@
-//! Checks that a text is canonical JSON by reading it, without building or writing values.
+//! Checks that a text is canonical JSON. Reads it without building or writing values.
 
 use std::ops::Range;
 
 use super::number;
 
-/// Limit of nesting in a line.
+/// Bound for the nesting depth of a line.
 const MAX_DEPTH: usize = 160;
 
-/// Where and why a text is not canonical.
+/// The position and the reason of a violation of the canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     pub(super) at: usize,
     pub(super) what: &'static str,
-    /// It is not JSON, or exceeds the limits.
+    /// `true` if the text is not JSON or exceeds a limit. `false` if it is JSON in another form.
     pub(super) broken: bool,
 }
 
 /// A member of the top-level object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    /// The range of its key, without the quotes.
+    /// Range of the key, without the quotes.
     pub(super) key: Range<usize>,
-    /// The range of its value.
+    /// Range of the value.
     pub(super) value: Range<usize>,
 }
 
 /// A container that is open at the current position.
 enum Open {
     Array,
-    /// With the previous key, without the quotes.
+    /// An object with the range of its previous key, without the quotes.
     Object(Option<Range<usize>>),
 }
 
-/// Reads a canonical text. Returns the members if it is an object.
+/// Reads a canonical text. If it is an object, adds its members to `members`.
 pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
     members.clear();
     if let Err(error) = std::str::from_utf8(text) {
@@ -41,7 +41,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
     let mut reader = Reader { text, at: 0 };
     let mut open: Vec<Open> = Vec::new();
     loop {
-        // A value begins here, unless an empty container ends.
+        // The next character begins a value, or ends an empty container.
         let start = reader.at;
         let mut whole = true;
         match reader.peek() {
@@ -80,7 +80,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
         if open.len() > MAX_DEPTH {
             return Err(reader.broken("it is nested too deeply"));
         }
-        // After a value, its container ends or continues.
+        // A value is followed by the end of its container, or by another member.
         loop {
             let depth = open.len();
             let Some(around) = open.last_mut() else {
@@ -116,7 +116,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
             if open.len() == 1
                 && let Some(member) = members.last_mut()
             {
-                // It began after its key, a quote and a colon.
+                // The value began after the key, a quote and a colon.
                 member.value = member.key.end + 2..reader.at;
             }
         }
@@ -222,7 +222,7 @@ impl Reader<'_> {
         let needless = Flaw { at: self.at, what: "an escape is not in its canonical form", broken: false };
         match &self.text[self.at + 1..] {
             [b'"' | b'\\' | b'b' | b't' | b'n' | b'f' | b'r', ..] => self.at += 2,
-            // Only control characters without a shorter form.
+            // Control characters that have no shorter escape.
             [b'u', b'0', b'0', b'0', b'0'..=b'7' | b'b' | b'e' | b'f', ..]
             | [b'u', b'0', b'0', b'1', b'0'..=b'9' | b'a'..=b'f', ..] => self.at += 6,
             [b'u' | b'/', ..] => return Err(needless),
@@ -231,7 +231,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The error for an unexpected character.
     fn stray(&self) -> Flaw {
         match self.peek() {
             Some(b' ' | b'\t' | b'\r') => {

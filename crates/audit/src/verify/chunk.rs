@@ -1,24 +1,24 @@
-//! Checks a piece of a log on its own: every line, and how it continues the one before it.
+//! Checks one piece of a log: every line, and that each line continues the line before it.
 
 use memchr::memchr;
 
 use super::line::{Facts, Flaw, Reader};
 use super::{Form, Link, Why};
 
-/// The result for a piece.
+/// The result of checking a piece.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// Number of valid lines.
     pub(super) lines: u64,
-    /// Number of their bytes.
+    /// Number of bytes of the valid lines.
     pub(super) bytes: usize,
-    /// The first of them: its number, the hash it refers to, and its time.
+    /// The first valid line: its number, the hash that it refers to, and its time.
     pub(super) first: Option<(u64, String, i128)>,
-    /// The end of the last of them.
+    /// The end of the last valid line.
     pub(super) link: Link,
-    /// The line behind them, if it is bad.
+    /// The line after the valid ones, if it is bad.
     pub(super) flaw: Option<Flaw>,
-    /// The requested hashes.
+    /// Numbers and hashes of the requested entries.
     pub(super) found: Vec<(u64, String)>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Checked {
 pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
     let mut checked = Checked::default();
     let mut reader = Reader::default();
-    // The previous line, without the copies that a `Link` needs.
+    // The number, hash and time of the previous line. Avoids the copies that a `Link` needs.
     let mut before: Option<(u64, Vec<u8>, i128)> = None;
     while let Some(length) = memchr(b'\n', &bytes[checked.bytes..]) {
         let line = &bytes[checked.bytes..checked.bytes + length];
@@ -68,7 +68,7 @@ pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
     checked
 }
 
-/// Checks that a line has the required position.
+/// Checks the position of a line in the chain: its number, the previous hash, and its time.
 pub(super) fn follows(facts: &Facts<'_>, seq: u64, prev: &[u8], ts: i128) -> Result<(), Flaw> {
     if facts.seq != seq {
         return Err(Flaw::new(Why::Gap, format!("its number is {}, expected {seq}", facts.seq)));

@@ -1,4 +1,5 @@
-//! Verifies logs that are chained by keyed hashes. They need the secret, and are never written.
+//! Verifies logs whose chain uses keyed hashes. Verification needs the secret. This crate never writes such
+//! logs.
 
 use memchr::memchr;
 use ring::hmac;
@@ -28,7 +29,7 @@ impl Legacy {
         (self.lines > 0).then_some(&self.previous)
     }
 
-    /// Checks complete lines. Returns the number of valid bytes, and the problem of the line behind them.
+    /// Checks complete lines. Returns the number of valid bytes, and the problem of the line after them.
     pub(super) fn check(&mut self, bytes: &[u8]) -> (usize, Option<Flaw>) {
         let mut at = 0;
         while let Some(length) = memchr(b'\n', &bytes[at..]) {

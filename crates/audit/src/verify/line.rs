@@ -9,7 +9,6 @@ use super::render::Tree;
 use super::{Form, Why, shape, time};
 use crate::entry::{DOCTYPE, SCHEMA};
 
-/// A problem of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     pub(super) why: Why,
@@ -22,7 +21,7 @@ impl Flaw {
     }
 }
 
-/// The facts of a line that its neighbors depend on. Its own hash is valid.
+/// The facts of a line that its neighbors are compared with. The hash of the line itself was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts<'a> {
     pub(super) seq: u64,
@@ -39,11 +38,11 @@ enum Kind {
     Number,
 }
 
-/// Reads lines, and reuses its memory for each.
+/// Reads lines. Reuses the same memory for all lines.
 #[derive(Default)]
 pub(super) struct Reader {
     members: Vec<Member>,
-    /// The canonical form of the line, if it differs.
+    /// The canonical form of the line, if the line has another form.
     line: Vec<u8>,
 }
 
@@ -58,7 +57,7 @@ impl Reader {
             }
         };
         canonical::read(line, &mut self.members).map_err(|flaw| {
-            // Lines with keyed hashes are seldom canonical, and this error helps more.
+            // Lines with keyed hashes are rarely canonical. The error about keyed hashes is more helpful.
             if is_keyed(line) {
                 return keyed();
             }
@@ -73,7 +72,7 @@ fn keyed() -> Flaw {
     Flaw::new(Why::Broken, "it is in the form with keyed hashes, which needs the secret")
 }
 
-/// Returns `true` if a line is from a log that is chained by keyed hashes.
+/// Returns `true` if a line is from a log whose chain uses keyed hashes.
 fn is_keyed(line: &[u8]) -> bool {
     serde_json::from_slice::<Tree>(line)
         .is_ok_and(|tree| ["signature", "prevSignature"].iter().all(|name| tree.get(name).is_some()))
@@ -155,7 +154,7 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
     if !matches(line, place, algorithm, hash) {
         return Err(Flaw::new(Why::Tampered, "its hash does not match its content"));
     }
-    // Last, so that a changed line is reported as changed.
+    // Checked after the hash, so that a changed line is reported as changed.
     for Member { key, value } in members {
         let name = &line[key.clone()];
         if !shape::is_valid_field(name, &line[value.clone()]) {
@@ -176,7 +175,7 @@ fn is(text: &[u8], kind: &Kind) -> bool {
 
 /// Returns `true` if the line without the member at `place` has this hash.
 fn matches(line: &[u8], place: Range<usize>, algorithm: &'static digest::Algorithm, hash: &[u8]) -> bool {
-    // Including the comma behind it: `prevHash` follows.
+    // Also leaves out the comma after the member: `prevHash` follows.
     let end = if line.get(place.end) == Some(&b',') { place.end + 1 } else { place.end };
     let mut context = Context::new(algorithm);
     context.update(&line[..place.start]);
@@ -191,7 +190,7 @@ fn matches(line: &[u8], place: Range<usize>, algorithm: &'static digest::Algorit
             .all(|(byte, pair)| pair == [digit(byte >> 4), digit(byte & 15)])
 }
 
-/// A short, escaped excerpt of a log.
+/// Returns a short, escaped excerpt of a log.
 pub(super) fn shown(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(40)].escape_ascii().to_string()
 }

@@ -5,7 +5,7 @@ pub(super) fn is_canonical(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {
         b"0" => digits.len() == text.len(),
-        // Integers this short are exact, and almost all numbers are such integers.
+        // Integers of this length are exact. Almost all numbers are such integers.
         [b'1'..=b'9', rest @ ..] if rest.len() < 15 && rest.iter().all(u8::is_ascii_digit) => true,
         _ => {
             let Some(text) = std::str::from_utf8(text).ok() else { return false };
@@ -14,8 +14,8 @@ pub(super) fn is_canonical(text: &[u8]) -> bool {
     }
 }
 
-/// Formats a finite number as ECMAScript does: the shortest digits that identify it, and an exponent only if it is very
-/// large or small.
+/// Formats a finite number as ECMAScript does: with the shortest digits that identify it, and with an
+/// exponent only if it is very large or small.
 pub(super) fn written(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
@@ -25,7 +25,7 @@ pub(super) fn written(number: f64) -> String {
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let digits = even(mantissa.replace('.', ""), number.abs());
     let exponent: i32 = exponent.parse().unwrap_or_default();
-    // The position of the decimal point, from the first digit.
+    // Position of the decimal point, counted from the first digit.
     let point = exponent + 1;
     let count = i32::try_from(digits.len()).unwrap_or(i32::MAX);
     let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
@@ -44,13 +44,13 @@ pub(super) fn written(number: f64) -> String {
     format!("{sign}{first}{rest}e{}{}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
-/// Resolves ties: of two candidates that are equally short and near, the even one counts, while the standard library
-/// takes the larger one.
+/// Resolves ties. If two candidates are equally short and equally near, ECMAScript takes the even one, and
+/// the standard library the larger one.
 fn even(digits: String, number: f64) -> String {
-    /// More digits than any number of this type has.
+    /// More digits than any `f64` has.
     const ALL: usize = 800;
     let count = digits.len();
-    // One more digit, which is a five in a tie.
+    // Formats one more digit. In a tie it is a five.
     let mantissa = |places: usize| {
         let text = format!("{number:.places$e}");
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// As the writer formats it.
+    /// Formats a number as the writer does.
     fn theirs(number: f64) -> String {
         ryu_js::Buffer::new().format(number).to_owned()
     }
@@ -121,10 +121,9 @@ mod tests {
         }
     }
 
-    /// Of two equally short and near numbers, the even one counts.
     #[test]
     fn ties_are_even() {
-        // In quarters.
+        // Numbers in quarters.
         for (quarters, expected) in [
             (2_280_000_000_000_001_u64, "570000000000000.2"),
             (2_280_000_000_000_003, "570000000000000.8"),
@@ -137,7 +136,7 @@ mod tests {
     }
 
     proptest! {
-        /// The halves and quarters between large integers, where ties occur.
+        /// Halves and quarters between large integers, where ties occur.
         #[test]
         fn ties_are_those_of_the_writer(integer in 0_u64..1 << 53, quarters in 0_u64..4) {
             for scale in [1.0, 0.25, 0.125, 8.0] {
@@ -146,7 +145,7 @@ mod tests {
             }
         }
 
-        /// The writer uses another implementation.
+        /// The writer has a different implementation.
         #[test]
         fn any_number_is_written_as_the_writer_does(bits: u64) {
             let number = f64::from_bits(bits);

@@ -11,14 +11,14 @@ use narrows_base::sync::lock;
 use super::Source;
 use super::chunk::Checked;
 
-/// Size of a piece, unless a line is longer.
+/// Size of a piece. A piece with a longer line is larger.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Limit of a line.
 pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;
 
-/// The pieces of some sources, in order, each with the index of its source. Data behind the last line end is in no
-/// piece.
+/// The pieces of several sources, in order, each with the index of its source. Data after the last line end
+/// is not part of a piece.
 pub(super) struct Pieces<'a> {
     sources: &'a [&'a dyn Source],
     source: usize,
@@ -30,7 +30,7 @@ impl<'a> Pieces<'a> {
         Self { sources, source: 0, offset }
     }
 
-    /// Checks every piece, and stops behind a bad one. The results are in order.
+    /// Checks the pieces on several threads, and stops after a bad one. Returns the results in order.
     pub(super) fn each(
         &mut self,
         threads: usize,
@@ -52,7 +52,7 @@ impl<'a> Pieces<'a> {
                 let Some((number, source, bytes)) = next else { break };
                 let checked = look(&bytes?);
                 if checked.flaw.is_some() {
-                    // All pieces before it were taken; what follows does not matter.
+                    // All pieces before this one are already taken, and later pieces do not matter.
                     bad.store(true, Ordering::Relaxed);
                 }
                 lock(&results).push((number, source, checked));
@@ -101,7 +101,7 @@ impl Iterator for Pieces<'_> {
                     self.offset += bytes.len() as u64;
                     return Some((self.source, Ok(bytes)));
                 }
-                // What begins otherwise is no log, and its first line is not worth the memory.
+                // Data that begins differently is not a log. Its first line is not read, to save memory.
                 let is_other = self.offset == 0 && bytes.first().is_some_and(|first| *first != b'{');
                 if end >= source.length() || length >= MAX_LINE_BYTES || is_other {
                     break;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::number;
 
-/// A JSON value without duplicate keys: two readers would see different values.
+/// A JSON value without duplicate keys, of which different readers would use different values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tree {
     Null,

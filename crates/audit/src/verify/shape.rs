@@ -1,4 +1,5 @@
-//! The patterns and fields that the schema of AIP-7 requires of an entry, apart from its position in the chain.
+//! The patterns and fields that the schema of AIP-7 requires of an entry, except for its position in the
+//! chain.
 //!
 //! Lengths are not checked: the mark that replaces a secret may be longer than the secret.
 
@@ -14,7 +15,6 @@ enum Rule {
     Decision,
 }
 
-/// Whether a member is required.
 enum Need {
     Required,
     Optional,
@@ -30,10 +30,11 @@ const SUBJECT: Shape = &[
 ];
 const POLICY: Shape = &[(b"decision", Need::Optional, Rule::Decision), (b"ref", Need::Required, Rule::Slug)];
 
-/// Limit of an action; actions are never replaced by longer marks.
+/// Bound for the length of an action. An action is never replaced by a mark.
 const MAX_ACTION_BYTES: usize = 128;
 
-/// Returns `true` if a field of an entry, which is canonical and of the right type, matches the schema.
+/// Returns `true` if a field of an entry matches the schema. The field must be canonical and have the right
+/// type.
 pub(super) fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"action" => is_action(inner(value)),
@@ -50,7 +51,7 @@ fn inner(text: &[u8]) -> &[u8] {
     text.get(1..text.len().saturating_sub(1)).unwrap_or_default()
 }
 
-/// `^[a-z][a-z0-9._-]*[a-z0-9]$`
+/// Returns `true` if the action matches `^[a-z][a-z0-9._-]*[a-z0-9]$`.
 fn is_action(action: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let [first, middle @ .., last] = action else { return false };
@@ -60,7 +61,7 @@ fn is_action(action: &[u8]) -> bool {
         && middle.iter().all(|byte| is_letter(byte) || matches!(byte, b'.' | b'_' | b'-'))
 }
 
-/// `^[a-z][a-z0-9-]*[a-z0-9]$`, of 2 to 64.
+/// Returns `true` if the name matches `^[a-z][a-z0-9-]*[a-z0-9]$` and has 2 to 64 characters.
 fn is_slug(slug: &[u8]) -> bool {
     is_action(slug) && slug.len() <= 64 && !slug.iter().any(|byte| matches!(byte, b'.' | b'_'))
 }
@@ -91,7 +92,8 @@ fn follows(value: &[u8], rule: &Rule) -> bool {
         }
 }
 
-/// Returns `true` if a list contains only texts: in canonical form each begins directly after the bracket or a comma.
+/// Returns `true` if a list contains only texts. In canonical form each item begins directly after the
+/// bracket or a comma.
 fn are_texts(list: &[u8]) -> bool {
     let (mut is_begin, mut is_open, mut is_escaped) = (true, false, false);
     for byte in inner(list) {

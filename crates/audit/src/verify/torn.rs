@@ -1,13 +1,14 @@
-//! Distinguishes what a crash leaves at the end of a log from damage: only the former may be removed.
+//! Distinguishes the trace of a crash at the end of a log from damage. Only the trace of a crash may be
+//! removed.
 
 use memchr::memchr;
 
 use super::line::Reader;
 use super::{Form, Why};
 
-/// Classifies data behind the last line end: an interrupted write, unless it contains a complete line. A line is
-/// complete before it is acknowledged, so one that lacks only its line end, with another byte in its place, was
-/// damaged.
+/// Classifies data after the last line end: an interrupted write, unless it contains a complete line. A line
+/// is written completely before it is acknowledged. So a complete line with another byte in place of its line
+/// end was damaged later.
 pub(super) fn unended(rest: &[u8]) -> (Why, &'static str) {
     let whole = rest.split_last().is_some_and(|(_, line)| Reader::default().read(line, Form::Exact).is_ok());
     match whole {
@@ -16,13 +17,13 @@ pub(super) fn unended(rest: &[u8]) -> (Why, &'static str) {
     }
 }
 
-/// The smallest unit that a disk writes atomically.
+/// Size of the smallest unit that a disk writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
-/// Returns `true` if `rest`, which begins at `offset` behind the last valid line, is what a power loss leaves of one
-/// unacknowledged write: some of its sectors were never written and read as zeros. Canonical JSON contains no zeros,
-/// and a few flipped bits do not look like this. Lines with different times are from several writes, the first of which
-/// was acknowledged.
+/// Returns `true` if `rest`, which begins at `offset` after the last valid line, is the trace of one
+/// unacknowledged write that a power loss has interrupted. Some of its sectors were never written and are
+/// read as zeros. Canonical JSON contains no zeros, and a few flipped bits look different. Lines with
+/// different times are from several writes, of which the first was acknowledged.
 pub(super) fn unwritten(rest: &[u8], offset: u64) -> bool {
     let mut at = 0;
     let mut holes = 0;
