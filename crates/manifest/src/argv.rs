@@ -1,4 +1,4 @@
-//! The command line and environment of an agent, from its manifest and the operator's settings.
+//! The command line and environment of an agent, from its manifest and the settings of the operator.
 
 use std::collections::BTreeMap;
 
@@ -13,59 +13,41 @@ use crate::types::operator::RuntimeConfig;
 /// A program with its arguments and environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// The program: a name, or a path.
+    /// Name or path of the program.
     pub program: String,
-    /// The arguments; no shell is involved.
+    /// Arguments. They are passed to the program without a shell.
     pub args: Vec<String>,
-    /// Variables set by modes and options.
+    /// Variables that modes and options set.
     pub env: BTreeMap<String, String>,
-    /// How earlier turns are passed on.
+    /// The way in which earlier turns are passed on.
     pub continuation: Option<Continuing>,
 }
 
-/// Why an agent cannot be started with these settings.
+/// The reason why an agent cannot be started with these settings.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LaunchError {
-    /// It speaks MCP, not ACP.
+    /// The agent speaks MCP, not ACP.
     #[error("the agent speaks MCP, which cannot be driven over ACP")]
     Mcp,
-    /// It speaks its own protocol.
+    /// The agent speaks a protocol of its own.
     #[error("the agent needs the adapter `{0}`, which is not supported")]
     Proprietary(String),
-    /// The mode does not exist.
+    /// The agent declares no mode of this name.
     #[error("unknown mode `{name}`; modes are: {known}")]
-    UnknownMode {
-        /// The requested mode.
-        name: String,
-        /// The declared modes.
-        known: String,
-    },
-    /// The option does not exist.
+    UnknownMode { name: String, known: String },
+    /// The agent declares no option of this name.
     #[error("unknown option `{name}`; options are: {known}")]
-    UnknownOption {
-        /// The requested option.
-        name: String,
-        /// The declared options.
-        known: String,
-    },
+    UnknownOption { name: String, known: String },
     /// The option does not accept this value.
     #[error("invalid value for option `{name}`: {why}")]
-    Value {
-        /// The option.
-        name: String,
-        /// The reason.
-        why: String,
-    },
-    /// The continuation is not supported.
+    Value { name: String, why: String },
+    /// The agent does not declare this continuation.
     #[error("the agent does not support this continuation; it supports: {known}")]
-    UnknownContinuation {
-        /// The declared continuations.
-        known: String,
-    },
+    UnknownContinuation { known: String },
 }
 
 impl LaunchError {
-    /// The name for programs.
+    /// Returns the code of the error, for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Mcp => crate::Code::ProtocolMcp.name(),
@@ -79,8 +61,8 @@ impl LaunchError {
 }
 
 impl Launch {
-    /// Builds the command line: the agent's own arguments, then those of the mode, then those of the options in the
-    /// order in which the agent declares them.
+    /// Builds the command line: the agent's own arguments, then those of the mode, then those of the options.
+    /// Options are in the order in which the agent declares them.
     pub fn new(cli: &AgentCli, config: &RuntimeConfig) -> Result<Self, LaunchError> {
         match cli.protocol {
             Protocol::Acp => {}
@@ -120,7 +102,7 @@ impl Launch {
         if *value == Value::Bool(true) {
             self.args.extend(option.bin_args_append_when_true.iter().cloned());
         }
-        // Defaults need no argument.
+        // An option with its default value needs no argument.
         if given.is_some() && given != option.default.as_ref() && *value != Value::Bool(false) {
             let filled = |template: &String| template.replace("{value}", &text);
             self.args.extend(option.bin_args_template.iter().map(filled));
@@ -131,18 +113,22 @@ impl Launch {
 }
 
 impl VersionCheck {
-    /// The command that prints the version, split into words.
+    /// Returns the command that prints the version, split into words. Returns `None` if it is invalid.
     pub fn argv(&self) -> Option<Vec<String>> {
         split_words(&self.cmd)
     }
 }
 
-/// Splits a command into words, if it is valid.
+/// Splits a command into words. Returns `None` if it is invalid.
 pub(crate) fn split_words(command: &str) -> Option<Vec<String>> {
     shlex::split(command).filter(|words| words.first().is_some_and(|program| !program.is_empty()))
 }
 
-/// Returns the value as text, if the option accepts it.
+/// Returns the value as text.
+///
+/// # Errors
+///
+/// The reason why the option does not accept the value.
 pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> {
     let text = match (option.r#type, value) {
         (ChoiceType::Boolean, Value::Bool(value)) => value.to_string(),
@@ -185,7 +171,7 @@ fn continuation(cli: &AgentCli, config: &RuntimeConfig) -> Result<Option<Continu
 }
 
 impl Continuing {
-    /// The name in a manifest.
+    /// Returns the name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",

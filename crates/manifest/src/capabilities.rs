@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::types::acp::{Aip44, Tier};
 
-/// Every capability that a manifest can declare, with its value.
+/// All capabilities that a manifest can declare. `true` if declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Capabilities {
     /// The client reads files for the agent.
@@ -21,18 +21,19 @@ pub struct Capabilities {
     pub audio: bool,
     /// The agent accepts embedded files.
     pub embedded_context: bool,
-    /// The agent uses MCP servers over HTTP.
+    /// The agent supports MCP servers over HTTP.
     pub mcp_http: bool,
-    /// The agent uses MCP servers over server-sent events.
+    /// The agent supports MCP servers over server-sent events.
     pub mcp_sse: bool,
-    /// The agent uses MCP servers over ACP. Cannot be declared: `true` if one of the others is.
+    /// The agent supports MCP servers over ACP. A manifest cannot declare this: it is `true` if `mcp_http` or
+    /// `mcp_sse` is.
     pub mcp_acp: bool,
     /// Tool calls are shown while they run.
     pub tool_calls: bool,
 }
 
 impl Capabilities {
-    /// The capabilities of a tier.
+    /// Returns the capabilities of a tier.
     pub fn from_tier(tier: Tier) -> Self {
         let governed = tier >= Tier::GovernanceAware;
         let sandboxed = tier == Tier::Sandboxed;
@@ -45,7 +46,8 @@ impl Capabilities {
         }
     }
 
-    /// The declared capabilities: values of the manifest, and those of its tier for the rest.
+    /// Returns the declared capabilities. A capability that the manifest does not mention has the value of
+    /// the tier.
     pub fn declared(aip44: &Aip44) -> Self {
         let implied = Self::from_tier(aip44.tier);
         let said = aip44.capabilities.unwrap_or_default();
@@ -68,13 +70,13 @@ impl Capabilities {
         }
     }
 
-    /// Returns the names of capabilities that are declared here but missing in `live`.
+    /// Returns the names of the capabilities that are declared here but missing in `live`.
     pub fn missing_in(&self, live: &Self) -> Vec<&'static str> {
         let pairs = self.named().into_iter().zip(live.named());
         pairs.filter(|((_, declared), (_, live))| *declared && !live).map(|((name, _), _)| name).collect()
     }
 
-    /// Every capability with its name in a manifest.
+    /// Returns every capability with its name in a manifest.
     pub fn named(&self) -> [(&'static str, bool); 11] {
         [
             ("client.fs.readTextFile", self.read_text_file),

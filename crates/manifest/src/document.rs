@@ -1,4 +1,4 @@
-//! Reads and checks a single file.
+//! Reads and checks a single manifest.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,15 +19,14 @@ use crate::types::runner::Runner;
 use crate::types::sandbox::Sandbox;
 use crate::yaml::{self, Node, SourcePos};
 
-/// Limit of a file, in bytes.
+/// Bound for the size of a file, in bytes.
 pub const MAX_MANIFEST_BYTES: u64 = 256 << 10;
 
-/// Limit of findings per file.
+/// Bound for the findings of one file.
 const MAX_FINDINGS: usize = 200;
 
 /// A type that is the front matter of a manifest.
 pub trait FrontMatter: DeserializeOwned {
-    /// The kind of manifest.
     const KIND: Kind;
 }
 
@@ -41,22 +40,20 @@ macro_rules! front_matter {
 
 front_matter!(Acp, Operator, Governance, Policy, Sandbox, Runner, AgentCli);
 
-/// A manifest as it was read.
+/// A manifest that was read.
 #[derive(Debug, Clone)]
 pub struct Document<T> {
-    /// Its front matter.
     pub front: T,
-    /// The text below.
+    /// The text below the front matter.
     pub body: String,
     pub(crate) node: Node,
 }
 
-/// The result of reading a file.
+/// The result of reading a manifest.
 #[derive(Debug, Clone)]
 pub struct Read<T> {
-    /// The manifest, or `None` if there is at least one error.
+    /// `None` if there is at least one error.
     pub document: Option<Document<T>>,
-    /// All findings.
     pub findings: Findings,
 }
 
@@ -65,7 +62,8 @@ pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> Read<T> {
     read_in(None, path, bytes)
 }
 
-/// Like [`read`], for a file in a workspace, whose root has a name that `path` does not show.
+/// Like [`read`], for a file in a workspace. `root` is the name of its root directory, which `path` does not
+/// contain.
 pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: &[u8]) -> Read<T> {
     let mut drafts = Vec::new();
     let whole = root.map(|root| Path::new(root).join(path));
@@ -78,13 +76,13 @@ pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: 
     Read { document, findings }
 }
 
-/// Checks a manifest of this kind on its own.
+/// Checks a manifest of this kind by itself, without the files that it refers to.
 pub fn check(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     check_in(None, kind, path, bytes)
 }
 
-/// Like [`check`], for a manifest that will be served: obstacles to serving an ACP.md are errors, unless the file only
-/// describes an external runtime.
+/// Like [`check`], for a manifest that will be served. Obstacles to serving an ACP.md are errors, unless the
+/// file only describes an external runtime.
 pub fn check_for_serving(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     let mut findings = check(kind, path, bytes);
     if kind == Kind::Acp && !findings.is_descriptive() {
@@ -93,7 +91,7 @@ pub fn check_for_serving(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     findings
 }
 
-/// Like [`check`], for a file in a workspace that may or may not be run.
+/// Like [`check`], for a file in a workspace. It may not be meant to be run.
 pub(crate) fn check_in(root: Option<&OsStr>, kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
     match kind {
         Kind::Acp => read_in::<Acp>(root, path, bytes).findings,
@@ -129,7 +127,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
             return None;
         }
     };
-    // The first line is the fence.
+    // Line 1 is the fence.
     let node = yaml::parse(front.yaml, 2, drafts);
     let Some(node) = node else {
         if drafts.is_empty() {
@@ -145,7 +143,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     match serde_json::from_value(node.to_json()) {
         Ok(front_matter) => Some(Document { front: front_matter, body: front.body.to_owned(), node }),
         Err(_) if wrong => None,
-        // Numbers outside the range of machine types pass the schema, but not the types.
+        // The schema accepts numbers that do not fit into a machine type.
         Err(error) => {
             let message =
                 format!("this cannot be read: {}", narrows_base::text::quoted(&error.to_string(), 120));
@@ -155,7 +153,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     }
 }
 
-/// A runner may be nested below its current or its former key.
+/// Moves a runner that is nested below its current or former key to the top level.
 fn unwrapped(mut node: Node, drafts: &mut Vec<Draft>) -> Node {
     let yaml::Content::Map(entries) = &mut node.content else { return node };
     match entries.as_slice() {
@@ -176,7 +174,7 @@ fn unwrapped(mut node: Node, drafts: &mut Vec<Draft>) -> Node {
     }
 }
 
-/// Returns the front matter of any file as JSON, or `None` if it is missing or not YAML.
+/// Returns the front matter of any file as JSON. Returns `None` if it is missing or not YAML.
 pub fn front_matter(bytes: &[u8]) -> Option<serde_json::Value> {
     let front = yaml::split(std::str::from_utf8(bytes).ok()?).ok()?;
     yaml::parse(front.yaml, 2, &mut Vec::new()).map(|node| node.to_json())

@@ -1,4 +1,4 @@
-//! The files of a workspace: a directory that no path leads out of.
+//! The files of a workspace: a directory that no path and no link can leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,38 +11,38 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FilesError {
-    /// It does not exist.
+    /// The file does not exist.
     #[error("no such file")]
     NotFound,
-    /// It is outside, by itself or through a link.
+    /// The path leads out of the workspace, by itself or through a link.
     #[error("it is outside the workspace")]
     Outside,
-    /// It exceeds the limit.
+    /// The file exceeds the size limit.
     #[error("it is too large")]
     TooLong,
-    /// It is not a readable file.
+    /// The path is not a readable file.
     #[error("it cannot be read: {0}")]
     Other(String),
 }
 
 /// A workspace from which files are read. All paths are relative to its root.
 pub trait Files {
-    /// Reads a whole file of at most `most` bytes.
+    /// Reads a whole file. Fails if it has more than `most` bytes.
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError>;
 
     /// Returns `true` if the directory exists.
     fn has_directory(&self, path: &Path) -> bool;
 
-    /// The name of the root, if it has one.
+    /// Returns the name of the root directory, if it has one.
     fn name(&self) -> Option<&OsStr> {
         None
     }
 }
 
-/// A directory on disk. Links inside are followed as long as they stay inside.
+/// A workspace on disk. Links are followed if they stay within the root.
 #[derive(Debug)]
 pub struct Workspace {
     root: PathBuf,
@@ -58,7 +58,7 @@ impl Workspace {
         Ok(Self { root, directory })
     }
 
-    /// The absolute root, without links.
+    /// Returns the absolute path of the root, with all links resolved.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -74,7 +74,8 @@ impl Workspace {
         }
     }
 
-    /// Like `find`, for kernels without `openat2`: resolves and checks the path, then opens it without following links.
+    /// Like `find`, for kernels without `openat2`. Resolves and checks the path, then opens it without
+    /// following links.
     fn find_by_name(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, FilesError> {
         let resolved = self.root.join(path).canonicalize().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => FilesError::NotFound,
@@ -128,7 +129,7 @@ impl Files for Workspace {
     }
 }
 
-/// Files in memory.
+/// A workspace in memory.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     files: BTreeMap<PathBuf, Vec<u8>>,
@@ -164,8 +165,8 @@ impl Files for Memory {
     }
 }
 
-/// Resolves `reference` in `directory`, both in the workspace, and normalizes it. Returns `None` if it leads out or is
-/// not a path.
+/// Resolves `reference` in `directory` and normalizes it. Both are in the workspace. Returns `None` if the
+/// result is outside, or `reference` is not a path.
 pub(crate) fn join(directory: &Path, reference: &str) -> Option<PathBuf> {
     if reference.is_empty() || reference.contains('\0') {
         return None;
@@ -212,7 +213,7 @@ mod tests {
         check("", "a\0b", None);
     }
 
-    /// Both implementations: with and without `openat2`.
+    /// Checks that reading with and without `openat2` has the same result, and returns it.
     fn both(workspace: &Workspace, path: &str) -> Result<Vec<u8>, FilesError> {
         let by_kernel = workspace.read(Path::new(path), 100);
         let by_name = workspace.find_by_name(Path::new(path), OFlags::RDONLY);

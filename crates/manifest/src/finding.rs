@@ -1,4 +1,4 @@
-//! Findings: what is wrong in a file, where, and how to fix it.
+//! Findings: problems in a file, their positions, and hints to fix them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::yaml::SourcePos;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The file can be used, but may not mean what its author intended.
+    /// The file can be used, but may have another meaning than its author intended.
     Warning,
     /// The file cannot be used.
     Error,
@@ -28,37 +28,33 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A finding. Displayed as one line: position, severity, message, hint.
+/// A problem in a file. It is displayed as one line: position, severity, message, hint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The severity.
     pub severity: Severity,
-    /// The stable code of the problem.
     pub code: Code,
-    /// The file.
     pub file: PathBuf,
-    /// The line, from 1.
+    /// Line number. The first is 1.
     pub line: usize,
-    /// The column, in characters from 1.
+    /// Column in characters. The first is 1.
     pub column: usize,
-    /// The key, from the top: `metadata.aip44.acp_rev`. Empty for the whole file.
+    /// Path of the key from the top level: `metadata.aip44.acp_rev`. Empty if the finding is about the whole
+    /// file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// The value, escaped and shortened.
+    /// The value of the key, escaped and shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// The problem.
     pub message: String,
-    /// The fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// The file is well-formed but cannot be run.
+    /// `true` if the file is well-formed but cannot be run.
     #[serde(skip)]
     pub(crate) blocks: bool,
 }
 
 impl Finding {
-    /// Creates a finding of another crate. `place` is a line and a column, both from 1.
+    /// Creates a finding of another crate. `place` is a line and a column, both starting at 1.
     pub fn new(
         severity: Severity,
         code: Code,
@@ -102,7 +98,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All findings, ordered by file as read, then by line.
+/// Findings of several files, in the order in which the files were read. Those of one file are ordered by
+/// line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Findings {
@@ -115,7 +112,7 @@ impl Findings {
         self.list.iter()
     }
 
-    /// The number of findings.
+    /// Returns the number of findings.
     pub fn len(&self) -> usize {
         self.list.len()
     }
@@ -142,7 +139,7 @@ impl Findings {
         self
     }
 
-    /// Adds a finding unless it exists. A duplicate keeps the worse severity.
+    /// Adds a finding unless it is already there. Of two duplicates, the one with the worse severity is kept.
     pub(crate) fn merge(&mut self, finding: Finding) {
         let same = |known: &&mut Finding| {
             (known.line, known.column, known.code, &known.key)
@@ -159,14 +156,15 @@ impl Findings {
         self.list.push(finding);
     }
 
-    /// Returns `true` if an ACP.md only describes an external runtime: it names neither an operator nor a governance,
-    /// and no misspelled key was meant to.
+    /// Returns `true` if an ACP.md only describes an external runtime: it names neither an operator nor a
+    /// governance, and has no misspelled key that was meant to name one.
     pub(crate) fn is_descriptive(&self) -> bool {
         let is_misspelled = |finding: &Finding| finding.blocks && finding.code == Code::UnknownAip44;
         self.has(Code::Unbound) && !self.list.iter().any(is_misspelled)
     }
 
-    /// Turns findings that prevent a well-formed file from being run into errors. Used by checking and serving alike.
+    /// Changes findings that prevent a well-formed file from being run into errors. Checking and serving use
+    /// the same function.
     pub(crate) fn for_running(&mut self) {
         for finding in &mut self.list {
             if finding.blocks {
@@ -219,7 +217,6 @@ impl fmt::Display for Findings {
 
 impl std::error::Error for Findings {}
 
-/// A finding under construction.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft(Box<Finding>);
 
@@ -245,12 +242,13 @@ impl Draft {
         draft
     }
 
-    /// A warning when a file is checked on its own, an error when it is run.
+    /// Creates a finding that is a warning when a file is checked by itself, and an error when the file is
+    /// run.
     pub(crate) fn blocking(code: Code, at: SourcePos, message: impl Into<String>) -> Self {
         Self::error(code, at, message).unless_run()
     }
 
-    /// Marks an error as one that only prevents running.
+    /// Marks an error that only prevents running. The file is well-formed.
     pub(crate) fn unless_run(mut self) -> Self {
         self.0.severity = Severity::Warning;
         self.0.blocks = true;

@@ -10,29 +10,21 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// `ACP.md`.
     Acp,
-    /// `OPERATOR.md`.
     Operator,
-    /// `GOVERNANCE.md`.
     Governance,
-    /// `POLICY.md`.
     Policy,
-    /// `SANDBOX.md`.
     Sandbox,
-    /// `RUNNER.md`.
     Runner,
-    /// `AGENT-CLI.md`.
     AgentCli,
 }
 
-/// The kind does not exist.
+/// The error for an unknown kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a kind of manifest; kinds are {list}", list = Kind::names())]
 pub struct UnknownKind(pub String);
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Acp,
         Self::Operator,
@@ -43,7 +35,7 @@ impl Kind {
         Self::AgentCli,
     ];
 
-    /// The name on a command line.
+    /// Returns the name that the command line uses.
     pub fn name(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -56,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The name of its files.
+    /// Returns the name of the files of this kind.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Acp => "ACP.md",
@@ -69,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// Returns the kind of a file by its name: `ACP.md`, or `anything.ACP.md`.
+    /// Returns the kind of a file by its name, such as `ACP.md` or `anything.ACP.md`.
     pub fn from_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let is = |kind: &Self| {
@@ -92,7 +84,6 @@ impl fmt::Display for Kind {
 impl FromStr for Kind {
     type Err = UnknownKind;
 
-    /// Parses the name of a kind or of its files.
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
         let is = |kind: &Self| {
             text.eq_ignore_ascii_case(kind.name()) || text.eq_ignore_ascii_case(kind.file_name())

@@ -1,14 +1,16 @@
 //! Reads, checks and resolves ACP.md and the files it refers to.
 //!
-//! [`check`] checks one file on its own; each [`Finding`] has a position, a message and a hint. [`read`] also returns
-//! the content as plain data of [`types`]. The schemas are generated from those types, and [`schema`] returns them.
-//! [`check_directory`] checks all files of a directory and follows each ACP.md.
+//! [`check`] checks one file by itself. Each [`Finding`] has a position, a message and a hint. [`read`] also
+//! returns the content as plain data of [`types`]. [`schema`] returns the schemas, which are generated from
+//! those types. [`check_directory`] checks all files of a directory, and the files that each ACP.md refers
+//! to.
 //!
-//! [`load`] follows an ACP.md to the operator, the governance with everything it inherits, policies, sandbox, runner,
-//! agent and skills. The resulting [`Bundle`] contains the data to run the manifest, the
-//! [`GovernanceRuleset`](narrows_policy::GovernanceRuleset) that decides, and the digest of every file that was read.
+//! [`load`] reads an ACP.md with its operator, its governance and all that the governance inherits, policies,
+//! sandbox, runner, agent and skills. The resulting [`Bundle`] contains the data to run the manifest, the
+//! [`GovernanceRuleset`](narrows_policy::GovernanceRuleset) that decides, and the digest of every file that
+//! was read.
 //!
-//! Nothing is run, and the network is not used.
+//! This crate runs no program and does not use the network.
 //!
 //! ```
 //! use std::path::Path;

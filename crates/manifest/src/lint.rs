@@ -1,4 +1,4 @@
-//! Checks beyond the schema of one file: traps, names, contradictions, and obstacles to running.
+//! Checks one file beyond its schema: common mistakes, names, contradictions, and obstacles to running.
 
 mod acp;
 mod agent_cli;
@@ -15,7 +15,7 @@ use crate::finding::Draft;
 use crate::kind::Kind;
 use crate::yaml::Node;
 
-/// Checks a file, which may also violate its schema.
+/// Checks a file. It need not match its schema.
 pub(crate) fn lint(kind: Kind, path: &Path, node: &Node, found: &mut Vec<Draft>) {
     match kind {
         Kind::Acp => acp::lint(path, node, found),
@@ -28,7 +28,8 @@ pub(crate) fn lint(kind: Kind, path: &Path, node: &Node, found: &mut Vec<Draft>)
     }
 }
 
-/// The expected name in a file: the part before the kind in its file name, or the name of its directory.
+/// Returns the name that a file should contain: the part before the kind in its file name, or the name of its
+/// directory.
 fn expected_name(path: &Path, kind: Kind) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     match file.strip_suffix(kind.file_name())?.strip_suffix('.') {
@@ -37,7 +38,7 @@ fn expected_name(path: &Path, kind: Kind) -> Option<String> {
     }
 }
 
-/// Warns if the name in a file differs.
+/// Warns if the name in a file differs from the expected one.
 fn named(path: &Path, kind: Kind, key: &str, node: &Node, found: &mut Vec<Draft>) {
     let Some(given) = node.get(key) else { return };
     let (Some(name), Some(expected)) = (given.text(), expected_name(path, kind)) else { return };

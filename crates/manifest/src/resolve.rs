@@ -1,4 +1,4 @@
-//! Resolves an ACP.md with everything it refers to.
+//! Resolves an ACP.md: reads all files that it refers to.
 
 mod agent;
 mod audit;
@@ -33,8 +33,8 @@ use crate::types::acp::{Acp, Kind as Role, Tier};
 use crate::yaml::SourcePos;
 use reader::ManifestReader;
 
-/// Loads a manifest from disk with everything it refers to. Files outside `root` are not read; the default root is the
-/// manifest's directory.
+/// Loads a manifest from disk, with all files that it refers to. Files outside `root` are not read. By
+/// default, `root` is the directory of the manifest.
 pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
     let broken = |code, message: String| {
         let mut findings = Findings::default();
@@ -117,7 +117,7 @@ fn bundle(reader: &mut ManifestReader<'_>, path: &Path) -> Option<Bundle> {
     })
 }
 
-/// Point 13, as far as it takes several files.
+/// Point 13 of AIP-44, as far as it needs several files.
 fn contradictions(
     reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
@@ -132,7 +132,7 @@ fn contradictions(
         let draft = Draft::error(Code::Contradiction, at, message).key("metadata.aip44.tier").value("basic");
         reader.find(acp, draft.hint("write governance-aware, or remove the governance from the operator"));
     }
-    // If a governance is missing, that was already reported.
+    // A missing governance was already reported.
     let aip44 = &acp.front.metadata.aip44;
     let invalid = reader
         .findings
@@ -150,12 +150,12 @@ fn contradictions(
 }
 
 impl Bundle {
-    /// The ruleset of the governance. Without a governance, every change needs an approval.
+    /// Returns the ruleset of the governance. Without a governance, every change needs an approval.
     pub fn ruleset(&self) -> &GovernanceRuleset {
         &self.ruleset
     }
 
-    /// The directory of the manifest, relative to the root of the workspace.
+    /// Returns the directory of the manifest, relative to the root of the workspace.
     pub fn directory(&self) -> PathBuf {
         self.acp.directory()
     }

@@ -1,6 +1,6 @@
-//! The protocol version of a repository revision, from the commits of its releases.
+//! Maps a revision of the protocol's repository to a protocol version, by the commits of the releases.
 
-/// The commits of releases, and the version that `initialize` negotiates.
+/// The commits of releases, each with the version that `initialize` negotiates.
 const RELEASES: &[(&str, u16)] = &[
     ("1b8e79850c8d007caaf2e8cc928e7ea6b2a75685", 1),
     ("0b57c6ea48b9286d24e8933a51b8370b5febe3ee", 1),
@@ -91,7 +91,8 @@ pub(crate) fn is_revision(text: &str) -> bool {
     (7..=40).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Returns the protocol version of a revision, if it is a known release. Otherwise the version is negotiated.
+/// Returns the protocol version of a revision that is a known release. Returns `None` for other revisions,
+/// for which the version is negotiated.
 pub fn protocol_version(revision: &str) -> Option<u16> {
     if !is_revision(revision) {
         return None;

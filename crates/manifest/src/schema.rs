@@ -1,4 +1,4 @@
-//! The schemas of the manifests, generated from their types, and the checker.
+//! The schemas of the manifests, which are generated from their types, and a checker for them.
 
 mod check;
 mod make;
@@ -29,18 +29,19 @@ impl Checker {
         Self { root, patterns }
     }
 
-    /// The checker of a kind of manifest.
+    /// Returns the checker of a kind of manifest.
     pub(crate) fn for_kind(kind: Kind) -> &'static Self {
         static CHECKERS: [OnceLock<Checker>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
         CHECKERS[kind as usize].get_or_init(|| Self::new(schema(kind)))
     }
 
-    /// Returns all violations in `node`, in no particular order. `path` is its position in the file.
+    /// Returns all violations in `node`, in no particular order. `path` is the key path of `node` in the
+    /// file.
     pub(crate) fn check(&self, node: &Node, path: &str) -> Vec<Draft> {
         check::check(self, node, path)
     }
 
-    /// The keys allowed below these.
+    /// Returns the keys that the schema allows at `path`.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&str> {
         let below =
             |schema, key: &&str| self.resolve(self.resolve(schema).get("properties")?.get(*key)?).into();
@@ -49,9 +50,9 @@ impl Checker {
         properties.map(|properties| properties.keys().map(String::as_str).collect()).unwrap_or_default()
     }
 
-    /// Resolves a reference; other schemas are returned as they are.
+    /// Resolves a schema that is a reference. Returns other schemas unchanged.
     fn resolve<'a>(&'a self, mut schema: &'a Value) -> &'a Value {
-        // The generated schemas have no cyclic references.
+        // The generated schemas have no cyclic references, so the loop ends.
         while let Some(name) = schema.get("$ref").and_then(Value::as_str) {
             let name = name.strip_prefix("#/$defs/").unwrap_or(name);
             match self.root.get("$defs").and_then(|definitions| definitions.get(name)) {
@@ -63,7 +64,7 @@ impl Checker {
     }
 
     fn fits(&self, pattern: &str, text: &str) -> bool {
-        // An invalid pattern matches nothing; a test compiles all of them.
+        // An invalid pattern would match no text. A test compiles all patterns.
         self.patterns.get(pattern).is_some_and(|regex| regex.is_match(text))
     }
 }

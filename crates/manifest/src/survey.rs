@@ -1,4 +1,4 @@
-//! Checks all manifests of a directory, each on its own and together.
+//! Checks all manifests of a directory, each by itself and together.
 
 use std::fs;
 use std::io;
@@ -12,31 +12,32 @@ use crate::kind::Kind;
 use crate::resolve::{Bundle, resolve};
 use crate::yaml::SourcePos;
 
-/// Limit of directory nesting.
+/// Bound for the nesting depth of directories.
 const MAX_DEPTH: usize = 12;
 
-/// Limit of manifests per directory.
+/// Bound for the manifests of a directory.
 const MAX_MANIFESTS: usize = 1000;
 
-/// Limit of examined names.
+/// Bound for the file names that are examined.
 const MAX_NAMES: usize = 100_000;
 
-/// Directories with third-party files.
+/// Directories that contain files of third parties.
 const SKIPPED_DIRECTORIES: &[&str] = &["node_modules", "target"];
 
 /// A checked file.
 #[derive(Debug, Clone)]
 pub struct Checked {
-    /// Its path, relative to the directory.
+    /// Path of the file, relative to the directory.
     pub path: PathBuf,
-    /// Its kind by name, or `None` if another file refers to it.
+    /// Kind of the manifest by its file name. `None` for a file that is only checked because another one
+    /// refers to it.
     pub kind: Option<Kind>,
-    /// Its findings.
     pub findings: Findings,
 }
 
-/// Checks every manifest below `root`, and resolves every ACP.md; `further` adds findings about the result. Hidden
-/// directories and links are skipped. An ACP.md that describes an external runtime is not resolved.
+/// Checks every manifest below `root`, and resolves every ACP.md. `further` adds findings about the result.
+/// Hidden directories and links are skipped. An ACP.md that only describes an external runtime is not
+/// resolved.
 pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io::Result<Vec<Checked>> {
     let workspace = Workspace::open(root)?;
     let mut checked = Vec::new();
@@ -74,17 +75,17 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
             }
         }
     }
-    // Including files that are not resolved, such as NAME.ACP.md.
+    // Also files that are not resolved, such as NAME.ACP.md.
     let served = checked.iter_mut().filter(|file| file.kind == Some(Kind::Acp));
     served.filter(|file| !file.findings.is_descriptive()).for_each(|file| file.findings.for_running());
-    // Operators that share a policy need not all have the tool it is about.
+    // Operators that share a policy need not all have the tool that the policy is about.
     let shared = checked.iter_mut().filter(|file| met.contains(&file.path));
     shared.for_each(|file| file.findings.without(Code::Subject));
     checked.iter_mut().for_each(|file| file.findings.sort());
     Ok(checked)
 }
 
-/// Returns `true` if the file is to be run, as far as it shows.
+/// Returns `true` if the file seems to be meant to be run.
 fn leads_on(file: &Checked) -> bool {
     let plain = file.path.file_name().is_some_and(|name| name == Kind::Acp.file_name());
     plain && !file.findings.has_errors() && !file.findings.is_descriptive()
@@ -105,7 +106,7 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
     while let Some((directory, depth)) = open.pop() {
         let entries = match fs::read_dir(root.join(&directory)) {
             Ok(entries) => entries,
-            // Only `root` itself must be readable.
+            // Only `root` itself must be readable. Other unreadable directories are skipped.
             Err(error) if depth == 0 => return Err(error),
             Err(_) => continue,
         };

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// What others may put into a manifest.
+/// Members of a manifest that other programs define.
 pub type Open = Map<String, Value>;
 
 /// One value, or a list of them.
@@ -31,7 +31,7 @@ pub enum OneOrMany<T> {
 }
 
 impl<T> OneOrMany<T> {
-    /// All of them.
+    /// Returns all values.
     pub fn as_slice(&self) -> &[T] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
@@ -62,7 +62,7 @@ pub struct SecretState {
     pub env: Vec<String>,
 }
 
-/// A value that is there only if it was written, and then is not nothing.
+/// Deserializes a key that is present. So a key with the value `null` can be told from a missing key.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }

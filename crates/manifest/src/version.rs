@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::types::cli::VersionCheck;
 
-/// Why a version is rejected or cannot be checked.
+/// The reason why a version is rejected or cannot be checked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum VersionError {
     /// The pattern is invalid.
@@ -21,20 +21,15 @@ pub enum VersionError {
     /// The output contains no version.
     #[error("no version in the output of the program: `{0}`")]
     NotFound(String),
-    /// The match is not a version.
+    /// The matched text is not a version.
     #[error("`{0}` is not a version")]
     NotOne(String),
-    /// The version is out of range.
+    /// The version is outside of the required range.
     #[error("version {found} is not in {range}")]
-    Outside {
-        /// The version found.
-        found: Version,
-        /// The required range.
-        range: String,
-    },
+    Outside { found: Version, range: String },
 }
 
-/// Limit of the searched output, in bytes.
+/// Bound for the output that is searched, in bytes.
 const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
 /// A range of versions in npm syntax: `>=1.2 <2`, `^1.2`, `1.x || 2.0.0`, `1.0 - 2.0`.
@@ -58,7 +53,7 @@ impl FromStr for Range {
     }
 }
 
-/// Parses comparisons that must all hold.
+/// Parses comparisons of which all must hold.
 fn alternative(text: &str) -> Option<VersionReq> {
     let text = text.trim();
     if text.is_empty() {
@@ -71,13 +66,13 @@ fn alternative(text: &str) -> Option<VersionReq> {
     let mut open = String::new();
     for word in text.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
         open.push_str(word);
-        // An operator may be separated from its version.
+        // A comparison operator may be separated from its version by blanks.
         if open.chars().all(|letter| "<>=^~".contains(letter)) {
             continue;
         }
         let comparison = std::mem::take(&mut open);
         let comparison = comparison.strip_prefix('v').map(ToOwned::to_owned).unwrap_or(comparison);
-        // Without an operator, exactly that version.
+        // A version without an operator stands for exactly that version.
         let bare = comparison.starts_with(|letter: char| letter.is_ascii_digit())
             && !comparison.contains(['x', 'X', '*']);
         comparisons.push(if bare { format!("={comparison}") } else { comparison });
@@ -88,7 +83,7 @@ fn alternative(text: &str) -> Option<VersionReq> {
     VersionReq::parse(&comparisons.join(", ")).ok()
 }
 
-/// Compiles the pattern that finds a version, with bounds; its first group is the version.
+/// Compiles the pattern that finds a version, within size limits. Its first group is the version.
 pub(crate) fn pattern(text: &str) -> Result<Regex, VersionError> {
     let regex = RegexBuilder::new(text).size_limit(1 << 18).dfa_size_limit(1 << 18).build();
     let regex = regex.map_err(|error| {
@@ -101,7 +96,7 @@ pub(crate) fn pattern(text: &str) -> Result<Regex, VersionError> {
     }
 }
 
-/// Checks the version in a program's output.
+/// Checks the version in the output of a program.
 pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError> {
     let range: Range = check.range.parse()?;
     let regex = pattern(&check.parse)?;
@@ -119,7 +114,7 @@ pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError
     Err(VersionError::Outside { found: version, range: quoted(&check.range, 80) })
 }
 
-/// Parses a version whose last numbers may be missing.
+/// Parses a version. Missing numbers at the end count as zero.
 fn full(text: &str) -> Option<Version> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let dots = text.split(['-', '+']).next()?.matches('.').count();

@@ -1,4 +1,4 @@
-//! YAML as a tree with positions.
+//! A tree of YAML values with their positions.
 
 mod front;
 mod parse;
@@ -9,7 +9,7 @@ pub(crate) use parse::parse;
 
 use serde_json::{Map, Number, Value};
 
-/// A position in a file: line and column from 1, the column in characters.
+/// A position in a file. Line and column start at 1; the column counts characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SourcePos {
     pub(crate) line: usize,
@@ -21,7 +21,6 @@ impl SourcePos {
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
-/// A value and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) at: SourcePos,
@@ -31,21 +30,17 @@ pub(crate) struct Node {
 /// The content of a value, by the core schema of YAML 1.2.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// Null, with its spelling if there is one.
+    /// A null, with its spelling. The spelling is empty if the value is absent.
     Null(String),
-    /// `true` or `false`.
     Bool(bool, String),
-    /// A number and its spelling; `None` if JSON cannot represent it.
+    /// A number and its spelling. `None` if JSON cannot represent the number.
     Number(Option<Number>, String),
-    /// A text.
     Text(String),
-    /// A list.
     List(Vec<Node>),
-    /// A map, in order, without duplicate keys.
+    /// A map in the order of the file, without duplicate keys.
     Map(Vec<(Key, Node)>),
 }
 
-/// A key and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
     pub(crate) text: String,
@@ -53,23 +48,23 @@ pub(crate) struct Key {
 }
 
 impl Node {
-    /// The value of a key, if this is a map that has it.
+    /// Returns the value of a key. Returns `None` if this is not a map with that key.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.entry(key).map(|(_, node)| node)
     }
 
-    /// The key and its value, if this is a map that has it.
+    /// Returns a key and its value. Returns `None` if this is not a map with that key.
     pub(crate) fn entry(&self, key: &str) -> Option<(&Key, &Self)> {
         let Content::Map(entries) = &self.content else { return None };
         entries.iter().find(|(found, _)| found.text == key).map(|(key, node)| (key, node))
     }
 
-    /// The value at a path of keys.
+    /// Returns the value at a path of keys.
     pub(crate) fn find(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// The position of the last existing key of `path`.
+    /// Returns the position of the last key of `path` that exists.
     pub(crate) fn place(&self, path: &[&str]) -> SourcePos {
         let mut node = self;
         let mut at = self.at;
@@ -81,7 +76,7 @@ impl Node {
         at
     }
 
-    /// The entries of a map; empty for other values.
+    /// Returns the entries of a map. Empty for other values.
     pub(crate) fn entries(&self) -> &[(Key, Self)] {
         match &self.content {
             Content::Map(entries) => entries,
@@ -89,7 +84,7 @@ impl Node {
         }
     }
 
-    /// The items of a list; empty for other values.
+    /// Returns the items of a list. Empty for other values.
     pub(crate) fn items(&self) -> &[Self] {
         match &self.content {
             Content::List(items) => items,
@@ -97,7 +92,7 @@ impl Node {
         }
     }
 
-    /// The text, if the value is one.
+    /// Returns the text of a text value.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.content {
             Content::Text(text) => Some(text),
@@ -105,7 +100,7 @@ impl Node {
         }
     }
 
-    /// The spelling of a scalar.
+    /// Returns the spelling of a scalar.
     pub(crate) fn raw(&self) -> Option<&str> {
         match &self.content {
             Content::Null(raw) | Content::Bool(_, raw) | Content::Number(_, raw) | Content::Text(raw) => {
@@ -115,7 +110,7 @@ impl Node {
         }
     }
 
-    /// The type, for users.
+    /// Returns the name of the type for users, with its article.
     pub(crate) fn is_a(&self) -> &'static str {
         match &self.content {
             Content::Null(_) => "nothing",
@@ -127,7 +122,7 @@ impl Node {
         }
     }
 
-    /// Converts the value to JSON. A whole number becomes an integer in any spelling.
+    /// Converts the value to JSON. A whole number becomes an integer, however it is spelled.
     pub(crate) fn to_json(&self) -> Value {
         match &self.content {
             Content::Null(_) => Value::Null,

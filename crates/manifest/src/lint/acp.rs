@@ -1,4 +1,4 @@
-//! ACP.md: points 5 to 8, 13 and 21 of AIP-44, as far as one file shows them.
+//! Checks an ACP.md by points 5 to 8, 13 and 21 of AIP-44, as far as this needs no other file.
 
 use std::path::Path;
 
@@ -28,7 +28,8 @@ pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     audit(aip44, found);
 }
 
-/// Additional keys are allowed, but near misses of known keys are probably misspelled.
+/// Warns about keys that are almost equal to known ones. Other keys are allowed, but these are probably
+/// misspelled.
 fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let absent = known.iter().copied().filter(|known| node.get(known).is_none());
@@ -41,7 +42,7 @@ fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     }
 }
 
-/// Protocol methods without a rule in the gate: only listing lets them pass.
+/// Protocol methods without a rule in the gate. They pass only if a manifest lists them.
 const LISTABLE_METHODS: [(&str, &[&str]); 2] = [
     (
         "client_methods",
@@ -108,14 +109,15 @@ const METHODS: [&str; 45] = [
     "$/cancel_request",
 ];
 
-/// Returns `true` if listing a method below `key` of `metadata.narrows` changes how the gate handles it.
+/// Returns `true` if listing a method in `metadata.narrows`, below `key`, changes how the gate handles it.
 #[must_use]
 pub fn is_listable(key: &str, method: &str) -> bool {
     !METHODS.contains(&method)
         || LISTABLE_METHODS.iter().any(|(of, names)| *of == key && names.contains(&method))
 }
 
-/// Listing a method that the gate decides anyway, or of the other direction, has no effect.
+/// Warns about listed methods for which listing has no effect: the gate has a rule for them, or they are sent
+/// in the other direction.
 fn methods(node: &Node, found: &mut Vec<Draft>) {
     for (key, _) in LISTABLE_METHODS {
         let Some(listed) = node.find(&["metadata", "narrows", key]) else { continue };
@@ -131,13 +133,13 @@ fn methods(node: &Node, found: &mut Vec<Draft>) {
 
 fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
     let mut known = Checker::for_kind(Kind::Acp).keys(&["metadata", "aip44"]);
-    // The order of a schema's keys is arbitrary.
+    // The schema does not define an order of its keys.
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let shown = quoted(&key.text, 64);
         let message = format!("`{shown}` is not a key of aip44");
         let absent = known.iter().copied().filter(|known| aip44.get(known).is_none());
-        // A near miss of a known key was meant to be that key, and its setting would be ignored silently.
+        // The key was probably meant to be the known one, whose setting would be missing without a warning.
         let draft = match nearest(&key.text, absent) {
             Some(near) => {
                 Draft::blocking(Code::UnknownAip44, key.at, message).hint(format!("did you mean {near}?"))
@@ -160,7 +162,8 @@ fn revision(aip44: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Point 7: a file that only describes an external runtime may lack what running needs.
+/// Point 7: a server or bridge must name all that running it needs. A file that only describes an external
+/// runtime need not.
 fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
     let Some(kind) = node.get("kind") else { return };
     let has = |key: &str| aip44.get(key).is_some();
@@ -178,7 +181,7 @@ fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
     found.push(Draft::blocking(Code::Unbound, kind.at, message).key("kind").hint(hint));
 }
 
-/// Point 13, as far as one file shows it.
+/// Point 13, as far as it needs no other file.
 fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
     let Some(tier) = aip44.get("tier").and_then(Node::text) else { return };
     let flag = |path: &[&str]| match aip44.find(path).map(|node| (&node.content, node.at)) {
@@ -210,7 +213,7 @@ fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Point 21.
+/// Point 21: the audit log.
 fn audit(aip44: &Node, found: &mut Vec<Draft>) {
     let Some(audit) = aip44.get("audit") else { return };
     let Some(kind) = audit.get("kind") else { return };

@@ -1,4 +1,4 @@
-//! AGENT-CLI.md: obstacles to starting an agent.
+//! Checks an AGENT-CLI.md for obstacles to starting the agent.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn version_check(node: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// The official schema checks neither.
+/// Checks an inline sandbox or runner. The official schema does not.
 fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
     let Some(block) = node.get(kind.name()) else { return };
     if !matches!(block.content, Content::Map(_)) {
@@ -71,7 +71,7 @@ fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
         Kind::Runner => unwrapped(block, "runner", found),
         _ => (block, kind.name().to_owned()),
     };
-    // A reference is checked where it is followed.
+    // The file that a reference names is checked when it is read.
     if kind == Kind::Runner && (block.get("ref").is_some() || block.get("file").is_some()) {
         return;
     }
@@ -83,7 +83,7 @@ fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
     }
 }
 
-/// A runner nested below its former key.
+/// Returns the runner that is nested below its former key.
 fn unwrapped<'a>(block: &'a Node, prefix: &str, found: &mut Vec<Draft>) -> (&'a Node, String) {
     match block.entries() {
         [(key, inner)] if key.text == "runtime" => {

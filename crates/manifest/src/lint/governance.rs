@@ -1,4 +1,4 @@
-//! OPERATOR.md, GOVERNANCE.md and POLICY.md: obstacles to running.
+//! Checks OPERATOR.md, GOVERNANCE.md and POLICY.md for obstacles to running.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ pub(super) fn lint(node: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Finds ids that occur twice in one file: one of them would be lost silently.
+/// Finds ids that occur twice in one file. One of the two entries would be lost.
 pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut Vec<Draft>) {
     let ids: Vec<&Node> =
         list.map(Node::items).unwrap_or_default().iter().filter_map(|item| item.get(id)).collect();
@@ -64,7 +64,8 @@ pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut V
     }
 }
 
-/// A kind that no tool has: an action to deny would be allowed, and one to allow would not be, silently.
+/// Finds a tool kind that no tool has. Such a rule never matches: an action meant to be denied would be
+/// allowed.
 fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
     let Some(kind) = text.strip_prefix("kind:") else { return };
@@ -73,8 +74,8 @@ fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     found.push(Draft::blocking(Code::Enum, node.at, message).key(key).value(text).hint(hint));
 }
 
-/// A misspelled action never matches: an action to deny would be allowed silently. Not an error, because the file may
-/// be for other programs with more actions.
+/// Finds a misspelled action. Such a policy never matches, so an action meant to be denied would be allowed.
+/// This is only a warning, because other programs may have more actions.
 fn asked(node: &Node, key: &str, decision: Option<&str>, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
     found.extend(misspelt(node.at, text, decision == Some("deny")).map(|draft| draft.key(key).value(text)));
@@ -85,7 +86,7 @@ fn misspelt(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     nearest(action, narrows_policy::ACTIONS).map(|near| draft.hint(format!("did you mean {near}?")))
 }
 
-/// Like `misspelt`, for an action of other programs. Only reported when the policy is run.
+/// Warns about an action that only other programs have. Reported only if the policy is run.
 pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     if misspelt(at, action, denies).is_some() {
         return None;
@@ -107,7 +108,7 @@ fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
 
 pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, Kind::Policy, "slug", node, found);
-    // A pattern may match several.
+    // A pattern may match several subjects.
     let is_plain = |subject: &&Node| subject.text().is_some_and(|text| !text.contains(['*', '?', '[', '{']));
     if let Some(subject) = node.find(&["match", "subject"]).filter(is_plain) {
         kind_of_tool(subject, "match.subject", found);

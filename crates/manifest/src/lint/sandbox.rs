@@ -1,10 +1,10 @@
-//! SANDBOX.md and RUNNER.md, also inside other manifests: unsupported features.
+//! Checks a SANDBOX.md or RUNNER.md, also within another manifest, for unsupported features.
 
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::yaml::{Content, Node};
 
-/// Providers of other programs.
+/// Providers that only other programs support.
 const REMOTE_PROVIDERS: &[&str] =
     &["mastra-e2b", "mastra-modal", "mastra-daytona", "mastra-blaxel", "node-permission"];
 
@@ -78,7 +78,7 @@ pub(super) fn runner(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     }
 }
 
-/// Returns `true` for a host name, optionally with `*.` before it and a port behind it.
+/// Returns `true` for a host name. It may start with `*.` and end with a port.
 pub(crate) fn is_host(text: &str) -> bool {
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) => (name, Some(port)),
@@ -94,7 +94,8 @@ pub(crate) fn is_host(text: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // Some programs read a name that ends with a number as an address, and there are no patterns of addresses.
+    // Some programs read a name that ends with a number as an address. A pattern with `*` cannot match
+    // addresses.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
     let is_address = !is_pattern && name.parse::<std::net::Ipv4Addr>().is_ok();

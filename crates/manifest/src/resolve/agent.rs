@@ -1,4 +1,4 @@
-//! The agent behind a bridge, a client, or an operator with an agent.
+//! The agent of a bridge, of a client, or of an operator that names one.
 
 use std::path::Path;
 
@@ -22,20 +22,19 @@ use crate::version::{self, VersionError};
 /// An agent that can be started.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// Its manifest.
     pub cli: Loaded<AgentCli>,
-    /// Its command line and environment.
+    /// Command line and environment of the agent.
     pub launch: Launch,
-    /// The sandbox that its manifest requires.
+    /// The sandbox that the agent's manifest requires.
     pub sandbox: Option<SandboxPlan>,
-    /// The runner of its manifest, or the RUNNER.md beside it.
+    /// The runner that the agent's manifest names, or the RUNNER.md beside that manifest.
     pub runner: Option<RunnerPlan>,
-    /// The manifest of its ACP support, if there is one.
+    /// The ACP.md that describes the agent's ACP support, if there is one.
     pub acp: Option<Box<Acp>>,
 }
 
 impl Agent {
-    /// Checks the version that the agent printed.
+    /// Checks the version that the agent has printed.
     pub fn judge_version(&self, output: &str) -> Result<Version, VersionError> {
         version::judge(&self.cli.front.version_check, output)
     }
@@ -66,7 +65,7 @@ pub(super) fn load(
             match reader.optional::<AgentCli>(&path) {
                 Some(cli) => cli,
                 None => {
-                    // A missing operator might have named one.
+                    // The operator that is missing might have named an agent.
                     let lost = acp.front.metadata.aip44.operator.is_some() && operator.is_none();
                     if reader.findings.len() == errors && !lost {
                         missing(reader, acp);
@@ -116,7 +115,7 @@ fn launch(
     match Launch::new(&cli.front, config) {
         Ok(launch) => Some(launch),
         Err(error) => {
-            // An unsupported protocol was reported with the file itself.
+            // An unsupported protocol was already reported as a finding about the file.
             if error.code() == Code::Config.name() {
                 let draft = |at| {
                     let draft = Draft::error(Code::Config, at, error.to_string()).key("runtime.config");
@@ -132,7 +131,7 @@ fn launch(
     }
 }
 
-/// Optional descriptions of the agent's ACP support are read as far as possible.
+/// Reads the optional description of the agent's ACP support. Problems in it are only warnings.
 fn described(reader: &mut ManifestReader<'_>, cli: &Loaded<AgentCli>) -> Option<Box<Acp>> {
     let reference = cli.front.acp.as_deref()?;
     let at = cli.place(&["acp"]);

@@ -1,4 +1,4 @@
-//! Location of the audit log (point 21).
+//! Determines the location of the audit log (point 21 of AIP-44).
 
 use std::path::PathBuf;
 
@@ -11,16 +11,16 @@ use crate::finding::Draft;
 use crate::types::acp::{Acp, AuditKind, Tier};
 use crate::types::operator::Operator;
 
-/// The target of the audit log.
+/// The location of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditTarget {
-    /// This file, relative to the root of the workspace.
+    /// Path of the log file, relative to the root of the workspace.
     Log(PathBuf),
     /// No audit log.
     Off,
 }
 
-/// The default log in a directory.
+/// Path of the default log below a directory.
 const DEFAULT_LOG_PATH: &str = "audit/audit-log.jsonl";
 
 pub(super) fn target(
@@ -48,7 +48,7 @@ pub(super) fn target(
     if slug == "default" {
         return Some(AuditTarget::Log(scope.join(DEFAULT_LOG_PATH)));
     }
-    // Every part must be a name: a log must not be above the governance's directory.
+    // Every part must be a plain name, so that the log is not outside the directory of the governance.
     let plain = slug.split('/').all(|part| !part.is_empty() && part.chars().any(|letter| letter != '.'));
     if plain {
         return Some(AuditTarget::Log(scope.join("audit").join(slug).join("audit-log.jsonl")));

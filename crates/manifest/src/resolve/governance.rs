@@ -1,4 +1,4 @@
-//! Finds the governance in effect and merges what it inherits.
+//! Finds the governance in effect, and merges it with the governances that it inherits from.
 
 use std::path::{Path, PathBuf};
 
@@ -15,19 +15,18 @@ use crate::types::acp::Acp;
 use crate::types::governance::{Approver, Audit, Autonomy, Governance, PolicyEntry, Signing};
 use crate::types::operator::Operator;
 
-/// Limit of nested governances.
+/// Bound for the depth of inheritance.
 const MAX_PARENTS: usize = 8;
 
-/// A governance with everything it inherits.
+/// A governance merged with all that it inherits.
 #[derive(Debug, Clone)]
 pub struct EffectiveGovernance {
-    /// The merged governance.
     pub config: Governance,
-    /// Its files: itself first, the topmost parent last.
+    /// Its files: the governance itself first, its topmost parent last.
     pub chain: Vec<PathBuf>,
-    /// Its directory, relative to the root of the workspace; contains its log.
+    /// Directory of the governance, relative to the root of the workspace. It contains the audit log.
     pub scope: PathBuf,
-    /// For every policy of `config`, the file that names it; the policy's path is relative to that file.
+    /// For each policy of `config`, the file that names it. The path of the policy is relative to that file.
     pub(super) sources: Vec<Loaded<Governance>>,
 }
 
@@ -41,8 +40,8 @@ impl EffectiveGovernance {
         self.config.approvers.iter().filter(may).collect()
     }
 
-    /// The file with the signers' public keys, relative to the root of the workspace, and the governance that names it:
-    /// the lowest one that does.
+    /// Returns the file with the public keys of the signers, relative to the root of the workspace, and the
+    /// governance that names the file. If several do, the lowest one counts.
     pub fn keyring(&self) -> Option<(&Loaded<Governance>, PathBuf)> {
         self.sources.iter().find_map(|source| {
             let keyring = source.front.signing.as_ref()?.keyring.as_ref()?;
@@ -50,14 +49,15 @@ impl EffectiveGovernance {
         })
     }
 
-    /// The file that defines a policy with this id: the lowest one that does.
+    /// Returns the file that defines a policy with this id. If several do, the lowest one counts.
     pub(super) fn source_of(&self, id: &str) -> Option<&Loaded<Governance>> {
         let has = |source: &&Loaded<Governance>| source.front.policies.iter().any(|entry| entry.id == id);
         self.sources.iter().find(has)
     }
 }
 
-/// Loads the governance of a manifest: the one it names, or that of the operator's directory, or that of the root.
+/// Loads the governance of a manifest: the one that it names, or the one in the operator's directory, or the
+/// one in the root.
 pub(super) fn load(
     reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
@@ -83,7 +83,7 @@ pub(super) fn load(
     Some(EffectiveGovernance { config, chain, scope, sources })
 }
 
-/// Key files must be in this workspace.
+/// Checks that key files are in this workspace.
 fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
     for source in sources {
         let keyring = source.front.signing.as_ref().and_then(|signing| signing.keyring.as_deref());
@@ -120,7 +120,8 @@ fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator
     }
 }
 
-/// Loads a governance and its parents. A parent that is missing, repeated or too far up ends the chain with a warning.
+/// Loads a governance and its parents. A parent that is missing, repeated or beyond the bound ends the chain
+/// with a warning.
 fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Loaded<Governance>> {
     let mut chain = vec![first];
     while let Some(last) = chain.last()
@@ -164,7 +165,7 @@ fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Load
     chain
 }
 
-/// Merges a chain from the top down: lower values replace higher ones.
+/// Merges a chain from the top down. Values of a child replace those of its parents.
 fn merged(reader: &mut ManifestReader<'_>, chain: &[Loaded<Governance>]) -> Option<Governance> {
     let (top, below) = chain.split_last()?;
     let mut config = top.front.clone();
@@ -235,7 +236,7 @@ fn leafwise<T>(parent: Option<T>, child: Option<T>, merge: impl Fn(T, T) -> T) -
     }
 }
 
-/// A child's entry replaces its parent's; new entries are appended.
+/// Replaces entries of the parent by entries of the child with the same id, and appends the others.
 fn by_id<T>(mut parent: Vec<T>, child: Vec<T>, id: impl Fn(&T) -> String) -> Vec<T> {
     for entry in child {
         match parent.iter_mut().find(|known| id(known) == id(&entry)) {

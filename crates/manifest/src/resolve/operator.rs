@@ -20,24 +20,22 @@ const SKILL_FILE: &str = "SKILL.md";
 /// A skill of an operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Skill {
-    /// Its id.
     pub id: String,
-    /// Its file, relative to the root of the workspace.
+    /// Path of the file, relative to the root of the workspace.
     pub path: PathBuf,
-    /// Its description.
     pub description: String,
-    /// Its instructions for the operator.
+    /// Instructions for the operator.
     pub body: String,
-    /// The tools of the operator that it uses, if it says so.
+    /// The tools of the operator that the skill uses. `None` if it does not list them.
     pub allow: Option<Vec<String>>,
 }
 
 /// The tools that an operator may use, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolSet {
-    /// Tools without a server.
+    /// Tools that do not belong to a server.
     pub names: BTreeSet<String>,
-    /// Tools of MCP servers, by server. `None` means all.
+    /// Tools of MCP servers, by server name. `None`: all tools of the server.
     pub servers: BTreeMap<String, Option<BTreeSet<String>>>,
 }
 
@@ -56,7 +54,7 @@ impl ToolSet {
                     let allow =
                         tools.allow.as_ref().map(|names| names.iter().cloned().collect::<BTreeSet<_>>());
                     let both = match (set.servers.remove(&tools.server), allow) {
-                        // If a server is named twice, the union counts.
+                        // If a server is named twice, its tools are combined.
                         (Some(Some(mut known)), Some(more)) => {
                             known.extend(more);
                             Some(known)
@@ -72,7 +70,7 @@ impl ToolSet {
         set
     }
 
-    /// Returns `true` if a tool is allowed, of an MCP server or without one.
+    /// Returns `true` if a tool is allowed. `None` as the server stands for tools without one.
     pub fn has(&self, server: Option<&str>, tool: &str) -> bool {
         match server {
             None => self.names.contains(tool),
@@ -90,7 +88,7 @@ impl ToolSet {
     }
 }
 
-/// Returns `true` if every turn needs an approval to begin.
+/// Returns `true` if every turn needs an approval before it begins.
 pub(super) fn is_gated(operator: &Loaded<Operator>) -> bool {
     operator.front.governance.as_ref().is_some_and(|binding| binding.autonomy == Autonomy::Gated)
 }
@@ -101,7 +99,8 @@ pub(super) fn load(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) -> Option
     reader.referred::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
 }
 
-/// Loads the skills of an operator. A missing one is an error: the operator would act without its instructions.
+/// Loads the skills of an operator. A missing skill is an error, because the operator would work without its
+/// instructions.
 pub(super) fn skills(reader: &mut ManifestReader<'_>, operator: &Loaded<Operator>) -> Vec<Skill> {
     let mut skills = Vec::new();
     for (number, reference) in operator.front.skills.iter().enumerate() {

@@ -21,24 +21,24 @@ use crate::yaml::SourcePos;
 /// A manifest and its path.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
-    /// Its path, relative to the root of the workspace.
+    /// Relative to the root of the workspace.
     pub path: PathBuf,
     pub(super) document: Document<T>,
 }
 
 impl<T> Loaded<T> {
-    /// Its directory.
+    /// Returns the directory of the file.
     pub fn directory(&self) -> PathBuf {
         self.path.parent().map(Path::to_path_buf).unwrap_or_default()
     }
 
-    /// The line and column of the last existing key of `path`.
+    /// Returns the line and column of the last key of `path` that exists.
     pub fn place_of(&self, path: &[&str]) -> (usize, usize) {
         let SourcePos { line, column } = self.place(path);
         (line, column)
     }
 
-    /// The line and column of an item of the list at `path`.
+    /// Returns the line and column of an item of the list at `path`.
     pub fn place_of_item(&self, path: &[&str], number: usize) -> (usize, usize) {
         let item = self.document.node.find(path).and_then(|list| list.items().get(number));
         item.map_or_else(|| self.place_of(path), |item| (item.at.line, item.at.column))
@@ -56,10 +56,10 @@ impl<T> Deref for Loaded<T> {
     }
 }
 
-/// A file that was read, with its digest: part of what was approved.
+/// A file that was read, with its digest. It belongs to the approved content.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Pin {
-    /// Its path, relative to the root of the workspace.
+    /// Relative to the root of the workspace.
     pub path: PathBuf,
     /// The SHA-256 of the bytes that were parsed, in hexadecimal.
     pub sha256: String,
@@ -68,47 +68,38 @@ pub struct Pin {
 /// An MCP server of a manifest with its description.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpBinding {
-    /// Its entry in the manifest.
+    /// The entry of the server in the manifest.
     pub server: McpServer,
     /// The front matter of its description file.
     pub description: Option<Value>,
 }
 
-/// A manifest with everything it refers to.
+/// A manifest with the content of all files that it refers to.
 #[derive(Debug, Clone)]
 pub struct Bundle {
-    /// The manifest itself.
     pub acp: Loaded<Acp>,
     /// The kind of the manifest.
     pub role: Role,
-    /// The protocol version, if the revision is a known release.
+    /// Protocol version of the manifest's revision. `None` if the revision is not a known release.
     pub protocol_version: Option<u16>,
-    /// The declared capabilities.
     pub capabilities: Capabilities,
-    /// The operator.
     pub operator: Option<Loaded<Operator>>,
-    /// The governance, with everything it inherits.
+    /// The governance, merged with all that it inherits.
     pub governance: Option<EffectiveGovernance>,
     /// All policies in effect.
     pub policies: Vec<BoundPolicy>,
     pub(super) ruleset: GovernanceRuleset,
-    /// Every turn needs an approval to begin.
+    /// `true` if every turn needs an approval before it begins.
     pub per_turn_approval: bool,
-    /// The sandbox.
     pub sandbox: Option<SandboxPlan>,
-    /// The skills of the operator.
     pub skills: Vec<Skill>,
-    /// The tools of the operator.
     pub tools: ToolSet,
-    /// The agent behind a bridge, a client, or an operator with an agent.
     pub agent: Option<Agent>,
-    /// The target of the audit log.
     pub audit: AuditTarget,
-    /// MCP servers for sessions.
+    /// MCP servers that every session gets.
     pub mcp_servers: Vec<McpBinding>,
     /// Every file that was read, in order.
     pub pins: Vec<Pin>,
-    /// Warnings.
     pub warnings: Findings,
 }
 

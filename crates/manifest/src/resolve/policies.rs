@@ -1,4 +1,4 @@
-//! Collects the policies in effect and builds their ruleset.
+//! Collects the policies in effect, and builds their ruleset.
 
 use std::path::{Path, PathBuf};
 
@@ -19,9 +19,8 @@ use crate::types::policy::{Decision, Policy};
 /// A policy in effect.
 #[derive(Debug, Clone)]
 pub struct BoundPolicy {
-    /// Its entry in the governance. `None` if only the operator names it.
+    /// The entry of the policy in the governance. `None` if only the operator names the policy.
     pub entry: Option<PolicyEntry>,
-    /// The policy.
     pub policy: Loaded<Policy>,
 }
 
@@ -64,7 +63,7 @@ pub(super) fn without_governance(
     named(reader, operator, &[operator.directory(), PathBuf::new()], Vec::new())
 }
 
-/// Adds the policies that an operator names. An unknown one is an error.
+/// Adds the policies that an operator names. An unknown policy is an error.
 fn named(
     reader: &mut ManifestReader<'_>,
     operator: &Loaded<Operator>,
@@ -100,7 +99,11 @@ fn named(
     policies
 }
 
-/// Finds a policy by name. `Err` contains the unusable file, or `None` if there is none.
+/// Finds a policy by name.
+///
+/// # Errors
+///
+/// The file that cannot be used, or `None` if there is no such policy.
 fn find(
     reader: &mut ManifestReader<'_>,
     name: &str,
@@ -120,7 +123,7 @@ fn find(
     Err(None)
 }
 
-/// Builds the ruleset of the policies, at the lower of both levels of autonomy.
+/// Builds the ruleset of the policies. The lower of the two levels of autonomy counts.
 pub(super) fn ruleset(
     reader: &mut ManifestReader<'_>,
     governance: Option<&EffectiveGovernance>,
@@ -168,7 +171,7 @@ pub(super) fn ruleset(
     GovernanceRuleset::new(rules).with_level(level).with_default(default)
 }
 
-/// Reports that a policy is about an action of other programs.
+/// Warns that a policy is about an action that only other programs have.
 fn unasked(reader: &mut ManifestReader<'_>, bound: &BoundPolicy) {
     let policy = &bound.policy;
     let (at, denies) = (policy.place(&["match", "action"]), policy.front.decision == Decision::Deny);
@@ -195,7 +198,8 @@ fn unknown_default(reader: &mut ManifestReader<'_>, governance: Option<&Effectiv
     }
 }
 
-/// Returns the lower of a workspace's level and an operator's autonomy. A supervised operator only suggests.
+/// Returns the lower of the workspace's level and the operator's autonomy. A supervised operator can only
+/// make suggestions.
 pub(super) fn lower(level: Option<u8>, autonomy: Option<Autonomy>) -> Option<u8> {
     let operator = match autonomy {
         None | Some(Autonomy::Autonomous) => None,
@@ -219,7 +223,7 @@ fn rule(bound: &BoundPolicy) -> Result<GovernanceRule, narrows_policy::Governanc
         .signers
         .iter()
         .map(|signer| Signer { role: signer.role.clone(), user_id: signer.user_id.clone() });
-    // A number too large to be counted is never reached.
+    // A quorum that is too large for the type can never be reached.
     let quorum = u32::try_from(policy.quorum.unwrap_or(1)).unwrap_or(u32::MAX);
     let mut rule = GovernanceRule::new(&policy.slug, &policy.r#match.action, class)
         .with_min_risk(policy.r#match.risk_level_min.unwrap_or(0))

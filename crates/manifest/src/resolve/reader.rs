@@ -1,4 +1,4 @@
-//! Reads each file once, with its digest, and collects the findings.
+//! Reads each file once, records its digest, and collects findings.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::files::{Files, FilesError, join};
 use crate::finding::{Draft, Findings};
 use crate::yaml::SourcePos;
 
-/// Limit of files per manifest.
+/// Bound for the files of one manifest.
 const MAX_FILES: usize = 256;
 
-/// The files and findings so far.
+/// Reads files. Keeps their content and their findings.
 pub(super) struct ManifestReader<'a> {
     pub(super) files: &'a dyn Files,
     pub(super) pins: Vec<Pin>,
@@ -29,12 +29,12 @@ impl<'a> ManifestReader<'a> {
         Self { files, pins: Vec::new(), findings: Findings::default(), cache: Vec::new() }
     }
 
-    /// Adds a finding about a file that was read.
     pub(super) fn find<T>(&mut self, file: &Loaded<T>, draft: Draft) {
         self.findings.push(draft.into_finding(&file.path));
     }
 
-    /// Reads a file. The digest is of the returned bytes, and a second read returns the same bytes.
+    /// Reads a file. The recorded digest is the digest of the returned bytes. A second read returns the same
+    /// bytes.
     pub(super) fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, FilesError> {
         if let Some((_, bytes)) = self.cache.iter().find(|(known, _)| known == path) {
             return Ok(bytes.clone());
@@ -54,7 +54,8 @@ impl<'a> ManifestReader<'a> {
         Ok(bytes)
     }
 
-    /// Reads the file that `reference` names in `from`: relative to it if it begins with a dot, otherwise to the root.
+    /// Reads the file that `reference` in `from` names. A reference that begins with a dot is relative to
+    /// `from`, any other to the root.
     pub(super) fn bytes_at<T>(
         &mut self,
         from: &Loaded<T>,
@@ -70,7 +71,7 @@ impl<'a> ManifestReader<'a> {
         }
     }
 
-    /// Reads a manifest at a known path, and collects its findings.
+    /// Reads the manifest at this path, and collects its findings.
     pub(super) fn manifest<T: FrontMatter>(&mut self, path: &Path) -> Option<Loaded<T>> {
         match self.bytes(path) {
             Ok(bytes) => self.parse(path, &bytes),
@@ -83,7 +84,7 @@ impl<'a> ManifestReader<'a> {
         }
     }
 
-    /// Reads the manifest that a key refers to. `code` is reported if that fails.
+    /// Reads the manifest that a key refers to. If that fails, reports a finding with `code`.
     pub(super) fn referred<T: FrontMatter, F>(
         &mut self,
         from: &Loaded<F>,
@@ -120,11 +121,11 @@ impl<'a> ManifestReader<'a> {
         let mut read = document::read_in::<T>(self.files.name(), path, bytes);
         read.findings.for_running();
         self.note(read.findings);
-        // A well-formed file is resolved further even if it cannot be run, so that all problems are found at once.
+        // A well-formed file that cannot be run is resolved as well, so that all problems are found at once.
         read.document.map(|document| Loaded { path: path.to_path_buf(), document })
     }
 
-    /// Findings of a file with two references are added once.
+    /// Adds findings. Those of a file with two references are added once.
     pub(super) fn note(&mut self, findings: Findings) {
         for finding in findings {
             if !self.findings.iter().any(|known| *known == finding) {

@@ -1,4 +1,4 @@
-//! Sandboxes and runners as plain data: directories, modes, names and limits.
+//! Plans of sandboxes and runners as plain data: directories, modes, names and limits.
 
 use std::path::PathBuf;
 
@@ -18,43 +18,40 @@ use crate::yaml::SourcePos;
 /// The plan of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxPlan {
-    /// The provider; always `local` here.
+    /// Always `local`.
     pub provider: String,
-    /// The working directory, relative to the root of the workspace.
+    /// Working directory, relative to the root of the workspace.
     pub cwd: Option<PathBuf>,
-    /// The mounts.
     pub mounts: Vec<PlannedMount>,
-    /// Allowed hosts; empty means no network.
+    /// Hosts that may be reached. Empty: no network.
     pub egress: Vec<String>,
-    /// The names of visible variables.
+    /// Names of the environment variables that are passed on.
     pub env: Vec<String>,
-    /// The limits of each command.
     pub limits: Limits,
-    /// No command may be run.
+    /// `true` if no command may be run.
     pub read_only: bool,
 }
 
-/// A directory in a sandbox.
+/// A directory that is visible in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedMount {
-    /// The directory, relative to the root of the workspace.
+    /// Directory on disk, relative to the root of the workspace.
     pub source: PathBuf,
-    /// Its path in the sandbox.
+    /// Path in the sandbox.
     pub at: PathBuf,
-    /// It can be changed there.
     pub writable: bool,
 }
 
 /// The plan of a runner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunnerPlan {
-    /// The isolation; never in this process.
+    /// Kind of isolation. A runner is never run in this process.
     pub engine: Engine,
-    /// The manifest requested this process.
+    /// `true` if the manifest asked for this process.
     pub downgraded: bool,
-    /// The limits as written.
+    /// Limits as written in the manifest, without defaults.
     pub limits: Limits,
-    /// Required programs.
+    /// Programs that must be installed.
     pub needs: Option<Needs>,
 }
 
@@ -70,7 +67,7 @@ impl RunnerPlan {
         Self { engine, downgraded, limits: runner.limits, needs: runner.needs.clone() }
     }
 
-    /// The limits with defaults.
+    /// Returns the limits, with defaults for missing ones.
     pub fn effective_limits(&self) -> Limits {
         Limits {
             memory_mb: self.limits.memory_mb.or(Some(Self::MEMORY_MB)),
@@ -93,7 +90,7 @@ pub(super) fn at<T>(
     plan(reader, &loaded, &front, &[])
 }
 
-/// Reads a sandbox inside another manifest, below `path`. Its form was checked with that manifest.
+/// Reads a sandbox within another manifest, below `path`. The schema of that manifest has checked its form.
 pub(super) fn inline<T>(
     reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
@@ -168,7 +165,7 @@ fn plan<T>(
     })
 }
 
-/// The directory of a source, if it is in this workspace.
+/// Returns the directory of a source if it is in this workspace.
 fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source) -> Option<PathBuf> {
     match source {
         Source::Workspace(_) => Some(PathBuf::new()),
@@ -185,7 +182,7 @@ fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source)
     }
 }
 
-/// The directory of a storage description.
+/// Returns the directory of a storage description.
 fn described<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, reference: &str) -> Option<PathBuf> {
     let (path, bytes) = reader.bytes_at(from, reference).ok()?;
     let front = crate::document::front_matter(&bytes)?;
@@ -199,7 +196,7 @@ fn stored(reader: &ManifestReader<'_>, directory: &std::path::Path, storage: &St
     (storage.provider == "local" && reader.files.has_directory(&path)).then_some(path)
 }
 
-/// Reads a runner in any of its forms: a path, `{ref}`, `{file}`, inline, or inline below its former key.
+/// Reads a runner in any form: a path, `{ref}`, `{file}`, inline, or inline below its former key.
 pub(super) fn runner<T>(
     reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,

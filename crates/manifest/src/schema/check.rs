@@ -1,6 +1,6 @@
-//! Checks a tree against a schema and reports every violation with its position.
+//! Checks a tree against a schema, and reports every violation with its position.
 //!
-//! Supports only the keywords that the generated schemas use; a test compares both.
+//! Only the keywords that the generated schemas use are supported. A test compares the two sets.
 
 use serde_json::Value;
 
@@ -9,13 +9,13 @@ use super::messages;
 use crate::finding::Draft;
 use crate::yaml::{Content, Node, SourcePos};
 
-/// A value and its context for findings.
+/// A value and its context, for findings.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
-    /// The position for findings about the whole value: its key, if there is one.
+    /// Position for findings about the whole value: that of its key, if it has one.
     pub(super) at: SourcePos,
-    /// The key, from the top.
+    /// Path of the key from the top level.
     pub(super) path: &'a str,
     /// The description of the key.
     pub(super) about: Option<&'a str>,
@@ -31,7 +31,7 @@ pub(super) fn check(checker: &Checker, node: &Node, path: &str) -> Vec<Draft> {
 #[derive(Clone, Copy)]
 struct Walk<'a> {
     checker: &'a Checker,
-    /// Nesting of schemas; the generated ones never reach the limit.
+    /// Nesting depth of schemas. The generated schemas never reach the limit.
     deep: usize,
 }
 
@@ -171,14 +171,14 @@ impl Walk<'_> {
         found
     }
 
-    /// If no form fits, reports the violations of the one that was probably meant.
+    /// Reports that no form fits, with the violations of the form that was probably meant.
     fn nearest(self, options: &[Value], tried: Vec<Vec<Draft>>, spot: Spot<'_>, found: &mut Vec<Draft>) {
         let resolved: Vec<&Value> = options.iter().map(|option| self.checker.resolve(option)).collect();
         if resolved.iter().all(|option| option.get("type").is_none() && option.get("required").is_some()) {
             found.push(messages::one_of_keys(&resolved, spot));
             return;
         }
-        // A word that is invalid as it is, and valid as an id.
+        // The word is invalid here, but would be valid as an id.
         let takes = |option: &&&Value| {
             let id = option.get("properties").and_then(|properties| properties.get("id"));
             let alone = option.get("required").and_then(Value::as_array).is_some_and(|keys| keys == &["id"]);
@@ -193,7 +193,7 @@ impl Walk<'_> {
             option.get("anyOf").is_some()
                 || option.get("type").and_then(Value::as_str).is_none_or(|name| has_type(name, spot.node))
         };
-        // A key with a constant value shows which form is meant.
+        // A key with a constant value identifies the form that was meant.
         let tag = resolved.iter().find_map(|option| {
             let properties = option.get("properties")?.as_object()?;
             properties.iter().find(|(_, schema)| schema.get("const").is_some()).map(|(key, _)| key.clone())
@@ -222,7 +222,7 @@ impl Walk<'_> {
         let shaped: Vec<bool> = options.iter().map(shaped).collect();
         let candidates =
             tried.into_iter().zip(&shaped).filter(|(_, shaped)| **shaped).map(|(drafts, _)| drafts);
-        // Keys that the form does not know weigh more than violations below known keys.
+        // Keys that a form does not have count more than violations below known keys.
         let weight = |drafts: &Vec<Draft>| drafts.iter().map(messages::weight).sum::<usize>();
         match candidates.min_by_key(weight) {
             Some(drafts) => found.extend(drafts),

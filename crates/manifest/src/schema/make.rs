@@ -1,4 +1,4 @@
-//! Generates schemas from types in a plain form: no nulls, enumerations as lists.
+//! Generates plain schemas from types: without nulls, and with enumerations as lists.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -34,12 +34,12 @@ fn made<T: JsonSchema>(kind: Kind) -> Value {
     schema.to_value()
 }
 
-/// Removes what only Rust needs from a schema.
+/// Removes the parts of a schema that matter only to Rust.
 fn plain(schema: &mut Schema) {
     let Some(map) = schema.as_object_mut() else { return };
     without_null(map);
     enumeration(map);
-    // The assumptions about a map apply to its keys.
+    // The default of a map consists of the defaults of its keys, so it is left out.
     if map.get("default").is_some_and(|value| !value.is_boolean() && !value.is_string() && !value.is_number())
     {
         map.remove("default");
@@ -51,7 +51,7 @@ fn plain(schema: &mut Schema) {
     {
         map.remove("format");
     }
-    // Bounds of machine types are irrelevant to authors.
+    // The bounds of machine types do not matter to authors of manifests.
     for bound in ["minimum", "maximum"] {
         if map.get(bound).and_then(Value::as_u64) == Some(u64::from(u8::MAX)) {
             map.remove(bound);
@@ -59,7 +59,7 @@ fn plain(schema: &mut Schema) {
     }
 }
 
-/// An optional key cannot be null.
+/// Removes `null` from the values of an optional key: the key is left out instead.
 fn without_null(map: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = map.get_mut("type") {
         types.retain(|name| name != "null");
@@ -75,13 +75,13 @@ fn without_null(map: &mut Map<String, Value>) {
         && let Some(Value::Object(only)) = options.pop()
     {
         for (key, value) in only {
-            // The description of a key says more than that of its type.
+            // The description of a key is more specific than that of its type.
             map.entry(key).or_insert(value);
         }
     }
 }
 
-/// Turns a choice between words into a list.
+/// Changes a choice between constant words into a list of words.
 fn enumeration(map: &mut Map<String, Value>) {
     let Some(Value::Array(options)) = map.get("oneOf") else { return };
     let words: Option<Vec<Value>> = options.iter().map(|option| option.get("const").cloned()).collect();
@@ -143,7 +143,7 @@ mod tests {
                 assert!(!map.get("type").is_some_and(Value::is_array), "{kind}: {map:?}");
                 if map.contains_key("type") {
                     let stranger = map.keys().find(|key| !KNOWN.contains(&key.as_str()));
-                    // Below `properties`, keys are names, and `type` can be one.
+                    // Below `properties`, keys are property names, and a property can be named `type`.
                     let names = map["type"].is_object();
                     assert!(names || stranger.is_none(), "{kind}: {stranger:?}");
                 }

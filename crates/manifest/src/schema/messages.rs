@@ -1,4 +1,4 @@
-//! The messages of schema violations.
+//! The messages about violations of a schema.
 
 use narrows_base::suggest::nearest;
 use narrows_base::text::quoted;
@@ -22,7 +22,7 @@ fn draft(code: Code, spot: Spot<'_>, message: String) -> Draft {
     }
 }
 
-/// Points at the value instead of its key.
+/// Moves the position from the key to the value.
 fn at_value(spot: Spot<'_>) -> Spot<'_> {
     Spot { at: spot.node.at, ..spot }
 }
@@ -34,12 +34,12 @@ fn quoted_node(node: &Node) -> String {
     }
 }
 
-/// The description of the key, if there is one.
+/// Returns the description of the key as a hint, if there is one.
 fn expected(spot: Spot<'_>) -> Option<String> {
     Some(format!("expected: {}", within(spot.about?)))
 }
 
-/// The first line of a description, for use within a sentence.
+/// Returns the first line of a description, worded for use within a sentence.
 fn within(about: &str) -> String {
     let line = about.lines().next().unwrap_or_default().trim_end_matches('.');
     let mut letters = line.chars();
@@ -58,7 +58,7 @@ fn with_expected(draft: Draft, spot: Spot<'_>) -> Draft {
     }
 }
 
-/// The names of types, for users.
+/// Returns the name of a type for users.
 fn type_name(wanted: &str) -> &'static str {
     match wanted {
         "object" => "a map",
@@ -71,7 +71,8 @@ fn type_name(wanted: &str) -> &'static str {
     }
 }
 
-/// `fits` returns whether a text would match the pattern.
+/// Creates a finding about a value of the wrong type. `fits` returns `true` if a text would match the
+/// pattern.
 pub(super) fn wrong_type(
     wanted: &str,
     allowed: Option<&Value>,
@@ -97,7 +98,7 @@ pub(super) fn wrong_type(
         let raw = quoted(raw, 80);
         let message = format!("`{raw}` without quotes is {}, expected a string", spot.node.is_a());
         let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
-        // Quotes alone would only lead to the next error.
+        // Quotes alone would only lead to another error.
         let hint = match lacks {
             Some(lacks) => format!("quote it, in its complete form{lacks}"),
             None => format!("quote it: {quoted}"),
@@ -146,7 +147,7 @@ pub(super) fn pattern(pattern: &str, spot: Spot<'_>) -> Draft {
     }
 }
 
-/// A word that must be written as the id of something.
+/// Creates a finding about a word where an id is required.
 pub(super) fn write_id(text: &str, spot: Spot<'_>) -> Draft {
     let spot = at_value(spot);
     let message = format!("{} is not allowed here without a key", quoted_node(spot.node));
@@ -214,7 +215,7 @@ pub(super) fn unknown<'a>(given: &str, known: impl IntoIterator<Item = &'a str>,
         .hint(hint)
 }
 
-/// Protocol features that a manifest cannot declare.
+/// Returns the hint for a key that stands for a protocol feature which a manifest cannot declare.
 fn undeclarable(path: &str) -> Option<&'static str> {
     match path {
         "metadata.aip44.capabilities.agent.mcpCapabilities.acp" => {
@@ -243,7 +244,7 @@ pub(super) fn one_of_keys(options: &[&Value], spot: Spot<'_>) -> Draft {
     draft(Code::Form, spot, "a key is missing".to_owned()).hint(format!("write one of {}", keys.join(", ")))
 }
 
-/// Returns how strongly a finding indicates that another form was meant.
+/// Returns a weight: the greater it is, the more the finding suggests that another form was meant.
 pub(super) fn weight(draft: &Draft) -> usize {
     match draft.code() {
         Code::Unknown => 3,

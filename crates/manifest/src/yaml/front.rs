@@ -4,19 +4,16 @@ use super::SourcePos;
 use crate::code::Code;
 use crate::finding::Draft;
 
-/// The two parts of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Front<'a> {
-    /// The YAML between the fences.
     pub(crate) yaml: &'a str,
-    /// The text below.
+    /// The text below the front matter.
     pub(crate) body: &'a str,
 }
 
-/// The fence.
 const FENCE: &str = "---";
 
-/// Splits a file at its fences. The YAML starts on line 2.
+/// Splits a file at its two fences. The YAML begins on line 2.
 pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (first, rest) = split_line(text);

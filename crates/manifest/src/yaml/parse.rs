@@ -1,4 +1,4 @@
-//! Builds a tree from YAML events, within bounds, without aliases or duplicate keys.
+//! Builds a tree from YAML events, within bounds. Aliases and duplicate keys are errors.
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
@@ -7,14 +7,14 @@ use super::{Content, Key, Node, SourcePos};
 use crate::code::Code;
 use crate::finding::Draft;
 
-/// Limit of nesting.
+/// Bound for the nesting depth.
 const MAX_DEPTH: usize = 32;
 
-/// Limit of values per file.
+/// Bound for the values of one file.
 const MAX_NODES: usize = 20_000;
 
-/// Parses YAML that starts on `line` of its file. Problems are added to `findings`; without a tree there is at least
-/// one error.
+/// Parses YAML that begins on `line` of its file. Problems are added to `findings`. If there is no tree,
+/// there is at least one error.
 pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Option<Node> {
     let mut options = Options::default();
     options.flow_nesting_limit = MAX_DEPTH * 2;
@@ -61,13 +61,13 @@ struct Builder<'a> {
 struct Open {
     at: SourcePos,
     content: Content,
-    /// The key of the next value, and whether it is a duplicate.
+    /// The key of the next value, and `true` if the key is a duplicate.
     key: Option<(Key, bool)>,
 }
 
 impl Builder<'_> {
     fn place(&self, line: usize, column: usize) -> SourcePos {
-        // The input ends behind the last line, where the fence is.
+        // The input ends after its last line, where the fence is.
         SourcePos { line: self.line + line.clamp(1, self.lines + 1), column: column + 1 }
     }
 
@@ -81,7 +81,7 @@ impl Builder<'_> {
         }
         match event {
             Event::Scalar(text, style, _, tag) => {
-                // An absent value has no spelling.
+                // An absent value has an empty spelling.
                 let text = if style == ScalarStyle::Plain && span.is_empty() { "".into() } else { text };
                 let plain = style == ScalarStyle::Plain && tag.is_none();
                 let content = if plain { resolve(&text) } else { Content::Text(text.into_owned()) };
@@ -133,10 +133,10 @@ impl Builder<'_> {
             Content::List(items) => items.push(node),
             Content::Map(entries) => match open.key.take() {
                 None => open.key = Some(key(&node, entries, self.findings)?),
-                // The duplicate was reported; the first value counts.
+                // The duplicate key was reported. The first value counts.
                 Some((_, true)) => {}
                 Some((key, false)) => {
-                    // An absent value has no position of its own.
+                    // An absent value has no position of its own. It gets that of its key.
                     let empty = matches!(&node.content, Content::Null(raw) if raw.is_empty());
                     let at = if empty { key.at } else { node.at };
                     entries.push((key, Node { at, ..node }));

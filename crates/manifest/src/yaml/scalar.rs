@@ -17,7 +17,7 @@ pub(super) fn resolve(text: &str) -> Content {
     }
 }
 
-/// Parses a number, as far as JSON can represent it.
+/// Parses a number. The result contains `None` if JSON cannot represent the number.
 fn number(text: &str) -> Option<Option<Number>> {
     let radix = |digits: &str, radix: u32| {
         let all = !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix));
@@ -46,9 +46,10 @@ fn number(text: &str) -> Option<Option<Number>> {
     Some(plain.parse::<f64>().ok().and_then(integer_or_float))
 }
 
-/// Schemas treat `1.0` and `1e3` as whole numbers, and so does all other code.
+/// Returns a whole number as an integer in any spelling, such as `1.0` or `1e3`, because schemas treat these
+/// as integers.
 fn integer_or_float(value: f64) -> Option<Number> {
-    /// Up to here a double represents every whole number exactly.
+    /// Largest bound up to which a double represents every whole number exactly.
     const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= MAX_EXACT_INTEGER {
         #[expect(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
