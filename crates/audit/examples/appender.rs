@@ -1,4 +1,4 @@
-//! Appends to a log until it is killed, and says what was acknowledged: for tests that kill it.
+//! Appends to a log until it is killed, and prints the acknowledged entries. Used by tests that kill it.
 #![expect(clippy::print_stdout, reason = "its only duty")]
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A gate on real links and a real log.
+//! Tests of a gate on real links, with a real log.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ fn set_up() -> Setup {
     let setting = GateStart { started_at: 1_700_000_000, nonce: "n".into() };
     let gate = Gate::new(config, who, policy, Box::new(Disk), setting);
     let (client, outer) = memory::pair(&narrows_link::Options::default());
-    // So little room that it can be filled.
+    // A queue so small that a test can fill it.
     let (inner, agent) = memory::pair(&narrows_link::Options { queue_bytes: 4096, ..Default::default() });
     let (inquiries, asked) = mpsc::channel(4);
     let guard = tokio::spawn(run_gate(gate, outer, inner, log, asked));
@@ -72,7 +72,7 @@ fn all_actions(path: &Path) -> Vec<String> {
     entries.map(|entry| entry["action"].as_str().unwrap().to_owned()).collect()
 }
 
-/// All but those that precede every session and prompt.
+/// Returns all recorded actions, except those that precede every session and prompt.
 fn actions(path: &Path) -> Vec<String> {
     let mut actions = all_actions(path);
     actions.retain(|action| !matches!(&**action, "session.requested" | "prompt.accepted"));
@@ -92,7 +92,7 @@ impl Setup {
         say(&self.agent, json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}})).await;
         let answer = hear(&mut self.client).await;
         assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "notes");
-        // It was durable before it was sent.
+        // The event was durable before the line was sent.
         assert_eq!(actions(&self.log), ["operator.invoked"]);
     }
 
@@ -254,7 +254,6 @@ async fn a_stopped_gate_closes_its_sessions_first() {
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
 }
 
-/// A notification.
 fn note() -> Value {
     json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": "x".repeat(3000)}})
 }
@@ -279,7 +278,7 @@ async fn an_agent_that_reads_slowly_is_not_ended() {
         say(&setup.client, note()).await;
     }
     for _ in 0..8 {
-        // sleep: the time that it takes is what the test is about, and it is not real.
+        // sleep: the test is about this duration, and the clock is paused
         tokio::time::sleep(Duration::from_secs(8)).await;
         assert_eq!(hear(&mut setup.agent).await["method"], "$/cancel_request");
     }
@@ -297,7 +296,7 @@ async fn a_half_closed_client_gets_its_answers() {
     for method in ["session/prompt", "x"] {
         assert_eq!(hear(&mut setup.agent).await["method"], method);
     }
-    // What it would have to answer is not asked.
+    // A request that the client would have to answer is refused.
     let wants = Setup::request(7, "terminal/output", &json!({"sessionId": "s", "terminalId": "t"}));
     say(&setup.agent, wants).await;
     assert_eq!(hear(&mut setup.agent).await["id"], 7);
@@ -319,7 +318,7 @@ async fn a_half_closed_client_learns_of_a_lost_agent_at_once() {
     say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
     setup.client.sender.close();
     hear(&mut setup.agent).await;
-    // Not before: the log takes real time.
+    // The clock is not paused earlier, because the log takes real time.
     tokio::time::pause();
     let since = tokio::time::Instant::now();
     setup.agent.sender.close();
@@ -344,7 +343,7 @@ async fn a_half_closed_client_is_answered_until_a_deadline() {
     assert_eq!((&answer["id"], &answer["result"]["stopReason"]), (&json!(2), &json!("cancelled")));
     assert!(answer["result"]["_meta"]["aip44"]["interrupted"].as_str().unwrap().contains("end of input"));
     assert_eq!(hear(&mut setup.client).await["error"]["code"], -32800);
-    // Not exactly: paused time goes on while the log is written by a thread that the runtime does not know.
+    // The measured time is not exact: paused time advances while a thread outside the runtime writes the log.
     assert!(since.elapsed() >= Duration::from_secs(5), "the agent has 5 s");
     let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::ClientClosed);
@@ -396,7 +395,7 @@ async fn a_client_that_does_not_read_refusals_is_not_read() {
     let counter = Arc::clone(&sent);
     let sender = client.sender.clone();
     tokio::spawn(async move {
-        // An id that may come back in another form is refused at once.
+        // An id that the client may write back in another form is refused at once.
         for _ in 0..REQUESTS {
             say_line(&sender, r#"{"jsonrpc":"2.0","id":1.5,"method":"session/list"}"#).await;
             counter.fetch_add(1, Ordering::Relaxed);

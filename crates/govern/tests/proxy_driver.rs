@@ -1,4 +1,4 @@
-//! A gate in a chain, on real links: the test is the conductor.
+//! Tests of a gate in a chain, on real links. The test plays the conductor.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -25,7 +25,6 @@ fn chain(options: &Options) -> (Link, JoinHandle<GateExit>) {
     let gate = Gate::new(config, Principal::default(), policy, Box::new(Disk), setting);
     let (conductor, ours) = memory::pair(options);
     let (predecessor, successor) = split_proxy_link(ours, options);
-    // No requests to the gate.
     let (_, asked) = mpsc::channel(1);
     (conductor, tokio::spawn(run_gate(gate, predecessor, successor, None, asked)))
 }

@@ -1,5 +1,5 @@
-//! Every rule that a governance can have, from its files to the decision: what it matches, and what it does
-//! not.
+//! Tests of every rule that a governance can have, from its files to the decision: what the rule matches, and
+//! what it does not match.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ const TOOLS: [&str; 14] = [
     "kind:switch_mode",
 ];
 
-/// Files in which everything is allowed that no policy is about.
+/// Files of a governance that allows everything without a policy.
 #[derive(Clone)]
 struct Written {
     operator: String,
@@ -71,7 +71,7 @@ fn governance(directory: &str, text: &str, policies: &[String], mut files: Memor
 }
 
 impl Written {
-    /// One policy besides.
+    /// Returns files with one more policy.
     fn with(slug: &str, text: &str) -> Self {
         Self { policies: vec![policy(slug, text)], ..Self::default() }
     }
@@ -113,7 +113,8 @@ impl Written {
     }
 }
 
-/// A policy that denies: what it is about, and what not, as tools and what they are called with.
+/// Checks a policy that denies, with calls that it matches and calls that it does not. A call is a tool and
+/// its input.
 #[track_caller]
 fn matches(r#match: &str, about: &[(&str, &str)], not: &[(&str, &str)]) {
     let written = Written::with("rule", &format!("match: {{{match}}}\ndecision: deny", r#match = r#match));
@@ -191,7 +192,7 @@ fn a_subject_is_a_name_a_pattern_or_a_path() {
         &[("kind:edit", "/ws/a/x.md")],
         &[("kind:edit", "/ws/a/x.txt"), ("kind:edit", "/ws/a/b/x.md")],
     );
-    // What a command does to what it names may be anything.
+    // A command may have any effect on the path that it names.
     matches(
         "action: workspace.write, subject: '/finance/**'",
         &[("kind:execute", "touch finance/a")],
@@ -271,7 +272,7 @@ fn a_ceiling_escalates_and_a_level_bounds() {
             assert_eq!(written.class("pay", "/ws/a"), expected, "level {level}, ceiling {ceiling}");
         }
     }
-    // What a level leaves to do unasked: nothing but looking, the same, what can be undone, everything.
+    // Actions that each level allows without an approval: reading, the same, changes that can be undone, all.
     for (level, edit, delete) in [
         (0, Escalate, Escalate),
         (1, RequireApproval, RequireApproval),
@@ -357,7 +358,7 @@ fn an_operator_is_no_freer_than_its_autonomy() {
     check("autonomous", Allow, Allow, false);
     check("supervised", Allow, RequireApproval, false);
     check("gated", Allow, RequireApproval, true);
-    // Also where a policy says yes.
+    // A policy that allows does not change this.
     let written = Written {
         operator: "supervised".into(),
         ..Written::with(

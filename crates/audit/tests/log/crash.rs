@@ -96,7 +96,7 @@ fn a_link_is_not_followed() {
     assert!(matches!(Log::open(&path, Options::default()), Err(OpenError::Io(_))));
 }
 
-/// The rest of a write may be in a sealed file, if the crash came between sealing it and creating the next.
+/// If the crash came between sealing a file and creating the next, the rest of a write is in a sealed file.
 #[test]
 fn a_torn_tail_of_a_sealed_file_is_cut() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -120,7 +120,7 @@ fn a_torn_tail_of_a_sealed_file_is_cut() {
         log.append(event(0, 10)).wait().expect("written");
         log.close();
         assert_eq!(verified(&path), (5, None));
-        // As it was.
+        // Restores the original file.
         std::fs::remove_file(&path).expect("removed");
         for name in std::fs::read_dir(directory.path()).expect("readable") {
             let name = name.expect("an entry").path();

@@ -1,4 +1,5 @@
-//! Every fault at every place of a long trace: the chain verifies, and what was acknowledged is there.
+//! Injects every fault at every position of a long trace. Afterwards the chain verifies, and all acknowledged
+//! entries are there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +9,14 @@ use narrows_audit::{AppendError, Entry, Log, Options, Receipt, verify};
 use crate::event;
 use crate::memory::{Counted, Fault, Memory, Plan};
 
-/// Number of writes of a trace.
+/// Number of writes in a trace.
 const TRACE: u32 = 300;
 
-/// Windows of group commits: none, and long enough for a whole round.
+/// Windows of group commits: no window, and one that contains a whole round.
 const ALONE: Duration = Duration::ZERO;
 const TOGETHER: Duration = Duration::from_millis(1);
 
-/// Small files, so that many of them are sealed.
+/// Options with small files, so that many of them are sealed.
 fn options(window: Duration) -> Options {
     Options { window, segment_bytes: 5 << 10, ..Options::default() }
 }
@@ -24,7 +25,7 @@ fn open(disk: &Memory, window: Duration) -> Log {
     Log::open_on(Box::new(disk.clone()), "log.jsonl", options(window)).expect("it opens again")
 }
 
-/// One or a few events at once, of different lengths.
+/// Logs one or a few events at once, of different lengths.
 fn round(log: &Log, number: u32) -> Vec<Result<Receipt, AppendError>> {
     let at = number as usize;
     let appends: Vec<_> = (0..if at.is_multiple_of(5) { 3 } else { 1 })
@@ -33,12 +34,12 @@ fn round(log: &Log, number: u32) -> Vec<Result<Receipt, AppendError>> {
     appends.into_iter().map(narrows_audit::Append::wait).collect()
 }
 
-/// Acknowledged entries, by number.
+/// Hashes of the acknowledged entries, by number.
 #[derive(Clone, Default)]
 struct Kept(BTreeMap<u64, String>);
 
 impl Kept {
-    /// Keeps what was acknowledged; says whether something was not.
+    /// Stores the acknowledged entries. Returns `true` if an event was not acknowledged.
     fn add(&mut self, results: Vec<Result<Receipt, AppendError>>) -> bool {
         let mut failed = false;
         for result in results {
@@ -53,9 +54,9 @@ impl Kept {
     }
 }
 
-/// Writes until the fault has happened, starts again if it has to, goes on, and looks at what is there.
+/// Writes until the fault has happened, restarts if necessary, continues, and checks the log.
 fn survive(plan: Plan, disk: &Memory, window: Duration, mut kept: Kept) {
-    // An open that fails is a failure, too.
+    // A failure to open the log counts too.
     let log = Log::open_on(Box::new(disk.clone()), "log.jsonl", options(window)).ok();
     if let Some(log) = &log {
         for number in 0..2 * TRACE {
@@ -74,7 +75,7 @@ fn survive(plan: Plan, disk: &Memory, window: Duration, mut kept: Kept) {
         log.close();
     }
     if !dies {
-        // Nothing of it was only said to be there.
+        // All acknowledged entries survive a power cut.
         disk.cut_power();
     }
     disk.restart();
@@ -98,7 +99,7 @@ fn survive(plan: Plan, disk: &Memory, window: Duration, mut kept: Kept) {
     }
 }
 
-/// The fault at every write of a trace, each on a copy of the disk as it is then.
+/// Injects the fault at every write of a trace, each time on a copy of the disk at that moment.
 fn everywhere(counted: Counted, fault: Fault, times: u32) {
     let main = Memory::new(None, 1);
     let log = open(&main, ALONE);
@@ -110,7 +111,8 @@ fn everywhere(counted: Counted, fault: Fault, times: u32) {
     }
 }
 
-/// The fault at each of the first operations of a disk: renames, creations, cuts and reads are among them.
+/// Injects the fault at each of the first operations of a disk, which include renames, creations, truncations
+/// and reads.
 fn anywhere(fault: Fault, times: u32, window: Duration) {
     for at in 1..=TRACE {
         let plan = Plan { counted: Counted::All, at, times, fault };

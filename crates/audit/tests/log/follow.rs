@@ -1,4 +1,4 @@
-//! Reading a log, also while it grows.
+//! Tests of reading a log, also while it grows.
 
 use narrows_audit::{Decision, Event, Filter, Head, Log, Options, PolicyRef, Reader, verify};
 use serde_json::json;
@@ -47,7 +47,8 @@ fn a_log_is_followed_through_its_files() {
     let mut reader = Reader::open(&path, Filter::default()).expect("readable");
     assert_eq!(reader.follow().expect("an entry").seq, 0);
     let mut expected = 1;
-    // Some at a time, so that it is now in the middle of a file, now at its end, now several behind.
+    // Several entries at a time. The reader is then in the middle of a file, at its end, or several files
+    // behind.
     for some in [1, 2, 3, 5, 8, 13, 1, 1, 4] {
         for number in 0..some {
             log.append(event(number, 100)).wait().expect("written");
@@ -87,7 +88,7 @@ fn a_head_notices_what_the_chain_cannot() {
         let path = directory.path().join(name);
         let log = Log::open(&path, Options::default()).expect("a log");
         for number in 0..count {
-            // From `other` on another story.
+            // The entries from `other` on are different.
             let length = if number < other { 10 } else { 20 };
             log.append(event(number, length)).wait().expect("written");
         }
@@ -114,13 +115,13 @@ fn a_head_notices_what_the_chain_cannot() {
     assert_eq!(verified(&path), (7, None));
     let truncated = (verify::Why::Truncated, 7, "7 of at least 10 entries are there".to_owned());
     assert_eq!(against(&path), Some(truncated.clone()));
-    // Half a line behind the rest does not make it look like the end of a crash.
+    // Half a line at the end does not make the truncated log look like one after a crash.
     std::fs::write(&path, text.get(..cut.len() + 40).expect("a longer log")).expect("written");
     assert_eq!(verified(&path).1.map(|bad| bad.why), Some(verify::Why::TornTail));
     assert_eq!(against(&path), Some(truncated));
     std::fs::write(&path, [&*text, "{"].concat()).expect("written");
     assert_eq!(against(&path).map(|bad| bad.0), Some(verify::Why::TornTail));
-    // Written anew, from the first entry on or from another; the times are others, too.
+    // The log was rewritten from some entry on, with other times.
     let rewritten = (verify::Why::Rewritten, 0, "its first entry is another".to_owned());
     assert_eq!(against(&write("b.jsonl", 12, 5)), Some(rewritten));
     let kept: String = text.split_inclusive('\n').take(5).collect();

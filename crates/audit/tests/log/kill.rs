@@ -1,4 +1,4 @@
-//! Real processes, killed while they write.
+//! Tests with real processes that are killed while they write.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,7 +12,7 @@ use crate::verified;
 
 const KILLS: usize = 200;
 
-/// The program of `examples/appender.rs`, which cargo builds for tests.
+/// Returns the program of `examples/appender.rs`, which cargo builds for tests.
 fn appender() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let built = test.parent().and_then(Path::parent).expect("two folders up");
@@ -28,7 +28,7 @@ fn what_was_acknowledged_survives_two_hundred_kills() {
     let program = appender();
     let mut acknowledged = BTreeMap::new();
     let mut dice = fastrand::Rng::with_seed(7);
-    // Two at a time, so that one is in the way of the other.
+    // Two processes at a time, which wait for each other.
     for _ in 0..KILLS / 2 {
         let mut pair = [(); 2].map(|()| {
             Command::new(&program)
@@ -47,13 +47,13 @@ fn what_was_acknowledged_survives_two_hundred_kills() {
             }));
         }
         for child in &mut pair {
-            // sleep: it is to be killed at any moment of its work
+            // sleep: the process is to be killed at any moment of its work
             std::thread::sleep(Duration::from_micros(dice.u64(2_000..20_000)));
             kill(child);
         }
         for reader in readers {
             let text = reader.join().expect("alive").expect("readable");
-            // The last line may be cut off with its process.
+            // The last line may be incomplete, because the process was killed.
             for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
                 let (seq, hash) = line.split_once(' ').expect("two words");
                 acknowledged.insert(seq.parse::<u64>().expect("a number"), hash.to_owned());

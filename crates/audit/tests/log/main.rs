@@ -1,4 +1,5 @@
-//! The log as its callers meet it: on a disk that works, on one that fails, and killed.
+//! Tests of the log through its public interface: on a disk that works, on a disk that fails, and with killed
+//! processes.
 
 mod crash;
 mod faults;
@@ -15,7 +16,7 @@ use std::path::Path;
 use narrows_audit::{Actor, Event, Subject, verify};
 use serde_json::json;
 
-/// An event that says which it is, and is this long at least.
+/// Returns an event with this number, of at least this length.
 fn event(number: usize, length: usize) -> Event {
     Event {
         actor: Actor { id: "operator:test".into(), role: Some("operator".into()) },
@@ -26,7 +27,7 @@ fn event(number: usize, length: usize) -> Event {
     }
 }
 
-/// Returns the problem of the log at `path`, and its number of entries.
+/// Returns the number of entries of the log at `path`, and its problem.
 fn verified(path: &Path) -> (u64, Option<verify::Bad>) {
     let report = verify::log(path, &verify::Options::default()).expect("readable");
     (report.entries, report.bad)

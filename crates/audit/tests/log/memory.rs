@@ -14,11 +14,11 @@ const SECTOR: usize = 512;
 pub(crate) enum Fault {
     /// Nothing is written, and an error is returned.
     Refuse,
-    /// A part is written, and then the disk is full.
+    /// A part is written. Then the disk is full.
     Fill,
-    /// A part is written, and the process is killed.
+    /// A part is written. Then the process is killed.
     Kill,
-    /// All is written, nothing is synced, and the power fails: some sectors are there.
+    /// Everything is written and nothing is synced. Then the power fails, and some sectors survive.
     PowerCut,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Counted {
     All,
 }
 
-/// When it happens, and for how many operations.
+/// The operation at which the fault happens first, and the number of operations that it affects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) counted: Counted,
@@ -39,7 +39,7 @@ pub(crate) struct Plan {
     pub(crate) fault: Fault,
 }
 
-/// A disk. Clones are the same one.
+/// A disk. Clones share its content.
 #[derive(Clone)]
 pub(crate) struct Memory(Arc<Mutex<State>>);
 
@@ -47,7 +47,7 @@ pub(crate) struct Memory(Arc<Mutex<State>>);
 struct State {
     files: Vec<Inode>,
     names: BTreeMap<String, usize>,
-    /// The names that survive.
+    /// The names that survive a crash.
     kept: BTreeMap<String, usize>,
     plan: Option<Plan>,
     count: u32,
@@ -61,9 +61,9 @@ struct Inode {
     data: Vec<u8>,
     /// Data that survives a crash.
     kept: Vec<u8>,
-    /// A sync has failed, and the system believes that it has not.
+    /// A sync has failed, but the system believes that it succeeded.
     lost: bool,
-    /// It was asked for once more.
+    /// The file was synced again after a failed sync.
     asked_again: bool,
 }
 
@@ -72,7 +72,7 @@ impl Memory {
         Self(Arc::new(Mutex::new(State { plan, seed: seed | 1, ..State::default() })))
     }
 
-    /// Another one with all that is on this one.
+    /// Returns another disk with the same content.
     pub(crate) fn copy(&self, plan: Plan, seed: u64) -> Self {
         let state = self.state();
         let (files, names, kept) = (state.files.clone(), state.names.clone(), state.kept.clone());
@@ -84,17 +84,17 @@ impl Memory {
         self.0.lock().expect("alive")
     }
 
-    /// Whether the fault has happened.
+    /// Returns `true` if the fault has happened.
     pub(crate) fn fired(&self) -> bool {
         self.state().fired > 0
     }
 
-    /// Whether a file was synced again after that had failed.
+    /// Returns `true` if a file was synced again after a failed sync.
     pub(crate) fn asked_again(&self) -> bool {
         self.state().files.iter().any(|file| file.asked_again)
     }
 
-    /// Forgets all that was not synced, now.
+    /// Loses all data that was not synced.
     pub(crate) fn cut_power(&self) {
         self.state().cut_power();
     }
@@ -106,7 +106,7 @@ impl Memory {
         state.plan = None;
     }
 
-    /// All that is in the log, file after file.
+    /// Returns the content of all files of the log, in order.
     pub(crate) fn content(&self) -> Vec<u8> {
         let state = self.state();
         let sealed =
@@ -115,12 +115,11 @@ impl Memory {
         files.flat_map(|(_, &file)| state.files[file].data.clone()).collect()
     }
 
-    /// Returns the number of files.
     pub(crate) fn files(&self) -> usize {
         self.state().names.len()
     }
 
-    /// Changes a byte without the writer.
+    /// Changes a byte of a file, as a damaged disk does.
     pub(crate) fn damage(&self, name: &str, at: usize) {
         let mut state = self.state();
         let file = state.names[name];
@@ -130,7 +129,7 @@ impl Memory {
 }
 
 impl State {
-    /// Counts an operation, and says what happens to it.
+    /// Counts an operation. Returns the fault that happens to it.
     fn step(&mut self, kinds: &[Counted]) -> Option<Fault> {
         let plan = self.plan?;
         if !kinds.contains(&plan.counted) {
@@ -142,7 +141,7 @@ impl State {
         hit.then_some(plan.fault)
     }
 
-    /// For operations that are done or not.
+    /// Counts an operation that cannot be done in part.
     fn whole(&mut self, kinds: &[Counted]) -> io::Result<()> {
         self.alive()?;
         match self.step(kinds) {
@@ -172,7 +171,7 @@ impl State {
         self.seed
     }
 
-    /// Of what was not synced some sectors are there, and some names.
+    /// Loses data that was not synced, except for some sectors and some names.
     fn cut_power(&mut self) {
         for at in 0..self.files.len() {
             let Inode { data, kept, lost, .. } = self.files[at].clone();
@@ -197,7 +196,7 @@ impl State {
             }
             self.files[at] = Inode { data: found.clone(), kept: found, ..Inode::default() };
         }
-        // Names are journaled in order: all of them, or those that were synced.
+        // Names are journaled in order: either all of them survive, or only the synced ones.
         if self.random().is_multiple_of(2) {
             self.names = self.kept.clone();
         }
@@ -337,7 +336,7 @@ impl Handle for Opened {
         let file = &mut state.files[self.file];
         if file.lost {
             file.asked_again = true;
-            // It says yes, and keeps nothing.
+            // The sync reports success and keeps nothing.
             return Ok(());
         }
         match done {

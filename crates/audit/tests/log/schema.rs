@@ -1,4 +1,4 @@
-//! Lines and approvals, judged by the published schema where it is at hand.
+//! Checks lines and approvals against the published schema, if it is available.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::event;
 
-/// One definition of the schema.
+/// Returns one definition of the schema, if it is available.
 fn schema(name: &str) -> Option<jsonschema::Validator> {
     let path = "../../../shared/spec/aip/schemas/aip-7.GOVERNANCE.schema.json";
     let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).ok()?;
@@ -49,7 +49,7 @@ fn lines_are_what_the_schema_wants() {
         log.append(event).wait().expect("written");
     }
     log.close();
-    // A note is among them, too.
+    // The log contains a note, too.
     let whole = std::fs::read(&path).expect("readable");
     std::fs::write(&path, [&whole[..], b"{"].concat()).expect("written");
     let log = Log::open(&path, Options::default()).expect("a log");

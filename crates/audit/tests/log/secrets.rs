@@ -1,4 +1,4 @@
-//! No secret reaches the disk, in any part of an event.
+//! Tests that no secret reaches the disk, in any part of an event.
 
 use narrows_audit::{Actor, Event, Facts, Log, Options, PolicyRef, Redaction, Secret, Subject};
 use serde_json::json;
@@ -67,7 +67,7 @@ fn nobody_can_write_a_line_of_their_own() {
     assert_eq!(std::fs::read(&path).expect("readable").iter().filter(|byte| **byte == b'\n').count(), 1);
 }
 
-/// A text that was made of an input has neither its quotes nor its names.
+/// A text that was made of an input lacks the quotes and names of that input.
 #[test]
 fn what_is_taken_out_of_an_input_is_in_no_other_text() {
     let directory = tempfile::tempdir().expect("a directory");

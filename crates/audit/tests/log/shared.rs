@@ -1,4 +1,4 @@
-//! Several writers of one log.
+//! Tests of several writers of one log.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{event, verified};
 fn two_logs_are_one_chain() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    // Each has a lock of its own, as two processes would.
+    // Each log has its own lock, as in two processes.
     let options = Options { segment_bytes: 20_000, ..Options::default() };
     let logs = [Log::open(&path, options.clone()), Log::open(&path, options)].map(|log| log.expect("a log"));
     let numbers = std::thread::scope(|scope| {
@@ -50,7 +50,7 @@ fn an_event_waits_for_room() {
 async fn an_event_is_awaited_on_a_runtime() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    // There is room for one at a time.
+    // There is room for one event at a time.
     let options = Options { queue_bytes: 2048, max_line: 2048, ..Options::default() };
     let log = Log::open(&path, options).expect("a log");
     let tasks: Vec<_> = (0..20).map(|number| tokio::spawn(log.append(event(number, 700)))).collect();
@@ -59,7 +59,7 @@ async fn an_event_is_awaited_on_a_runtime() {
     }
     drop(log.append(event(20, 10)));
     log.close();
-    // What has its place is written, whether or not anybody waits.
+    // An event that is in the queue is written, even if no caller waits for it.
     assert_eq!(verified(&path), (21, None));
 }
 
@@ -125,7 +125,7 @@ fn a_log_that_is_cut_is_an_error() {
     );
 }
 
-/// A file that can be opened for reading can be locked.
+/// A user who can open a file for reading can lock it.
 #[test]
 fn the_lock_is_not_for_who_can_only_read() {
     use std::os::unix::fs::PermissionsExt;
@@ -134,7 +134,7 @@ fn the_lock_is_not_for_who_can_only_read() {
     let mode = || lock.metadata().expect("there").permissions().mode() & 0o777;
     drop(Log::open(&directory.path().join("audit-log.jsonl"), Options::default()).expect("a log"));
     assert_eq!(mode(), 0o200);
-    // One that an earlier version has made.
+    // A lock file of an earlier version.
     std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).expect("ours");
     drop(Log::open(&directory.path().join("audit-log.jsonl"), Options::default()).expect("a log"));
     assert_eq!(mode(), 0o200);

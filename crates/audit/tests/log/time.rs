@@ -1,4 +1,4 @@
-//! A clock that jumps.
+//! Tests of a clock that jumps.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn a_jump_is_recorded_and_time_does_not_go_back() {
     append(&log, 10 * DAY + 3, 3);
     append(&log, 10 * DAY + 4, 4);
     log.close();
-    // Behind its own log when it starts again.
+    // At the next start the clock is behind the last entry.
     let log = Log::open(&path, options).expect("a log");
     append(&log, 10 * DAY + 9, 9);
     log.close();
@@ -92,7 +92,7 @@ fn a_log_is_read_from_a_moment_on() {
             let young = |entry: &&Entry| entry.ts.parse::<Timestamp>().is_ok_and(|ts| ts >= moment);
             let expected = (0..500).filter(|number| number * 10 >= second).count();
             assert_eq!(entries.iter().filter(young).count(), expected, "{second}");
-            // Hardly anything else was read, and it goes on when there is more.
+            // Few other entries were read, and reading continues when the log grows.
             assert!(entries.len() - expected < 200, "{second}: {}", entries.len());
         }
         let end = Timestamp::from_second(9_999).expect("in range");

@@ -55,18 +55,18 @@ fn claimed_names_and_kinds_grant_nothing() {
     };
     let rm = || json!({"command": "rm -rf x"});
     check(&["kind:read"], (None, "read"), json!({"path": "/a"}), Class::Allow);
-    // By its name.
+    // A tool whose name looks like a kind.
     check(&["kind:read"], (Some("kind:read"), "execute"), rm(), Class::Deny);
     check(&["kind:read"], (Some("kind:read"), "read"), rm(), Class::Deny);
     check(&["db/query"], (Some("db/query"), "read"), json!({}), Class::Deny);
     check(&["turn"], (Some("turn"), "execute"), rm(), Class::Deny);
-    // By its kind.
+    // A tool without a name, known by its kind only.
     check(&["kind:read"], (None, "read"), rm(), Class::Deny);
     check(&["kind:read"], (None, "read"), json!({"url": "http://a.example"}), Class::Deny);
     check(&["kind:execute"], (None, "read"), rm(), Class::Deny);
     check(&["kind:read", "kind:execute"], (None, "read"), rm(), Class::Allow);
     check(&["kind:execute"], (None, "execute"), rm(), Class::Allow);
-    // Nor does a permitting policy accept such a name as the kind or server that it imitates.
+    // A policy that allows does not match such a name as the kind or server that it imitates.
     let permits = GovernanceRule::new("look", "tool.call", Class::Allow)
         .with_max_level(4)
         .with_subject("kind:read")
@@ -80,7 +80,7 @@ fn claimed_names_and_kinds_grant_nothing() {
         let ruling = preview_decision(&GateConfig::default(), &principal, &policy, told, &json!({}));
         assert_eq!(ruling.class, expected, "{told:?}");
     }
-    // A denying policy does.
+    // A policy that denies does match it.
     let forbids = GovernanceRule::new("not", "tool.call", Class::Deny).with_subject("db/query").unwrap();
     let ruleset =
         GovernanceRuleset::new(vec![forbids]).with_level(Some(2)).with_default(DefaultApproval::Auto);
@@ -190,7 +190,7 @@ fn money_is_counted_by_what_calls_say_they_spend() {
     assert_eq!(spend(json!({"amount_cents": 1}), DAY), Class::Allow);
 }
 
-/// Reports the budget use of other gates; `None` is a failure.
+/// Reports the budget use of other gates. `None` stands for a failure.
 #[derive(Debug)]
 struct Others(Vec<Option<Vec<BudgetUse>>>);
 
@@ -215,7 +215,7 @@ fn use_of_other_gates_counts_and_unknown_use_exhausts_budgets() {
     };
     let now = DAY + 5 * HOUR;
     let news = vec![
-        // Yesterday's use, that of an hour ago, our own, and a current one.
+        // Uses of yesterday, of an hour ago, of this gate, and a current one of another gate.
         Some(vec![spent("o", 10), spent("o", now - HOUR), spent("n", now), spent("o", now)]),
         Some(vec![spent("o", now + 1)]),
         None,

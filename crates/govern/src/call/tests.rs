@@ -80,11 +80,11 @@ fn a_reserved_name_does_not_count() {
         assert!(call.apply_update(serde_json::from_str(&told).unwrap()));
         assert_eq!((call.tool().as_str(), call.claimed_name()), ("kind:execute", Some(name)));
         assert!(!call.apply_update(serde_json::from_str(&told).unwrap()), "nothing new");
-        // Nor does it take the place of one that was decided.
+        // An announced call with such a name does not match a decided call.
         let decided = Call::new(Some("notes".into()), "add", "other", json!({}))
             .with_reported_name("notes__add".into());
         assert!(!decided.is_named_like(&call), "{name}");
-        // Another name is another call.
+        // A call with another name is another call.
         assert!(call.apply_update(serde_json::from_str(r#"{"name":"Bash"}"#).unwrap()));
         assert_eq!((call.tool().as_str(), call.claimed_name()), ("Bash", None));
         assert!(call.apply_update(serde_json::from_str(&told).unwrap()));
@@ -106,7 +106,7 @@ fn a_server_tool_keeps_its_reported_name() {
         let said = told.map(|told| format!(r#"{{"name":"{told}"}}"#)).unwrap_or_else(|| "{}".to_owned());
         call.apply_update(serde_json::from_str(&said).unwrap());
         assert_eq!(decided.is_named_like(&call), same, "{told:?}");
-        // It stays the tool that it is.
+        // The name of the tool does not change.
         let mut decided = decided.clone();
         assert_eq!(decided.apply_update(serde_json::from_str(&said).unwrap()), !same, "{told:?}");
     };
@@ -176,10 +176,10 @@ fn a_change_that_is_shown_counts_for_the_decision() {
     assert_eq!(hear(json!({"content": [diff("/a", "x")]})), (false, vec![Kind::Edit], 1));
     assert_eq!(hear(json!({"content": [diff("/a", "y")]})), (true, vec![Kind::Edit], 1));
     assert_eq!(hear(json!({"content": diff("/b", "y")})), (true, vec![Kind::Edit], 2));
-    // What was shown once counts, whatever is shown instead.
+    // A text that was shown once is judged, whatever is shown instead.
     assert_eq!(hear(json!({"content": [], "status": "completed"})), (false, vec![Kind::Edit], 2));
     assert_eq!(hear(json!({"content": [diff("/c", "")]})), (true, vec![Kind::Edit], 2));
-    // Once it has ended another text is its result.
+    // After the end of the call, another text is its result.
     assert_eq!(hear(json!({"content": [diff("/c", "z")]})), (false, vec![Kind::Edit], 2));
     let changes = json!([{"type": "diff", "changes": [{"operation": "delete", "path": "/d"}]}]);
     assert_eq!(hear(json!({"content": changes})), (true, vec![Kind::Edit, Kind::Delete], 2));
@@ -245,7 +245,7 @@ fn a_failed_call_with_a_result_was_attempted() {
     check(&[r#"{"status":"failed","rawOutput":{},"content":[{}]}"#], true);
     check(&[r#"{"status":"failed"}"#, r#"{"content":[{}]}"#], true);
     check(&[r#"{"rawOutput":1}"#, r#"{"status":"failed"}"#], true);
-    // What it would change.
+    // Content that shows a planned change.
     check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
     check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
 }

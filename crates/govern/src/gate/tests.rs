@@ -1,4 +1,4 @@
-//! Whole conversations through the gate, as both peers and the audit log see them.
+//! Tests of whole conversations through the gate, as both peers and the audit log see them.
 
 mod approval_bypass;
 mod approvals;
@@ -38,7 +38,7 @@ use crate::config::GateConfig;
 use crate::identity::{IdentityMethod, Principal};
 use crate::path_resolver::PathResolver;
 
-/// A disk on which everything is where it is said to be.
+/// A disk without symbolic links.
 #[derive(Debug)]
 struct PlainPaths;
 
@@ -48,12 +48,12 @@ impl PathResolver for PlainPaths {
     }
 }
 
-/// A gate, played by the test.
+/// A gate with both peers, whose messages a test sends.
 struct Fixture {
     gate: Gate,
     now: GateTime,
     output: RecordedOutput,
-    /// Events are durable at once.
+    /// `true` if events are durable at once.
     settles_at_once: bool,
 }
 
@@ -63,7 +63,7 @@ struct RecordedOutput {
     /// Messages to the client, with the mark.
     raw: Vec<String>,
     events: Vec<Event>,
-    /// Those that precede every session and prompt, which only tests of them look at.
+    /// Events that precede every session and prompt. Few tests look at them.
     accepted: Vec<Event>,
     unsettled: Vec<AuditSeq>,
 }
@@ -106,7 +106,7 @@ impl GateOutput for RecordedOutput {
     }
 }
 
-/// A line without our mark, which is the same everywhere.
+/// Returns a line without the mark of the gate, which is the same in all lines.
 fn plain(parts: &[&[u8]]) -> String {
     let line = String::from_utf8(parts.concat()).unwrap();
     let mut value: Value = serde_json::from_str(&line).unwrap();
@@ -125,7 +125,8 @@ fn plain(parts: &[&[u8]]) -> String {
     value.to_string()
 }
 
-/// Reading is allowed but of secrets, `Bash` needs a lead, `Rm` is denied, and of all else what changes something is asked for.
+/// Policy of the tests: reading is allowed except for secrets, `Bash` needs a lead, and `Rm` is denied. Any
+/// other change needs an approval.
 fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let clauses = vec![
@@ -178,7 +179,7 @@ impl Fixture {
         Self { gate, now: GateTime::ZERO, output: RecordedOutput::default(), settles_at_once: true }
     }
 
-    /// One with a session and a turn in it.
+    /// Returns a fixture with a session and an active turn.
     fn with_turn() -> Self {
         let mut fixture = Self::new();
         fixture.open_turn();

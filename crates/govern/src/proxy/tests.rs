@@ -1,11 +1,11 @@
-//! Whole conversations in a chain, as the conductor and both neighbors see them.
+//! Tests of whole conversations in a chain, as the conductor and both neighbors see them.
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
 
-/// A proxy, played by the test.
+/// A proxy with a conductor, whose messages a test sends.
 #[derive(Default)]
 struct Fixture {
     core: ProxyCore,
@@ -156,7 +156,7 @@ fn cancelling_goes_from_hop_to_hop() {
     successor > {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"f"}}
     conductor < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":2}}
     "#);
-    // Of what is not there, of another neighbour's, or in an envelope.
+    // Cancellations of an unknown request, of a request of the other neighbor, and in an envelope.
     fixture.send_conductor(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#);
     fixture.send_neighbor(
         Predecessor,
@@ -279,7 +279,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// A message in an envelope is unchanged, byte by byte.
+    /// A message in an envelope is unchanged byte by byte.
     #[test]
     fn messages_survive_wrapping_and_unwrapping(method in "[a-z/_\"\\\\\u{e9}]{1,12}", params in any_json(), pretty: bool, asks: bool) {
         let method = serde_json::Value::from(method).to_string();
@@ -292,7 +292,7 @@ proptest! {
         prop_assert_eq!(open_envelope(&Frame::parse(wrapped)).unwrap(), line.as_bytes());
     }
 
-    /// Whatever a conductor sends, each of its requests is answered at most once, and nothing else is.
+    /// Whatever a conductor sends, each of its requests gets at most one answer, and other messages get none.
     #[test]
     fn no_envelope_causes_a_panic(envelope in any_json(), id in prop::option::of(0_u8..3)) {
         let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
 
-/// A call of every fate: allowed, denied, approved, failed.
+/// Returns a fixture with calls of every outcome: allowed, denied, approved, failed.
 fn all_four() -> Fixture {
     let mut fixture = Fixture::new().with_turn();
     fixture.agent_calls("allowed", "Read", "read", "in_progress");
@@ -54,7 +54,7 @@ fn point_19_every_call_is_recorded_with_its_seven_facts() {
             .is_some_and(|it| it["metadata"]["aip44"]["approval"] == "user:ada")
     );
     assert!(find(&log, "tool.call", "denied").is_none(), "what was never called is no call");
-    // Whatever is no object is wrapped, or the schema would not have it.
+    // A value that is not an object is wrapped in one, because the schema requires it.
     assert!(log.iter().all(|entry| entry.get("output").is_none_or(Value::is_object)));
 }
 
@@ -74,7 +74,7 @@ fn point_20_a_decision_is_on_disk_before_anything_is_shown_and_nothing_is_left_o
     fixture.settle_events();
     let log = fixture.verified_log();
     assert_eq!(find(&log, "tool.call", "1").unwrap()["output"], json!({"error": "interrupted"}));
-    // What cannot be recorded is not shown, and the turn is over.
+    // A call that cannot be recorded is not shown, and its turn ends.
     let mut fixture = Fixture::new().with_turn();
     fixture.settles_at_once = false;
     fixture.agent_calls("1", "Read", "read", "in_progress");

@@ -40,7 +40,7 @@ fn point_24_nothing_is_approved_because_it_asked() {
         let asked = fixture.output.client.iter().any(|line| line["method"] == "session/request_permission");
         assert_eq!((asked, fixture.answer_to_agent(5).is_null()), (asks, asks), "{wanted}");
     }
-    // Files of the client pass the same way, and without a governance what changes something is not done.
+    // Files of the client are judged by the same rules. Without a governance, changes are denied.
     let low = narrows_policy::Policy::new(narrows_policy::Access::Low, narrows_policy::Narrowing::default());
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
     let mut declared = config();
@@ -87,7 +87,7 @@ fn point_26_the_identity_is_in_every_line_and_bounds_what_is_done() {
     assert_eq!((fixture.shows_call("1"), fixture.shows_call("2")), (true, false));
     fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
     assert!(fixture.verified_log().iter().all(|entry| entry["metadata"]["aip44"]["identity"] == "user:eve"));
-    // Who is no signer is not asked, and does not count if they answer all the same.
+    // An identity that is not a signer is not asked, and an answer of it does not count.
     let mut fixture = Fixture::with_config(config(), &["intern"]).with_turn();
     fixture.agent_asks_permission(5, "1", "Bash", "execute");
     fixture.client_answers(1, "allow_once");

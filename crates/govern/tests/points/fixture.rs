@@ -1,4 +1,4 @@
-//! A gate, played by the test.
+//! A gate with both peers, whose messages a test sends.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use narrows_policy::{
 use narrows_wire::View;
 use serde_json::{Value, json};
 
-/// A disk on which everything is where it is said to be.
+/// A disk without symbolic links.
 #[derive(Debug)]
 struct PlainPaths;
 
@@ -56,16 +56,17 @@ impl GateOutput for RecordedOutput {
     }
 }
 
-/// A gate and what came out of it.
+/// A gate and its output.
 pub(crate) struct Fixture {
     pub(crate) gate: Gate,
     pub(crate) now: GateTime,
     pub(crate) output: RecordedOutput,
-    /// Events are durable at once.
+    /// `true` if events are durable at once.
     pub(crate) settles_at_once: bool,
 }
 
-/// Reading is allowed, `Bash` needs a lead, `Rm` is denied, and of all else what changes something is asked for.
+/// Policy of the tests: reading is allowed, `Bash` needs a lead, and `Rm` is denied. Any other change needs
+/// an approval.
 pub(crate) fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let clauses = vec![
@@ -110,7 +111,7 @@ impl Fixture {
         Self { gate, now: GateTime::ZERO, output: RecordedOutput::default(), settles_at_once: true }
     }
 
-    /// With a session in which a turn runs.
+    /// Adds a session with an active turn.
     pub(crate) fn with_turn(mut self) -> Self {
         self.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
         self.agent_answers(1, &json!({"sessionId": "s"}));
@@ -174,7 +175,7 @@ impl Fixture {
         );
     }
 
-    /// The agent asks whether it may, and offers to be allowed for ever.
+    /// The agent asks for permission, and also offers the option to always allow.
     pub(crate) fn agent_asks_permission(&mut self, id: u64, call: &str, name: &str, kind: &str) {
         let input = json!({"path": format!("/w/a/{call}")});
         let options = json!([{"optionId": "always", "kind": "allow_always"}, {"optionId": "y", "kind": "allow_once"},
@@ -187,7 +188,7 @@ impl Fixture {
         );
     }
 
-    /// The client answers the gate's question of this number.
+    /// The client answers the permission request of the gate with this number.
     pub(crate) fn client_answers(&mut self, number: u64, option: &str) {
         self.send_client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
             {"outcome": {"outcome": "selected", "optionId": option}}}));

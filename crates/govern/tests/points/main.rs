@@ -1,5 +1,5 @@
-//! The points of AIP-44, each with what it allows and what it does not. Those that need a process of their
-//! own are in `narrows/tests/cli/serve_points.rs`.
+//! The points of AIP-44. Each has a test of what it allows and what it does not. Points that need a separate
+//! process are tested in `narrows/tests/cli/serve_points.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod audit;
@@ -9,7 +9,7 @@ mod manifest;
 mod session;
 mod untrusted_output;
 
-/// Where the tests of points are.
+/// Files with the tests of points.
 const SOURCES: [&str; 5] = [
     include_str!("manifest.rs"),
     include_str!("session.rs"),

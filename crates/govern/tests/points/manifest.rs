@@ -67,7 +67,7 @@ fn point_02_peers_that_know_nothing_of_it_get_on() {
     fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
     assert_eq!(fixture.output.client[0]["params"]["update"]["content"]["text"], "hi");
     assert_eq!(fixture.answer_to_client(2)["result"]["stopReason"], "end_turn");
-    // And what only others know passes as it is, where the manifest lists it.
+    // A method that only another peer knows passes unchanged if the manifest lists it.
     let theirs = json!({"jsonrpc": "2.0", "id": 3, "method": "_theirs/thing", "params": {"x": [1]}});
     fixture.send_client(&theirs);
     assert_eq!(fixture.output.agent.last(), Some(&theirs));
@@ -93,7 +93,7 @@ fn point_04_fields_have_their_rules() {
         &changed("tier: governance-aware", "tier: governance-aware\n    audit: {kind: 'off', x: 1}"),
         Code::Unknown,
     );
-    // The top level is open.
+    // The top level may have other keys.
     loads(&changed("kind: server", "theirs: 1\nkind: server"));
 }
 
@@ -101,7 +101,7 @@ fn point_04_fields_have_their_rules() {
 fn point_05_traps_are_named() {
     refused(&changed("\"272bf79\"", "1234567"), Code::QuoteIt);
     refused(&changed("\"272bf79\"", "12e4567"), Code::QuoteIt);
-    // What was to hold would not, without a word.
+    // A misspelled key would be ignored, so the rule that it names would not apply.
     refused(&changed("    tier:", "    govenance: ./G.md\n    tier:"), Code::UnknownAip44);
     let other = loads(&changed("    tier:", "    vendor: ./G.md\n    tier:"));
     assert!(!other.warnings.is_empty(), "{}", other.warnings);

@@ -80,7 +80,7 @@ fn point_15_the_operators_tools_and_autonomy_are_honoured() {
         [fixture.shows_call("1"), fixture.shows_call("2"), fixture.shows_call("3")],
         [true, false, true]
     );
-    // Who is supervised asks before anything is changed, and who is gated before every turn.
+    // A supervised operator asks before every change, and a gated one before every turn.
     let supervised = GateConfig { autonomy: Autonomy::Supervised, ..config() };
     let policy =
         narrows_policy::Policy::new(narrows_policy::Access::High, narrows_policy::Narrowing::default());
@@ -103,7 +103,7 @@ fn point_15_the_operators_tools_and_autonomy_are_honoured() {
     assert!(fixture.output.agent.iter().any(is_prompt));
 }
 
-/// The steps of the operator that were recorded.
+/// Returns the recorded transitions of the operator.
 fn states(fixture: &Fixture) -> Vec<String> {
     let states = fixture
         .recorded_actions()
@@ -189,7 +189,7 @@ fn point_17_a_cancel_is_passed_on_and_a_close_or_a_loss_closes_the_audit() {
 
 #[test]
 fn point_29_nothing_is_waited_for_without_an_end() {
-    // An approval that is not given expires.
+    // A missing approval expires.
     let mut fixture = Fixture::new().with_turn();
     fixture.agent_asks_permission(5, "1", "Bash", "execute");
     assert!(fixture.gate.next_deadline().is_some());
@@ -202,7 +202,7 @@ fn point_29_nothing_is_waited_for_without_an_end() {
     assert!(fixture.output.ended.is_none());
     fixture.advance_clock(10);
     assert!(fixture.output.ended.is_some());
-    // One that does stop is not.
+    // An agent that stops in time is not ended.
     let mut fixture = Fixture::new().with_turn();
     fixture.agent_calls("2", "Rm", "delete", "in_progress");
     fixture.agent_answers(2, &json!({"stopReason": "cancelled"}));

@@ -1,10 +1,11 @@
-//! The gate between a made-up client, a made-up agent, a log that may fail, and a clock; a seed makes a run come again.
+//! Simulates the gate between an artificial client, an artificial agent, a log that may fail, and a clock. A
+//! seed makes a run repeatable.
 //!
-//! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-govern --test sim v1` runs one seed of a family and prints all that
-//! happened; `NARROWS_SIM_SEEDS=100000` runs more of them than a usual run does.
+//! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-govern --test sim v1` runs one seed of a family and
+//! prints the whole run. `NARROWS_SIM_SEEDS=100000` runs more seeds than by default.
 //!
-//! `NARROWS_SIM_RECORD=FILE` appends `family seed digest` for each run. Sort the files of two trees and compare them:
-//! they are equal if both gates send, record and order the same.
+//! `NARROWS_SIM_RECORD=FILE` appends `family seed digest` for each run. Sort the files of two trees and
+//! compare them: they are equal if both gates send and record the same in the same order.
 
 mod oracle;
 mod peers;

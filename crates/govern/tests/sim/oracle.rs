@@ -8,21 +8,21 @@ use serde_json::Value;
 
 use crate::world::{LinkDisk, Output};
 
-/// Judges what the gate says by what went in.
+/// Checks the output of the gate against its input.
 pub(crate) struct Oracle {
     disk: LinkDisk,
     pub(crate) violations: Vec<String>,
     pub(crate) allowed: usize,
     pub(crate) refused: usize,
-    /// Requests of the client that are not answered, by id: how many, and the method of the last.
+    /// Pending requests of the client by id: how many have this id, and the method of the last one.
     asked: HashMap<String, (usize, String)>,
-    /// Requests of the agent that are not answered: their method and params.
+    /// Pending requests of the agent: method and params.
     agent_asked: HashMap<String, (String, Value)>,
-    /// Requests of the agent that the client was shown.
+    /// Requests of the agent that were sent to the client.
     shown: HashSet<String>,
-    /// Sessions that the client asked to open, or that the agent made for it.
+    /// Sessions that the client asked to open, or that the agent created for it.
     known: HashSet<String>,
-    /// Calls of the built-in agent that wait for advice.
+    /// Pending tool checks of the built-in agent.
     open_checks: HashMap<u64, String>,
     /// Events that are on disk.
     written: Vec<Event>,
@@ -55,7 +55,7 @@ impl Oracle {
         if message["id"].is_null() {
             return;
         }
-        // A client that uses an id twice gets two answers under it.
+        // A client that uses an id twice gets two answers with this id.
         let asked = self.asked.entry(message["id"].to_string()).or_default();
         *asked = (asked.0 + 1, method.to_owned());
         if method == "session/load"
@@ -132,7 +132,7 @@ impl Oracle {
         }
         let path = message["params"]["path"].as_str().unwrap_or_default();
         if matches!(method, "fs/read_text_file" | "fs/write_text_file") {
-            // What is opened is what was judged, also if the link was changed and changed back.
+            // The path that is opened is the one that was judged, even if the link was changed and restored.
             let named = self.agent_asked.get(&id).and_then(|(_, params)| params["path"].as_str());
             let leads = named.map(|named| self.disk.resolve(Path::new(named)));
             if leads.as_deref() != Some(Path::new(path))
@@ -166,7 +166,7 @@ impl Oracle {
         }
     }
 
-    /// A call that is denied never shows as running or done, except in history, which is marked as such.
+    /// A denied call is never shown as running or completed, except in history, which is marked.
     fn update(&mut self, message: &Value) {
         let update = &message["params"]["update"];
         if message["params"]["_meta"]["aip44"]["replay"] == true {
@@ -189,7 +189,7 @@ impl Oracle {
             }
             "session/prompt" => {
                 let session = message["params"]["sessionId"].as_str().unwrap_or_default().to_owned();
-                // A turn that was approved is recorded by its approval.
+                // The approval of a turn records the start of the turn.
                 let is_accepted = |event: &Event| {
                     event.action == "prompt.accepted"
                         || (is_allow(event) && event.subject.reference.as_deref() == Some("turn"))
@@ -205,7 +205,7 @@ impl Oracle {
     }
 
     fn answer_to_agent(&mut self, id: &str, message: &Value) {
-        // The gate asks to close sessions on its own; every other answer belongs to a request.
+        // The gate itself asks to close sessions. Every other answer belongs to a request of the client.
         let Some((method, params)) = self.agent_asked.remove(id) else {
             if message["id"].is_u64() {
                 self.violation(format!("the agent gets an answer to {id}, which it did not ask"));
@@ -239,7 +239,7 @@ impl Oracle {
         self.written.iter().any(test)
     }
 
-    /// Once the agent has gone, no request of the client is left without an answer.
+    /// After the agent is gone, every request of the client has an answer.
     pub(crate) fn finish(&mut self) {
         let open = self.asked.iter().filter(|(_, (open, _))| *open > 0);
         let mut left: Vec<String> =

@@ -11,7 +11,7 @@ const CALLS: [&str; 4] = ["c1", "c2", "c3", "c4"];
 const TOOLS: [(&str, &str); 4] = [("Read", "read"), ("Bash", "execute"), ("Rm", "delete"), ("Edit", "edit")];
 const PATHS: [&str; 5] = ["/w/a.txt", "/w/secret/key", "/etc/passwd", "/w/sub/b.txt", "/w/link/c.txt"];
 
-/// An event as JSON, without names of Rust types.
+/// Returns an event as JSON, without names of Rust types.
 pub(crate) fn event_json(event: &Event) -> Value {
     let facts: Map<String, Value> =
         event.facts.iter().map(|(name, fact)| (name.to_owned(), fact.clone().into_value())).collect();
@@ -114,7 +114,7 @@ pub(crate) struct Agent {
     open_checks: u64,
     created: usize,
     owed: Vec<PendingAtAgent>,
-    /// Sessions that it was asked to open, as it calls them.
+    /// Names of the sessions that the agent was asked to open.
     sessions: Vec<String>,
     /// The latest update about a call; most updates continue it.
     told: Option<(String, &'static str, &'static str)>,
@@ -138,7 +138,7 @@ impl Agent {
     }
 
     fn session(&self, random: &mut Random) -> String {
-        // An agent that uses a foreign session is ended, and so is the run.
+        // An agent that uses a foreign session is ended, and the run is over.
         match self.sessions.is_empty() || random.one_in(80) {
             true => random.pick(&SESSIONS).to_owned(),
             false => self.sessions[random.below(self.sessions.len())].clone(),

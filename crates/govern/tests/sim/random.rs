@@ -1,4 +1,4 @@
-//! Random numbers, determined by a seed.
+//! Random numbers that a seed determines.
 
 /// A xorshift generator.
 #[derive(Debug)]
@@ -25,12 +25,12 @@ impl Random {
         (self.next() >> 16) as usize % end.max(1)
     }
 
-    /// Returns `true` one time out of so many.
+    /// Returns `true` once in `times` calls, on average.
     pub(crate) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// Returns one of these.
+    /// Returns one of `these`.
     pub(crate) fn pick<T: Copy>(&mut self, these: &[T]) -> T {
         these[self.below(these.len())]
     }

@@ -1,4 +1,4 @@
-//! One run: the gate, its pending events, and both peers.
+//! One run: the gate, its unsettled events, and both peers.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,10 +41,10 @@ pub(crate) struct RunOutcome {
     pub(crate) refused: usize,
 }
 
-/// Where the one link of the disk may lead.
+/// Targets to which the one link of the disk may lead.
 const LINK_TARGETS: [&str; 4] = ["/w/sub", "/w/secret", "/w/link-to-nothing", "/etc"];
 
-/// A disk with one link, `/w/link`, which the agent changes at any time.
+/// A disk with one link, `/w/link`, whose target changes at any time.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkDisk(Arc<Mutex<&'static str>>);
 
@@ -61,7 +61,7 @@ impl PathResolver for LinkDisk {
     }
 }
 
-/// Everything that the gate says.
+/// Collects all output of the gate.
 #[derive(Default)]
 struct Outputs {
     to_client: VecDeque<Value>,
@@ -72,7 +72,7 @@ struct Outputs {
     order: Vec<Output>,
 }
 
-/// One thing that the gate says, for the oracle, which sees them in their order.
+/// One output of the gate. The oracle sees all outputs in order.
 pub(crate) enum Output {
     ToClient(Value),
     ToAgent(Value),
@@ -112,7 +112,8 @@ impl GateOutput for Outputs {
     }
 }
 
-/// Reading is allowed but of secrets, `Bash` needs a lead, `Rm` is denied, and whatever else changes something is asked for.
+/// Policy of the runs: reading is allowed except for secrets, `Bash` needs a lead, and `Rm` is denied. Any
+/// other change needs an approval.
 fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let rule = |name, class| GovernanceRule::new(name, "tool.call", class);
@@ -165,7 +166,7 @@ pub(crate) struct World {
     outputs: Outputs,
     client: Client,
     agent: Agent,
-    /// Recorded and not settled, oldest first.
+    /// Recorded events whose result the gate does not know, the oldest first.
     unsettled: VecDeque<AuditSeq>,
     oracle: Oracle,
     hasher: DefaultHasher,
@@ -238,7 +239,7 @@ impl World {
             18 => self.pass_time(),
             _ => self.vote_or_check_tool(),
         }
-        // A disk is faster than people: most records are settled at once.
+        // A disk is faster than a user, so most events are settled at once.
         while self.random.one_in(2) && !self.unsettled.is_empty() {
             self.settle(true);
         }
@@ -310,7 +311,7 @@ impl World {
         self.collect();
     }
 
-    /// Hands everything that the gate said to whom it is for.
+    /// Passes each output of the gate to its receiver.
     fn collect(&mut self) {
         for output in std::mem::take(&mut self.outputs.order) {
             let line = match &output {

@@ -1,4 +1,4 @@
-//! Any file is read to its end, and every finding has a position in the file.
+//! Tests that any file can be read, and that every finding has a position in the file.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn pieces() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
 }
 
-/// Every finding points at a place in the file, or right behind a line of it.
+/// Checks that every finding has a position in the file, or right after one of its lines.
 fn inside(kind: Kind, bytes: &[u8]) -> Result<(), TestCaseError> {
     let text = String::from_utf8_lossy(bytes);
     let lines: Vec<&str> = text.split('\n').collect();

@@ -1,4 +1,4 @@
-//! Findings in one file: position, message and hint.
+//! Tests of findings in one file: position, message and hint.
 #![expect(clippy::unwrap_used, reason = "these files are all tests")]
 
 mod anything;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use narrows_manifest::{Code, Kind, check};
 
-/// Checks a file below `notes/` and compares everything that is found in it, a line each.
+/// Checks a file in `notes/`, and compares all its findings, one per line.
 #[track_caller]
 fn check_file(name: &str, front: &str, expected: &[&str]) {
     let path = Path::new("notes").join(name);
@@ -18,7 +18,8 @@ fn check_file(name: &str, front: &str, expected: &[&str]) {
     assert_eq!(lines, expected);
 }
 
-/// A valid ACP.md, with the lines below `aip44` instead of its own if they have the same key.
+/// Returns a valid ACP.md. `lines` are added below `aip44`; a line replaces the default line with the same
+/// key.
 fn acp(lines: &str) -> String {
     let given = |key: &str| lines.lines().any(|line| line.trim_start().starts_with(key));
     let mut text = String::from(

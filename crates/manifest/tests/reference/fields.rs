@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// One key, in words for a table.
+/// A key, described for a table.
 pub(super) struct Field {
-    /// From the top: `tools[].scope.network`.
+    /// Path from the top level: `tools[].scope.network`.
     pub(super) key: String,
     pub(super) form: String,
     pub(super) default: String,
     pub(super) meaning: String,
 }
 
-/// All keys of a schema, sorted. A part used in two places is listed at the first.
+/// Returns all keys of a schema, sorted. A part that is used in two places is listed at the first.
 pub(super) fn fields(schema: &Value) -> Vec<Field> {
     let mut walk = Walk { root: schema, told: BTreeSet::new(), fields: Vec::new() };
     walk.below(schema, "");
@@ -22,7 +22,7 @@ pub(super) fn fields(schema: &Value) -> Vec<Field> {
 
 struct Walk<'a> {
     root: &'a Value,
-    /// The named parts that were listed already.
+    /// Named parts that are already listed.
     told: BTreeSet<String>,
     fields: Vec<Field>,
 }
@@ -68,7 +68,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Tells the keys of a map that has one of these forms.
+    /// Lists the keys of a map that has one of these forms.
     fn map(&mut self, maps: &[&'a Value], path: &str) {
         let mut keys: Vec<(&String, Vec<&'a Value>)> = Vec::new();
         for (key, schema) in maps.iter().filter_map(|map| map["properties"].as_object()).flatten() {
@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
                 None => keys.push((key, vec![schema])),
             }
         }
-        // In whatever order a schema is kept.
+        // The order of a schema's keys is not defined.
         keys.sort_by_key(|(key, _)| *key);
         for (key, schemas) in keys {
             let needs = |map: &&Value| {
@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The form of a value, in a few words.
+    /// Returns the form of a value in a few words.
     fn form(&self, schema: &Value) -> String {
         let named = schema["$ref"].as_str().and_then(|name| name.strip_prefix("#/$defs/"));
         let schema = named.map_or(schema, |name| &self.root["$defs"][name]);
@@ -141,7 +141,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The value of another key that makes this one required, as the default column says it.
+/// Returns the text for the column "default" of a key that the value of another key makes required.
 fn condition(map: &Value, key: &str) -> Option<String> {
     let rules = map["allOf"].as_array()?;
     rules.iter().find_map(|rule| {
@@ -151,7 +151,7 @@ fn condition(map: &Value, key: &str) -> Option<String> {
     })
 }
 
-/// The alternative forms of a value. A form that only requires keys does not count.
+/// Returns the alternative forms of a value. A form that only requires keys does not count.
 fn forms(schema: &Value) -> Vec<&Value> {
     let list = schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Value::as_array);
     let is_form =

@@ -1,4 +1,5 @@
-//! docs/reference/manifests.md is generated from the types and `enforced.txt`. A key that `enforced.txt` lacks is an error.
+//! Generates docs/reference/manifests.md from the types and `enforced.txt`. A key that is missing in
+//! `enforced.txt` is an error.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these files are all tests")]
 
 mod fields;
@@ -14,7 +15,7 @@ use fields::{Field, fields};
 /// The effect of each key, one `KEY = EFFECT` per line below the name of its file. `KEY.*` stands for all keys below `KEY`.
 const ENFORCED: &str = include_str!("enforced.txt");
 
-/// The effect of a key that is listed apart, unless it is required.
+/// The effect of a key that is listed separately, unless the key is required.
 const NOT_USED: &str = "not used";
 
 const HEAD: &str = "\
@@ -42,14 +43,14 @@ What is below such a key is not used either.
 
 ";
 
-/// The words for one file, by its keys.
+/// Returns the effects of the keys of one file.
 fn enforced(file: &str) -> Vec<(&'static str, &'static str)> {
     let mut lines = ENFORCED.lines().skip_while(|line| *line != file).skip(1);
     let own = lines.by_ref().take_while(|line| line.contains(" = "));
     own.filter_map(|line| line.split_once(" = ")).collect()
 }
 
-/// The text for a key: its own, or that of the nearest parent that covers all keys below.
+/// Returns the effect of a key: its own, or that of the nearest parent that stands for all keys below.
 fn words<'a>(table: &[(&'a str, &'a str)], key: &str) -> Option<(&'a str, &'a str)> {
     let exact = table.iter().find(|(known, _)| *known == key);
     let below = |known: &str| {
@@ -101,7 +102,7 @@ fn page() -> String {
     page.trim_end().to_owned() + "\n"
 }
 
-/// Lists the keys of a file that are below no other one of them, if there are any.
+/// Lists the keys of a file, without those that are below another listed key.
 fn list_tops(list: &mut String, file: &str, keys: &[String]) {
     if keys.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! The official schemas, with an independent implementation to apply them.
+//! Applies the official schemas with an independent implementation.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,10 +7,10 @@ use jsonschema::Validator;
 use narrows_manifest::Kind;
 use serde_json::{Value, json};
 
-/// The official verdict.
+/// The official schemas, compiled.
 pub(crate) struct Judge {
     validators: HashMap<Kind, Validator>,
-    /// Every key and every word that a schema mentions, for mutations.
+    /// Every key and every word in a schema, for mutations.
     pub(crate) words: HashMap<Kind, Vec<String>>,
 }
 
@@ -45,7 +45,7 @@ impl Judge {
         Self::by(schema_of, &|schema| jsonschema::options().with_registry(&registry).build(schema).unwrap())
     }
 
-    /// The verdict of the schemas that we print.
+    /// Returns a judge with the schemas that Narrows prints.
     pub(crate) fn of_ours() -> Self {
         Self::by(narrows_manifest::schema, &|schema| jsonschema::options().build(schema).unwrap())
     }
@@ -96,8 +96,8 @@ fn collect(schema: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The front matter as another reader of YAML sees it: here the printed tree of ours is the only one at hand, so the
-/// examples are read by it and judged by the official schema.
+/// Returns the front matter of an example. The only YAML reader here is that of Narrows, so it also reads
+/// what the official schema judges.
 pub(crate) fn front_matter(bytes: &[u8]) -> Value {
     narrows_manifest::front_matter(bytes).expect("an example has front matter")
 }

@@ -1,6 +1,7 @@
-//! Our verdicts against those of the official schemas, where these are at hand: published examples and mutations of them.
+//! Compares the verdicts of Narrows with those of the official schemas, for published examples and mutations
+//! of them. Does nothing if the schemas are not available.
 //!
-//! The folder is named by `NARROWS_AIP`; without it, a `shared/spec/aip` beside the repository is looked for.
+//! `NARROWS_AIP` names their directory. Without it, `shared/spec/aip` beside the repository is used.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "these files are all tests")]
 
@@ -14,7 +15,7 @@ use mutate::{Random, mutated};
 use narrows_manifest::{Code, Kind, Severity, check};
 use serde_json::Value;
 
-/// The folder, or a word about its absence.
+/// Returns the directory. Prints a message if it is missing.
 fn folder() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/spec/aip");
     let folder = std::env::var_os("NARROWS_AIP").map_or(beside, PathBuf::from);
@@ -25,7 +26,7 @@ fn folder() -> Option<PathBuf> {
     None
 }
 
-/// Every published example, with its kind.
+/// Returns every published example, with its kind.
 fn examples(folder: &Path) -> Vec<(Kind, PathBuf)> {
     let mut found = Vec::new();
     let mut open = vec![folder.join("examples")];
@@ -43,7 +44,7 @@ fn examples(folder: &Path) -> Vec<(Kind, PathBuf)> {
     found
 }
 
-/// Errors but for those of points 5 to 8 and 13, which no schema has.
+/// Returns the errors, except those of points 5 to 8 and 13, which no schema contains.
 fn errors(kind: Kind, path: &Path, bytes: &[u8]) -> Vec<String> {
     let findings = check(kind, path, bytes);
     let counts = |code: Code| code != Code::Contradiction;
@@ -54,7 +55,7 @@ fn errors(kind: Kind, path: &Path, bytes: &[u8]) -> Vec<String> {
 
 #[test]
 fn published_examples_have_their_verdicts() {
-    /// Published files that fail: a placeholder for a hash, and renamed keys.
+    /// Published files that are invalid: a placeholder for a hash, and renamed keys.
     const FAIL: &[(&str, &str, usize)] =
         &[("hermes/AGENT-CLI.md", "pattern", 1), ("SANDBOX.md", "unknown-key", 2)];
     let Some(folder) = folder() else { return };

@@ -1,9 +1,9 @@
-//! Small changes to a value, by a seed.
+//! Makes small changes to a value, determined by a seed.
 
 use narrows_manifest::Kind;
 use serde_json::{Value, json};
 
-/// Numbers from a seed.
+/// Random numbers that a seed determines.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// One change somewhere in `value`.
+/// Returns `value` with one change at some position.
 pub(crate) fn mutated(mut value: Value, words: &[String], random: &mut Random) -> Value {
     let mut paths = Vec::new();
     pointers(&value, String::new(), &mut paths);
@@ -79,7 +79,7 @@ pub(crate) fn mutated(mut value: Value, words: &[String], random: &mut Random) -
     value
 }
 
-/// Any value.
+/// Returns any value.
 fn some(words: &[String], random: &mut Random) -> Value {
     match random.below(12) {
         0 => Value::Null,
@@ -125,7 +125,7 @@ fn pointers(value: &Value, path: String, found: &mut Vec<String>) {
     found.push(path);
 }
 
-/// Valid values with every key that there is, so that mutations reach them all.
+/// Returns valid values with every existing key, so that mutations reach all keys.
 pub(crate) fn full() -> Vec<(Kind, Value)> {
     let policy = json!({
         "schema": "policy/v1", "id": "@a/b", "version": "1.0.0", "default": "deny",

@@ -1,4 +1,4 @@
-//! Attempts of an agent or a client to do something that was not approved.
+//! Tests of attempts of an agent or a client to bypass an approval.
 
 use insta::assert_snapshot;
 
@@ -15,7 +15,7 @@ fn make_command() -> Value {
     json!({"toolCallId": "1", "name": "Bash", "kind": "execute", "rawInput": {"command": "make"}})
 }
 
-/// The client answers a request with this id as if it had been asked for a permission.
+/// The client answers a request with this id as if the request asked for a permission.
 fn answer_approval(fixture: &mut Fixture, id: &Value, option: &str) {
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": id, "result": outcome}));
@@ -72,7 +72,7 @@ fn every_relevant_change_needs_a_new_approval() {
         );
         assert_eq!(approve(&mut fixture, 1).is_err(), is_other, "{change}");
         assert_eq!(fixture.take_seen().contains(r#""optionId":"y""#), !is_other, "{change}");
-        // It can be asked for as it is now, and an approval answers one request.
+        // The agent can ask for the changed call. An approval answers one request.
         ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
         assert_eq!(fixture.gate.pending_approvals().len(), 1, "{change}");
     };
@@ -146,7 +146,7 @@ fn an_answer_is_known_however_its_id_is_spelled() {
     fixture.take_seen();
     answer_approval(&mut fixture, &json!("é"), "x");
     assert!(fixture.take_seen().starts_with("a < "));
-    // An id of the gate's own requests cannot be used by the agent.
+    // The agent cannot use an id of the gate's own requests.
     let line = r#"{"jsonrpc":"2.0","id":"\u0061ip44:n:1","method":"_ask","params":{"sessionId":"s"}}"#;
     fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
     let seen = fixture.take_seen();
@@ -196,7 +196,7 @@ fn a_permission_request_about_an_ended_call_is_a_further_call() {
     answer_approval(&mut fixture, &json!("aip44:n:2"), "allow_once");
     ends(&mut fixture);
     assert!(fixture.take_seen().contains("log tool.call allow"));
-    // The same for allowed calls, whatever status they report.
+    // The same holds for allowed calls, whatever status they report.
     for (id, status) in [(10, "pending"), (11, "completed")] {
         let read = json!({"toolCallId": "2", "name": "Read", "kind": "read", "status": status,
             "rawInput": {"path": "/w/a/b"}});
@@ -241,7 +241,7 @@ fn ids_of_client_requests_do_not_collide_with_calls() {
     assert_eq!(call.input, Some(json!({"path": "/w/a/b", "content": "x"})));
 }
 
-/// An agent may put a harmless command beside anything.
+/// An agent may put a harmless command beside any other effect.
 #[test]
 fn a_command_that_only_reads_excuses_no_change_beside_it() {
     let protected = vec!["/w/a/GOVERNANCE.md".into()];

@@ -1,4 +1,4 @@
-//! Attempts of an agent or a client to evade the gate.
+//! Tests of attempts of an agent or a client to evade the gate.
 
 use super::*;
 use crate::config::Autonomy;
@@ -8,7 +8,7 @@ fn gated() -> GateConfig {
     GateConfig { autonomy: Autonomy::Gated, ..config() }
 }
 
-/// A line of the agent's that no value can be made of.
+/// The agent sends a line that is not valid JSON.
 fn raw(fixture: &mut Fixture, line: &str) {
     fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
     fixture.settle_events();
@@ -101,7 +101,7 @@ fn ambiguous_messages_are_not_passed_on() {
     );
     let seen = fixture.take_seen();
     assert!(seen.contains("log tool.refused") && seen.contains("-32602") && !seen.contains("c < "), "{seen}");
-    // What is deeper than anybody reads is no message.
+    // A message that is nested too deeply is refused.
     let mut fixture = Fixture::with_turn();
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     raw(
@@ -142,7 +142,7 @@ fn foreign_marks_are_replaced() {
         assert!(!line.contains("sandboxed") && !line.contains("user:root"), "{line}");
     }
     assert!(raw[0].contains("\"identity\":\"user:ada\""), "{}", raw[0]);
-    // Nor does a client say it to the agent.
+    // The client cannot send such a message to the agent either.
     fixture.take_seen();
     fixture.client_requests(7, "_x/y", &json!({"sessionId": "s", "_meta": forged}));
     assert!(!fixture.take_seen().contains("sandboxed"));
@@ -185,7 +185,7 @@ fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
             );
             assert!(!seen.contains("a < "), "{seen}");
             assert_eq!(fixture.output.events[1].input, Some(input.clone()));
-            // Not again by the same id.
+            // The same id cannot be used again.
             fixture.client_requests(5, method, &params);
             assert!(fixture.take_seen().contains("-32014"));
             fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
@@ -275,7 +275,7 @@ fn approvers_of_a_turn_see_its_prompt() {
     assert_eq!(open[0].input["prompt"], "delete it all");
     assert_eq!(open[0].input["sha256"].as_str().map(str::len), Some(64));
     assert!(fixture.take_seen().contains("\"rawInput\":{\"prompt\":\"delete it all\""));
-    // One id is one turn.
+    // An id stands for one turn.
     let other = json!([{"type": "text", "text": "something else"}]);
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": other}));
     assert!(fixture.take_seen().contains("-32014"));
@@ -319,7 +319,7 @@ fn a_denied_call_that_failed_with_a_result_was_attempted() {
         true,
     );
     check(true, json!({"rawOutput": "the user said no"}), false);
-    // The agent was not told this decision.
+    // The agent does not know the decision about this changed call.
     check(true, json!({"rawOutput": "x", "rawInput": {"path": "/w/b"}}), true);
 }
 
@@ -337,7 +337,7 @@ fn a_refused_client_request_excuses_one_failed_call() {
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed",
             "rawOutput": "refused"});
         fixture.agent_updates(&update);
-        // Said again it is the same.
+        // The same update again changes nothing.
         fixture.agent_updates(&update);
         assert_eq!(fixture.take_seen().contains("interrupted"), halts);
     }

@@ -1,10 +1,10 @@
-//! Budgets: a call that is changed after it was counted is counted as what it has become.
+//! Tests of budgets: a call that changes after it was counted is counted again.
 
 use narrows_policy::Budget;
 
 use super::*;
 
-/// A turn in which `Pay` is allowed within this budget.
+/// Returns a fixture with a turn in which `Pay` is allowed within this budget.
 fn new_fixture(budget: Budget) -> Fixture {
     let clause = GovernanceRule::new("few", "tool.call", Class::Allow)
         .with_subject("Pay")
@@ -40,7 +40,7 @@ fn announce_payment(fixture: &mut Fixture, id: &str, status: &str, input: &Value
     seen.contains("c < ") && !seen.contains("without an approval")
 }
 
-/// The agent asks for the call `id`. Returns `true` if it is granted at once.
+/// The agent asks for permission for the call `id`. Returns `true` if it is granted at once.
 fn is_granted(fixture: &mut Fixture, request: u64, id: &str, input: &Value) -> bool {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let call = json!({"toolCallId": id, "name": "Pay", "kind": "other", "rawInput": input});

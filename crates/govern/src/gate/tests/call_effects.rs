@@ -1,4 +1,4 @@
-//! Effects of calls, as far as the agent shows them: variables, arguments, diffs, links.
+//! Tests of the effects of calls, as far as the agent shows them: variables, arguments, diffs, links.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use narrows_policy::Rules;
 
 use super::*;
 
-/// A disk with one link: `kk` leads to the hooks of git, `out` to another place, and `loop` nowhere.
+/// A disk with three links: `kk` leads to the hooks of git, `out` leads out of the roots, and `loop` leads
+/// nowhere.
 #[derive(Debug)]
 struct Linked;
 
@@ -25,7 +26,7 @@ impl PathResolver for Linked {
     }
 }
 
-/// A scene with these rules, in which everything is offered.
+/// Returns a fixture with these rules, and with all capabilities offered.
 fn turn_with_access(access: Access, rules: &str) -> Fixture {
     let mut config = config();
     config.capabilities.terminal = true;
@@ -42,7 +43,7 @@ fn turn_with_access(access: Access, rules: &str) -> Fixture {
     fixture
 }
 
-/// Returns `true` if a call reported like this is permitted.
+/// Returns `true` if the gate permits a call that is reported in this form.
 fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
     let mut fixture = turn_with_access(access, rules);
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
@@ -58,7 +59,7 @@ fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
     seen.contains(r#""optionId":"y""#)
 }
 
-/// Returns `true` if a command reaches the client, and what is recorded about it.
+/// Returns `true` if a command reaches the client, with the recorded event.
 fn shows_run(access: Access, rules: &str, params: Value) -> (bool, Value) {
     let mut fixture = turn_with_access(access, rules);
     let mut params = params;
@@ -118,7 +119,7 @@ fn a_diff_is_judged_by_the_file_that_it_changes() {
     assert!(!is_permitted(Access::Medium, "", read(changes)));
 }
 
-/// An approver and an auditor see which file would be changed, whatever the input says.
+/// An approver and an auditor see the file that would be changed, whatever the input contains.
 #[test]
 fn approvers_and_the_log_see_the_diff() {
     for is_v2 in [false, true] {
@@ -156,7 +157,7 @@ fn approvers_and_the_log_see_the_diff() {
         let expected =
             json!({"locations": [], "content": diff("one"), "rawInput": {"path": "/w/a/README.md"}});
         assert_eq!(logged(&fixture, "policy.resolved"), expected);
-        // What is approved is the change that was shown.
+        // The approval is for the change that was shown.
         fixture.agent_updates(
             &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("two")}),
         );
@@ -173,7 +174,7 @@ fn approvers_and_the_log_see_the_diff() {
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
         assert!(fixture.take_seen().contains(r#""optionId":"y""#));
         assert_eq!(logged(&fixture, "policy.resolved"), expected);
-        // Agents show the change that was made with other lines around it.
+        // Agents report the change again after it was made, with other lines around it.
         fixture.agent_updates(
             &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("1\n2")}),
         );
@@ -190,7 +191,7 @@ fn approvers_and_the_log_see_the_diff() {
     }
 }
 
-/// A call that was allowed is judged again when it shows that it changes another file.
+/// An allowed call is judged again when it shows that it changes another file.
 #[test]
 fn a_later_diff_is_judged_too() {
     for update in [
@@ -225,7 +226,7 @@ fn a_path_is_judged_by_where_its_links_lead() {
     assert!(is_permitted(Access::Medium, "", read.clone()) && !is_permitted(Access::Medium, deny, read));
 }
 
-/// Behind a gate an agent asks first, whatever its client decides itself.
+/// Behind a gate, an agent must ask first, even if its client would decide by itself.
 #[test]
 fn the_authorizes_capability_is_not_passed_on() {
     for place in ["clientCapabilities", "capabilities"] {

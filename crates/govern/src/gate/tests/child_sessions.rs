@@ -1,8 +1,8 @@
-//! Child sessions of an agent's subagents, and sessions that the client never opened.
+//! Tests of child sessions of subagents, and of sessions that the client never opened.
 
 use super::*;
 
-/// A call as an agent reports it in a session.
+/// Returns a call as an agent reports it in a session.
 fn call(session: &str, tool: &str, status: &str) -> Value {
     let kind = if tool == "Rm" { "delete" } else { "read" };
     let update = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": tool, "kind": kind,
@@ -51,7 +51,7 @@ fn nothing_is_granted_in_a_foreign_session() {
     }
 }
 
-/// A gate with a turn, whose client supports child sessions.
+/// Returns a gate with a turn. Its client supports child sessions.
 pub(super) fn new_fixture(is_v2: bool) -> Fixture {
     let mut fixture = Fixture::new();
     let offers = json!({"subagents": {}, "fs": {"readTextFile": true, "writeTextFile": true}});
@@ -69,7 +69,7 @@ pub(super) fn announce(parent: &str, child: &str) -> Value {
     )
 }
 
-/// The sessions and parents of all events since the last look.
+/// Returns the sessions and parents of all events since the previous call.
 fn links(fixture: &mut Fixture) -> Vec<(String, String, String)> {
     let text = |event: &Event, key: &str| {
         let fact = event.facts.get(key).map(|fact| fact.clone().into_value());
@@ -121,7 +121,7 @@ fn a_denied_call_of_a_child_stops_the_turn_of_its_root() {
                 "{seen}"
             );
         }
-        // Nothing more of it is shown, granted or asked until the turn has ended.
+        // Until the turn has ended, no further message is shown, granted or passed on.
         fixture.send_agent(&call("c", "Read", "completed"));
         fixture.agent_requests(9, "fs/read_text_file", &json!({"sessionId": "c", "path": "/w/a/x"}));
         let seen = fixture.take_seen();
@@ -261,7 +261,7 @@ fn children_are_bounded_and_idle_ones_are_closed() {
     assert!(fixture.gate.sessions.len() <= 1_025 && fixture.gate.closed_sessions.len() <= 4_096);
 }
 
-/// So many that work which grows with the square of the depth does not end within the time of a test.
+/// The depth is so large that quadratic work would exceed the time limit of a test.
 #[test]
 fn deeply_nested_children_cost_no_more_than_others() {
     let mut fixture = new_fixture(true);
@@ -292,7 +292,7 @@ fn children_end_with_the_session_at_the_top() {
     let has = |action: &str, session: &str| links.iter().any(|(a, s, _)| a == action && s == session);
     assert!(has("tool.call", "c") && has("session.closed", "c") && has("session.closed", "s"), "{links:?}");
     fixture.take_seen();
-    // What has ended may still be reported; what begins may not.
+    // The end of a call may still be reported, its beginning may not.
     fixture.send_agent(&call("c", "Read", "failed"));
     fixture.send_agent(&child_message(
         "c",
@@ -318,7 +318,7 @@ fn early_messages_wait_for_the_session_name() {
         let seen = fixture.take_seen();
         assert_eq!((seen.contains("\"hi\""), seen.contains("log agent.violation")), (fits, !fits), "{seen}");
     }
-    // A session that was not opened stays unknown.
+    // A session that was never opened stays unknown.
     let mut fixture = Fixture::new();
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.send_agent(&child_message("s", &chunk));

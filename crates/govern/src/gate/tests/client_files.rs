@@ -1,4 +1,4 @@
-//! Files that the client serves for an agent behind the gate.
+//! Tests of files that the client serves for an agent behind the gate.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use narrows_base::sync::lock;
 
 use super::*;
 
-/// A disk whose links the test changes.
+/// A disk on which the test changes links.
 #[derive(Clone, Debug, Default)]
 struct Links(Arc<Mutex<BTreeMap<PathBuf, PathBuf>>>);
 
@@ -27,7 +27,7 @@ impl PathResolver for Links {
     }
 }
 
-/// A gate where changes of files and commands need a lead, and nothing may be done in `/w/a/finance`.
+/// Returns a gate at which file changes and commands need a lead, and `/w/a/finance` is denied.
 fn with_links(links: &Links) -> Fixture {
     let capabilities = Capabilities { terminal: true, ..config().capabilities };
     let protected = vec!["/w/a/audit".into()];
@@ -103,7 +103,7 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         let mut fixture = with_links(&links);
         fixture.agent_requests(5, method, &file_request(method, place, path));
         fixture.take_seen();
-        // The decision is not on the disk yet.
+        // The decision is not yet on disk.
         fixture.settles_at_once = false;
         approve(&mut fixture, 1);
         if method == "fs/read_text_file" {
@@ -119,7 +119,7 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         }
         is_refused(&seen);
         assert!(seen.contains("log tool.refused deny code=\"path_moved\""), "{seen}");
-        // The next is judged as what it is now.
+        // The next request is judged by the current target.
         fixture.agent_requests(7, method, &file_request(method, place, path));
         assert!(method == "terminal/create" || fixture.take_seen().contains("policy `books` matches"));
     }
@@ -141,14 +141,14 @@ fn the_client_gets_the_path_that_was_judged_and_is_told_to_follow_no_links() {
         assert_eq!((&sent["method"], &sent["params"][place]), (&json!(method), &json!("/w/a/real/x")));
         assert_eq!(sent["params"]["_meta"], json!({"narrows": {"noLinks": true}}), "{sent}");
     }
-    // Whatever the agent says there.
+    // The agent's own text makes no difference.
     let mut fixture = with_links(&links);
     let mut params = file_request("fs/read_text_file", "path", "/w/a/x");
     params["_meta"] = json!({"a": 1, "narrows": {"noLinks": false}});
     fixture.agent_requests(5, "fs/read_text_file", &params);
     let sent: Value = serde_json::from_str(fixture.output.raw.last().unwrap()).unwrap();
     assert_eq!(sent["params"]["_meta"], json!({"a": 1, "narrows": {"noLinks": true}}));
-    // Both names are judged.
+    // Both paths are judged.
     links.set("/w/a/finance/old", "/w/a/x");
     fixture.agent_requests(
         6,

@@ -1,4 +1,4 @@
-//! Client requests that an approved call of the built-in agent covers.
+//! Tests of client requests that an approved call of the built-in agent covers.
 
 use insta::assert_snapshot;
 
@@ -51,7 +51,7 @@ fn an_approved_file_is_written_without_a_second_approval() {
     log tool.call allow tool="fs/write_text_file" approval="user:ada"
     a < {"jsonrpc":"2.0","id":9,"result":{}}
     "#);
-    // Once.
+    // The approval covers one request.
     assert!(request_write(&mut fixture, 10, "/w/a/b.txt", "hi").contains("session/request_permission"));
 }
 
@@ -75,7 +75,7 @@ fn an_approval_ends_with_its_call() {
     let mut fixture = Fixture::with_turn();
     let input = json!({"path": "/w/a/b.txt", "content": "hi"});
     approve_check(&mut fixture, "write_file", &input);
-    // Neither before the call is announced nor after it has ended.
+    // The approval covers nothing before the call is announced, or after the call has ended.
     assert!(request_write(&mut fixture, 8, "/w/a/b.txt", "hi").contains("session/request_permission"));
     announce_call(&mut fixture, "write_file", &input);
     fixture

@@ -1,8 +1,8 @@
-//! Nothing reaches the agent before it is recorded, and errors tell whether the action was done.
+//! Tests that no message reaches the agent before it is recorded, and that errors report possible effects.
 
 use super::*;
 
-/// Every record from now on fails.
+/// Makes every further record fail.
 fn fill_log(fixture: &mut Fixture) {
     fixture.settles_at_once = false;
     fixture.output.unsettled.clear();
@@ -71,7 +71,7 @@ fn an_unrecorded_outcome_is_reported_with_possible_effects() {
     fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
     let seen = fail_log(&mut fixture);
     assert!(seen.contains("c < ") && is_true(&seen), "{seen}");
-    // The same of what the client has done for the agent.
+    // The same for a request that the client has performed for the agent.
     let mut fixture = Fixture::with_turn();
     fixture.agent_requests(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));
     fill_log(&mut fixture);
@@ -79,7 +79,7 @@ fn an_unrecorded_outcome_is_reported_with_possible_effects() {
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"content": "x"}}));
     let seen = fail_log(&mut fixture);
     assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":9,"error""#) && is_true(&seen), "{seen}");
-    // And of a session that the agent has made.
+    // The same for a session that the agent has created.
     let mut fixture = Fixture::new();
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
     fill_log(&mut fixture);

@@ -1,4 +1,4 @@
-//! Scope of an approval: everything that was judged and shown, once.
+//! Tests of the scope of an approval: everything that was judged and shown, once.
 
 use super::*;
 
@@ -19,14 +19,14 @@ fn diff(path: &str, text: &str) -> Value {
     json!([{"type": "diff", "path": path, "oldText": "a", "newText": text}])
 }
 
-/// An edit whose update has everything at once.
+/// Returns an edit whose update contains all members.
 fn edit_call() -> Value {
     json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Write", "kind": "edit", "status": "pending",
         "rawInput": {"note": "x", "cwd": "/w/a", "env": []}, "locations": [{"path": "/w/a/one"}],
         "content": diff("/w/a/one", "harmless")})
 }
 
-/// Each member of a call that is judged or shown, as another than [`edit`] has it.
+/// Returns calls that differ from [`edit`] in one member that is judged or shown.
 fn changed_calls() -> [Value; 6] {
     [
         json!({"locations": [{"path": "/w/a/two"}]}),
@@ -96,7 +96,7 @@ fn an_approval_answers_one_request_and_every_answer_is_recorded() {
     assert!(seen.contains("policy.resolved require-approval") && !seen.contains("a < "), "{seen}");
     approve(&mut fixture, 2);
     assert!(fixture.take_seen().contains(r#"a < {"jsonrpc":"2.0","id":8"#));
-    // What a policy allows is answered at once, and recorded each time.
+    // A call that a policy allows is answered at once, and each answer is recorded.
     fixture.agent_calls("2", "Read", "pending", &json!({"path": "/w/a/b"}));
     fixture.take_seen();
     for id in 10..13 {
@@ -129,7 +129,7 @@ fn approvers_and_the_log_see_all_that_is_judged() {
     assert_eq!(event.facts.get("toolKinds").unwrap().clone().into_value(), "edit");
 }
 
-/// Agents show a change once more when it is made, with other lines around it.
+/// Agents report a change again when it is made, with other lines around it.
 #[test]
 fn the_text_of_a_change_that_was_made_is_a_result_and_not_what_was_approved() {
     let mut fixture = Fixture::with_turn();
@@ -143,7 +143,7 @@ fn the_text_of_a_change_that_was_made_is_a_result_and_not_what_was_approved() {
     let event = fixture.output.events.iter().rfind(|event| event.action == "tool.call").unwrap();
     assert_eq!(event.input.as_ref().unwrap()["content"], diff("/w/a/one", "harmless"));
     assert_eq!(event.output, Some(diff("/w/a/one", "as it was made")));
-    // Where it is all there is, another text is another call.
+    // Without input, another text is another call.
     let mut fixture = Fixture::with_turn();
     let mut bare = edit_call();
     bare.as_object_mut().unwrap().remove("rawInput");
@@ -155,7 +155,8 @@ fn the_text_of_a_change_that_was_made_is_a_result_and_not_what_was_approved() {
     assert!(fixture.take_seen().contains("without an approval"));
 }
 
-/// The last question to the client, and the changes that it and the last decision in the log show.
+/// Returns the last permission request to the client, with the changes that it and the last decision in the
+/// log show.
 fn asked_and_logged(fixture: &Fixture) -> (Value, Value, Value) {
     let is_question = |line: &&String| line.contains("session/request_permission");
     let question: Value =

@@ -1,11 +1,12 @@
-//! MCP servers: which ones a session has, and which messages pass to those in the client.
+//! Tests of MCP servers: the servers of a session, and the messages that pass to servers in the client.
 
 use insta::assert_snapshot;
 
 use super::*;
 use crate::gate::ApprovalVote;
 
-/// The operator has two servers of which one tool may be used; the first is described in the manifest.
+/// Returns settings with two servers, of each of which one tool may be used. The manifest describes the first
+/// server.
 fn listed() -> GateConfig {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet {
@@ -30,7 +31,7 @@ fn open(fixture: &mut Fixture, id: u64, servers: &[Value]) -> String {
     fixture.take_seen()
 }
 
-/// A session with a server in the client, which is called `db-1`.
+/// Returns a fixture with a session that has the server `db-1` in the client.
 fn with_db() -> Fixture {
     let mut fixture = Fixture::with_config(listed(), &["lead"]);
     open(&mut fixture, 1, &[in_client("db", "db-1")]);
@@ -69,7 +70,7 @@ fn a_client_names_only_servers_of_the_operator() {
     let started = |name: &str| json!({"type": "stdio", "name": name, "command": "sh"});
     check(in_client("db", "1"), None);
     check(in_client("other", "1"), Some("server_not_listed"));
-    // Only the manifest describes servers outside the client.
+    // Only the manifest can describe servers outside the client.
     check(stdio("web"), None);
     check(started("web"), None);
     check(typed("http", "web"), None);
@@ -126,7 +127,7 @@ fn all_members_of_a_server_call_are_judged_and_recorded() {
     };
     let (plain, digest) = with(json!({}));
     assert_eq!(plain, json!({"q": 1}));
-    // Who hears of it is nothing that it does.
+    // Members about progress and tracing do not affect the call.
     assert_eq!(with(json!({"_meta": {"progressToken": 1, "traceparent": "x"}})), (plain, digest));
     for more in [
         json!({"task": {"ttl": 1}}),
@@ -152,7 +153,7 @@ fn a_server_id_is_unique() {
     ] {
         assert!(open(&mut fixture, 2, &servers).contains("server_id_taken"), "{servers:?}");
     }
-    // In the session itself it may be named again, and when that is closed by others.
+    // The same session may name the id again. After the session is closed, other sessions may.
     fixture.client_requests(
         3,
         "session/load",
@@ -325,7 +326,7 @@ fn undeclared_servers_do_not_exist() {
     assert_eq!(fixture.take_seen(), "log method.refused deny code=\"not_a_notification\"");
 }
 
-/// The operator may have everything shown of one server, and of another what is named.
+/// Returns a fixture whose operator may read everything of one server, and listed resources of another.
 fn with_allowed_reads(allow: Option<&[&str]>) -> Fixture {
     let allow = allow.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
@@ -362,7 +363,7 @@ fn server_reads_are_decided_as_reads() {
     log tool.call allow tool="db/prompts/get" approval="auto"
     a < {"jsonrpc":"2.0","id":6,"result":{"messages":[]}}
     "#);
-    // An unknown method may do anything.
+    // An unknown method could have any effect.
     fixture.agent_requests(7, "mcp/message", &inner_request("tasks/result", &json!({"taskId": "t"})));
     let seen = fixture.take_seen();
     assert!(seen.contains("policy.resolved require-approval tool=\"db/tasks/result\""), "{seen}");
@@ -396,7 +397,7 @@ fn denied_reads_are_neither_shown_nor_listed() {
     c < {"jsonrpc":"2.0","id":12,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"prompts/list","params":{}}}
     a < {"jsonrpc":"2.0","id":12,"result":{"prompts":[{"name":"greet","n":1.0}]}}
     "#);
-    // What can be read in two ways is no list.
+    // A list with an ambiguous form is refused.
     fixture.agent_requests(13, "mcp/message", &inner_request("resources/list", &json!({})));
     let twice = r#"{"jsonrpc":"2.0","id":13,"result":{"resources":[],"resources":[{"uri":"x:y"}]}}"#;
     fixture.gate.handle_client_message(fixture.now, View::parse(twice.as_bytes()), &mut fixture.output);
@@ -449,7 +450,7 @@ fn a_denied_file_is_refused_in_every_spelling() {
             assert!(!seen.contains("c < "), "{uri:?} {seen}");
         }
     }
-    // An address that may mean a file, but no denied one, is asked about.
+    // A URI that may stand for a file, but not for a denied one, needs an approval.
     let mut fixture = with_allowed_reads(None);
     fixture.agent_requests(6, "mcp/message", &inner_request("resources/read", &json!({"uri": "/w/a/b"})));
     assert!(fixture.take_seen().contains("require-approval"));

@@ -1,10 +1,11 @@
-//! Methods without a rule of their own: refused unless the manifest lists them, and recorded either way.
+//! Tests of methods without a rule of their own: refused unless the manifest lists them, and recorded either
+//! way.
 
 use narrows_acp::method::{Direction, Kind as Form, METHODS};
 
 use super::*;
 
-/// Methods of agents in the field that start turns, change endpoints or trust code.
+/// Methods of existing agents that start turns, change endpoints or trust code.
 const UNLISTED: [&str; 7] = [
     "_narrows/ping",
     "_session/steering",
@@ -55,7 +56,8 @@ fn a_client_notification_that_is_not_listed_is_dropped_and_recorded() {
     }
 }
 
-/// Every method of the protocol, listed in the manifest or not, in a form or a direction that it does not have.
+/// Sends every method of the protocol in a form or direction that it does not have. A listing makes no
+/// difference.
 #[test]
 fn a_method_in_another_form_or_direction_is_refused_and_recorded() {
     let mut names: Vec<&str> = METHODS.iter().map(|row| row.name).collect();
@@ -174,7 +176,7 @@ fn an_agent_method_that_is_not_listed_is_refused_and_recorded() {
     let news = json!({"jsonrpc": "2.0", "method": "_x/news", "params": {"sessionId": "s"}});
     fixture.send_agent(&news);
     assert_eq!(fixture.take_seen(), "log method.refused deny code=\"method_not_listed\"");
-    // The log has each name once, however often the agent repeats it.
+    // The log contains each name once, however often the agent repeats it.
     fixture.send_agent(&news);
     assert_eq!(fixture.take_seen(), "");
 }
@@ -207,7 +209,7 @@ fn a_listed_method_needs_an_open_session_if_it_names_one() {
     assert!(fixture.take_seen().contains("-32002"));
     fixture.send_client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "other"}}));
     assert_eq!(fixture.take_seen(), "log method.refused deny code=\"unknown_session\"");
-    // Content that the manifest does not declare is not smuggled in by another name.
+    // Undeclared content is refused in a listed method, too.
     fixture.client_requests(
         8,
         "_x/y",
@@ -239,7 +241,7 @@ fn a_listed_method_of_a_gated_operator_is_approved_like_a_turn() {
         let seen = fixture.take_seen();
         assert_eq!(seen.contains("\"method\":\"_x/y\""), passes, "{seen}");
         assert_eq!(seen.contains("-32015"), !passes, "{seen}");
-        // What names no session cannot be asked about, and a notification cannot be answered.
+        // A request without a session cannot wait for an approval, and a notification cannot be answered.
         fixture.client_requests(8, "_x/y", &json!({}));
         fixture.send_client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
         let seen = fixture.take_seen();
@@ -335,7 +337,7 @@ fn answers_pass_whatever_the_request_was_called() {
     assert!(fixture.take_seen().starts_with("a < "));
 }
 
-/// A session that only some readers see must not pass as no session.
+/// A session that only some readers see must not be treated as a missing one.
 #[test]
 fn a_listed_method_shows_plainly_which_session_it_means() {
     let raw =
@@ -366,7 +368,7 @@ fn a_listed_method_shows_plainly_which_session_it_means() {
             fixture.settle_events();
             let seen = fixture.take_seen();
             assert!(!seen.contains("_x/y"), "{line} {seen}");
-            // What cannot be read at all is refused before that.
+            // Params that cannot be read are refused earlier.
             assert!(
                 seen.contains("log method.refused deny code=\"ambiguous_params\"") || seen.contains("-32"),
                 "{line} {seen}"
@@ -385,7 +387,7 @@ fn a_listed_method_shows_plainly_which_session_it_means() {
     }
 }
 
-/// `narrows check` warns of exactly those names of the protocol whose listing changes nothing.
+/// `narrows check` warns about exactly the protocol methods for which listing has no effect.
 #[test]
 fn names_without_effect_are_those_that_the_manifest_check_knows() {
     for row in METHODS {
@@ -495,7 +497,7 @@ fn members_of_meta_that_are_not_listed_do_not_reach_the_agent() {
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
     let seen = fixture.take_seen();
     assert!(seen.contains("bypassPermissions") && !seen.contains("meta.refused"), "{seen}");
-    // Some readers do not tell cases apart.
+    // Some readers ignore the case of keys.
     fixture.client_requests(2, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_Meta": claude}));
     let seen = fixture.take_seen();
     assert!(seen.contains("-32602") && !seen.contains("a < "), "{seen}");

@@ -1,4 +1,4 @@
-//! Sessions of other identities: indistinguishable from missing ones.
+//! Tests of sessions of other identities: they are indistinguishable from missing ones.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Fixture;
 use crate::identity::SessionOwners;
 
-/// Who has made what, and whether there is room for more.
+/// Owners of sessions. Writing can be made to fail.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     entries: Mutex<BTreeSet<(String, String)>>,
@@ -18,14 +18,14 @@ pub(super) struct Book {
 }
 
 impl Book {
-    /// One in which this identity has made this session.
+    /// Returns owners in which this identity owns this session.
     pub(super) fn of(owner: &str, session: &str) -> Self {
         Self { entries: Mutex::new([(owner.to_owned(), session.to_owned())].into()), full: false }
     }
 }
 
 impl SessionOwners for Book {
-    /// As in a server: a name with two owners belongs to neither.
+    /// As in a server, a session name with two owners belongs to neither.
     fn is_owner(&self, owner: &str, session: &str) -> bool {
         let entries = lock(&self.entries);
         let mut owners = entries.iter().filter(|(_, other)| other == session);
@@ -47,7 +47,7 @@ impl SessionOwners for Book {
     }
 }
 
-/// A gate for `user:ada` beside a session of another identity.
+/// Returns a gate for `user:ada`. Another identity owns a session.
 fn new_fixture(book: &Arc<Book>) -> Fixture {
     lock(&book.entries).insert(("user:eve".into(), "hers".into()));
     let mut fixture = Fixture::new();
@@ -144,7 +144,7 @@ fn only_issued_cursors_continue_a_list() {
     assert_eq!(fixture.take_seen(), format!("a < {expected}"));
     fixture.agent_answers(3, &json!({"sessions": [], "nextCursor": null}));
     assert!(fixture.take_seen().contains(r#""result":{"sessions":[]}"#));
-    // Those that are handed out have a bound.
+    // The number of issued cursors is bounded.
     for id in 10..200 {
         fixture.client_requests(id, "session/list", &json!({"cursor": null}));
         fixture.agent_answers(id, &json!({"sessions": [], "nextCursor": cursor}));
@@ -164,7 +164,8 @@ fn messages_of_the_agent_do_not_assign_sessions() {
     assert!(!fixture.take_seen().contains("a < "));
 }
 
-/// Agents that count their sessions, one process for each client, give the sessions of two users the same name.
+/// Agents with one process per client may number their sessions. Then sessions of two users have the same
+/// name.
 #[test]
 fn two_users_with_sessions_of_one_name_never_meet() {
     let book = Arc::new(Book::default());
@@ -177,7 +178,7 @@ fn two_users_with_sessions_of_one_name_never_meet() {
         fixture.take_seen();
         fixture
     });
-    // Each goes on with its own agent, and every line says for whom it was done.
+    // Each user continues with a separate agent, and every line names the user.
     for (user, fixture) in users.iter().zip(&mut scenes) {
         fixture.client_requests(2, "session/prompt", &json!({"sessionId": "1", "prompt": []}));
         let seen = fixture.take_seen();
@@ -200,7 +201,7 @@ fn two_users_with_sessions_of_one_name_never_meet() {
             assert_eq!(identity, Some(json!(user)), "{}", event.action);
         }
     }
-    // On another connection the owner is unclear, so neither user has the session or sees it.
+    // On another connection the owner is unclear, so neither user gets the session or sees it in a list.
     for user in users {
         let mut fixture = new_fixture(&book);
         user.clone_into(&mut fixture.gate.principal.id);

@@ -1,8 +1,8 @@
-//! Replayed history: shown as such, without any effect.
+//! Tests of replayed history: it is marked as history, and has no effect.
 
 use super::*;
 
-/// A session that is being opened with its history.
+/// Returns a fixture with a session that is being opened with its history.
 fn replaying_session(is_v2: bool) -> Fixture {
     let mut fixture = Fixture::new();
     fixture.gate.is_v2 = is_v2;
@@ -11,7 +11,7 @@ fn replaying_session(is_v2: bool) -> Fixture {
     fixture
 }
 
-/// Asks for the history of a session as either version does.
+/// Sends a request for the history of a session, in the form of either version.
 fn replay_update(fixture: &mut Fixture, id: u64) {
     let mut params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": []});
     if fixture.gate.is_v2 {
@@ -20,7 +20,7 @@ fn replay_update(fixture: &mut Fixture, id: u64) {
     fixture.client_requests(id, if fixture.gate.is_v2 { "session/resume" } else { "session/load" }, &params);
 }
 
-/// A call, announced in the form of either version.
+/// Announces a call in the form of either version.
 fn announce_call(fixture: &mut Fixture, name: &str, kind: &str, status: &str) {
     let update = if fixture.gate.is_v2 { "tool_call_update" } else { "tool_call" };
     fixture.agent_updates(
@@ -57,7 +57,7 @@ fn history_is_flagged_and_never_acted_on() {
         assert!(flags.clone().all(|line| line.contains("\"replay\":true")) && flags.count() == 2, "{raw:?}");
         fixture.agent_answers(1, &json!({}));
         fixture.take_seen();
-        // What comes now is no history.
+        // The messages that follow are not history.
         fixture.output.raw.clear();
         fixture.agent_updates(
             &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}),
@@ -117,7 +117,7 @@ fn a_turn_cannot_pass_for_history() {
         replay_update(&mut fixture, 4);
         let seen = fixture.take_seen();
         assert!(seen.starts_with("c < ") && seen.contains("a turn is active"), "{seen}");
-        // Without history it may be opened again, and is judged all the same.
+        // The session may be opened again without history. Its calls are judged then.
         fixture.client_requests(
             5,
             "session/resume",

@@ -1,4 +1,4 @@
-//! Bytes that one gate retains, and entries that one connection adds to the log.
+//! Tests of the bytes that one gate retains, and of the entries that one connection adds to the log.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::gate::{SessionSlot, SessionSlots};
 
 /// The budget in these tests.
 const MAX_BYTES: usize = 1 << 20;
-/// Size of the debug text of a gate beyond the charged bytes: field names, escapes, messages on their way.
+/// Bound for the debug text of a gate beyond the charged bytes: field names, escapes, messages on their way.
 const SLACK_BYTES: usize = 1 << 18;
 
-/// Counts the bytes of a text without keeping it.
+/// Counts the bytes of a text, and drops the text.
 struct Count(usize);
 
 impl Write for Count {
@@ -23,7 +23,7 @@ impl Write for Count {
     }
 }
 
-/// The bytes of all that a gate has in its tables, found independently of what it has charged.
+/// Returns the bytes in all tables of a gate, measured independently of its charges.
 fn bytes_in(gate: &Gate) -> usize {
     let mut count = Count(0);
     write!(count, "{gate:?}").unwrap();
@@ -46,7 +46,7 @@ fn text() -> String {
     "x".repeat(16 << 10)
 }
 
-/// Runs `flood` 200 times, of 16 KiB each, and checks that the gate does not keep all of that.
+/// Runs `flood` 200 times with 16 KiB each, and checks that the gate does not keep all of it.
 #[track_caller]
 fn check(mut fixture: Fixture, flood: impl Fn(&mut Fixture, u64)) -> String {
     let mut seen = String::new();
@@ -148,11 +148,11 @@ fn prompts_that_wait_for_an_approval_are_counted() {
 fn ids_of_unanswered_requests_are_counted() {
     let fixture = || {
         let mut fixture = Fixture::with_turn();
-        // The text of a gate has five bytes for each of a raw id.
+        // The debug text of a gate has five bytes for each byte of a raw id.
         fixture.gate.retained = RetainedBytes::new(MAX_BYTES / 8);
         fixture
     };
-    // Longer ones are no ids.
+    // A longer id is refused.
     let long = "x".repeat(4_000);
     let seen = check(fixture(), |fixture, number| {
         let id = format!("{number}{long}");
@@ -223,7 +223,7 @@ fn a_session_can_be_closed_when_the_budget_is_used_up() {
     assert!(fixture.take_seen().contains("a < {\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"session/close\""));
 }
 
-/// Two sessions in all. Each has a clone of this.
+/// Allows two sessions. Each session holds a clone of this.
 #[derive(Debug, Default)]
 struct TwoSessions(Arc<()>);
 

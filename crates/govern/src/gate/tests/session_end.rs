@@ -1,8 +1,8 @@
-//! The end of sessions, in every state of the operator.
+//! Tests of the end of sessions, in every state of the operator.
 
 use super::*;
 
-/// Where an operator is when its session ends.
+/// State of the operator when its session ends.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Idle,
@@ -103,7 +103,7 @@ fn closing_a_session_stops_its_turn() {
         fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
         let asked = fixture.take_seen();
         assert_eq!(asked.contains("session/cancel"), !matches!(at, At::Idle), "{at:?}: {asked}");
-        // It closes without a word about its turn, whose client has an answer all the same.
+        // The agent closes the session without an answer to the prompt. The client gets one from the gate.
         fixture.agent_answers(3, &json!({}));
         let closed = fixture.take_seen();
         check(at, &fixture, &format!("{asked}\n{closed}"));
@@ -136,7 +136,7 @@ fn messages_outside_a_turn_start_no_turn_in_the_log() {
     fixture.agent_updates(&chunk);
     let seen = fixture.take_seen();
     assert!(seen.starts_with("c < ") && !seen.contains("operator.running"), "{seen}");
-    // Nor while a turn is stopped.
+    // A message in a stopped turn starts no turn either.
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(&json!({"sessionUpdate": "tool_call", "toolCallId": 1}));
     assert!(fixture.take_seen().contains("operator.interrupted"));
@@ -149,7 +149,7 @@ fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
     let fields =
         json!({"kind": "server", "status": 500, "url": "http://h/v1", "retryable": true, "message": "boom"});
     let meta = json!({"narrows/error": fields});
-    // The log says the same of a failure, whichever version the agent speaks.
+    // The log entry about a failure is the same for both versions of the protocol.
     let logged = "log operator.interrupted reason=\"server (HTTP 500) from http://h/v1: boom\"";
     let mut fixture = Fixture::with_turn();
     fixture.agent_answers(2, &json!({"stopReason": "end_turn", "_meta": meta}));
@@ -170,7 +170,7 @@ fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
         let seen = fixture.take_seen();
         assert!(seen.starts_with(logged), "{seen}");
     }
-    // Of other agents there are the words alone.
+    // Other agents report only a message.
     for (meta, expected) in [(json!({"message": "busy"}), "busy"), (json!({}), "the turn failed")] {
         let mut fixture = Fixture::with_turn();
         fixture.agent_answers(2, &json!({"stopReason": "end_turn", "_meta": {"narrows/error": meta}}));

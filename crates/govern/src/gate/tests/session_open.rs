@@ -1,4 +1,4 @@
-//! Offered capabilities, and the directories of sessions.
+//! Tests of offered capabilities, and of the directories of sessions.
 
 use insta::assert_snapshot;
 
@@ -36,7 +36,7 @@ fn a_missing_declared_capability_fails_initialize() {
     log session.refused deny code="unmet-capability"
     c < {"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the agent lacks declared capabilities: loadSession","data":{"condition":"internal_error","retryable":false,"effects":"none","code":"unmet-capability"}}}
     "#);
-    // Nor does anything begin afterwards.
+    // No session opens afterwards.
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     fixture.client_requests(3, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
@@ -47,7 +47,7 @@ fn a_missing_declared_capability_fails_initialize() {
         let seen = fixture.take_seen();
         assert!(!seen.contains("a <") && seen.starts_with("log method.refused deny"), "{seen}");
     }
-    // Unless it has introduced itself anew.
+    // A session opens after a further `initialize` that succeeds.
     fixture.client_requests(4, "initialize", &json!({"protocolVersion": 1}));
     fixture.agent_answers(4, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
     fixture.client_requests(5, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
@@ -72,7 +72,7 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
     log session.refused deny code="cwd_outside_root"
     c < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the path is outside the operator's directories: \"/x\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     "#);
-    // Where things lie here is nothing for who is somewhere else.
+    // A remote client must not learn about paths of this machine.
     for (method, id) in [
         (IdentityMethod::Token, "token:laptop"),
         (IdentityMethod::Certificate, "cert:laptop"),

@@ -1,4 +1,4 @@
-//! Terminals that an agent runs itself.
+//! Tests of terminals that an agent runs itself.
 
 use super::*;
 
@@ -14,7 +14,8 @@ fn exited(terminal: &str) -> Value {
     json!({"sessionUpdate": "terminal_update", "terminalId": terminal, "exitStatus": {"exitCode": 0}})
 }
 
-/// A scene in which `make` was approved for call 1, which runs and shows this terminal if one is named.
+/// Returns a fixture in which `make` was approved for call 1. If `terminal` is given, the call runs and shows
+/// that terminal.
 fn with_approved_call(terminal: Option<&str>) -> Fixture {
     let mut fixture = Fixture::with_turn();
     fixture.agent_requests(
@@ -34,7 +35,7 @@ fn with_approved_call(terminal: Option<&str>) -> Fixture {
     fixture
 }
 
-/// None of the updates is shown, and the turn is stopped.
+/// Checks that none of the updates is shown, and that the turn is stopped.
 #[track_caller]
 fn expect_stop(mut fixture: Fixture, updates: &[Value]) {
     for update in updates {
@@ -44,7 +45,7 @@ fn expect_stop(mut fixture: Fixture, updates: &[Value]) {
     assert!(seen.contains("log operator.interrupted") && !seen.contains("c < "), "{updates:?}: {seen}");
 }
 
-/// All of the updates are shown.
+/// Checks that all updates are shown.
 #[track_caller]
 fn expect_shown(mut fixture: Fixture, updates: &[Value]) -> String {
     for update in updates {
@@ -60,7 +61,7 @@ fn expect_shown(mut fixture: Fixture, updates: &[Value]) -> String {
 fn a_terminal_is_decided_about_like_a_call_that_runs_its_command() {
     expect_stop(Fixture::with_turn(), &[command("t", "make")]);
     expect_stop(Fixture::with_turn(), &[command("t", "make"), terminal_output("t")]);
-    // Whatever form the command has.
+    // The form of the command makes no difference.
     let mut odd = command("t", "");
     odd["command"] = json!(["make"]);
     expect_stop(Fixture::with_turn(), &[odd]);
@@ -87,13 +88,13 @@ fn a_terminal_without_a_command_may_run_anything() {
 #[test]
 fn a_terminal_of_an_approved_call_is_a_part_of_it() {
     let whole = [command("t", "make"), terminal_output("t"), exited("t")];
-    // In either order, and by its command alone.
+    // Updates in either order, and a terminal that only has the same command.
     expect_shown(with_approved_call(None), &whole);
     expect_shown(with_approved_call(Some("t")), &whole);
     let mut there = command("t", "make");
     there["cwd"] = json!("/w/a");
     expect_shown(with_approved_call(None), &[there]);
-    // The call says what runs in it.
+    // The call has the command of the terminal.
     expect_shown(with_approved_call(Some("t")), &[terminal_output("t"), exited("t")]);
     let mut fixture = with_approved_call(Some("t"));
     fixture.agent_updates(
@@ -113,7 +114,7 @@ fn an_approval_holds_for_one_terminal_and_its_command() {
     fixture.agent_updates(&command("t", "make"));
     fixture.take_seen();
     expect_stop(fixture, &[command("u", "make")]);
-    // An id that looks like the key of something else is that of a terminal.
+    // An id that looks like the key of a call is still the id of a terminal.
     expect_stop(with_approved_call(None), &[terminal_output("1")]);
 }
 
@@ -138,7 +139,7 @@ fn an_approval_holds_for_one_run() {
         fixture
     };
     let run = [command("t", "make"), exited("t")];
-    // In the same terminal, in another one, and in one that the call has shown as well.
+    // A second run: in the same terminal, in another one, and in one that the call has shown as well.
     expect_stop(after(&run), &[command("t", "make")]);
     expect_stop(after(&run), &[command("u", "make")]);
     expect_stop(after(&[command("t", "make"), showing_call("u")]), &[command("u", "make")]);
@@ -146,7 +147,7 @@ fn an_approval_holds_for_one_run() {
         after(&[showing_call("u"), command("u", "make"), showing_call("t")]),
         &[command("t", "make")],
     );
-    // After the call has ended, which shows another terminal then.
+    // A second run after the call has ended, in another terminal that the call shows then.
     let whole = [&run[..], &[completed()]].concat();
     expect_stop(after(&whole), &[command("t", "make")]);
     expect_stop(after(&[&whole[..], &[showing_call("n")]].concat()), &[command("n", "make")]);
@@ -247,7 +248,7 @@ fn an_allowed_terminal_is_recorded_with_its_end() {
     let start = GateStart { started_at: 1_000_000, nonce: "n".into() };
     fixture.gate = Gate::new(config(), who, policy, Box::new(PlainPaths), start);
     fixture.open_turn();
-    // Held until the command is known.
+    // Output is held until the command is known.
     fixture.agent_updates(
         &json!({"sessionUpdate": "terminal_update", "terminalId": "t", "size": {"cols": 80, "rows": 24}}),
     );
@@ -275,7 +276,7 @@ fn an_update_of_an_unknown_kind_is_not_shown() {
     assert!(seen.lines().all(|line| line.starts_with("log method.refused")), "{seen}");
 }
 
-/// Every update of the current protocol passes or is decided.
+/// Every update of the current protocol is passed on or decided.
 #[test]
 fn all_known_kinds_are_known_here() {
     for kind in [

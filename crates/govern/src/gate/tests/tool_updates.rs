@@ -1,4 +1,4 @@
-//! Tool calls in updates of an agent.
+//! Tests of tool calls in updates of an agent.
 
 use insta::assert_snapshot;
 
@@ -234,7 +234,7 @@ fn a_checked_call_has_one_id_everywhere() {
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
     fixture.take_seen();
-    // A call of another id was not decided by that.
+    // The decision does not apply to a call with another id.
     fixture.agent_calls("other", "Bash", "pending", &json!({"command": "make"}));
     assert!(fixture.take_seen().contains("log policy.resolved require-approval"));
     fixture.agent_calls("the-id", "Bash", "completed", &json!({"command": "make"}));
@@ -390,7 +390,7 @@ fn the_policy_that_decided_is_the_one_that_is_named() {
     fixture.open_turn();
     fixture.agent_calls("1", "Rm", "pending", &json!({"path": "/w/a"}));
     fixture.agent_calls("2", "Read", "pending", &json!({"path": "/w/a"}));
-    // No clause decides what the level forbids.
+    // The level denies the action, so no policy is named.
     fixture.agent_calls("3", "Drop", "pending", &json!({"command": "rm -r /w/a"}));
     let refs: Vec<&str> = fixture
         .output
@@ -484,7 +484,7 @@ fn a_result_of_a_call_that_is_not_allowed_ends_the_turn_whatever_its_status() {
     }
 }
 
-/// One approval is for one run.
+/// An approval is for one run.
 #[test]
 fn an_ended_call_that_is_reported_again_is_a_further_call() {
     let input = json!({"path": "/w/a/b"});
@@ -494,7 +494,7 @@ fn an_ended_call_that_is_reported_again_is_a_further_call() {
     };
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(&told("tool_call", "first"));
-    // The same update again, as a client may need it.
+    // The same update again is shown, because a client may need it.
     fixture.agent_updates(&told("tool_call_update", "first"));
     assert_eq!(fixture.take_seen().matches("log tool.call").count(), 1);
     fixture.agent_updates(&told("tool_call_update", "second"));

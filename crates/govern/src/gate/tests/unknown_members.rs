@@ -1,4 +1,4 @@
-//! Members that the protocol does not have never reach the other peer.
+//! Tests that members which the protocol does not have never reach the other peer.
 
 use super::*;
 
@@ -116,7 +116,7 @@ fn an_update_is_shown_without_unknown_members_and_judged_with_them() {
     assert_eq!(seen.matches("\"text\":\"hi\"").count(), 3, "{seen}");
     assert!(!seen.contains("odd"), "{seen}");
     assert_eq!(seen.matches("log member.refused").count(), 1, "each once: {seen}");
-    // A place that only such a member names is judged all the same.
+    // A path that only such a member names is judged as well.
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Read", "kind": "read",
         "status": "in_progress", "rawInput": {}, "locations": [{"path": "/w/a/b", "uri": "/w/a/secret/k"}]}),
@@ -147,7 +147,7 @@ fn answers_lose_unknown_members_and_nothing_else() {
         !seen.contains(ODD) && seen.contains("end_turn") && seen.contains("log operator.completed"),
         "{seen}"
     );
-    // One that is no result of its method is a failure.
+    // An answer that is not a result of its method becomes an error.
     fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     fixture.take_seen();
     fixture.agent_answers(3, &json!("done"));
@@ -173,7 +173,7 @@ fn a_version_must_be_an_unambiguous_integer() {
         fixture.settle_events();
         let seen = fixture.take_seen();
         assert!(seen.contains("-32602") && !seen.contains("a < "), "{version} {seen}");
-        // Nor does an agent say so.
+        // An agent cannot send such a version either.
         let mut fixture = Fixture::new();
         fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1}));
         fixture.take_seen();
@@ -216,7 +216,7 @@ fn endless_refusals_make_a_bounded_number_of_entries() {
     fixture.advance_clock(60);
     let count = |fixture: &Fixture| fixture.output.events.last().unwrap().metadata.get("count").cloned();
     assert_eq!((fixture.output.events.len() - before, count(&fixture)), (101, Some(json!(2_900))));
-    // The next is recorded by itself again, and what is left at the end is counted.
+    // The next refusal is recorded separately again. The rest is counted at the end.
     for number in 0..200 {
         fixture.client_requests(2_000 + number, "_narrows/ping", &json!({}));
     }

@@ -1,11 +1,11 @@
-//! Conversations in version 2 of the protocol.
+//! Tests of conversations in version 2 of the protocol.
 
 use insta::assert_snapshot;
 
 use super::*;
 use crate::config::Autonomy;
 
-/// A scene in version 2 with a turn under way.
+/// Returns a fixture in version 2 with an active turn.
 fn v2_turn(config: GateConfig) -> Fixture {
     let mut fixture = Fixture::with_config(config, &["lead"]);
     fixture.client_requests(
@@ -109,7 +109,7 @@ fn an_approval_is_asked_for_in_words_of_this_version() {
     let subject = json!({"type": "tool_call", "toolCall": {"toolCallId": "1"}});
     let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
     fixture.agent_requests(7, "session/request_permission", &params);
-    // It waits, whatever it says.
+    // The client sees the state "waiting", whatever the agent reports.
     send_state(&mut fixture, json!({"state": "running"}));
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
@@ -134,7 +134,7 @@ fn an_approval_is_asked_for_in_words_of_this_version() {
     "#);
 }
 
-/// Asks for permission, and returns what follows from that.
+/// Asks for permission, and returns the messages and events that follow.
 fn ask_permission(fixture: &mut Fixture, subject: &Value) -> String {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
@@ -142,7 +142,7 @@ fn ask_permission(fixture: &mut Fixture, subject: &Value) -> String {
     fixture.take_seen()
 }
 
-/// The id of a call that was decided decides nothing about a command that is asked about under it.
+/// The decision about a call does not apply to a command that is asked about under the id of the call.
 #[test]
 fn a_command_that_names_a_known_call_is_judged_itself() {
     let command =
@@ -163,7 +163,7 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
     assert!(fixture.take_seen().contains(r#""optionId":"y""#));
-    // What was agreed to is this command, once, and no other.
+    // The approval is for this command, once, and for no other.
     let seen = ask_permission(&mut fixture, &command("rm -rf /"));
     assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
@@ -172,7 +172,7 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     let seen = ask_permission(&mut fixture, &command("rm -rf /x"));
     assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
 
-    // A command that is allowed does not lift what was decided about its call.
+    // Allowing a command does not change the decision about its call.
     let mut fixture = v2_turn(config());
     fixture.gate.authorizer = crate::authorizer::Authorizer::new(
         Policy::new(Access::High, Narrowing::default()).with_ruleset(GovernanceRuleset::new(vec![
@@ -186,7 +186,7 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     let seen = ask_permission(&mut fixture, &command("ls"));
     assert!(seen.contains(r#""optionId":"n""#), "{seen}");
 
-    // The command of the announced call is decided already.
+    // The command of the announced call was decided before.
     let mut fixture = v2_turn(config());
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run", "kind": "execute",
@@ -250,7 +250,7 @@ fn a_command_is_asked_about_as_itself_or_as_its_call() {
         &json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}),
     );
     assert!(seen.contains("\"path\":\"/w/a/b\"") && seen.contains("\"true\""), "{seen}");
-    // One that belongs to no call is asked about each time, also under an id that was used before.
+    // A command that belongs to no call needs an approval each time, even under an id that was used before.
     let mut fixture = v2_turn(config());
     for number in 1..=2 {
         let seen =
@@ -284,7 +284,7 @@ fn everything_beside_a_command_is_judged_and_shown_with_it() {
             let mut subject = json!({"type": "command", "command": "ls", "cwd": "/w/a", "toolCallId": "1"});
             subject[name] = value.clone();
             let seen = ask_permission(&mut fixture, &subject);
-            // It differs from the announced command.
+            // The command differs from the announced one.
             assert!(seen.contains("log policy.resolved require-approval"), "{is_told} {subject}: {seen}");
             assert!(seen.contains(&format!("\"{name}\":{value}")), "{is_told} {subject}: {seen}");
         }
