@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_come_back(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn any_bytes_survive_encoding_and_decoding(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));
         }
     }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_is_told_from_time_that_passes() {
+    fn a_jump_is_distinguished_from_elapsed_time() {
         const DAY: i64 = 86_400_000;
         let clock = Fake(Mutex::new((DAY, 0)));
         let mut watch = JumpDetector::default();

@@ -268,7 +268,7 @@ mod tests {
         /// At any nesting depth the line verifies, and values that are nested too deeply are replaced by a
         /// mark.
         #[test]
-        fn however_deep_a_value_is_there_is_a_line_that_verifies(
+        fn a_value_of_any_depth_becomes_a_line_that_verifies(
             levels in 115_usize..140,
             shapes in proptest::collection::vec(0_u8..3, 140),
             core in proptest::sample::select(vec![

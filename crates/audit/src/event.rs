@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_kept() {
+    fn events_beyond_a_limit_are_refused() {
         check(|_| (), "");
         check(|event| event.actor.id = "é".repeat(256), "");
         let long = "`actor.id` has 257 characters, at most 256 are allowed";
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_and_policies_look_as_the_schema_wants() {
+    fn actions_and_policies_must_match_the_schema() {
         let wrong = "`action` must be words in lower case with dots between them, such as `tool.call`";
         for action in ["", "a", "Tool.call", "tool.", ".tool", "1tool", "tool call", "tool\u{e9}"] {
             check(|event| event.action = action.into(), wrong);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_becomes_one() {
+    fn other_values_are_wrapped_in_an_object() {
         assert_eq!(into_object(json!({"a": 1})), json!({"a": 1}));
         assert_eq!(into_object(json!([1])), json!({"value": [1]}));
         assert_eq!(into_object(json!(null)), json!({"value": null}));

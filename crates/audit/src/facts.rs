@@ -191,7 +191,7 @@ mod tests {
 
         /// The line equals that of an event that has the facts in its metadata.
         #[test]
-        fn facts_are_written_as_metadata_would_be(
+        fn facts_are_written_like_metadata(
             facts in prop::collection::vec(
                 (prop::sample::select(vec![
                     "operator", "kind", "tool", "toolCallId", "key", "name", "value", "sha256", "$redacted", "apiToken",

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_signed_whole() {
+    fn a_signature_covers_the_whole_head() {
         let key = SigningKey::generate().expect("a key");
         let head = Head::new("aa", 3, "bb", Timestamp::UNIX_EPOCH).sign(&key).expect("shallow");
         let text = serde_json::to_string(&head).expect("JSON");

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_key_has_its_public_half() {
+    fn the_public_key_of_a_test_vector_is_derived() {
         let expected = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
         assert_eq!(crate::draft::hex(&rfc8032().public().0), expected);
         assert_eq!(
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_shows_only_its_public_half() {
+    fn a_private_key_is_never_displayed() {
         let key = rfc8032();
         assert_eq!(format!("{key:?}"), format!("SigningKey({})", key.public()));
     }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_sees_it() {
+    fn a_secret_is_neither_displayed_nor_serialized() {
         let secret = Secret::new("canary");
         assert_eq!(format!("{secret:?}"), "[secret]");
         assert_eq!(json!({"key": secret}), json!({"key": {"$redacted": true, "reason": "secret"}}));

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart() {
+    fn sealed_files_are_recognized_by_name() {
         let names = Names::from_path(Path::new("a/audit-log.jsonl")).expect("a name");
         assert_eq!(names.sealed(42), "audit-log.000000000042.jsonl");
         assert_eq!(names.lock(), "audit-log.jsonl.lock");

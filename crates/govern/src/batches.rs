@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_an_id_is_the_same() {
+    fn ids_with_different_spelling_are_equal() {
         let mut batches = Batches::default();
         let entry = r#"{"jsonrpc":"2.0","id":"\u0061","method":"session/new"}"#.to_owned();
         assert_eq!(methods(&batches.split(&array(&[entry, request(2, "x")]))), ["session/new"]);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_behind_a_request_that_opens_something_are_not_delivered_without_room() {
+    fn entries_after_a_lifecycle_request_are_not_delivered_without_room() {
         let budget = RetainedBytes::new(50_000);
         let mut batches = Batches::new(budget.clone());
         batches.split(&array(&[request(1, "session/new"), request(2, "x"), request(3, "x")]));

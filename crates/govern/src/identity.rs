@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_is_only_claimed_is_not_in_scope() {
+    fn a_claimed_kind_is_not_enough_for_a_scope() {
         let hidden = call(None, "Look", "read", json!({"command": "rm -rf /"}));
         check(&["kind:read"], &hidden, false);
         check(&["kind:execute"], &hidden, false);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_poses_as_a_kind_or_a_tool_of_a_server_is_not_in_scope() {
+    fn a_name_that_imitates_a_reserved_name_is_not_in_scope() {
         let rm = json!({"command": "rm -rf x"});
         let claimed = |name: &str| Call::reported(Some(name), "execute", rm.clone());
         check(&["kind:read"], &claimed("kind:read"), false);

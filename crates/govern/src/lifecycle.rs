@@ -42,7 +42,7 @@ mod tests {
     use super::OperatorState::{Completed, Interrupted, Invoked, Resumed, Running, Suspended};
 
     #[test]
-    fn each_step_counts_once() {
+    fn each_transition_is_recorded_once() {
         let mut life = Invoked;
         let steps = [
             Running,

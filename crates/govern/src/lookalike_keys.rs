@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_count_where_clients_name_things() {
+    fn separators_are_ignored_in_keys_of_clients() {
         for odd in [
             r#"{"mcp_servers":[]}"#,
             r#"{"mcp-servers":[]}"#,

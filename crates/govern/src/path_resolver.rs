@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_admitted_by_where_they_are() {
+    fn only_paths_within_the_roots_are_admitted() {
         let home = tempfile::tempdir().unwrap();
         let home = home.path().canonicalize().unwrap();
         for name in ["root/sub", "rooted", "other"] {

@@ -69,7 +69,7 @@ mod tests {
     use crate::path_resolver::Disk;
 
     #[test]
-    fn protected_files_are_not_changed_by_any_name() {
+    fn protected_files_cannot_be_changed_by_another_name() {
         let home = tempfile::tempdir().unwrap();
         let home = home.path().canonicalize().unwrap();
         std::fs::create_dir_all(home.join("w/audit")).unwrap();

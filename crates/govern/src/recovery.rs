@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_one_name_are_told_apart_by_their_identity() {
+    fn sessions_with_equal_names_are_distinguished_by_identity() {
         check(
             &[
                 ("ada", "operator.invoked"),

@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_compared_in_the_form_that_every_program_reads_alike() {
+    fn ids_are_normalized_before_they_are_compared() {
         for id in ["0", "7", "-7", "123456789012345", r#""""#, r#""a-1_b:2 c""#, r#""a/b<é>""#] {
             check(id, Some(id));
         }

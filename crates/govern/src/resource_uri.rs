@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_one_file_only_if_every_parser_says_so() {
+    fn a_uri_is_one_file_only_if_all_parsers_agree() {
         for uri in [
             "file:///w/a%20b",
             "FILE:///w/a%20b",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clearly_different_scheme_is_left_to_the_server() {
+    fn a_uri_with_another_scheme_is_opaque() {
         for uri in
             ["notes://a/b", "https://example.com/a?b#c", " urn:x:y", "profile:1", "db:users", "x-y+z.1:/a"]
         {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_found_however_its_address_is_spelled() {
+    fn a_file_is_found_in_every_spelling_of_its_uri() {
         for uri in [
             " file:///secret/x",
             "\tfile:///secret/x",
@@ -205,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(uri in "\\PC{0,40}", odd in "(fi\nle|file|FILE| file)?:?[/\\\\%?#a-f0-9\u{0}é]{0,20}") {
+        fn no_uri_causes_a_panic(uri in "\\PC{0,40}", odd in "(fi\nle|file|FILE| file)?:?[/\\\\%?#a-f0-9\u{0}é]{0,20}") {
             let _ = (ResourceUri::parse(&uri), ResourceUri::parse(&odd));
         }
     }

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_touches_what_its_scope_names_and_nothing_else() {
+    fn a_tool_may_touch_only_paths_in_its_scope() {
         let docs = || [("write", scope(Some("/docs/*"), None))];
         check(&docs(), ("write", "edit"), &json!({"path": "docs/a.md"}), true);
         check(&docs(), ("write", "edit"), &json!({"path": "docs/new/a.md"}), true);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_narrowed_where_no_name_is_granted() {
+    fn the_scope_of_a_kind_applies_to_tools_not_granted_by_name() {
         let docs = || [("kind:read", scope(Some("docs"), None))];
         check(&docs(), ("Look", "read"), &json!({"path": "src/a"}), false);
         check(&docs(), ("Look", "read"), &json!({"path": "docs/a"}), true);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_within_the_scopes_of_all_kinds_that_it_turns_out_to_be() {
+    fn a_call_must_be_within_the_scopes_of_all_its_kinds() {
         let docs = || [("kind:edit", scope(Some("/docs/*"), None))];
         let diff = "--- a/src/a\n+++ b/src/a\n@@ -1 +1 @@\n-a\n+b\n";
         for kind in ["edit", "read", "search", "think", "fetch", "other", "_mine"] {
@@ -254,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_scope_is_safe(place in "\\PC{0,20}", url in "(https?://)?[a-z.:@/\\\\\\[\\]]{0,20}") {
+        fn no_scope_leads_out_of_the_workspace(place in "\\PC{0,20}", url in "(https?://)?[a-z.:@/\\\\\\[\\]]{0,20}") {
             if let Some(path) = scope_directory(&place) {
                 prop_assert!(Path::new("/w").join(path).starts_with("/w"));
             }

@@ -201,7 +201,7 @@ fn a_subject_is_a_name_a_pattern_or_a_path() {
 }
 
 #[test]
-fn a_rule_holds_from_its_risk_on() {
+fn a_rule_applies_from_its_risk_on() {
     let kinds =
         ["think", "read", "search", "edit", "move", "fetch", "execute", "switch_mode", "other", "delete"];
     // A move whose destination is not shown can be anything.
@@ -256,7 +256,7 @@ fn signers_and_quorum_are_those_of_the_policy() {
 }
 
 #[test]
-fn a_ceiling_escalates_and_a_level_bounds() {
+fn a_level_above_the_ceiling_of_a_rule_escalates() {
     for ceiling in 1..=4_u8 {
         for level in 0..=3_u8 {
             let written = Written {
@@ -287,7 +287,7 @@ fn a_ceiling_escalates_and_a_level_bounds() {
 }
 
 #[test]
-fn a_budget_limits_and_a_missing_one_does_not() {
+fn only_a_declared_budget_limits_calls() {
     let budget = |text: &str| {
         let written = Written::with(
             "rule",
@@ -349,7 +349,7 @@ fn inherited_governances_are_merged_by_leaf_and_by_policy() {
 }
 
 #[test]
-fn an_operator_is_no_freer_than_its_autonomy() {
+fn autonomy_limits_an_operator() {
     let check = |autonomy: &str, read: Class, edit: Class, per_turn: bool| {
         let written = Written { operator: autonomy.into(), ..Written::default() };
         let found = (written.class("kind:read", "/ws/a"), written.class("kind:edit", "/ws/a"));

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn other_languages_have_errors_of_their_own() {
+    fn unsupported_protocols_have_their_own_errors() {
         let mcp = cli(&json!({"protocol": "mcp", "mcp": {"transport": "stdio"}}));
         assert_eq!(
             Launch::new(&mcp, &RuntimeConfig::default()).unwrap_err().code(),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_split_once() {
+    fn a_command_is_split_into_words() {
         assert_eq!(cli(&json!({})).version_check.argv().unwrap(), ["agent", "a b"]);
         for wrong in ["", " ", "'", "''"] {
             assert_eq!(split_words(wrong), None, "{wrong:?}");

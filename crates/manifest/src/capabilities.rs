@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_implies_and_every_value_wins_by_itself() {
+    fn declared_values_override_those_of_the_tier() {
         check("basic", &json!({}), &[]);
         check("governance-aware", &json!({}), &["agent.loadSession", "agent.toolCalls"]);
         check(
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_and_not_there_is_named() {
+    fn missing_declared_capabilities_are_named() {
         let declared = Capabilities { load_session: true, image: true, ..Capabilities::default() };
         let live = Capabilities { image: true, audio: true, ..Capabilities::default() };
         assert_eq!(declared.missing_in(&live), ["agent.loadSession"]);

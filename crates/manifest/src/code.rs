@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_one_of_its_own() {
+    fn every_code_has_a_unique_name() {
         let mut names: Vec<_> = Code::ALL.iter().map(|code| code.name()).collect();
         names.sort_unstable();
         names.dedup();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_swapped_while_it_is_read_leads_nowhere_else() {
+    fn replacing_a_directory_by_a_link_does_not_leave_the_workspace() {
         use std::sync::atomic::{AtomicBool, Ordering};
         let home = tempfile::tempdir().unwrap();
         let (root, outside) = (home.path().join("root"), home.path().join("outside"));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn links_count_as_long_as_they_stay_inside() {
+    fn links_within_the_workspace_are_followed() {
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "s").unwrap();
         let inside = tempfile::tempdir().unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_not_waited_for() {
+    fn reading_a_pipe_does_not_block() {
         let directory = tempfile::tempdir().unwrap();
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -299,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_joined_stays_inside(directory in "[a-c/.]{0,12}", reference in "[a-c/.~\\\\ ]{0,16}") {
+        fn joined_paths_stay_in_the_workspace(directory in "[a-c/.]{0,12}", reference in "[a-c/.~\\\\ ]{0,16}") {
             if let Some(inner) = join(Path::new("a"), &directory)
                 && let Some(path) = join(&inner, &reference)
             {

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_one_line_whatever_it_quotes() {
+    fn a_finding_is_displayed_on_one_line() {
         let finding = Draft::error(Code::Enum, SourcePos { line: 3, column: 7 }, "`x` is none of them")
             .key("kind")
             .value("a\n\u{1b}[2J")
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_twice_is_as_bad_as_the_worse_of_both() {
+    fn a_duplicate_finding_keeps_the_worse_severity() {
         let at = SourcePos { line: 1, column: 1 };
         let mut findings = Findings::default();
         findings.merge(Draft::warning(Code::Name, at, "").into_finding(Path::new("a")));

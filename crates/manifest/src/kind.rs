@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_known_by_their_names() {
+    fn the_kind_of_a_file_follows_from_its_name() {
         for kind in Kind::ALL {
             assert_eq!(Kind::from_path(&Path::new("a").join(kind.file_name())), Some(kind));
             assert_eq!(kind.name().parse(), Ok(kind));

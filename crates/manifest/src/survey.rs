@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_manifest_is_found_and_followed() {
+    fn every_manifest_is_found_and_resolved() {
         let root = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_must_be_there() {
+    fn a_missing_directory_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         assert!(check_directory(root.path(), &|_| Findings::default()).unwrap().is_empty());
         assert!(check_directory(&root.path().join("none"), &|_| Findings::default()).is_err());

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_of_packages() {
+    fn ranges_follow_npm_syntax() {
         check(">=0.13.0 <1.0.0", &["0.13.0", "0.99.1"], &["0.12.9", "1.0.0"]);
         check(">= 1.2", &["1.2", "3"], &["1.1.9"]);
         check("1.2.3", &["1.2.3"], &["1.2.4", "1.3.0"]);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_prints_is_judged() {
+    fn the_version_in_program_output_is_checked() {
         let check = |parse: &str, range: &str| VersionCheck {
             cmd: "hermes --version".into(),
             parse: parse.into(),

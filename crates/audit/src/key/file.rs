@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_kept_for_their_owner() {
+    fn key_files_are_readable_by_their_owner_only() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("key");
         let key = SigningKey::generate().expect("a key");

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_however_they_are_written() {
+    fn names_are_recognized_in_any_spelling() {
         let names = Names::default();
         for name in [
             "password",

@@ -18,7 +18,7 @@ fn check(value: Value, expected: &Value) {
 }
 
 #[test]
-fn values_go_by_the_name_they_stand_under() {
+fn values_are_redacted_by_their_names() {
     let hidden = mark(reason::KEY);
     check(
         json!({"api_key": "x", "X-Api-Key": "x", "OPENAI_API_KEY": "x", "dbPassword": 1, "keys": "x"}),
@@ -35,7 +35,7 @@ fn values_go_by_the_name_they_stand_under() {
 }
 
 #[test]
-fn of_a_text_only_the_secret_goes() {
+fn only_the_secret_part_of_a_text_is_redacted() {
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----";
     for (text, shown) in [
         ("Bearer abcdefghijklmnop", "Bearer [redacted]"),
@@ -96,7 +96,7 @@ fn of_a_text_only_the_secret_goes() {
 }
 
 #[test]
-fn arguments_go_by_the_one_in_front_of_them() {
+fn arguments_are_redacted_by_the_option_before_them() {
     let (hidden, login) =
         (mark(reason::KEY), json!({"$redacted": true, "reason": reason::TOKEN, "text": "me:[redacted]"}));
     check(
@@ -116,7 +116,7 @@ fn arguments_go_by_the_one_in_front_of_them() {
 }
 
 #[test]
-fn a_caller_adds_rules() {
+fn a_caller_can_add_rules() {
     let redaction = Redaction::default().name("Badge").token("acme_", 4).known(Secret::new("canary"));
     let mut event = Event {
         input: Some(json!({"myBadge": "1", "a": "acme_1234", "b": "a canary sings", "canary": 1})),
@@ -139,7 +139,7 @@ proptest::proptest! {
 
     /// Skipping searches that the characters of a text rule out makes no difference.
     #[test]
-    fn whatever_is_looked_for_is_found(
+    fn skipped_searches_find_no_secret(
         pieces in proptest::collection::vec(
             proptest::sample::select(vec![
                 "-----BEGIN ", "PRIVATE KEY", "-----", "-----END ", "\n", "https", "://", "me", ":", "pass", "@", "/",
@@ -178,7 +178,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn no_digest_tells_what_is_missing() {
+fn digests_of_redacted_values_are_removed() {
     let hidden = |value: &Value| value["sha256"] == mark(reason::DIGEST);
     let check = |value: Value, expected: bool| {
         let mut event = Event { input: Some(value.clone()), ..Event::default() };
@@ -195,7 +195,7 @@ fn no_digest_tells_what_is_missing() {
 }
 
 #[test]
-fn a_mark_stays() {
+fn a_mark_stays_unchanged() {
     let typed = json!({"password": Secret::new("x")});
     check(typed.clone(), &typed);
 }
@@ -216,7 +216,7 @@ fn check_hidden(value: &Value) {
 }
 
 #[test]
-fn secrets_of_commands_are_known_by_their_options() {
+fn secrets_in_commands_are_recognized_by_options() {
     for line in [
         "curl -uname:SECRET https://a.example",
         "curl -u 'name:SECRET' https://a.example",
@@ -276,7 +276,7 @@ fn secrets_of_commands_are_known_by_their_options() {
 }
 
 #[test]
-fn secrets_of_texts_are_known_by_their_names() {
+fn secrets_in_texts_are_recognized_by_names() {
     for text in [
         "password=SECRET",
         "Pwd=SECRET;Server=x",
@@ -326,7 +326,7 @@ fn secrets_of_texts_are_known_by_their_names() {
 }
 
 #[test]
-fn values_of_every_shape_go_with_their_names() {
+fn values_of_every_form_are_redacted_by_name() {
     for value in [
         json!({"passwords": {"root": S, "me": [S]}}),
         json!({"passwords": [S, S]}),
@@ -342,7 +342,7 @@ fn values_of_every_shape_go_with_their_names() {
 }
 
 #[test]
-fn tokens_are_known_by_how_they_begin() {
+fn tokens_are_recognized_by_their_prefixes() {
     for (start, least) in token::TOKENS {
         let token = format!("{start}{}", "a1B2c3D4e5".repeat(4));
         for text in
@@ -453,7 +453,7 @@ proptest::proptest! {
 
     /// Comments, tags and line breaks around delimiters, in any order.
     #[test]
-    fn no_layout_is_too_strange(
+    fn a_value_is_redacted_in_any_layout(
         pieces in proptest::collection::vec(
             proptest::sample::select(vec![
                 ":", "\t:", " :", "=", "\n", "\n :", "\t", " ", "\\n", "\\\n", "/*", "*/", "//", "\"a\" // ", " # ", "\n? a", "\"", "password",
@@ -470,7 +470,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn no_text_is_too_strange(text in "\\PC{0,80}", more in ".{0,40}") {
+    fn any_text_is_redacted_without_a_panic(text in "\\PC{0,80}", more in ".{0,40}") {
         for text in [text.clone(), format!("{text} --password {more}"), format!("{text}={more}"), format!("<{text}>{more}<")] {
             let mut event = Event { input: Some(json!({"text": text, "list": [text, more]})), ..Event::default() };
             Redaction::default().clean(&mut event);
@@ -480,13 +480,13 @@ proptest::proptest! {
 
 /// A removed comment may contain a delimiter with a gap of its own.
 #[test]
-fn a_sign_in_a_comment_is_left_out_with_it() {
+fn a_delimiter_in_a_comment_is_ignored() {
     check(json!("\"a\" // c\t:b\n : \"x\""), &json!("\"a\" // c\t:b\n : \"x\""));
 }
 
 /// A value is not cut at a character that may be a part of it.
 #[test]
-fn a_value_goes_to_its_end() {
+fn a_value_is_redacted_up_to_its_end() {
     let key = |body: &str| format!("-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----");
     for text in [
         "PGPASSWORD=Zx9aa,Zx9bb psql",
@@ -526,7 +526,7 @@ fn a_value_goes_to_its_end() {
 }
 
 #[test]
-fn relatives_of_known_names_options_and_forms_are_known() {
+fn variants_of_known_names_and_options_are_recognized() {
     for text in [
         "password1=SECRET",
         "PASSWORD_2=SECRET",

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_of_the_same_do_not() {
+    fn other_forms_of_the_same_value_fail() {
         check("{\"b\":1,\"a\":2}", "8: its keys are not in order");
         check("{\"a\":1,\"a\":2}", "8: its keys are not in order");
         check("{\"\u{fb33}\":1,\"😀\":2}", "10: its keys are not in order");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_texts_are_told_from_others() {
+    fn broken_texts_are_distinguished_from_other_forms() {
         for text in [
             "", "{", "[1,]", "{,}", "{\"a\"}", "{\"a\":}", "\"", "\"\\x\"", "\"\n\"", "tru", "[}", "{]",
             "{}{}", "1 2x",
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_handed_out() {
+    fn members_of_the_top_level_object_are_returned() {
         let text = br#"{"a":[1,{"x":2}],"b":{},"c":"d","e":{"f":1}}"#;
         let mut members = Vec::new();
         read(text, &mut members).expect("canonical");

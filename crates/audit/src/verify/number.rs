@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_told_apart() {
+    fn canonical_numbers_are_distinguished_from_other_forms() {
         for text in [
             "0",
             "-1",
@@ -138,7 +138,7 @@ mod tests {
     proptest! {
         /// Halves and quarters between large integers, where ties occur.
         #[test]
-        fn ties_are_those_of_the_writer(integer in 0_u64..1 << 53, quarters in 0_u64..4) {
+        fn ties_are_resolved_as_by_the_writer(integer in 0_u64..1 << 53, quarters in 0_u64..4) {
             for scale in [1.0, 0.25, 0.125, 8.0] {
                 let number = integer as f64 * scale + quarters as f64 * 0.25;
                 prop_assert_eq!(written(number), theirs(number));
@@ -156,7 +156,7 @@ mod tests {
         }
 
         #[test]
-        fn common_numbers_too(mantissa in -100_000_i64..100_000, exponent in -12_i32..25) {
+        fn common_numbers_are_written_as_the_writer_does(mantissa in -100_000_i64..100_000, exponent in -12_i32..25) {
             let number = mantissa as f64 * 10_f64.powi(exponent);
             prop_assert_eq!(written(number), theirs(number));
         }

@@ -159,7 +159,7 @@ fn time_does_not_go_back() {
 }
 
 #[test]
-fn a_torn_tail_is_told_from_damage() {
+fn a_torn_tail_is_distinguished_from_damage() {
     let whole = lines(3);
     let last = whole[2].clone();
     for length in 1..last.len() {
@@ -347,7 +347,7 @@ fn logs_of_another_implementation_are_verified() {
 }
 
 #[test]
-fn the_keyed_form_is_verified_by_whoever_has_the_secret() {
+fn keyed_hashes_are_verified_with_the_secret() {
     let Some(folder) = vectors() else { return };
     let vector = std::fs::read(folder.join("derived-refimpl-hmac-vector.json")).expect("readable");
     let vector: Value = serde_json::from_slice(&vector).expect("JSON");
@@ -373,7 +373,7 @@ fn the_keyed_form_is_verified_by_whoever_has_the_secret() {
 }
 
 #[test]
-fn the_keyed_form_is_named_whatever_the_order_of_its_fields() {
+fn keyed_hashes_are_recognized_in_any_order_of_fields() {
     for line in [
         r#"{"action":"a","prevSignature":"0","signature":"1"}"#,
         r#"{"signature": "1", "prevSignature": "0", "action": "a"}"#,
@@ -440,7 +440,7 @@ proptest! {
 
     /// A change of some bytes is not canonical, or is exactly what the writer would write.
     #[test]
-    fn what_passes_is_what_the_writer_would_write(
+    fn the_checker_accepts_only_the_writers_output(
         value in values(),
         at: prop::sample::Index,
         byte in prop::sample::select(b"\"\\{}[],:0123456789.eE+-untrfalsb /\x7f\xc3".to_vec()),
@@ -457,7 +457,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_it_panic(log in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn no_input_causes_a_panic(log in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = bytes(&log, &Options::default());
         let _ = bytes(&log, &Options { form: Form::Any, ..Options::default() });
     }

@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_time_is_read_as_the_writer_means_it(milliseconds in -62_135_596_800_000_i64..253_402_207_200_000) {
+        fn times_of_the_writer_are_read_exactly(milliseconds in -62_135_596_800_000_i64..253_402_207_200_000) {
             let time = jiff::Timestamp::from_millisecond(milliseconds).expect("in range");
             prop_assert_eq!(read(format!("{time:.3}").as_bytes()), Some(i128::from(milliseconds) * 1_000_000));
         }

@@ -5,7 +5,7 @@ use narrows_audit::{Log, OpenError, Options, Reader};
 use crate::{event, verified};
 
 #[test]
-fn a_torn_tail_is_cut_and_that_is_noted() {
+fn a_torn_tail_is_removed_and_a_note_is_logged() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).expect("a log");
@@ -34,7 +34,7 @@ fn a_torn_tail_is_cut_and_that_is_noted() {
 }
 
 #[test]
-fn anything_else_is_an_error() {
+fn other_damage_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).expect("a log");
@@ -65,7 +65,7 @@ fn anything_else_is_an_error() {
 }
 
 #[test]
-fn a_log_goes_on_where_it_ended() {
+fn a_log_continues_after_its_last_entry() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("deep/er/audit-log.jsonl");
     let options = Options { segment_bytes: 2000, ..Options::default() };
@@ -98,7 +98,7 @@ fn a_link_is_not_followed() {
 
 /// If the crash came between sealing a file and creating the next, the rest of a write is in a sealed file.
 #[test]
-fn a_torn_tail_of_a_sealed_file_is_cut() {
+fn a_torn_tail_of_a_sealed_file_is_removed() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let options = Options { segment_bytes: 1000, ..Options::default() };

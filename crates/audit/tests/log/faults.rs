@@ -187,7 +187,7 @@ fn a_power_cut_at_any_operation() {
 
 #[test]
 #[ignore = "takes long: for the night"]
-fn all_of_them_at_every_operation_of_a_longer_trace() {
+fn all_faults_at_every_operation_of_a_longer_trace() {
     for fault in [Fault::Refuse, Fault::Fill, Fault::Kill, Fault::PowerCut] {
         for counted in [Counted::Writes, Counted::Syncs, Counted::All] {
             for times in [1, 3] {
@@ -201,7 +201,7 @@ fn all_of_them_at_every_operation_of_a_longer_trace() {
 }
 
 #[test]
-fn damage_behind_our_back_is_an_error() {
+fn damage_by_another_program_is_an_error() {
     let disk = Memory::new(None, 1);
     let log = open(&disk, ALONE);
     for number in 0..40 {

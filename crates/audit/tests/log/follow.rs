@@ -82,7 +82,7 @@ fn a_log_is_verified_while_it_is_written() {
 }
 
 #[test]
-fn a_head_notices_what_the_chain_cannot() {
+fn a_head_reveals_truncation_and_rewriting() {
     let directory = tempfile::tempdir().expect("a directory");
     let write = |name: &str, count: usize, other: usize| {
         let path = directory.path().join(name);

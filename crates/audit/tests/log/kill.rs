@@ -22,7 +22,7 @@ fn appender() -> PathBuf {
 }
 
 #[test]
-fn what_was_acknowledged_survives_two_hundred_kills() {
+fn acknowledged_entries_survive_two_hundred_kills() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let program = appender();

@@ -25,7 +25,7 @@ fn check(validator: &jsonschema::Validator, value: &Value) {
 }
 
 #[test]
-fn lines_are_what_the_schema_wants() {
+fn lines_match_the_schema() {
     let Some(validator) = schema("auditEvent") else {
         eprintln!("skipped: the schema is not here");
         return;
@@ -63,7 +63,7 @@ fn lines_are_what_the_schema_wants() {
 }
 
 #[test]
-fn approvals_are_what_the_schema_wants() {
+fn approvals_match_the_schema() {
     let Some(validator) = schema("signature") else {
         eprintln!("skipped: the schema is not here");
         return;

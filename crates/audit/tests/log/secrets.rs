@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::verified;
 
 #[test]
-fn a_canary_is_nowhere_in_the_log() {
+fn secrets_are_nowhere_in_the_log() {
     const CANARY: &str = "canary-4f1c2d";
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
@@ -50,7 +50,7 @@ fn a_canary_is_nowhere_in_the_log() {
 }
 
 #[test]
-fn nobody_can_write_a_line_of_their_own() {
+fn an_event_cannot_forge_another_line() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).expect("a log");
@@ -69,7 +69,7 @@ fn nobody_can_write_a_line_of_their_own() {
 
 /// A text that was made of an input lacks the quotes and names of that input.
 #[test]
-fn what_is_taken_out_of_an_input_is_in_no_other_text() {
+fn secrets_of_an_input_are_removed_from_all_texts() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).expect("a log");

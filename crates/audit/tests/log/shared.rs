@@ -7,7 +7,7 @@ use narrows_audit::{Log, OpenError, Options};
 use crate::{event, verified};
 
 #[test]
-fn two_logs_are_one_chain() {
+fn two_writers_continue_one_chain() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     // Each log has its own lock, as in two processes.
@@ -64,7 +64,7 @@ async fn an_event_is_awaited_on_a_runtime() {
 }
 
 #[test]
-fn a_closed_log_takes_nothing_more() {
+fn a_closed_log_accepts_no_events() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).expect("a log");
@@ -79,7 +79,7 @@ fn a_closed_log_takes_nothing_more() {
 }
 
 #[test]
-fn a_log_that_somebody_keeps_locked_is_an_error() {
+fn a_log_locked_by_another_process_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let options = Options { lock_patience: std::time::Duration::from_millis(20), ..Options::default() };
@@ -95,7 +95,7 @@ fn a_log_that_somebody_keeps_locked_is_an_error() {
 }
 
 #[test]
-fn a_log_that_is_taken_away_is_an_error() {
+fn a_removed_log_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).expect("a log");
@@ -112,7 +112,7 @@ fn a_log_that_is_taken_away_is_an_error() {
 }
 
 #[test]
-fn a_log_that_is_cut_is_an_error() {
+fn a_truncated_log_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).expect("a log");
@@ -127,7 +127,7 @@ fn a_log_that_is_cut_is_an_error() {
 
 /// A user who can open a file for reading can lock it.
 #[test]
-fn the_lock_is_not_for_who_can_only_read() {
+fn readers_cannot_lock_the_log() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().expect("a directory");
     let lock = directory.path().join("audit-log.jsonl.lock");

@@ -154,7 +154,7 @@ fn a_budget_is_counted_by_hours_and_days_of_the_clock() {
 }
 
 #[test]
-fn money_is_counted_by_what_calls_say_they_spend() {
+fn cost_limits_count_the_amounts_in_inputs() {
     let budget = Budget { amount_cents: Some(100), ..Budget::default() };
     let mut authorizer = desk(vec![
         GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget),
@@ -203,7 +203,7 @@ impl BudgetSource for Others {
 }
 
 #[test]
-fn use_of_other_gates_counts_and_unknown_use_exhausts_budgets() {
+fn use_by_other_gates_counts_and_unknown_use_exhausts_budgets() {
     let budget = Budget { per_hour: Some(2), per_day: Some(4), ..Budget::default() };
     let clauses =
         vec![GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget)];

@@ -71,7 +71,7 @@ fn a_tool_is_known_by_name_or_kind_and_never_by_title() {
 }
 
 #[test]
-fn a_reserved_name_does_not_count() {
+fn a_reserved_name_is_not_the_name_of_a_tool() {
     for name in
         ["kind:read", "KIND:read", "kind:", "notes/add", "/", "fs/read_text_file", "turn", "session.set_mode"]
     {
@@ -163,7 +163,7 @@ fn an_ended_call_that_runs_again_is_a_further_call() {
 }
 
 #[test]
-fn a_change_that_is_shown_counts_for_the_decision() {
+fn a_shown_diff_is_part_of_the_decision() {
     let diff = |path: &str, new: &str| json!({"type": "diff", "path": path, "newText": new});
     let mut call = Call::default();
     let mut hear = |said: Value| {
@@ -186,7 +186,7 @@ fn a_change_that_is_shown_counts_for_the_decision() {
 }
 
 #[test]
-fn without_input_another_text_is_another_call() {
+fn without_input_a_changed_text_needs_another_decision() {
     let diff = |new: &str| json!({"content": [{"type": "diff", "path": "/a", "newText": new}]}).to_string();
     let mut call = Call::default();
     assert!(call.apply_update(serde_json::from_str(&diff("x")).unwrap()));
@@ -251,7 +251,7 @@ fn a_failed_call_with_a_result_was_attempted() {
 }
 
 #[test]
-fn parts_of_a_call_that_stay_the_same_are_searched_once() {
+fn unchanged_parts_of_a_call_are_searched_once() {
     let mut call = Call::reported(None, "read", json!({"path": "/x", "n": "y"}));
     let update = |call: &mut Call, update: Value| {
         let text = update.to_string();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn long_inputs_of_refusals_are_counted_sooner() {
+    fn refusals_with_long_inputs_reach_the_limit_sooner() {
         let mut log = RefusalLog::default();
         let long = || Event { input: Some(json!("x".repeat(1 << 20))), ..event("tool.refused") };
         let recorded = (0..10).filter(|_| log.admit(GateTime::ZERO, long()).is_ok()).count();

@@ -129,7 +129,7 @@ fn params_may_be_left_out() {
 }
 
 #[test]
-fn cancelling_goes_from_hop_to_hop() {
+fn cancellations_are_forwarded_to_the_neighbor_that_got_the_request() {
     let mut fixture = Fixture::default();
     fixture.send_conductor(r#"{"jsonrpc":"2.0","id":"p","method":"session/prompt","params":{}}"#);
     fixture.send_neighbor(Successor, r#"{"jsonrpc":"2.0","id":"p","method":"session/prompt","params":{}}"#);

@@ -32,7 +32,7 @@ fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {
 }
 
 #[test]
-fn point_24_nothing_is_approved_because_it_asked() {
+fn point_24_asking_is_not_an_approval() {
     for (wanted, asks) in [("Read", false), ("Bash", true), ("Write", true)] {
         let mut fixture = Fixture::new().with_turn();
         let kind = if wanted == "Read" { "read" } else { "edit" };

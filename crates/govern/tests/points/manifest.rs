@@ -42,7 +42,7 @@ fn refused(files: &Memory, code: Code) {
 }
 
 #[test]
-fn point_01_what_is_declared_is_really_there() {
+fn point_01_declared_capabilities_are_present() {
     let initialize = |can: serde_json::Value| {
         let mut fixture = Fixture::new();
         fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1}));
@@ -59,7 +59,7 @@ fn point_01_what_is_declared_is_really_there() {
 }
 
 #[test]
-fn point_02_peers_that_know_nothing_of_it_get_on() {
+fn point_02_peers_without_aip_44_still_work() {
     let mut fixture = Fixture::new().with_turn();
     fixture.agent_updates(
         &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}),
@@ -98,7 +98,7 @@ fn point_04_fields_have_their_rules() {
 }
 
 #[test]
-fn point_05_traps_are_named() {
+fn point_05_common_mistakes_are_reported() {
     refused(&changed("\"272bf79\"", "1234567"), Code::QuoteIt);
     refused(&changed("\"272bf79\"", "12e4567"), Code::QuoteIt);
     // A misspelled key would be ignored, so the rule that it names would not apply.
@@ -135,7 +135,7 @@ fn point_08_a_revision_means_a_version() {
 }
 
 #[test]
-fn point_12_a_tier_implies_and_what_is_said_wins() {
+fn point_12_declared_values_override_those_of_the_tier() {
     let offered = |more: &str| {
         let bundle = loads(&changed("    operator:", &format!("{more}    operator:")));
         let capabilities = bundle.capabilities;
@@ -157,7 +157,7 @@ fn point_12_a_tier_implies_and_what_is_said_wins() {
 }
 
 #[test]
-fn point_13_contradictions_are_no_manifests() {
+fn point_13_contradictions_are_errors() {
     refused(&changed("tier: governance-aware", "tier: basic"), Code::Contradiction);
     let more = |text: &str| changed("    operator:", &format!("    {text}\n    operator:"));
     refused(&more("capabilities: {agent: {loadSession: false}}"), Code::Contradiction);
@@ -168,7 +168,7 @@ fn point_13_contradictions_are_no_manifests() {
 }
 
 #[test]
-fn point_21_the_log_is_where_the_governance_is() {
+fn point_21_the_log_is_in_the_directory_of_the_governance() {
     assert_eq!(loads(&files()).audit, AuditTarget::Log("notes/audit/audit-log.jsonl".into()));
     let more = |text: &str| changed("    operator:", &format!("    {text}\n    operator:"));
     assert_eq!(

@@ -20,7 +20,7 @@ fn point_09_prompts_go_to_the_agent_and_updates_to_the_client() {
 }
 
 #[test]
-fn point_11_what_was_not_advertised_is_not_executed() {
+fn point_11_undeclared_capabilities_are_not_used() {
     let offers = |read: bool| json!({"fs": {"readTextFile": read, "writeTextFile": true}, "terminal": true});
     let check = |declared: bool, advertised: bool, method: &str, reaches: bool| {
         let capabilities = Capabilities { read_text_file: declared, ..config().capabilities };
@@ -46,7 +46,7 @@ fn point_11_what_was_not_advertised_is_not_executed() {
 }
 
 #[test]
-fn point_14_what_is_ours_stands_beside_what_is_theirs() {
+fn point_14_the_mark_is_added_beside_other_members() {
     let mut fixture = Fixture::new();
     fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1, "_meta": {"traceparent": 1}}));
     assert_eq!(fixture.output.agent[0]["params"]["_meta"]["traceparent"], 1);
@@ -69,7 +69,7 @@ fn point_14_what_is_ours_stands_beside_what_is_theirs() {
 }
 
 #[test]
-fn point_15_the_operators_tools_and_autonomy_are_honoured() {
+fn point_15_tools_and_autonomy_of_the_operator_apply() {
     let tools =
         Some(ToolSet { names: ["Read".to_owned(), "kind:edit".to_owned()].into(), ..ToolSet::default() });
     let mut fixture = Fixture::with_config(GateConfig { tools, ..config() }, &["lead"]).with_turn();
@@ -188,7 +188,7 @@ fn point_17_a_cancel_is_passed_on_and_a_close_or_a_loss_closes_the_audit() {
 }
 
 #[test]
-fn point_29_nothing_is_waited_for_without_an_end() {
+fn point_29_every_wait_has_a_deadline() {
     // A missing approval expires.
     let mut fixture = Fixture::new().with_turn();
     fixture.agent_asks_permission(5, "1", "Bash", "execute");

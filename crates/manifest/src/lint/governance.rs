@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_that_nobody_asks_for_is_found() {
+    fn an_action_that_is_never_judged_is_found() {
         let judge = |action: &str, decision: &str, expected: Option<&str>| {
             let text = format!("---\nmatch:\n  action: \"{action}\"\ndecision: {decision}\n---\n");
             let findings = check(Kind::Policy, Path::new("p/POLICY.md"), text.as_bytes());

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_names_and_ports() {
+    fn hosts_are_names_with_optional_ports() {
         for host in ["api.openai.com", "*.example.com", "localhost", "10.0.0.1", "a.b:443"] {
             assert!(is_host(host), "{host}");
         }

@@ -94,7 +94,7 @@ fn class(files: &Memory, action: &Action) -> Class {
 }
 
 #[test]
-fn a_server_leads_to_its_operator_and_governance() {
+fn a_server_is_resolved_with_its_operator_and_governance() {
     let bundle = bundle(&server());
     assert_eq!(bundle.operator.as_ref().unwrap().front.id, "notes");
     assert_eq!(bundle.operator.as_ref().unwrap().body, "I keep notes.\n");
@@ -127,7 +127,7 @@ impl Sha256Hex {
 }
 
 #[test]
-fn a_reference_must_lead_to_a_file_inside() {
+fn a_reference_must_name_a_file_in_the_workspace() {
     let to = |path: &str| {
         server().with("notes/ACP.md", acp("server", "governance-aware", &format!("operator: {path}")))
     };
@@ -142,7 +142,7 @@ fn a_reference_must_lead_to_a_file_inside() {
 }
 
 #[test]
-fn what_is_wrong_below_is_found_at_its_place() {
+fn problems_in_referenced_files_are_reported_there() {
     refused(
         &server().with("notes/OPERATOR.md", operator("rolle: x")),
         Code::Unknown,
@@ -162,7 +162,7 @@ fn tier_and_operator_must_agree() {
 }
 
 #[test]
-fn the_log_lies_where_point_21_says() {
+fn the_log_is_at_the_location_of_point_21() {
     let log = |files: &Memory| bundle(files).audit;
     let named = |slug: &str| {
         server().with(
@@ -196,7 +196,7 @@ fn the_log_lies_where_point_21_says() {
 }
 
 #[test]
-fn skills_and_tools_are_the_operators() {
+fn skills_and_tools_are_those_of_the_operator() {
     let files = server()
         .with(
             "notes/OPERATOR.md",
@@ -242,7 +242,7 @@ fn bridge() -> Memory {
 }
 
 #[test]
-fn a_bridge_finds_its_agent_beside_itself_or_by_the_operator() {
+fn a_bridge_finds_its_agent() {
     let agent = bundle(&bridge()).agent.unwrap();
     assert_eq!(
         (agent.launch.program.as_str(), agent.launch.args.as_slice()),
@@ -270,7 +270,7 @@ fn a_bridge_finds_its_agent_beside_itself_or_by_the_operator() {
 }
 
 #[test]
-fn agents_that_speak_otherwise_have_errors_of_their_own() {
+fn agents_with_unsupported_protocols_have_their_own_errors() {
     let with = |more: &str, protocol: &str| {
         let cli = agent_cli(&format!("sandbox: ./SANDBOX.md\n{more}"))
             .replace("protocol: acp", &format!("protocol: {protocol}"));
@@ -281,7 +281,7 @@ fn agents_that_speak_otherwise_have_errors_of_their_own() {
 }
 
 #[test]
-fn a_sandbox_becomes_directories_and_names() {
+fn a_sandbox_is_planned_as_plain_data() {
     let with = |more: &str| {
         let text = format!("---\nprovider: local\nconfig: {{cwd: ./work}}\n{more}\n---\n");
         server()
@@ -326,7 +326,7 @@ fn a_sandbox_becomes_directories_and_names() {
 }
 
 #[test]
-fn a_runner_has_five_forms() {
+fn a_runner_is_read_in_five_forms() {
     let with = |runner: &str| {
         bridge()
             .with("notes/AGENT-CLI.md", agent_cli(&format!("sandbox: ./SANDBOX.md\n{runner}")))
@@ -351,7 +351,7 @@ fn a_runner_has_five_forms() {
 }
 
 #[test]
-fn a_client_may_do_without_a_governance() {
+fn a_client_needs_no_governance() {
     let files = Memory::default()
         .with("notes/ACP.md", acp("client", "governance-aware", ""))
         .with("notes/AGENT-CLI.md", agent_cli("sandbox: {provider: local, config: {}}"));
@@ -384,7 +384,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whatever_the_files_say_is_resolved_or_refused(
+    fn any_files_are_resolved_or_refused(
         changes in prop::collection::vec((0_usize..6, any::<prop::sample::Index>(), "[a-z:{}./\\[\\]\\n -]{0,9}"), 1..5)
     ) {
         let mut texts: Vec<(&str, String)> = vec![

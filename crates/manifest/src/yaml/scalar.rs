@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_what_the_core_schema_says() {
+    fn scalars_follow_the_core_schema() {
         for null in ["", "~", "null", "NULL"] {
             check(null, "null");
         }

@@ -38,13 +38,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn nothing_written_panics(text in pieces(), kind in prop::sample::select(Kind::ALL.to_vec())) {
+    fn no_text_causes_a_panic(text in pieces(), kind in prop::sample::select(Kind::ALL.to_vec())) {
         inside(kind, text.as_bytes())?;
         inside(kind, format!("---\n{text}\n---\n").as_bytes())?;
     }
 
     #[test]
-    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in prop::sample::select(Kind::ALL.to_vec())) {
+    fn no_bytes_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in prop::sample::select(Kind::ALL.to_vec())) {
         inside(kind, &bytes)?;
         inside(kind, &[b"---\n", bytes.as_slice(), b"\n---\n"].concat())?;
     }

@@ -46,7 +46,7 @@ fn a_valid_file_has_no_findings() {
 }
 
 #[test]
-fn texts_that_yaml_takes_for_something_else_want_quotes() {
+fn texts_that_yaml_reads_as_another_type_need_quotes() {
     check_acp(
         "acp_rev: 1234567",
         &[
@@ -80,7 +80,7 @@ fn texts_that_yaml_takes_for_something_else_want_quotes() {
 }
 
 #[test]
-fn what_quotes_alone_do_not_mend_is_told_in_whole() {
+fn the_hint_says_if_quotes_are_not_enough() {
     check_file(
         "ACP.md",
         &acp("").replace("version: 1.0.0", "version: 1.0"),
@@ -91,7 +91,7 @@ fn what_quotes_alone_do_not_mend_is_told_in_whole() {
 }
 
 #[test]
-fn tools_that_have_to_be_written_as_ids_are_told_so() {
+fn tools_given_as_words_get_a_hint_to_use_ids() {
     let operator = |tools: &str| {
         format!(
             "name: N\nid: nn\npersona_summary: p\nversion: 1.0.0\n\
@@ -117,7 +117,7 @@ fn tools_that_have_to_be_written_as_ids_are_told_so() {
 }
 
 #[test]
-fn misspelt_keys_are_recognised() {
+fn misspelled_keys_are_recognized() {
     check_acp(
         "govenance: ./GOVERNANCE.md\nx-vendor: 1",
         &[
@@ -189,7 +189,7 @@ fn methods_are_listed_by_exact_names() {
 }
 
 #[test]
-fn what_cannot_be_declared_is_said() {
+fn undeclarable_capabilities_are_reported() {
     check_acp(
         "capabilities: {agent: {mcpCapabilities: {acp: true}, sessionCapabilities: {}}}\nmcp_servers: [{name: a, transport: acp}]",
         &[
@@ -247,7 +247,7 @@ fn contradictions_are_errors() {
 }
 
 #[test]
-fn yaml_is_taken_by_the_word() {
+fn unsupported_yaml_is_refused() {
     check_file(
         "ACP.md",
         "a: &x 1\nb: *x",
@@ -302,7 +302,7 @@ fn yaml_is_taken_by_the_word() {
 }
 
 #[test]
-fn a_file_that_is_none_is_said_to_be_none() {
+fn files_that_are_not_manifests_are_errors() {
     let code = |bytes: &[u8]| {
         let findings = check(Kind::Acp, Path::new("ACP.md"), bytes);
         findings.iter().map(|finding| finding.code).collect::<Vec<_>>()
@@ -317,7 +317,7 @@ fn a_file_that_is_none_is_said_to_be_none() {
 }
 
 #[test]
-fn a_form_is_recognised_by_what_it_says() {
+fn forms_are_recognized_by_their_keys() {
     let cli = |more: &str| {
         format!(
             "name: notes\nid: notes\ndescription: d\nversion: 1.0.0\nbin: x\nsandbox: ./S.md\nprotocol: acp\nacp: x\n\
@@ -363,7 +363,7 @@ fn a_form_is_recognised_by_what_it_says() {
 }
 
 #[test]
-fn strictness_turns_doubts_into_errors() {
+fn strict_turns_warnings_into_errors() {
     let path = Path::new("notes/ACP.md");
     let text = format!("---\n{}\n---\n", acp("govenance: x").replace("name: notes", "name: other"));
     let findings = check(Kind::Acp, path, text.as_bytes());

@@ -114,7 +114,7 @@ fn list_tops(list: &mut String, file: &str, keys: &[String]) {
 }
 
 #[test]
-fn the_page_says_what_the_types_say() {
+fn the_page_matches_the_types() {
     let (wanted, path) =
         (page(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/manifests.md"));
     if std::fs::read_to_string(&path).unwrap_or_default() != wanted {
@@ -135,7 +135,7 @@ fn a_key_that_another_key_makes_required_is_not_listed_as_optional() {
 }
 
 #[test]
-fn a_key_is_spoken_of_by_itself_or_from_above() {
+fn each_key_has_its_own_effect_or_that_of_a_parent() {
     let table = [("a", "one"), ("a.*", "below"), ("a.b.*", "deeper"), ("a.b.c", "exact")];
     for (key, expected) in [
         ("a", Some("one")),

@@ -54,7 +54,7 @@ fn errors(kind: Kind, path: &Path, bytes: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn published_examples_have_their_verdicts() {
+fn published_examples_get_the_official_verdict() {
     /// Published files that are invalid: a placeholder for a hash, and renamed keys.
     const FAIL: &[(&str, &str, usize)] =
         &[("hermes/AGENT-CLI.md", "pattern", 1), ("SANDBOX.md", "unknown-key", 2)];
@@ -127,7 +127,7 @@ fn mutations_get_the_same_verdict() {
 }
 
 #[test]
-fn what_is_printed_is_what_is_checked() {
+fn printed_schemas_match_the_checker() {
     let judge = Judge::of_ours();
     let mut random = Random::new(7);
     let mut verdicts = [0, 0];

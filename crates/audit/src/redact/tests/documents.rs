@@ -99,7 +99,7 @@ fn signs_and_blanks_of_other_scripts_are_like_those_of_ascii() {
 }
 
 #[test]
-fn what_a_shell_makes_of_a_literal_text_is_recognized() {
+fn literal_texts_in_shell_expansions_are_recognized() {
     check_forms(&[
         "PASSWORD=$(echo CANARY)",
         "PASSWORD=\"$(echo 'CANARY')\" make",

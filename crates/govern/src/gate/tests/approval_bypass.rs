@@ -83,7 +83,7 @@ fn every_relevant_change_needs_a_new_approval() {
 }
 
 #[test]
-fn one_request_after_another_about_one_call_approves_only_what_it_shows() {
+fn each_request_about_a_call_approves_only_what_it_shows() {
     let mut fixture = Fixture::with_turn();
     ask_permission(&mut fixture, 7, &make_command());
     let mut other = make_command();
@@ -98,7 +98,7 @@ fn one_request_after_another_about_one_call_approves_only_what_it_shows() {
 }
 
 #[test]
-fn a_refusal_is_not_lifted_by_another_answer() {
+fn a_later_answer_does_not_undo_a_refusal() {
     let mut fixture = Fixture::with_turn();
     ask_permission(&mut fixture, 7, &make_command());
     ask_permission(&mut fixture, 8, &make_command());
@@ -110,7 +110,7 @@ fn a_refusal_is_not_lifted_by_another_answer() {
 }
 
 #[test]
-fn a_client_answers_only_what_it_was_shown_and_once() {
+fn a_client_can_answer_a_shown_request_once() {
     let mut fixture = Fixture::with_config(config(), &["intern"]);
     fixture.open_turn();
     ask_permission(&mut fixture, 7, &make_command());
@@ -139,7 +139,7 @@ fn a_client_answers_only_what_it_was_shown_and_once() {
 }
 
 #[test]
-fn an_answer_is_known_however_its_id_is_spelled() {
+fn answers_are_matched_whatever_the_spelling_of_their_id() {
     let mut fixture = Fixture::with_turn();
     let line = r#"{"jsonrpc":"2.0","id":"\u00e9","method":"_ask","params":{"sessionId":"s"}}"#;
     fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
@@ -154,7 +154,7 @@ fn an_answer_is_known_however_its_id_is_spelled() {
 }
 
 #[test]
-fn ids_that_may_come_back_in_another_form_are_refused() {
+fn ids_that_a_peer_may_write_back_differently_are_refused() {
     let mut fixture = Fixture::with_turn();
     for id in ["3.0", "3e0", "-0"] {
         let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_ask","params":{{"sessionId":"s"}}}}"#);
@@ -168,7 +168,7 @@ fn ids_that_may_come_back_in_another_form_are_refused() {
 }
 
 #[test]
-fn endless_requests_are_refused_at_a_limit() {
+fn the_number_of_pending_requests_is_limited() {
     let mut fixture = Fixture::with_turn();
     for id in 0..5_000 {
         fixture.agent_requests(id, "_ask", &json!({"sessionId": "s"}));
@@ -243,7 +243,7 @@ fn ids_of_client_requests_do_not_collide_with_calls() {
 
 /// An agent may put a harmless command beside any other effect.
 #[test]
-fn a_command_that_only_reads_excuses_no_change_beside_it() {
+fn a_command_that_only_reads_does_not_allow_a_diff_beside_it() {
     let protected = vec!["/w/a/GOVERNANCE.md".into()];
     let clause =
         GovernanceRule::new("no", "mutates", Class::Deny).with_subject("workspace:/finance/**").unwrap();

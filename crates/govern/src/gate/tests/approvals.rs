@@ -208,7 +208,7 @@ fn an_unrecorded_approval_has_no_effect() {
 }
 
 #[test]
-fn a_turn_that_is_cancelled_before_it_began_was_cancelled_and_not_refused() {
+fn a_turn_cancelled_before_its_approval_is_reported_as_cancelled() {
     let mut fixture = Fixture::with_config(GateConfig { autonomy: Autonomy::Gated, ..config() }, &[]);
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.agent_answers(1, &json!({"sessionId": "s"}));
@@ -221,7 +221,7 @@ fn a_turn_that_is_cancelled_before_it_began_was_cancelled_and_not_refused() {
 }
 
 #[test]
-fn an_approval_is_for_the_places_too_where_they_are_all_there_is() {
+fn without_input_an_approval_covers_the_locations() {
     let mut fixture = Fixture::with_turn();
     let tell = |fixture: &mut Fixture, path: &str, status: &str| {
         fixture.agent_updates(
@@ -245,7 +245,7 @@ fn an_approval_is_for_the_places_too_where_they_are_all_there_is() {
 }
 
 #[test]
-fn an_approval_is_for_one_call_and_not_for_its_id() {
+fn a_reused_call_id_needs_another_approval() {
     let mut fixture = Fixture::with_turn();
     ask_permission(&mut fixture, 7);
     answer_approval(&mut fixture, "allow_once");
@@ -366,7 +366,7 @@ fn an_unanswerable_request_is_not_reported_as_rejected() {
 }
 
 #[test]
-fn a_prompt_that_is_no_list_of_blocks_starts_no_turn() {
+fn a_prompt_that_is_not_a_list_starts_no_turn() {
     for autonomy in [Autonomy::Gated, Autonomy::Autonomous] {
         for prompt in [json!("rm -rf /"), json!({"type": "image", "data": "A"}), json!(null), json!(7)] {
             let mut fixture = Fixture::with_config(GateConfig { autonomy, ..config() }, &[]);

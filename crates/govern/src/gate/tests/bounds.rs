@@ -167,7 +167,7 @@ fn duplicate_marks_are_refused() {
 }
 
 #[test]
-fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
+fn changes_of_mode_model_and_options_are_recorded_first() {
     for (method, tool, input) in [
         ("session/set_mode", "session.set_mode", json!({"modeId": "bypassPermissions"})),
         ("session/set_model", "session.set_model", json!({"modelId": "m"})),
@@ -206,7 +206,7 @@ fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
 }
 
 #[test]
-fn a_policy_may_allow_or_deny_a_mode_and_what_cannot_be_recorded_does_not_change() {
+fn a_mode_is_changed_only_if_allowed_and_recorded() {
     for (class, passes) in [(Class::Allow, true), (Class::Deny, false)] {
         let mut fixture = Fixture::with_turn();
         let clause =

@@ -83,7 +83,7 @@ fn a_change_after_the_grant_costs_its_full_amount() {
 }
 
 #[test]
-fn a_call_costs_its_amount_once_if_it_is_only_repeated() {
+fn a_repeated_call_is_charged_once() {
     let mut fixture = cents_budget(1000);
     for _ in 0..3 {
         assert!(announce_payment(&mut fixture, "1", "pending", &payment(900, "m")));
@@ -108,7 +108,7 @@ fn a_change_before_the_grant_costs_the_difference() {
 }
 
 #[test]
-fn each_change_of_a_call_is_one_more_call() {
+fn each_change_of_a_call_counts_as_another_call() {
     for status in ["pending", "in_progress"] {
         let mut fixture = daily_budget(3);
         assert!(announce_payment(&mut fixture, "1", status, &payment(1, "a")));

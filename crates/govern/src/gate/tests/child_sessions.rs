@@ -142,7 +142,7 @@ fn a_denied_call_of_a_child_stops_the_turn_of_its_root() {
 }
 
 #[test]
-fn a_denied_call_of_a_child_between_turns_ends_an_agent_that_goes_on() {
+fn a_denied_call_of_a_child_between_turns_ends_the_agent_if_it_continues() {
     for stops in [true, false] {
         let mut fixture = new_fixture(false);
         fixture.send_agent(&announce("s", "c"));
@@ -160,7 +160,7 @@ fn a_denied_call_of_a_child_between_turns_ends_an_agent_that_goes_on() {
 }
 
 #[test]
-fn an_approval_in_a_child_is_asked_of_the_client_and_ends_with_the_turn() {
+fn an_approval_in_a_child_session_ends_with_the_turn() {
     let mut fixture = new_fixture(false);
     fixture.send_agent(&announce("s", "c"));
     let call = json!({"toolCallId": "1", "name": "Bash", "kind": "execute", "rawInput": {"command": "make"}});
@@ -263,7 +263,7 @@ fn children_are_bounded_and_idle_ones_are_closed() {
 
 /// The depth is so large that quadratic work would exceed the time limit of a test.
 #[test]
-fn deeply_nested_children_cost_no_more_than_others() {
+fn deeply_nested_children_take_linear_time() {
     let mut fixture = new_fixture(true);
     let mut parent = "s".to_owned();
     for number in 0..1_000 {

@@ -126,7 +126,7 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
 }
 
 #[test]
-fn the_client_gets_the_path_that_was_judged_and_is_told_to_follow_no_links() {
+fn the_client_gets_the_resolved_path_and_must_not_follow_links() {
     let links = Links::default();
     links.set("/w/a/in", "/w/a/real");
     for (method, place, _) in REQUESTS {
@@ -218,7 +218,7 @@ fn read_only_paths_are_not_written_by_the_client_either() {
 }
 
 #[test]
-fn a_request_to_the_client_has_the_members_of_its_method_and_no_others() {
+fn requests_to_the_client_have_only_the_members_of_their_method() {
     let capabilities = Capabilities { terminal: true, ..config().capabilities };
     let mut fixture = Fixture::with_config(GateConfig { capabilities, ..config() }, &["lead"]);
     fixture.gate.authorizer =

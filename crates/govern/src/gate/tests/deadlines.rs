@@ -108,7 +108,7 @@ fn configured_timeouts_apply() {
 }
 
 #[test]
-fn a_history_that_never_ends_stays_history() {
+fn an_endless_replay_stays_a_replay() {
     let mut fixture = Fixture::new();
     fixture.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w"}));
     fixture.advance_clock(120);
@@ -176,7 +176,7 @@ fn a_silent_agent_that_does_not_stop_is_ended() {
 }
 
 #[test]
-fn silence_of_version_2_ends_with_the_state() {
+fn in_version_2_the_silence_timeout_ends_with_the_running_state() {
     let mut fixture = Fixture::new();
     fixture.client_requests(0, "initialize", &json!({"protocolVersion": 2, "capabilities": {}}));
     fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": {}}));
@@ -269,7 +269,7 @@ fn a_client_request_times_out() {
 }
 
 #[test]
-fn a_turn_that_the_client_cancels_ends_soon_or_its_agent_does() {
+fn a_cancelled_turn_that_does_not_end_in_time_ends_the_agent() {
     let cancel = json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}});
     let mut fixture = Fixture::with_turn();
     fixture.send_client(&cancel);
@@ -298,7 +298,7 @@ fn a_turn_that_the_client_cancels_ends_soon_or_its_agent_does() {
 }
 
 #[test]
-fn an_agent_that_does_not_close_a_session_goes_with_it() {
+fn a_session_that_is_not_closed_in_time_ends_the_agent() {
     let mut fixture = Fixture::with_turn();
     fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
     fixture.advance_clock(4);

@@ -56,7 +56,7 @@ fn an_approved_file_is_written_without_a_second_approval() {
 }
 
 #[test]
-fn an_approval_is_for_that_path_and_that_content() {
+fn an_approval_covers_only_the_approved_path_and_content() {
     for (path, content) in [("/w/a/b.txt", "ho"), ("/w/a/c.txt", "hi"), ("/w/a/b.txt ", "hi")] {
         let mut fixture = Fixture::with_turn();
         let input = json!({"path": "b.txt", "content": "hi"});

@@ -44,7 +44,7 @@ fn a_prompt_is_recorded_before_the_agent_gets_it() {
 }
 
 #[test]
-fn no_session_is_opened_before_that_is_recorded() {
+fn a_session_is_opened_only_after_this_is_recorded() {
     for (method, params) in [
         ("session/new", json!({"cwd": "/w/a", "mcpServers": []})),
         ("session/load", json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []})),
@@ -110,7 +110,7 @@ fn a_request_of_the_agent_whose_decision_is_not_recorded_is_answered_once() {
 }
 
 #[test]
-fn a_request_of_the_client_that_waited_for_the_log_beyond_its_deadline_is_answered_once() {
+fn a_request_delayed_by_the_log_beyond_its_deadline_is_answered_once() {
     let mut fixture = Fixture::new();
     fill_log(&mut fixture);
     fixture.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []}));

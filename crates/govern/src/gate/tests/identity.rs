@@ -110,7 +110,7 @@ fn an_approval_answers_one_request_and_every_answer_is_recorded() {
 }
 
 #[test]
-fn approvers_and_the_log_see_all_that_is_judged() {
+fn approvers_and_the_log_see_every_judged_member() {
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(&edit_call());
     fixture.take_seen();
@@ -131,7 +131,7 @@ fn approvers_and_the_log_see_all_that_is_judged() {
 
 /// Agents report a change again when it is made, with other lines around it.
 #[test]
-fn the_text_of_a_change_that_was_made_is_a_result_and_not_what_was_approved() {
+fn a_diff_reported_after_the_change_is_a_result() {
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(&edit_call());
     ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
@@ -157,7 +157,7 @@ fn the_text_of_a_change_that_was_made_is_a_result_and_not_what_was_approved() {
 
 /// Returns the last permission request to the client, with the changes that it and the last decision in the
 /// log show.
-fn asked_and_logged(fixture: &Fixture) -> (Value, Value, Value) {
+fn last_request_and_logged_changes(fixture: &Fixture) -> (Value, Value, Value) {
     let is_question = |line: &&String| line.contains("session/request_permission");
     let question: Value =
         serde_json::from_str(fixture.output.raw.iter().rfind(is_question).expect("a question")).unwrap();
@@ -193,10 +193,10 @@ fn a_second_request_and_its_entry_show_the_latest_text() {
             }
             fixture.agent_updates(told);
             ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
-            let (id, shown, logged) = asked_and_logged(&fixture);
+            let (id, shown, logged) = last_request_and_logged_changes(&fixture);
             assert_eq!((id, &shown, &logged), (json!("aip44:n:2"), &evil, &evil), "{has_ended} {told}");
             approve(&mut fixture, 2);
-            assert_eq!(asked_and_logged(&fixture).2, evil, "{has_ended} {told}");
+            assert_eq!(last_request_and_logged_changes(&fixture).2, evil, "{has_ended} {told}");
             fixture.agent_updates(&call_update(&json!({"status": "completed"})));
             let event = fixture.output.events.iter().rfind(|event| event.action == "tool.call").unwrap();
             assert_eq!(event.input.as_ref().unwrap()["content"], evil, "{has_ended} {told}");
@@ -221,7 +221,7 @@ fn an_approved_call_that_is_pending_again_with_another_text_needs_another_approv
 }
 
 #[test]
-fn other_input_after_an_approval_is_judged_with_the_text_beside_it() {
+fn changed_input_is_judged_with_the_latest_diff() {
     let evil = diff("/w/a/one", "EVIL");
     let input = json!({"note": "y", "cwd": "/w/a", "env": []});
     let mut fixture = Fixture::with_turn();
@@ -229,5 +229,5 @@ fn other_input_after_an_approval_is_judged_with_the_text_beside_it() {
     ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
     approve(&mut fixture, 1);
     fixture.agent_updates(&call_update(&json!({"rawInput": input, "content": evil})));
-    assert_eq!(asked_and_logged(&fixture).2, evil);
+    assert_eq!(last_request_and_logged_changes(&fixture).2, evil);
 }

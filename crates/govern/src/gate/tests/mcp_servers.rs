@@ -182,7 +182,7 @@ fn other_server_requests_pass_unchanged() {
 }
 
 #[test]
-fn connections_lead_to_the_server_they_were_opened_to() {
+fn a_connection_belongs_to_the_server_it_was_opened_to() {
     let mut fixture = with_db();
     fixture.agent_requests(5, "mcp/connect", &json!({"serverId": "db-1"}));
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
@@ -272,7 +272,7 @@ fn a_message_without_a_server_is_refused() {
 }
 
 #[test]
-fn endless_server_requests_are_refused_at_a_limit() {
+fn the_number_of_pending_server_requests_is_limited() {
     let mut fixture = with_db();
     for id in 0..5_000 {
         fixture.agent_requests(id, "mcp/connect", &json!({"serverId": "db-1"}));
@@ -311,7 +311,7 @@ fn servers_can_connect_but_not_run_tools_while_a_session_is_created() {
 }
 
 #[test]
-fn undeclared_servers_do_not_exist() {
+fn messages_to_undeclared_servers_are_refused() {
     let capabilities = Capabilities { mcp_acp: false, ..config().capabilities };
     let mut fixture = Fixture::with_config(GateConfig { capabilities, ..listed() }, &["lead"]);
     assert!(open(&mut fixture, 1, &[in_client("db", "db-1")]).contains("undeclared_capability"));
@@ -409,7 +409,7 @@ fn denied_reads_are_neither_shown_nor_listed() {
 }
 
 #[test]
-fn a_denied_file_is_in_no_list() {
+fn a_denied_file_is_removed_from_every_list() {
     let mut fixture = with_allowed_reads(None);
     fixture.agent_requests(5, "mcp/message", &inner_request("resources/list", &json!({})));
     let entries = json!([{"uri": "file:///w/a/b"}, {"uri": "file:///w/a/secret/key"}, {"uri": "db://rows"}]);

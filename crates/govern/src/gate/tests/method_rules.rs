@@ -34,7 +34,7 @@ fn a_client_request_that_is_not_listed_is_refused_and_recorded() {
 }
 
 #[test]
-fn a_method_name_with_escapes_is_the_name_it_spells() {
+fn escapes_in_method_names_are_decoded() {
     let mut fixture = Fixture::with_turn();
     let line = br#"{"jsonrpc":"2.0","id":7,"method":"\u005fsession\/steering","params":{"sessionId":"s"}}"#;
     fixture.gate.handle_client_message(fixture.now, View::parse(line), &mut fixture.output);
@@ -278,7 +278,7 @@ fn a_declared_form_is_recorded_and_only_then_offered_to_the_agent() {
 }
 
 #[test]
-fn methods_the_gate_knows_pass_as_before_and_what_changes_something_is_recorded() {
+fn known_methods_pass_and_changes_are_recorded() {
     for (method, params, is_recorded) in [
         ("authenticate", json!({"methodId": "m"}), true),
         ("logout", json!({}), true),
@@ -329,7 +329,7 @@ fn a_listed_name_does_not_replace_a_rule_of_the_gate() {
 }
 
 #[test]
-fn answers_pass_whatever_the_request_was_called() {
+fn an_answer_with_a_member_named_method_passes() {
     let mut fixture = Fixture::with_turn();
     fixture.agent_requests(9, "_ask", &json!({"sessionId": "s"}));
     fixture.take_seen();
@@ -339,7 +339,7 @@ fn answers_pass_whatever_the_request_was_called() {
 
 /// A session that only some readers see must not be treated as a missing one.
 #[test]
-fn a_listed_method_shows_plainly_which_session_it_means() {
+fn a_listed_method_must_name_its_session_unambiguously() {
     let raw =
         |id: &str, params: &str| format!(r#"{{"jsonrpc":"2.0",{id}"method":"_x/y","params":{params}}}"#);
     for params in [

@@ -167,7 +167,7 @@ fn messages_of_the_agent_do_not_assign_sessions() {
 /// Agents with one process per client may number their sessions. Then sessions of two users have the same
 /// name.
 #[test]
-fn two_users_with_sessions_of_one_name_never_meet() {
+fn sessions_of_two_users_with_equal_names_are_separate() {
     let book = Arc::new(Book::default());
     let users = ["user:ada", "user:bob"];
     let mut scenes = users.map(|user| {

@@ -105,7 +105,7 @@ fn requests_during_a_replay_are_refused() {
 }
 
 #[test]
-fn a_turn_cannot_pass_for_history() {
+fn a_turn_is_not_treated_as_history() {
     for is_v2 in [false, true] {
         let mut fixture = replaying_session(is_v2);
         fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
@@ -154,7 +154,7 @@ fn version_2_replays_history_only_on_request() {
 }
 
 #[test]
-fn an_agent_of_version_1_cannot_end_its_stop_by_an_update() {
+fn in_version_1_an_update_does_not_end_a_stopped_turn() {
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Rm", "kind": "delete", "title": "x",

@@ -97,7 +97,7 @@ fn a_turn_is_stopped_whose_open_calls_take_too_much_memory() {
 }
 
 #[test]
-fn ids_of_calls_and_terminals_and_lines_about_bare_calls_are_counted() {
+fn ids_and_held_lines_are_charged() {
     check(turn_with_config(config()), |fixture, number| {
         let id = format!("{number}{}", text());
         fixture.agent_updates(&json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": "x"}));
@@ -269,7 +269,7 @@ fn sessions_of_all_gates_together_are_limited() {
 }
 
 #[test]
-fn endless_denied_calls_make_a_bounded_number_of_entries() {
+fn the_number_of_recorded_denied_calls_is_bounded() {
     let mut fixture = Fixture::with_turn();
     let before = fixture.output.events.len();
     let decisions = |fixture: &Fixture| {

@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use super::*;
 
 #[test]
-fn only_what_is_declared_is_offered_to_either_side() {
+fn only_declared_capabilities_are_offered() {
     let mut fixture = Fixture::new();
     fixture.client_requests(
         0,
@@ -55,7 +55,7 @@ fn a_missing_declared_capability_fails_initialize() {
 }
 
 #[test]
-fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
+fn sessions_must_be_in_the_roots_and_their_start_is_recorded() {
     let mut fixture = Fixture::new();
     fixture.client_requests(1, "session/new", &json!({"cwd": "/etc", "mcpServers": []}));
     fixture.client_requests(2, "session/new", &json!({"cwd": "/w/../etc", "mcpServers": []}));
@@ -95,7 +95,7 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
 }
 
 #[test]
-fn servers_are_those_of_the_operator() {
+fn only_servers_of_the_operator_are_accepted() {
     let mut fixture = Fixture::with_config(GateConfig { servers: Some(vec!["db".into()]), ..config() }, &[]);
     let own = json!({"type": "acp", "name": "db", "serverId": "1"});
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": [own.clone()]}));
@@ -117,7 +117,7 @@ fn servers_are_those_of_the_operator() {
 }
 
 #[test]
-fn a_session_whose_beginning_is_not_recorded_is_not_given_to_the_client() {
+fn a_session_whose_start_is_not_recorded_is_not_returned() {
     let mut fixture = Fixture::new();
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.take_seen();

@@ -58,7 +58,7 @@ fn expect_shown(mut fixture: Fixture, updates: &[Value]) -> String {
 }
 
 #[test]
-fn a_terminal_is_decided_about_like_a_call_that_runs_its_command() {
+fn a_terminal_is_decided_like_a_call_that_runs_its_command() {
     expect_stop(Fixture::with_turn(), &[command("t", "make")]);
     expect_stop(Fixture::with_turn(), &[command("t", "make"), terminal_output("t")]);
     // The form of the command makes no difference.
@@ -86,7 +86,7 @@ fn a_terminal_without_a_command_may_run_anything() {
 }
 
 #[test]
-fn a_terminal_of_an_approved_call_is_a_part_of_it() {
+fn a_terminal_of_an_approved_call_needs_no_approval() {
     let whole = [command("t", "make"), terminal_output("t"), exited("t")];
     // Updates in either order, and a terminal that only has the same command.
     expect_shown(with_approved_call(None), &whole);
@@ -278,7 +278,7 @@ fn an_update_of_an_unknown_kind_is_not_shown() {
 
 /// Every update of the current protocol is passed on or decided.
 #[test]
-fn all_known_kinds_are_known_here() {
+fn every_update_of_the_protocol_is_handled() {
     for kind in [
         "user_message_chunk",
         "user_message",

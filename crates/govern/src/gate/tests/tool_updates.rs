@@ -39,7 +39,7 @@ fn an_allowed_call_is_recorded_before_it_is_shown_and_when_it_has_ended() {
 }
 
 #[test]
-fn a_denied_call_is_not_announced_and_one_that_runs_all_the_same_ends_the_turn() {
+fn a_denied_call_is_not_shown_and_running_it_stops_the_turn() {
     let mut fixture = Fixture::with_turn();
     fixture.agent_calls("1", "Rm", "pending", &json!({"path": "/w/a/b"}));
     assert_snapshot!(fixture.take_seen(), @r#"
@@ -153,7 +153,7 @@ fn finished_calls_are_forgotten_and_held_updates_are_bounded() {
 }
 
 #[test]
-fn another_input_is_another_call() {
+fn a_changed_call_needs_another_decision() {
     let mut fixture = Fixture::with_turn();
     fixture.agent_calls("1", "Read", "pending", &json!({"path": "/w/a/b"}));
     fixture.take_seen();
@@ -353,7 +353,7 @@ fn calls_of_tools_in_the_client_pass_the_same_gate() {
 }
 
 #[test]
-fn a_failed_call_that_runs_later_has_run() {
+fn a_call_that_failed_and_then_completes_has_run() {
     let mut fixture = Fixture::with_turn();
     fixture.agent_calls("1", "Bash", "failed", &json!({"command": "make"}));
     assert!(!fixture.take_seen().contains("interrupted"));
@@ -378,7 +378,7 @@ fn an_id_that_is_used_again_is_another_call_in_the_log() {
 }
 
 #[test]
-fn the_policy_that_decided_is_the_one_that_is_named() {
+fn the_log_names_the_policy_that_decided() {
     let clauses = vec![
         GovernanceRule::new("mild", "tool.call", Class::Allow).with_max_level(4),
         GovernanceRule::new("strict", "tool.call", Class::Deny).with_subject("Rm").unwrap(),
@@ -504,7 +504,7 @@ fn an_ended_call_that_is_reported_again_is_a_further_call() {
 }
 
 #[test]
-fn a_change_in_a_list_of_a_chunk_is_decided_about() {
+fn a_diff_nested_in_a_content_chunk_is_decided() {
     let diff = json!({"type": "diff", "path": "/w/a/b", "oldText": "", "newText": "x"});
     for content in [json!([diff]), json!([[diff]]), diff.clone()] {
         let mut fixture = Fixture::with_turn();

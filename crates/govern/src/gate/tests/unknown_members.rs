@@ -186,7 +186,7 @@ fn a_version_must_be_an_unambiguous_integer() {
 }
 
 #[test]
-fn initialize_of_a_client_carries_no_unknown_settings() {
+fn unknown_members_are_removed_from_initialize() {
     let mut fixture = Fixture::new();
     let info =
         json!({"name": "x", "version": "1", "_meta": {"claudeCode": {"executable": "/bin/sh"}}, ODD: 1});
@@ -202,7 +202,7 @@ fn initialize_of_a_client_carries_no_unknown_settings() {
 }
 
 #[test]
-fn endless_refusals_make_a_bounded_number_of_entries() {
+fn the_number_of_recorded_refusals_is_bounded() {
     let mut fixture = Fixture::with_turn();
     let before = fixture.output.events.len();
     for number in 0..1_000 {

@@ -42,7 +42,7 @@ fn announce_call(fixture: &mut Fixture, name: &str, kind: &str, status: &str) {
 }
 
 #[test]
-fn a_turn_runs_from_its_state_to_its_state() {
+fn a_turn_lasts_from_running_to_idle() {
     let mut fixture = Fixture::with_config(config(), &[]);
     fixture.client_requests(0, "initialize", &json!({"protocolVersion": 2}));
     fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": {"session": {"prompt": {"image": {}}, "mcp": {"http": {}, "acp": {}}}}}));
@@ -101,7 +101,7 @@ fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
 }
 
 #[test]
-fn an_approval_is_asked_for_in_words_of_this_version() {
+fn permission_requests_have_the_form_of_version_2() {
     let mut fixture = v2_turn(config());
     announce_call(&mut fixture, "Bash", "execute", "pending");
     send_state(&mut fixture, json!({"state": "requires_action"}));
@@ -144,7 +144,7 @@ fn ask_permission(fixture: &mut Fixture, subject: &Value) -> String {
 
 /// The decision about a call does not apply to a command that is asked about under the id of the call.
 #[test]
-fn a_command_that_names_a_known_call_is_judged_itself() {
+fn a_command_with_the_id_of_a_known_call_is_judged_separately() {
     let command =
         |command: &str| json!({"type": "command", "command": command, "cwd": "/w/a", "toolCallId": "1"});
     let mut fixture = v2_turn(config());
@@ -238,7 +238,7 @@ fn unreadable_requests_are_rejected_and_recorded() {
 }
 
 #[test]
-fn a_command_is_asked_about_as_itself_or_as_its_call() {
+fn a_command_belongs_to_its_call_or_needs_its_own_approval() {
     let mut fixture = v2_turn(config());
     let seen = ask_permission(&mut fixture, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
     assert!(seen.contains("tool=\"kind:execute\"") && seen.contains("\"command\":\"make\""), "{seen}");

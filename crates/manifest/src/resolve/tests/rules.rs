@@ -17,7 +17,7 @@ fn extending(child: &str, parent: &str) -> Memory {
 }
 
 #[test]
-fn which_governance_holds() {
+fn the_governance_in_effect_is_found() {
     let chain = |files: &Memory| bundle(files).governance.unwrap().chain;
     let both = server().with("GOVERNANCE.md", governance("")).with("x/GOVERNANCE.md", governance(""));
     assert_eq!(chain(&both), [PathBuf::from("notes/GOVERNANCE.md")]);
@@ -57,7 +57,7 @@ fn a_child_replaces_values_one_by_one() {
 }
 
 #[test]
-fn what_is_locked_above_stays_locked() {
+fn children_cannot_loosen_locked_settings() {
     let locked = "audit: {appendOnly: true}\nsigning: {required: true}";
     refused(&extending("audit: {appendOnly: false}", locked), Code::AppendOnly, "notes/GOVERNANCE.md:8:9");
     refused(&extending("signing: {required: false}", locked), Code::Signing, "notes/GOVERNANCE.md:8:11");
@@ -70,7 +70,7 @@ fn what_is_locked_above_stays_locked() {
 }
 
 #[test]
-fn a_chain_that_breaks_is_a_warning_and_an_invalid_one_an_error() {
+fn a_broken_chain_is_a_warning_and_an_invalid_one_an_error() {
     warned(&extending("", "").without("org/GOVERNANCE.md"), Code::Extends);
     warned(&extending("", "extends: ../notes/GOVERNANCE.md"), Code::Extends);
     let mut deep = extending("", "extends: ../p0/GOVERNANCE.md");
@@ -85,7 +85,7 @@ fn a_chain_that_breaks_is_a_warning_and_an_invalid_one_an_error() {
 }
 
 #[test]
-fn a_view_must_be_for_somebody() {
+fn the_target_of_applies_to_must_exist() {
     assert!(bundle(&extending("appliesTo: ['ws://operators/notes']", "")).warnings.is_empty());
     assert!(bundle(&extending("appliesTo: ['../org']", "")).warnings.is_empty());
     refused(
@@ -97,7 +97,7 @@ fn a_view_must_be_for_somebody() {
 }
 
 #[test]
-fn algorithms_that_we_do_not_have_are_refused() {
+fn unsupported_algorithms_are_refused() {
     let with = |more: &str| server().with("notes/GOVERNANCE.md", governance(more));
     refused(&with("audit: {hashAlgo: blake3}"), Code::Hash, "notes/GOVERNANCE.md:7:19");
     refused(&with("audit: {hashAlgo: sha512}"), Code::Hash, "notes/GOVERNANCE.md:7:19");
@@ -106,7 +106,7 @@ fn algorithms_that_we_do_not_have_are_refused() {
 }
 
 #[test]
-fn policies_become_a_charter() {
+fn policies_become_a_ruleset() {
     let files = server()
         .with(
             "notes/GOVERNANCE.md",
@@ -130,7 +130,7 @@ fn policies_become_a_charter() {
 }
 
 #[test]
-fn a_policy_counts_from_the_file_that_names_it() {
+fn the_path_of_a_policy_is_relative_to_the_file_that_names_it() {
     let files =
         extending("", "policies: [{id: fin, ref: ./finance/POLICY.md}]\nautonomy: {defaultApproval: auto}")
             .with("org/finance/POLICY.md", policy("finance", DENY_WRITES));
@@ -150,7 +150,7 @@ fn a_policy_counts_from_the_file_that_names_it() {
 }
 
 #[test]
-fn an_operator_names_policies_that_must_be_there() {
+fn policies_named_by_an_operator_must_exist() {
     let names =
         "governance: {audit_log: 'audit:default', autonomy: autonomous, policies: ['policy:finance']}";
     let files = server().with("notes/OPERATOR.md", operator(names));
@@ -162,7 +162,7 @@ fn an_operator_names_policies_that_must_be_there() {
 }
 
 #[test]
-fn the_default_is_the_governances() {
+fn the_default_decision_is_that_of_the_governance() {
     let with = |more: &str| {
         bundle(&server().with("notes/GOVERNANCE.md", governance(more))).ruleset().default_approval().clone()
     };
@@ -202,7 +202,7 @@ fn autonomy_is_the_lower_of_both() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_is_refused() {
+fn an_invalid_policy_is_refused() {
     let with = |more: &str| {
         server()
             .with("notes/GOVERNANCE.md", governance("policies: [{id: p, ref: ./p/POLICY.md}]"))
@@ -227,7 +227,7 @@ fn a_policy_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn keys_lie_where_the_file_that_names_them_says() {
+fn key_files_are_relative_to_the_file_that_names_them() {
     let keyring = |files: &Memory| {
         bundle(files).governance.unwrap().keyring().map(|(_, path)| path.display().to_string())
     };
