@@ -52,7 +52,7 @@ impl Files {
 
 /// Returns the directory of a log and its file names.
 pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, Names)> {
-    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "this is no name of a file");
+    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name");
     let names = Names::from_path(path).ok_or_else(no_name)?;
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),

@@ -37,7 +37,7 @@ const NO_DEADLINE_SLEEP: Duration = Duration::from_secs(86_400);
 
 /// Answer to requests that are still pending when the client has ended its input and the grace period is
 /// over.
-const UNANSWERED: &str = "not done in time after the end of input";
+const UNANSWERED: &str = "not answered in time after the end of input";
 /// Answer to requests that were pending when the gate was stopped.
 const STOPPED: &str = "the server is shutting down";
 

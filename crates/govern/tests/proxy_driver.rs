@@ -99,7 +99,7 @@ async fn a_conductor_that_does_not_read_is_not_read_from() {
         }
     });
     let all = tokio::time::timeout(Duration::from_millis(300), &mut flood).await;
-    assert!(all.is_err(), "what nobody reads has a bound");
+    assert!(all.is_err(), "messages that the peer does not read are bounded");
     for number in 0..2_000 {
         assert_eq!(hear(&mut conductor).await["params"]["update"]["_meta"]["number"], number);
     }

@@ -199,7 +199,7 @@ mod tests {
         let checked = check_directory(root.path(), &|_| Findings::default()).unwrap();
         let governance = checked.iter().find(|file| file.kind == Some(Kind::Governance)).unwrap();
         let severities: Vec<Severity> = governance.findings.iter().map(|finding| finding.severity).collect();
-        assert_eq!(severities, [Severity::Error], "what is a warning by itself keeps it from being run");
+        assert_eq!(severities, [Severity::Error], "a warning about the file is an error when it is run");
     }
 
     #[test]

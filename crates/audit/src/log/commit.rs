@@ -211,7 +211,7 @@ impl Committer {
                 .map_or(COPY_CHUNK_BYTES, |left| left.min(COPY_CHUNK_BYTES));
             let count = old.read_at(done, &mut buffer[..part])?;
             if count == 0 {
-                return Err(self.damaged(name.clone(), "it became shorter"));
+                return Err(self.damaged(name.clone(), "the file became shorter"));
             }
             new.append(&buffer[..count])?;
             done += count as u64;

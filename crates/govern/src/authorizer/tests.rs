@@ -186,7 +186,7 @@ fn cost_limits_count_the_amounts_in_inputs() {
     assert_eq!(spend(json!({"amountCents": 41}), 0), asks);
     assert_eq!(spend(json!({"amount_cents": 40}), HOUR), Class::Allow);
     assert_eq!(spend(json!({"amount_cents": 1}), HOUR), asks);
-    assert_eq!(spend(json!({}), HOUR), asks, "nobody knows what it costs, and nothing is left");
+    assert_eq!(spend(json!({}), HOUR), asks, "the cost is unknown, and the budget is used up");
     assert_eq!(spend(json!({"amount_cents": 1}), DAY), Class::Allow);
 }
 
@@ -229,6 +229,6 @@ fn use_by_other_gates_counts_and_unknown_use_exhausts_budgets() {
     };
     assert_eq!(class(now), Class::Allow);
     assert_eq!(class(now + 1), Class::RequireApproval, "two in this hour");
-    assert_eq!(class(now + HOUR), Class::RequireApproval, "nobody knows");
+    assert_eq!(class(now + HOUR), Class::RequireApproval, "the use by other gates is unknown");
     assert_eq!(class(now + HOUR), Class::Allow, "three in this day");
 }

@@ -144,7 +144,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         // The request may start a turn, and each turn of a gated operator needs an approval.
         let Some(name) = session else {
             let seq = self.record_method(MessageSender::Client, method, message, Some("no_session"));
-            let words = "a gated operator needs a session here";
+            let words = "method needs a session: the operator is gated";
             let error = RpcError::new(Code::PolicyDenied, words).with("code", json!("no_session"));
             return self.refuse_method(id, &error, seq);
         };

@@ -130,7 +130,10 @@ mod tests {
         for _ in 0..1_000 {
             recorded += u32::from(log.admit(start, event("method.refused")).is_ok());
             let _ = log.admit(start, event("meta.refused"));
-            assert!(log.admit(start, event("tool.call")).is_ok(), "what has an effect is always recorded");
+            assert!(
+                log.admit(start, event("tool.call")).is_ok(),
+                "an event with an effect is always recorded"
+            );
         }
         assert_eq!((recorded, log.next_due()), (MAX_RECORDED / 2, Some(start + INTERVAL)));
         let counts: Vec<_> =

@@ -53,7 +53,7 @@ fn point_19_every_call_is_recorded_with_its_seven_facts() {
         find(&log, "tool.call", "approved")
             .is_some_and(|it| it["metadata"]["aip44"]["approval"] == "user:ada")
     );
-    assert!(find(&log, "tool.call", "denied").is_none(), "what was never called is no call");
+    assert!(find(&log, "tool.call", "denied").is_none(), "a call that never ran has no result");
     // A value that is not an object is wrapped in one, because the schema requires it.
     assert!(log.iter().all(|entry| entry.get("output").is_none_or(Value::is_object)));
 }
@@ -96,7 +96,11 @@ fn point_22_allowed_denied_approved_and_failed_are_in_a_chain_that_verifies() {
     assert_eq!(decision("denied"), policy("never", Decision::Deny));
     assert_eq!(decision("approved"), policy("runs", Decision::RequireApproval));
     assert_eq!(fixture.answer_to_agent(5)["result"]["outcome"]["optionId"], "n");
-    assert_eq!(fixture.answer_to_agent(6)["result"]["outcome"]["optionId"], "y", "once, and never for ever");
+    assert_eq!(
+        fixture.answer_to_agent(6)["result"]["outcome"]["optionId"],
+        "y",
+        "the option that allows once"
+    );
     let numbers: Vec<u64> = log.iter().map(|entry| entry["seq"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..log.len() as u64).collect::<Vec<_>>());
 }

@@ -18,7 +18,7 @@ fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {
         let chosen = fixture.answer_to_agent(5)["result"]["outcome"]["optionId"].clone();
         assert_eq!(chosen, if authorised { json!("y") } else { json!("n") }, "{name}");
         let asked = fixture.output.client.iter().any(|line| line["method"] == "session/request_permission");
-        assert!(!asked, "{name}: nobody can make it allowed");
+        assert!(!asked, "{name}: no approver can allow it");
         let decided = if authorised { "policy.resolved allow" } else { "policy.resolved deny" };
         assert_eq!(fixture.recorded_actions()[0], decided, "{name}");
     };
@@ -158,9 +158,9 @@ fn point_28_calls_over_acp_pass_the_same_gate() {
     fixture.agent_requests(5, "mcp/message", &call("db-1", "drop"));
     assert_eq!(fixture.answer_to_agent(5)["error"]["code"], -32015);
     fixture.agent_requests(6, "mcp/message", &call("unknown", "query"));
-    assert!(fixture.answer_to_agent(6)["error"].is_object(), "nobody knows this server");
+    assert!(fixture.answer_to_agent(6)["error"].is_object(), "the server is unknown");
     fixture.agent_requests(7, "mcp/message", &call("db-1", "query"));
     fixture.client_answers(1, "allow_once");
     let passed = fixture.output.client.iter().filter(|line| line["method"] == "mcp/message").count();
-    assert_eq!(passed, 1, "only what the operator has, and only once somebody has agreed");
+    assert_eq!(passed, 1, "only a tool of the operator passes, and only after an approval");
 }

@@ -16,7 +16,7 @@ fn point_09_prompts_go_to_the_agent_and_updates_to_the_client() {
     );
     fixture.agent_updates(&json!({"sessionUpdate": "plan", "entries": []}));
     assert_eq!(fixture.output.client[0]["method"], "session/update");
-    assert_eq!(fixture.output.agent.len(), 1, "what one says the other hears, and not itself");
+    assert_eq!(fixture.output.agent.len(), 1, "each peer receives only the messages of the other one");
 }
 
 #[test]

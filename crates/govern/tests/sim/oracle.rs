@@ -103,7 +103,7 @@ impl Oracle {
 
     fn check_tool_answer(&mut self, number: u64, refusal: Option<&str>) {
         let Some(tool) = self.open_checks.remove(&number) else {
-            return self.violation(format!("advice {number} that nobody waits for"));
+            return self.violation(format!("an answer to the tool check {number}, which is not pending"));
         };
         match refusal {
             Some(_) => self.refused += 1,
@@ -128,7 +128,7 @@ impl Oracle {
         if let Some(session) = message["params"]["sessionId"].as_str()
             && !self.known.contains(session)
         {
-            self.violation(format!("the client is told of session {session}, which it did not open"));
+            self.violation(format!("the client is shown session {session}, which it did not open"));
         }
         let path = message["params"]["path"].as_str().unwrap_or_default();
         if matches!(method, "fs/read_text_file" | "fs/write_text_file") {

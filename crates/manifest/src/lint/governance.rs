@@ -121,7 +121,7 @@ pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
         && let (Some("allow"), Content::Number(Some(number), _)) = (decision, &autonomy.content)
         && number.as_u64() == Some(0)
     {
-        let message = "it allows, but at no autonomy level";
+        let message = "with autonomy 0, this policy allows nothing";
         let draft =
             Draft::blocking(Code::AllowWithoutAutonomy, autonomy.at, message).key("autonomy").value("0");
         found.push(draft.hint("set a level from 1 to 4, or decision: require-approval"));

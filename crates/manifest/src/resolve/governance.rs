@@ -113,7 +113,7 @@ fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator
         };
         if !found {
             let at = first.place(&["appliesTo"]);
-            let message = "the addressee does not exist in this workspace";
+            let message = "the target does not exist in this workspace";
             let draft = Draft::error(Code::AppliesTo, at, message).key("appliesTo").value(reference);
             reader.find(first, draft.hint("name the operator of this manifest, or remove it"));
         }

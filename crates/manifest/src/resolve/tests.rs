@@ -260,7 +260,7 @@ fn a_bridge_finds_its_agent() {
     };
     let found = bundle(&elsewhere("../agents/notes", "{mode: plan}"));
     assert_eq!(found.agent.unwrap().launch.args, ["acp", "-p"]);
-    assert!(found.warnings.has(Code::AgentCli), "its own ACP.md is missing, which is no reason to refuse it");
+    assert!(found.warnings.has(Code::AgentCli), "a missing ACP.md of the agent is only a warning");
     refused(&elsewhere("../agents/notes", "{mode: act}"), Code::Config, "notes/OPERATOR.md:8:50");
     refused(
         &elsewhere("'@agentproto/adapter-hermes#hermes'", "{}"),

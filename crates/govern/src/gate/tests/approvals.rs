@@ -296,7 +296,10 @@ fn without_signers_in_the_policy_the_responsible_approvers_decide() {
             seen.contains("session/request_permission")
         };
     let not = Err(VoteError::NotASigner);
-    assert!(check(Vec::new(), &[], &[("anybody", Ok(()))], true), "without approvers whoever is asked");
+    assert!(
+        check(Vec::new(), &[], &[("anybody", Ok(()))], true),
+        "without approvers, any client that is asked may approve"
+    );
     let board = || {
         vec![
             approver("board", Some(&["workspace.write"]), Some("2-of-3")),
@@ -305,11 +308,14 @@ fn without_signers_in_the_policy_the_responsible_approvers_decide() {
     };
     assert!(!check(board(), &[], &[("cooks", not.clone()), ("boards", Ok(())), ("boards", Ok(()))], true));
     assert!(!check(board(), &[], &[("boards", Ok(()))], false), "one of two is not enough");
-    assert!(check(vec![approver("lead", None, None)], &["leads"], &[], false), "who is responsible is asked");
+    assert!(
+        check(vec![approver("lead", None, None)], &["leads"], &[], false),
+        "the responsible approver is asked"
+    );
     let unknown = Err(VoteError::NotFound);
     assert!(
         !check(vec![approver("lead", Some(&[]), None)], &["leads"], &[("leads", unknown)], false),
-        "nobody may"
+        "no signer may approve"
     );
 }
 

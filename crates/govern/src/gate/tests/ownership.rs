@@ -123,7 +123,7 @@ fn a_session_belongs_to_its_creator_on_every_connection() {
     assert_eq!(told["result"], expected);
     second.client_requests(4, "session/list", &json!({}));
     second.agent_answers(4, &json!({"sessions": {"hers": {}}}));
-    assert!(!second.take_seen().contains("hers"), "what is no list is no list of theirs");
+    assert!(!second.take_seen().contains("hers"), "a result that is not a list shows no session");
 }
 
 #[test]

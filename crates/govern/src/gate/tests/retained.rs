@@ -160,13 +160,13 @@ fn ids_of_unanswered_requests_are_counted() {
             &json!({"jsonrpc": "2.0", "id": id, "method": "_x/y", "params": {"sessionId": "s"}}),
         );
     });
-    assert!(seen.contains("-32012"), "the client is told");
+    assert!(seen.contains("-32012"), "the client gets an error");
     let seen = check(fixture(), |fixture, number| {
         let id = format!("{number}{long}");
         fixture
             .send_agent(&json!({"jsonrpc": "2.0", "id": id, "method": "_ask", "params": {"sessionId": "s"}}));
     });
-    assert!(seen.contains("-32012"), "the agent is told");
+    assert!(seen.contains("-32012"), "the agent gets an error");
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn the_number_of_recorded_denied_calls_is_bounded() {
     }
     assert_eq!((decisions(&fixture), fixture.take_seen().contains("interrupted")), (100, false));
     fixture.agent_calls("r", "Read", "pending", &json!({"path": "/w/a"}));
-    assert_eq!(decisions(&fixture), 101, "what is allowed is recorded");
+    assert_eq!(decisions(&fixture), 101, "an allowed call is recorded");
     for number in 1_000..2_000 {
         fixture.agent_calls(&number.to_string(), "Rm", "pending", &json!({"path": format!("/w/{number}")}));
     }

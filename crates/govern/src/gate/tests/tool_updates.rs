@@ -69,7 +69,7 @@ fn content_of_a_call_is_shown_only_once_the_call_is_allowed() {
     fixture.take_seen();
     let chunk = json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "1", "content": {"x": 1}});
     fixture.agent_updates(&chunk);
-    assert_eq!(fixture.take_seen(), "", "nobody has allowed it yet");
+    assert_eq!(fixture.take_seen(), "", "the call is not allowed yet");
     fixture.agent_calls("2", "Read", "pending", &json!({"path": "/w/a/b"}));
     fixture.take_seen();
     fixture.agent_updates(

@@ -50,7 +50,7 @@ fn a_request_of_the_client_with_an_unknown_member_is_refused_and_recorded() {
         "session/prompt",
         &json!({"sessionId": "s", "prompt": [{"type": "new", "text": "x"}]}),
     );
-    assert!(fixture.take_seen().contains("\"member\":\"prompt.0\""), "a block that nobody knows");
+    assert!(fixture.take_seen().contains("\"member\":\"prompt.0\""), "an unknown content block");
 }
 
 #[test]
