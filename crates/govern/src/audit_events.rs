@@ -316,7 +316,6 @@ fn max_json_bytes(value: &Value) -> usize {
     }
 }
 
-/// Hashes and counts written bytes.
 struct HashedLength {
     length: Length,
     hasher: Sha256,
@@ -356,7 +355,6 @@ fn shorten_unless(value: Value, has_secret: impl FnOnce(Value) -> bool) -> Value
 /// Finds secrets in data that is not logged, by the same rules as in data that is.
 static REDACTION: LazyLock<Redaction> = LazyLock::new(|| Redaction::default().for_search());
 
-/// Returns `true` if a value contains a secret.
 pub(crate) fn has_secret(value: Value) -> bool {
     REDACTION.is_in(value)
 }

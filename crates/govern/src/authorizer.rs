@@ -45,7 +45,6 @@ impl CallDecision {
         stricter
     }
 
-    /// Returns the reason of the decision as one sentence.
     pub(crate) fn reason(&self) -> String {
         self.override_reason.clone().unwrap_or_else(|| self.ruling.to_string())
     }
@@ -58,7 +57,6 @@ pub(crate) struct Authorizer {
     used: HashMap<String, PolicyUsage>,
     /// Name of this gate in the shared record of budget use.
     name: String,
-    /// Reports the budget use of other gates.
     budget_source: Option<Box<dyn BudgetSource>>,
     /// `true` if the budget source failed. Then every budget counts as exhausted.
     budgets_unknown: bool,
@@ -159,7 +157,6 @@ impl Authorizer {
         }
     }
 
-    /// Shares the budgets with other gates.
     pub(crate) fn with_budget_source(self, budget_source: Box<dyn BudgetSource>) -> Self {
         Self { budget_source: Some(budget_source), ..self }
     }
@@ -201,7 +198,6 @@ impl Authorizer {
         )
     }
 
-    /// Decides about `call`, whose effect is `action`.
     pub(crate) fn decide_action(
         &self,
         call: &Call,

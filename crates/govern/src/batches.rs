@@ -18,7 +18,6 @@ const MAX_HELD_BYTES: usize = 16 << 20;
 /// Memory of an unanswered entry beside its id: table entries, and an error in place of its answer.
 const ENTRY_BYTES: usize = 512;
 
-/// The unanswered batches of one side.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     open: HashMap<u64, OpenBatch>,

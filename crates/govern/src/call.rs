@@ -99,14 +99,12 @@ impl CallUpdate<'_> {
             + locations.sum::<usize>()
     }
 
-    /// Returns the ids of the terminals in the content.
     pub(crate) fn terminals(&self) -> Vec<String> {
         let Some(UnambiguousJson(content)) = &self.content else { return Vec::new() };
         let shown = blocks(content).into_iter().filter(|block| block["type"] == "terminal");
         shown.filter_map(|block| block["terminalId"].as_str().map(str::to_owned)).collect()
     }
 
-    /// Returns `true` if the content contains a diff.
     pub(crate) fn is_change(&self) -> bool {
         self.content.as_ref().is_some_and(|UnambiguousJson(content)| !change_blocks(content).is_empty())
     }
@@ -162,11 +160,9 @@ pub(crate) struct Call {
     yielded: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
-    /// Digest of the recorded output.
     recorded: Option<Digest>,
     locations: Vec<PathBuf>,
     unusual_locations: Vec<Value>,
-    /// The diffs in the content.
     changes: Vec<Value>,
     /// The command of the last permission request within this call, if it differs from the input: `command`
     /// and `cwd`.
@@ -188,12 +184,10 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Creates the call for a change of the session by the client.
     pub(crate) fn session_change(name: &str, kind: &str, input: Value) -> Self {
         Self { is_session_change: true, ..Self::new(None, name, kind, input) }
     }
 
-    /// Creates a call of a known tool with its complete input.
     pub(crate) fn new(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
         let (name, kind) = (Some(name.to_owned()), Some(kind.to_owned()));
         Self { name, kind, server, input, ..Self::default() }
@@ -215,7 +209,6 @@ impl Call {
         Self { reported_name: Some(name), ..self }
     }
 
-    /// Estimates the memory of the call.
     pub(crate) fn retained_bytes(&self) -> usize {
         let texts =
             [&self.name, &self.claimed, &self.kind, &self.server, &self.reported_name].into_iter().flatten();
@@ -346,7 +339,6 @@ impl Call {
         true
     }
 
-    /// Returns the reported name, if it is a reserved one.
     pub(crate) fn claimed_name(&self) -> Option<&str> {
         self.claimed.as_deref()
     }
@@ -425,7 +417,6 @@ impl Call {
         }
     }
 
-    /// Returns the tool name and the MCP server that it belongs to.
     pub(crate) fn name_and_server(&self) -> (Option<&str>, Option<&str>) {
         (self.name.as_deref(), self.server.as_deref())
     }

@@ -52,18 +52,15 @@ pub enum GateExit {
     AgentViolation(String),
     /// The agent does not respond. The caller stops it, with time to exit.
     AgentUnresponsive(String),
-    /// [`GateRequest::Stop`] was received.
     Stopped,
 }
 
 /// A request to a running gate.
 #[derive(Debug)]
 pub enum GateRequest {
-    /// Lists the pending approvals.
     ListApprovals(oneshot::Sender<Vec<ApprovalRequest>>),
     /// Asks whether the built-in agent may call a tool. The answer is the reason of a refusal, or `None`.
     CheckTool(ToolCheck, oneshot::Sender<Option<String>>),
-    /// Approves or rejects a pending action.
     Vote(ApprovalVote, oneshot::Sender<Result<(), VoteError>>),
     /// Ends the gate as if the client had disconnected.
     Stop,
@@ -114,11 +111,9 @@ impl GateOutput for GateOutputBuffer {
     }
 }
 
-/// An event on its way to the disk.
 struct PendingAppend {
     seq: AuditSeq,
     append: Option<Append>,
-    /// Estimated size of the event.
     bytes: usize,
 }
 
@@ -154,7 +149,6 @@ struct GateDriver {
     /// Events that are being written to the log, in order.
     events: VecDeque<PendingAppend>,
     held_events: VecDeque<(AuditSeq, Event, usize)>,
-    /// Estimated bytes of `events` and `held_events`.
     event_bytes: usize,
     /// Received messages that are not handled yet. More is received only when this is empty.
     round: VecDeque<(GateSide, Frame)>,
@@ -165,7 +159,6 @@ struct GateDriver {
     last_check: u64,
 }
 
-/// The peer at one side of the gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GateSide {
     Client,
@@ -292,7 +285,6 @@ impl GateDriver {
         }
     }
 
-    /// Passes one line of a peer to the gate.
     fn handle_frame(&mut self, from: GateSide, frame: &Frame) {
         if !is_one_line(frame.bytes()) {
             // Some readers would take a line with inner line breaks for several messages, which the gate has
@@ -339,7 +331,6 @@ impl GateDriver {
         }
     }
 
-    /// Sends and records the output of the gate.
     fn flush_output(&mut self) {
         loop {
             for (seq, event) in self.output.events.drain(..) {
@@ -466,7 +457,6 @@ fn describe_exit(reason: &CloseReason) -> Option<String> {
     })
 }
 
-/// Estimates the memory of an event.
 fn event_bytes(event: &Event) -> usize {
     EVENT_BYTES + [&event.input, &event.output].into_iter().flatten().map(value_bytes).sum::<usize>()
 }

@@ -90,16 +90,12 @@ pub struct Gate {
     cursors: ownership::Cursors,
     mark: MetaMark,
     start: GateStart,
-    /// `true` for version 2 of the protocol.
     is_v2: bool,
-    /// The agent has answered `initialize`.
     is_initialized: bool,
     /// Declared capabilities that the agent lacks, according to its answer to `initialize`. While set, no
     /// session can be opened.
     unmet_capabilities: Option<String>,
-    /// The client has ended its input.
     is_client_input_closed: bool,
-    /// Services that the client offered in `initialize`.
     client_offer: Option<session_open::ClientOffer>,
     sessions: HashMap<Box<str>, Session>,
     /// Sessions that were closed, the oldest first.
@@ -117,7 +113,6 @@ pub struct Gate {
     /// Names of unlisted agent notifications that this connection has already recorded.
     recorded_names: BTreeSet<Box<str>>,
     refusals: refusal_log::RefusalLog,
-    /// The byte budget of the tables.
     retained: RetainedBytes,
     approvals: BTreeMap<u64, PendingApproval>,
     to_client: OrderedOutbox,
@@ -306,7 +301,6 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Returns the time in seconds since 1970.
     fn unix_seconds(&self) -> u64 {
         self.gate.start.started_at + self.now.as_secs()
     }

@@ -12,7 +12,6 @@ pub struct Principal {
     pub id: String,
     /// Method by which the name was proven.
     pub method: IdentityMethod,
-    /// Roles in the governance.
     pub roles: Vec<String>,
     /// Tools that the agent may use for this identity, such as `read_file`, `notes/add`, `notes/*` or
     pub scopes: Option<Vec<String>>,
@@ -23,7 +22,6 @@ pub struct Principal {
 /// Method by which an identity is proven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdentityMethod {
-    /// The user that started this process.
     #[default]
     Process,
     /// The operating system reports the user of the peer of a unix socket.
@@ -38,7 +36,6 @@ pub enum IdentityMethod {
     Bus,
     /// A signature by a key that the governance names.
     Signature,
-    /// No proof.
     Unauthenticated,
 }
 
@@ -157,7 +154,6 @@ mod tests {
     }
 
     proptest! {
-        /// A call must be within both lists.
         #[test]
         fn two_lists_are_narrower_than_one(
             scopes in prop::option::of(prop::collection::vec("kind:(read|edit)|Read", 0..3)),

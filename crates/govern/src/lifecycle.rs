@@ -6,7 +6,6 @@ pub(crate) enum OperatorState {
     Invoked,
     Running,
     Suspended,
-    /// The pending approval was given or refused.
     Resumed,
     Completed,
     /// The turn ended without completing.
@@ -14,7 +13,6 @@ pub(crate) enum OperatorState {
 }
 
 impl OperatorState {
-    /// Returns the action of the audit entry about entering this state.
     pub(crate) fn action(self) -> &'static str {
         match self {
             Self::Invoked => "operator.invoked",

@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 use crate::config::GateConfig;
 use crate::identity::Principal;
 
-/// Member of `_meta` that only the gate sets.
 const KEY: &str = "aip44";
-/// The metadata member of params and results.
 const META: &str = "_meta";
 /// Member of the mark that identifies history.
 const REPLAY: &str = "replay";
@@ -20,7 +18,6 @@ const REPLAY: &str = "replay";
 #[derive(Clone, Debug)]
 pub(crate) struct MetaMark {
     plain: MarkText,
-    /// The mark of a replayed message.
     replayed: MarkText,
 }
 
@@ -154,7 +151,6 @@ fn mark_fields(config: &GateConfig) -> Value {
     json!({"operator": config.operator, "tier": config.tier, "acp_rev": config.revision})
 }
 
-/// Returns the mark with further fields.
 pub(crate) fn mark_with(config: &GateConfig, more: Value) -> Value {
     let mut mark = mark_fields(config);
     if let (Some(mark), Value::Object(more)) = (mark.as_object_mut(), more) {

@@ -19,7 +19,6 @@ use crate::call::Digest;
 pub enum PathRefusal {
     #[error("the path is not absolute")]
     Relative,
-    /// The path contains `..` or a NUL.
     #[error("the path contains `..` or a NUL")]
     NotPlain,
     /// An existing part of the path could not be read.

@@ -29,7 +29,6 @@ pub enum Neighbor {
 /// Lines that a [`ProxyCore`] wants to send.
 #[derive(Debug, Default)]
 pub struct ProxyOutput {
-    /// Lines to the conductor.
     pub to_conductor: Vec<Bytes>,
     /// Messages to the gate, with the neighbor that sent them.
     pub from: Vec<(Neighbor, Bytes)>,
@@ -207,7 +206,6 @@ fn to_initialize(frame: &Frame) -> Bytes {
     [&bytes[..place.start], b"\"initialize\"", &bytes[place.end..]].concat().into()
 }
 
-/// Wraps a message in an envelope.
 fn wrap_in_envelope(id: Option<&str>, frame: &Frame) -> Bytes {
     let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();
     let method = frame.envelope().method.slice(frame.bytes()).unwrap_or(b"\"\"");

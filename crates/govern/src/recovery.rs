@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use narrows_audit::{AppendError, Decision, Entry, Event, Fact, Filter, Log, ReadError, Reader, Subject};
 use serde_json::{Value, json};
 
-/// The reason in all added entries.
 const REASON: &str = "the gate was killed";
 
 /// Fields that every entry of a session has.

@@ -9,12 +9,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The meaning of a resource URI.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResourceUri {
     /// Opaque: only the server knows its meaning.
     OtherScheme,
-    /// A file of this machine.
     File(PathBuf),
     /// Parsers differ. The URI denotes one of these files, or something else.
     Unclear(Vec<PathBuf>),

@@ -13,7 +13,6 @@ use crate::identity::Principal;
 /// Answers an unauthenticated client. No agent is started for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnauthenticatedGate {
-    /// Id of the only authentication method.
     pub id: String,
     pub name: String,
     pub description: String,

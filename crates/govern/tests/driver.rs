@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// A client and an agent with a gate between them.
 struct Setup {
     client: Link,
     agent: Link,

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// A conductor with a gate in its chain.
 fn chain(options: &Options) -> (Link, JoinHandle<GateExit>) {
     let config = GateConfig {
         operator: "notes".into(),

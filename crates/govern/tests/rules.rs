@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 const ACP: &str = "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
     metadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\n";
 
-/// The tools of the operator.
 const TOOLS: [&str; 14] = [
     "pay",
     "payment",

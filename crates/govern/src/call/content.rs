@@ -21,7 +21,6 @@ pub(super) fn blocks(content: &Value) -> Vec<&Value> {
     found
 }
 
-/// Returns the content blocks that show a file change.
 pub(super) fn change_blocks(content: &Value) -> Vec<Value> {
     blocks(content).into_iter().filter(|block| Action::is_change(block)).cloned().collect()
 }

@@ -62,7 +62,6 @@ pub struct ToolCheck {
     pub arguments: Value,
 }
 
-/// Released when dropped.
 pub type SessionSlot = Box<dyn Debug + Send + Sync>;
 
 /// Limits the open sessions of all gates that share it.
@@ -74,11 +73,10 @@ pub trait SessionSlots: Debug + Send + Sync {
 /// A pending approval, as an approver sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalRequest {
-    /// Name of the approval, for use with [`ApprovalVote`].
+    /// Passed to [`ApprovalVote::id`].
     pub id: String,
     pub session: String,
     pub tool: String,
-    /// The input that would be passed.
     pub input: Value,
     /// Action kinds of the call, separated by commas.
     pub kinds: String,
@@ -94,7 +92,7 @@ pub struct ApprovalRequest {
     pub client: String,
     pub due: GateTime,
     pub until: u64,
-    /// `true` if the client was asked and has not answered.
+    /// `true` while the client is asked and has not answered.
     pub asked: bool,
 }
 
@@ -111,7 +109,6 @@ pub trait SignatureValidity: Debug + Send + Sync {
 /// The signature of an approval.
 #[derive(Clone, Debug)]
 pub struct VoteSignature {
-    /// Path of the signature file.
     pub file: String,
     /// Checked before each further vote is counted.
     pub validity: Arc<dyn SignatureValidity>,
@@ -122,9 +119,7 @@ pub struct VoteSignature {
 pub struct ApprovalVote {
     /// The [`ApprovalRequest::id`] that this vote is about.
     pub id: String,
-    /// The identity that votes.
     pub signer: Principal,
-    /// `true` for an approval.
     pub approves: bool,
     pub reason: Option<String>,
     /// `None` if the vote is not signed. Then there is no key that could be revoked.
@@ -134,13 +129,10 @@ pub struct ApprovalVote {
 /// Reason why a vote does not count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VoteError {
-    /// No approval with this id is pending.
     #[error("no pending approval with this id")]
     NotFound,
-    /// The signer is not an approver of this action.
     #[error("not an approver of this action")]
     NotASigner,
-    /// The signer has already approved.
     #[error("already approved by this signer")]
     AlreadyApproved,
     /// The key of an earlier vote was revoked, so the quorum cannot be completed.

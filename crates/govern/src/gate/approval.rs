@@ -47,14 +47,12 @@ pub(super) struct PendingApproval {
     kinds: Vec<&'static str>,
     /// Digest of everything about the call that is judged and shown.
     digest: Digest,
-    /// Content that the agent shows beside the input.
     content: Value,
     /// The decision about the call as it was shown to approvers.
     ruling: GovernanceDecision,
     pub(super) reason: String,
     origin: ApprovalOrigin,
     requirements: Vec<ApprovalRequirement>,
-    /// Approvers who have approved, with their signatures.
     votes: Vec<(Principal, Option<VoteSignature>)>,
     client_request: Option<Raw>,
     /// The client gets notices about this approval, because its own approval is not enough.
@@ -88,14 +86,12 @@ impl PendingApproval {
         }
     }
 
-    /// Estimates the memory of the entry.
     fn retained_bytes(&self) -> usize {
         let texts = self.session.len() + self.call.len() + self.tool.len() + self.reason.len();
         let values = value_bytes(&self.input) + value_bytes(&self.content);
         size_of::<Self>() + texts + values + self.origin.retained_bytes()
     }
 
-    /// Returns the session of the call.
     pub(super) fn session(&self) -> Box<str> {
         self.session.clone()
     }
@@ -118,7 +114,6 @@ impl PendingApproval {
         }
     }
 
-    /// Returns `true` if enough approvers have approved.
     fn is_satisfied(&self) -> bool {
         let given: Vec<&Principal> = self.votes.iter().map(|(signer, _)| signer).collect();
         requirements_met(&self.requirements, &given)
@@ -134,7 +129,6 @@ impl PendingApproval {
         signatures.try_for_each(|signature| signature.validity.check())
     }
 
-    /// Returns `true` if the vote of `signer` counts.
     pub(super) fn can_be_approved_by(&self, signer: &Principal) -> bool {
         self.requirements.iter().flat_map(|requirement| &requirement.0).any(|group| group.includes(signer))
     }
@@ -175,7 +169,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         of.map(|(number, _)| *number).collect()
     }
 
-    /// Returns the approvals of a session and its child sessions.
     pub(super) fn approvals_in_tree(&self, session: &str) -> Vec<u64> {
         let within = |approval: &PendingApproval| self.gate.is_in_subtree(&approval.session, session);
         self.gate.approvals.iter().filter(|(_, it)| within(it)).map(|(number, _)| *number).collect()
@@ -292,7 +285,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles the client's answer to a permission request.
     pub(super) fn handle_client_vote(&mut self, number: u64, message: View<'_>) {
         let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
         approval.client_request = None;

@@ -18,7 +18,6 @@ use crate::meta;
 const MAX_TOOL_CHARS: usize = 200;
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Announces a pending approval, and says how to approve it.
     pub(super) fn notify_approval_pending(&mut self, name: &str, number: u64, after: Option<AuditSeq>) {
         let Some(approval) = self.gate.approvals.get(&number).filter(|approval| approval.notifies_client)
         else {

@@ -94,7 +94,6 @@ impl Gate {
             || self.descendants(name).iter().any(|child| is_child_busy(child) || waits(child))
     }
 
-    /// Returns `true` if the turn of a session was stopped.
     pub(super) fn is_stopping(&self, name: &str) -> bool {
         self.is_any_of_turn(name, |session| session.halted.is_some())
     }
@@ -111,7 +110,6 @@ impl Gate {
         self.sessions.get(name).is_some_and(|session| session.lineage.is_some())
     }
 
-    /// Remembers a closed session.
     pub(super) fn remember_closed(&mut self, name: &str, is_child: bool) {
         if self.closed_sessions.len() >= MAX_CLOSED {
             self.closed_sessions.pop_front();
@@ -202,7 +200,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_room
     }
 
-    /// Handles the held messages after a session was opened.
     pub(super) fn release_early(&mut self) {
         for (line, _) in std::mem::take(&mut self.gate.early_messages).lines {
             self.dispatch_agent_message(View::parse(&line));
@@ -251,7 +248,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles an update that announces a child session or changes one.
     pub(super) fn handle_subagent_update(&mut self, parent: &str, update: &[u8], message: View<'_>) {
         // In version 1, only clients that support child sessions have them.
         if !self.gate.is_v2 && !self.gate.client_offer.is_some_and(|offered| offered.subagents) {
@@ -367,7 +363,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Applies a reported state of a child.
     fn apply_child_state(&mut self, child: &str, state: &Value) -> Option<AuditSeq> {
         if self.gate.is_replaying(child) {
             return None;

@@ -226,7 +226,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[&line], after, OnAuditFailure::fail_unrecorded(id, name));
     }
 
-    /// Handles the client's answer to an allowed request.
     pub(super) fn handle_service_answer(&mut self, name: &str, key: &str, message: View<'_>) {
         let record = self.gate.sessions.get_mut(name).and_then(|session| session.calls.remove(key));
         let output = match message.error() {
@@ -253,7 +252,6 @@ pub(super) fn with_text_member(message: View<'_>, name: &str, text: &str) -> Opt
     Some([&bytes[..start + place.start], text.as_bytes(), &bytes[start + place.end..]].concat())
 }
 
-/// Returns the error for params that two readers may read differently.
 pub(super) fn ambiguous_params() -> RpcError {
     RpcError::new(Code::InvalidParams, AMBIGUOUS)
 }

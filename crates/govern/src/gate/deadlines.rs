@@ -41,7 +41,6 @@ impl Gate {
             || self.pending_at_client.values().any(of_client)
     }
 
-    /// Computes the earliest deadline.
     fn earliest_deadline(&self) -> Option<GateTime> {
         let approvals = self.approvals.values().map(|approval| approval.due);
         let pending = self.pending_at_agent.values().filter_map(|pending| pending.due);
@@ -88,7 +87,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.arm_timer(self.now + self.gate.config.timeouts.silence);
     }
 
-    /// Starts the silence timeout of a new turn.
     pub(super) fn start_silence_timer(&mut self, name: &str) {
         if let Some(session) = self.session(name) {
             session.last_activity = Some(GateTime::ZERO);
@@ -96,7 +94,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.restart_silence_timer(name);
     }
 
-    /// Starts the timeout within which a stopped turn must end.
     pub(super) fn start_stop_timer(&mut self, name: &str) {
         let by = self.now + self.gate.config.timeouts.cancel;
         if let Some(session) = self.gate.sessions.get_mut(name) {
@@ -217,7 +214,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event);
     }
 
-    /// Stops turns whose agent was silent for too long.
     fn stop_silent_turns(&mut self) {
         let silence = self.gate.config.timeouts.silence;
         let gate = &self.gate;
@@ -265,7 +261,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns the error for a request that timed out.
 pub(super) fn deadline_error(why: &str) -> RpcError {
     RpcError::new(Code::Deadline, why.to_owned()).effects(Effects::Possible)
 }
@@ -277,12 +272,10 @@ fn matching_ids<T>(table: &ChargedMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<R
     found
 }
 
-/// Returns a method name, shortened for messages.
 fn short_method(method: &str) -> String {
     narrows_base::text::quoted(method, 64)
 }
 
-/// Formats a duration for messages.
 pub(super) fn format_duration(time: Duration) -> String {
     match (time.as_secs(), time.subsec_millis()) {
         (0, millis) => format!("{millis} ms"),

@@ -197,14 +197,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
 }
 
 impl Gate {
-    /// Tracks a request at the client.
     pub(super) fn track_agent_request(&mut self, id: &[u8], served: PendingAtClient) {
         let bytes = id.len() + served.retained_bytes();
         self.pending_at_client.insert(&self.retained, id.into(), served, bytes);
     }
 }
 
-/// Returns `true` for file and command requests.
 fn is_service(method: &str) -> bool {
     matches!(method, method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE)
 }

@@ -80,7 +80,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns an error if the agent lacks a declared capability.
     pub(super) fn unmet_error(&self) -> Option<RpcError> {
         let words =
             format!("the agent lacks declared capabilities: {}", self.gate.unmet_capabilities.as_ref()?);

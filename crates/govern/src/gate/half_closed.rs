@@ -11,7 +11,6 @@ use super::session_open::audit_unavailable;
 use super::{Gate, GateCtx, Raw};
 use crate::audit_events::ApprovalOutcome;
 
-/// Reason for refusing a request that the client would have to answer.
 const CLIENT_INPUT_CLOSED: &str = "the client has ended its input, so it cannot answer";
 
 impl Gate {

@@ -190,7 +190,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record_name_once(method::MCP_MESSAGE, message, Some(code));
     }
 
-    /// Handles the client's answer to a connection request.
     pub(super) fn handle_mcp_connected(&mut self, server: String, message: View<'_>) {
         let result = parse_object(message.result());
         if let Some(connection) = result["connectionId"].as_str()

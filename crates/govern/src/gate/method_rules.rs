@@ -22,7 +22,6 @@ use crate::lookalike_keys::{Spelling, has_lookalike};
 use crate::request_ids::comparable_id;
 use crate::unique_keys;
 
-/// Reason for refusing an unlisted request.
 const UNLISTED: &str = "the manifest does not list this method";
 
 /// Code of the refusal if params of a listed method do not name its session unambiguously.
@@ -161,7 +160,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_approval(&name, &key, origin, None);
     }
 
-    /// Records a client request and passes it on.
     fn record_and_forward(&mut self, id: &[u8], method: &str, message: View<'_>) {
         if self.track_client_request(id, message, ClientRequestKind::Other) {
             let seq = self.record_method(MessageSender::Client, method, message, None);
@@ -241,7 +239,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Passes a listed agent request on, unless history is being replayed.
     pub(super) fn handle_other_agent_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         if self.is_replayed(message) {
             let name = message.session().unwrap_or_default();
@@ -430,7 +427,6 @@ fn plain_params(message: View<'_>) -> Option<Value> {
     session.is_none_or(|session| session.is_string() || session.is_null()).then_some(params)
 }
 
-/// Returns `true` if a request or a notification has a lookalike key.
 fn is_unclear(message: View<'_>, spelling: Spelling) -> bool {
     matches!(message.kind(), Kind::Request | Kind::Notification)
         && message.params().is_some_and(|params| has_lookalike(params, spelling))
@@ -441,7 +437,6 @@ fn lookalike_error() -> RpcError {
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
 
-/// Returns the error for params that [`plain_params`] rejects.
 fn unclear_params_error() -> RpcError {
     let words = "params must be an object with a plain `sessionId`";
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
@@ -454,7 +449,6 @@ fn form_of(message: View<'_>) -> method::Kind {
     }
 }
 
-/// Returns the error for a request that [`misuse_code`] rejects.
 fn misuse_error(method: &str, code: &'static str) -> RpcError {
     let words = match code {
         "wrong_form" => "this method is a notification",

@@ -21,9 +21,7 @@ pub(super) enum OnAuditFailure {
     SendInstead(GateDirection, Bytes),
     /// Answer the client request with this id, which never reached the agent.
     FailClientRequest(Bytes, Box<[u8]>),
-    /// Stop the turn of this session.
     HaltTurn(Box<str>),
-    /// Answer the agent and stop the turn of this session.
     FailAndHalt(Bytes, Box<str>),
     /// Answer the agent request with this id, which never reached the client.
     FailAgentRequest(Bytes, Box<[u8]>),

@@ -101,7 +101,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Stores the client as the owner of a session.
     pub(super) fn store_owner(&self, name: &str) -> io::Result<()> {
         self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.set_owner(&self.gate.principal.id, name))
     }

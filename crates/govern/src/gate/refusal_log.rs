@@ -77,12 +77,10 @@ impl RefusalLog {
         Err(until)
     }
 
-    /// Returns `true` if too many calls in the interval were not allowed.
     pub(super) fn has_too_many_calls(&self) -> bool {
         self.calls_not_allowed > MAX_CALLS_NOT_ALLOWED
     }
 
-    /// Returns the time at which counts are due.
     pub(super) fn next_due(&self) -> Option<GateTime> {
         self.until.filter(|_| !self.omitted.is_empty())
     }
@@ -106,7 +104,6 @@ fn is_refusal(event: &Event) -> bool {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Records the numbers of omitted refusals.
     pub(super) fn record_omitted(&mut self) {
         for event in self.gate.refusals.take_omitted() {
             self.record_always(event);

@@ -119,7 +119,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.drop_early();
     }
 
-    /// Records that a session is open.
     fn record_session_open(&mut self, name: &str) -> AuditSeq {
         if let Some(session) = self.session(name) {
             session.operator_state = OperatorState::Invoked;

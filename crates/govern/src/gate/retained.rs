@@ -25,7 +25,6 @@ const ENTRY_BYTES: usize = 64;
 /// Reason for stopping a turn whose calls exceed the budget.
 pub(super) const NO_ROOM: &str = "its open tool calls take too much memory";
 
-/// Code of a refusal in the log.
 const TOO_MUCH: &str = "too_much_retained";
 
 /// The byte budget of one gate. Clones share it.
@@ -83,7 +82,6 @@ impl Drop for ByteCharge {
     }
 }
 
-/// A table whose entries are charged.
 #[derive(Debug)]
 pub(super) struct ChargedMap<K, V> {
     entries: HashMap<K, (V, ByteCharge)>,
@@ -100,7 +98,6 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
         self.entries.insert(key, (value, budget.charge(bytes + ENTRY_BYTES)));
     }
 
-    /// Sets the charged size of an entry.
     pub(super) fn resize<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, bytes: usize)
     where
         K: Borrow<Q>,
@@ -171,7 +168,6 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
     }
 }
 
-/// Removes all entries of a [`ChargedMap`] and their charges.
 #[derive(Debug)]
 pub(super) struct DrainValues<'a, K, V> {
     entries: Drain<'a, K, (V, ByteCharge)>,
@@ -243,7 +239,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_entry && self.has_room_for(session, bytes + key.len() + ENTRY_BYTES)
     }
 
-    /// Updates the charge of a call.
     pub(super) fn charge_call(&mut self, session: &str, key: &str) {
         let Some(session) = self.gate.sessions.get_mut(session) else { return };
         let Some(bytes) = session.calls.get(key).map(|record| record.retained_bytes()) else { return };

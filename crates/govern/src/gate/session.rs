@@ -42,7 +42,6 @@ pub(super) struct Session {
     pub(super) operator_state: OperatorState,
     /// `true` if the client may use the session: the client created it, or owns it.
     pub(super) is_admitted: bool,
-    /// The ancestors of a child session.
     pub(super) lineage: Option<Lineage>,
     pub(super) roots: Vec<PathBuf>,
     /// Ids of the prompts of unfinished turns.
@@ -59,23 +58,18 @@ pub(super) struct Session {
     pub(super) servers: Vec<(String, String)>,
     /// Calls that were decided before they were announced, by id.
     pub(super) decided_calls: Vec<(Box<str>, CallRecord, ByteCharge)>,
-    /// The reason why the gate stopped its turn.
     pub(super) halted: Option<TurnHalt>,
     /// The audit event about the stop.
     pub(super) halt_seq: Option<AuditSeq>,
-    /// Time at which the agent is ended if the turn has not stopped.
     pub(super) stop_deadline: Option<GateTime>,
-    /// Last activity of the active turn.
     pub(super) last_activity: Option<GateTime>,
     /// Number of refused client requests of the agent. Each excuses one failed call.
     pub(super) refusals: u32,
-    /// Charge for the name, the directories and the MCP servers.
     pub(super) charge: ByteCharge,
     /// `None` if the number of sessions is not limited, or if this is a child.
     pub(super) slot: Option<SessionSlot>,
 }
 
-/// The reason why a turn was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TurnHalt {
     pub(super) reason: String,
@@ -83,7 +77,6 @@ pub(super) struct TurnHalt {
     pub(super) is_late: bool,
 }
 
-/// A client request that the agent has not answered.
 #[derive(Debug)]
 pub(super) struct PendingAtAgent {
     pub(super) kind: ClientRequestKind,
@@ -94,16 +87,13 @@ pub(super) struct PendingAtAgent {
     pub(super) is_late: bool,
 }
 
-/// A call and the decision about it.
 #[derive(Debug, Default)]
 pub(super) struct CallRecord {
     pub(super) call: Call,
-    /// The decision about the call as it is now.
     pub(super) decision: Option<CallDecision>,
     /// Digest of the resolved paths at the time of the decision.
     pub(super) resolved_digest: Option<Digest>,
     pub(super) outcome: ApprovalOutcome,
-    /// Digest of the approved call.
     pub(super) approved_digest: Option<Digest>,
     /// `true` after a permission request about the call. Each approval answers one request.
     pub(super) has_request: bool,
@@ -112,7 +102,6 @@ pub(super) struct CallRecord {
     pub(super) held_lines: Vec<Bytes>,
     /// `true` once the outcome is recorded.
     pub(super) is_recorded: bool,
-    /// The approvers who approved the call.
     pub(super) approvers: Vec<Principal>,
     /// The approval also covers the client request that performs the call.
     pub(super) covers_effects: bool,
@@ -164,14 +153,12 @@ impl CallRecord {
         is_changed || !is_first
     }
 
-    /// Marks the call as granted or running.
     pub(super) fn mark_used(&mut self) {
         if let Some(counted) = &mut self.counted {
             counted.set_used();
         }
     }
 
-    /// Estimates the memory of the record.
     pub(super) fn retained_bytes(&self) -> usize {
         let held: usize = self.held_lines.iter().map(|line| size_of::<Bytes>() + line.len()).sum();
         let terminal = self.terminal.as_ref().map_or(0, |terminal| terminal.len());
@@ -189,7 +176,6 @@ impl CallRecord {
     }
 }
 
-/// Directories and MCP servers of a session that is being opened.
 #[derive(Debug, Default)]
 pub(super) struct SessionSetup {
     pub(super) roots: Vec<PathBuf>,
@@ -199,7 +185,6 @@ pub(super) struct SessionSetup {
 }
 
 impl SessionSetup {
-    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         place_bytes(&self.roots, &self.servers)
     }
@@ -215,11 +200,9 @@ fn place_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
 #[derive(Debug)]
 pub(super) enum ClientRequestKind {
     Initialize,
-    /// Creates a session. The answer contains its id.
     Create {
         place: SessionSetup,
     },
-    /// Opens a stored session, and may replay its history.
     Open {
         session: Box<str>,
         replays: bool,
@@ -236,7 +219,6 @@ pub(super) enum ClientRequestKind {
 }
 
 impl ClientRequestKind {
-    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         let place = if let Self::Create { place } = self { place.retained_bytes() } else { 0 };
         size_of::<PendingAtAgent>() + place + self.session().map_or(0, str::len)
@@ -255,19 +237,35 @@ impl ClientRequestKind {
 #[derive(Debug)]
 pub(super) enum PendingAtClient {
     /// An allowed request. Its outcome is recorded.
-    Service { session: Box<str>, call: Box<str>, method: Box<str>, due: GateTime },
+    Service {
+        session: Box<str>,
+        call: Box<str>,
+        method: Box<str>,
+        due: GateTime,
+    },
     /// Waits for the exit of an allowed command, without a deadline.
-    TerminalWait { session: Box<str> },
+    TerminalWait {
+        session: Box<str>,
+    },
     /// The deadline has passed, and the gate has answered the request.
-    AlreadyAnswered { session: Box<str> },
+    AlreadyAnswered {
+        session: Box<str>,
+    },
     /// A permission request about this approval.
     Approval(u64),
-    /// Opens a connection to the MCP server of this id.
-    McpConnect { server: String },
+    McpConnect {
+        server: String,
+    },
     /// Lists the data of an MCP server. The answer is reduced to what may be read.
-    McpList { session: Option<Box<str>>, server: String, list: &'static McpList },
+    McpList {
+        session: Option<Box<str>>,
+        server: String,
+        list: &'static McpList,
+    },
     /// Any other request. Its answer is passed to the agent.
-    PassThrough { method: Box<str> },
+    PassThrough {
+        method: Box<str>,
+    },
 }
 
 impl PendingAtClient {
@@ -284,7 +282,6 @@ impl PendingAtClient {
     }
 }
 
-/// The options of a permission request that the gate may choose.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PermissionOptions {
     pub(super) allow: Option<String>,
@@ -306,23 +303,16 @@ impl PermissionOptions {
     }
 }
 
-/// The request that waits for an approval.
 #[derive(Debug)]
 pub(super) enum ApprovalOrigin {
-    /// A permission request of the agent.
     Permission { id: Raw, options: PermissionOptions },
-    /// A client request of the agent.
     Service { line: Bytes, id: Raw },
-    /// A tool check of the built-in agent.
     ToolCheck { number: u64 },
-    /// A prompt of the client to a gated operator.
     Turn { line: Bytes, id: Raw },
-    /// A session change of the client.
     SessionConfig { line: Bytes, id: Raw },
 }
 
 impl ApprovalOrigin {
-    /// Estimates the memory of the message that waits.
     pub(super) fn retained_bytes(&self) -> usize {
         match self {
             Self::Permission { id, options } => {
@@ -374,7 +364,6 @@ impl Session {
         self.calls.len() < MAX_OPEN
     }
 
-    /// Forgets calls that have ended or were refused.
     pub(super) fn forget_calls_over(&mut self) {
         self.calls.retain(|_, record| !record.is_over());
     }
@@ -385,12 +374,10 @@ impl Session {
         self.calls.insert(budget, key.into(), record.into(), bytes);
     }
 
-    /// Estimates the memory of the directories and servers.
     pub(super) fn retained_bytes(&self) -> usize {
         size_of::<Self>() + place_bytes(&self.roots, &self.servers)
     }
 
-    /// Returns `true` if a turn is active.
     pub(super) fn is_working(&self) -> bool {
         self.is_running || !self.prompts.is_empty()
     }

@@ -39,7 +39,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Passes a decided change on, or refuses it.
     pub(super) fn finish_session_config(
         &mut self,
         id: &[u8],

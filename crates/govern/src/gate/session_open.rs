@@ -16,10 +16,8 @@ use super::{Gate, GateCtx};
 use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
-/// Reason for refusing an undeclared capability.
 pub(super) const UNDECLARED: &str = "the manifest does not declare this capability";
 
-/// Reason for refusing params with duplicate keys.
 pub(super) const AMBIGUOUS: &str = "ambiguous parameters";
 
 /// Bound for the directories and for the MCP servers of a session: all are resolved before the next message
@@ -32,7 +30,6 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Members of the description of an MCP server in the client.
 const CLIENT_SERVER_MEMBERS: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
-/// Services that the client offered in `initialize`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientOffer {
     read: bool,
@@ -120,7 +117,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// Handles a request to create a session.
     pub(super) fn create_session(&mut self, id: &[u8], message: View<'_>) {
         let is_one = |pending: &&PendingAtAgent| matches!(pending.kind, ClientRequestKind::Create { .. });
         let coming = self.gate.pending_at_agent.values().filter(is_one).count();
@@ -137,7 +133,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a request to open a stored session.
     pub(super) fn open_existing_session(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return self.refuse_client(id, &missing_session_id()) };
         let is_load = message.method().is_some_and(|method| method == method::SESSION_LOAD);
@@ -264,7 +259,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         slot.map(Some).ok_or_else(|| OpeningRefusal::new(Code::Backpressure, words, "session_limit"))
     }
 
-    /// Checks that the client may use this MCP server.
     fn admit_server(&self, server: &Value) -> Result<(), OpeningRefusal> {
         let config = &self.gate.config;
         let declared = config.capabilities;
@@ -380,7 +374,6 @@ pub(super) fn missing_session_id() -> RpcError {
     RpcError::new(Code::InvalidParams, "`sessionId` must be a string")
 }
 
-/// Parses an object. Returns an empty one if that fails.
 pub(super) fn parse_object(params: Option<&[u8]>) -> Value {
     params.and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_else(|| json!({}))
 }

@@ -19,7 +19,6 @@ use super::session::{CallRecord, Session, call_key};
 use crate::call::{Call, CallStatus, CallUpdate};
 use crate::unique_keys::UnambiguousJson;
 
-/// Kind of calls that run a command.
 const EXECUTE: &str = "execute";
 
 /// Bound for the calls that one terminal can belong to.
@@ -53,7 +52,6 @@ struct TerminalUpdate<'a> {
     output: Option<UnambiguousJson>,
     #[serde(default)]
     exit_status: Option<UnambiguousJson>,
-    /// A chunk of output.
     #[serde(default)]
     data: Option<UnambiguousJson>,
 }
@@ -93,7 +91,6 @@ fn terminal_key(id: &str) -> Box<str> {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles an update about a terminal, or a chunk of its output.
     pub(super) fn handle_terminal_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
         let Ok(told) = serde_json::from_slice::<TerminalUpdate<'_>>(update) else {
             return self.halt_unreadable(name, update);

@@ -179,7 +179,6 @@ impl Fixture {
         Self { gate, now: GateTime::ZERO, output: RecordedOutput::default(), settles_at_once: true }
     }
 
-    /// Returns a fixture with a session and an active turn.
     fn with_turn() -> Self {
         let mut fixture = Self::new();
         fixture.open_turn();

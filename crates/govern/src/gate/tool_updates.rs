@@ -374,7 +374,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         decision
     }
 
-    /// Returns the audit event about the decision of a call.
     pub(super) fn decision_event(&self, name: &str, id: &str, spent: Option<&BudgetUse>) -> Option<Event> {
         let record = self.gate.sessions.get(name)?.calls.get(id)?;
         let decision = record.decision.as_ref()?;
@@ -390,7 +389,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.parties(name).call_decided(&named, &decision.ruling, &record.outcome, spent))
     }
 
-    /// Returns the audit event about the outcome of a call.
     pub(super) fn outcome_event(
         &self,
         name: &str,
@@ -411,7 +409,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.parties(name).call_finished(&named, &decision.ruling, &record.outcome, output))
     }
 
-    /// Records the outcome of a call that has ended.
     fn record_outcome(&mut self, name: &str, id: &str) -> Option<AuditSeq> {
         let record = self.call_record(name, id)?;
         if record.is_recorded || !matches!(record.call.progress, CallStatus::Completed | CallStatus::Failed) {
@@ -452,7 +449,6 @@ fn update_action(record: &CallRecord) -> UpdateAction {
     }
 }
 
-/// Returns the kind of an update, and the update.
 fn update_kind<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), DuplicateKey> {
     let params = message.params().unwrap_or_default();
     let Some(update) = member(params, "update")? else { return Ok((Cow::Borrowed(""), b"{}")) };

@@ -110,7 +110,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         false
     }
 
-    /// Passes a prompt on, once its start is recorded.
     pub(super) fn begin_turn(&mut self, id: &[u8], name: &str, message: View<'_>, after: Option<AuditSeq>) {
         if !self.track_client_request(id, message, ClientRequestKind::Prompt { session: name.into() }) {
             return;
@@ -172,14 +171,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[message.bytes()], Some(seq), on_failure);
     }
 
-    /// Tells the agent to end a turn.
     fn cancel_agent_turn(&mut self, name: &str) {
         if let Ok(line) = message::notification(method::SESSION_CANCEL, &json!({"sessionId": name})) {
             self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
         }
     }
 
-    /// Answers the pending prompts of a closed session.
     pub(super) fn answer_open_prompts(&mut self, name: &str) {
         let prompts = self.gate.sessions.get_mut(name).map(|session| std::mem::take(&mut session.prompts));
         for id in prompts.unwrap_or_default() {
@@ -195,7 +192,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops the silence timeout after a turn.
     pub(super) fn stop_silence_timer(&mut self, name: &str) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.last_activity = None;
@@ -391,7 +387,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Closes all sessions. Returns the last event.
     pub(super) fn close_all_sessions(&mut self, reason: &str) -> Option<AuditSeq> {
         let mut names: Vec<Box<str>> = self.gate.sessions.keys().cloned().collect();
         names.sort_unstable();

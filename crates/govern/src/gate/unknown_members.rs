@@ -23,10 +23,8 @@ use super::session_open::audit_unavailable;
 use crate::audit_events::MessageSender;
 use crate::unique_keys;
 
-/// Code of a refusal because of an unknown member.
 const UNKNOWN_MEMBER: &str = "unknown_member";
 
-/// Members of a JSON-RPC message.
 const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 
 /// Bound for the removed members of one message that are recorded by name, and bound for the length of each
@@ -34,7 +32,6 @@ const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "err
 const MAX_RECORDED_MEMBERS: usize = 16;
 const MAX_RECORDED_CHARS: usize = 64;
 
-/// The member that contains the protocol version.
 const VERSION: &str = "protocolVersion";
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -261,7 +258,6 @@ fn has_plain_version(object: &[u8]) -> bool {
     }
 }
 
-/// Returns a message with the bytes in the range `place` replaced.
 fn replace_range(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8> {
     let bytes = message.bytes();
     [&bytes[..place.start], text, &bytes[place.end..]].concat()

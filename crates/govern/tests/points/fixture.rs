@@ -56,12 +56,10 @@ impl GateOutput for RecordedOutput {
     }
 }
 
-/// A gate and its output.
 pub(crate) struct Fixture {
     pub(crate) gate: Gate,
     pub(crate) now: GateTime,
     pub(crate) output: RecordedOutput,
-    /// `true` if events are durable at once.
     pub(crate) settles_at_once: bool,
 }
 
@@ -111,7 +109,6 @@ impl Fixture {
         Self { gate, now: GateTime::ZERO, output: RecordedOutput::default(), settles_at_once: true }
     }
 
-    /// Adds a session with an active turn.
     pub(crate) fn with_turn(mut self) -> Self {
         self.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
         self.agent_answers(1, &json!({"sessionId": "s"}));
@@ -194,7 +191,6 @@ impl Fixture {
             {"outcome": {"outcome": "selected", "optionId": option}}}));
     }
 
-    /// Returns the answer that the agent got to its request.
     pub(crate) fn answer_to_agent(&self, id: u64) -> Value {
         self.output
             .agent
@@ -204,7 +200,6 @@ impl Fixture {
             .unwrap_or_default()
     }
 
-    /// Returns the answer that the client got to its request.
     pub(crate) fn answer_to_client(&self, id: u64) -> Value {
         let found = self.output.client.iter().find(|line| line["id"] == id && line.get("method").is_none());
         found.cloned().unwrap_or_default()

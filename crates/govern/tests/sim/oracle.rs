@@ -22,9 +22,7 @@ pub(crate) struct Oracle {
     shown: HashSet<String>,
     /// Sessions that the client asked to open, or that the agent created for it.
     known: HashSet<String>,
-    /// Pending tool checks of the built-in agent.
     open_checks: HashMap<u64, String>,
-    /// Events that are on disk.
     written: Vec<Event>,
     unsettled: HashMap<u64, Event>,
 }

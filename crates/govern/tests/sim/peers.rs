@@ -23,7 +23,6 @@ fn request(id: u64, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-/// A request that one side has not answered.
 #[derive(Clone, Debug)]
 struct PendingAtAgent {
     id: Value,

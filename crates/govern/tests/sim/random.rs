@@ -1,6 +1,5 @@
 //! Random numbers that a seed determines.
 
-/// A xorshift generator.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
@@ -20,7 +19,6 @@ impl Random {
         self.0
     }
 
-    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end.max(1)
     }
@@ -30,7 +28,6 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// Returns one of `these`.
     pub(crate) fn pick<T: Copy>(&mut self, these: &[T]) -> T {
         these[self.below(these.len())]
     }

@@ -22,7 +22,6 @@ use crate::oracle::Oracle;
 use crate::peers::{self, Agent, Client};
 use crate::random::Random;
 
-/// Settings of the runs of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     pub(crate) name: &'static str,
@@ -32,7 +31,6 @@ pub(crate) struct Family {
     pub(crate) asks_first: bool,
 }
 
-/// Result of a run.
 pub(crate) struct RunOutcome {
     pub(crate) digest: u64,
     pub(crate) violations: Vec<String>,
@@ -61,7 +59,6 @@ impl PathResolver for LinkDisk {
     }
 }
 
-/// Collects all output of the gate.
 #[derive(Default)]
 struct Outputs {
     to_client: VecDeque<Value>,
@@ -311,7 +308,6 @@ impl World {
         self.collect();
     }
 
-    /// Passes each output of the gate to its receiver.
     fn collect(&mut self) {
         for output in std::mem::take(&mut self.outputs.order) {
             let line = match &output {

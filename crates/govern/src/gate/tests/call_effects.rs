@@ -26,7 +26,6 @@ impl PathResolver for Linked {
     }
 }
 
-/// Returns a fixture with these rules, and with all capabilities offered.
 fn turn_with_access(access: Access, rules: &str) -> Fixture {
     let mut config = config();
     config.capabilities.terminal = true;

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Returns a call as an agent reports it in a session.
 fn call(session: &str, tool: &str, status: &str) -> Value {
     let kind = if tool == "Rm" { "delete" } else { "read" };
     let update = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": tool, "kind": kind,

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Makes every further record fail.
 fn fill_log(fixture: &mut Fixture) {
     fixture.settles_at_once = false;
     fixture.output.unsettled.clear();

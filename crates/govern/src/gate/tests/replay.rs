@@ -20,7 +20,6 @@ fn replay_update(fixture: &mut Fixture, id: u64) {
     fixture.client_requests(id, if fixture.gate.is_v2 { "session/resume" } else { "session/load" }, &params);
 }
 
-/// Announces a call in the form of either version.
 fn announce_call(fixture: &mut Fixture, name: &str, kind: &str, status: &str) {
     let update = if fixture.gate.is_v2 { "tool_call_update" } else { "tool_call" };
     fixture.agent_updates(

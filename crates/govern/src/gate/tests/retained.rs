@@ -8,7 +8,6 @@ use crate::config::Autonomy;
 use crate::gate::retained::RetainedBytes;
 use crate::gate::{SessionSlot, SessionSlots};
 
-/// The budget in these tests.
 const MAX_BYTES: usize = 1 << 20;
 /// Bound for the debug text of a gate beyond the charged bytes: field names, escapes, messages on their way.
 const SLACK_BYTES: usize = 1 << 18;

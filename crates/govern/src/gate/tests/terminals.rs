@@ -45,7 +45,6 @@ fn expect_stop(mut fixture: Fixture, updates: &[Value]) {
     assert!(seen.contains("log operator.interrupted") && !seen.contains("c < "), "{updates:?}: {seen}");
 }
 
-/// Checks that all updates are shown.
 #[track_caller]
 fn expect_shown(mut fixture: Fixture, updates: &[Value]) -> String {
     for update in updates {

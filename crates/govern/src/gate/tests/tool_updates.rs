@@ -484,7 +484,6 @@ fn a_result_of_a_call_that_is_not_allowed_ends_the_turn_whatever_its_status() {
     }
 }
 
-/// An approval is for one run.
 #[test]
 fn an_ended_call_that_is_reported_again_is_a_further_call() {
     let input = json!({"path": "/w/a/b"});

@@ -5,7 +5,6 @@ use insta::assert_snapshot;
 use super::*;
 use crate::config::Autonomy;
 
-/// Returns a fixture in version 2 with an active turn.
 fn v2_turn(config: GateConfig) -> Fixture {
     let mut fixture = Fixture::with_config(config, &["lead"]);
     fixture.client_requests(
