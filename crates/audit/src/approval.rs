@@ -24,7 +24,6 @@ pub struct Approval {
     pub reason: Option<String>,
     pub signer: Signer,
     pub signed_at: String,
-    /// The policy that required the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
     /// The signature over artifact, decision, signer, time and policy.
@@ -38,7 +37,6 @@ pub struct Approval {
 pub enum ApprovalDecision {
     Approve,
     Reject,
-    /// Neither approved nor rejected.
     Abstain,
 }
 
@@ -59,10 +57,8 @@ pub struct Signer {
 pub enum ApprovalError {
     #[error("it is not signed")]
     Unsigned,
-    /// A rejection has no reason.
     #[error("it rejects without a reason")]
     NoReason,
-    /// The signature is wrong.
     #[error(transparent)]
     Signature(#[from] SignatureError),
 }

@@ -41,7 +41,6 @@ pub(crate) struct JumpDetector {
     last: Option<(i64, Duration)>,
 }
 
-/// A difference between the wall clock and its expected time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockJump {
     /// The expected time, in milliseconds since 1970.

@@ -27,7 +27,6 @@ pub(crate) struct Draft {
     prev: usize,
 }
 
-/// The position of the next line in the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPosition {
     pub(crate) seq: u64,
@@ -128,7 +127,6 @@ impl Draft {
         Ok(Self { text: out, hash, prev })
     }
 
-    /// Returns an upper bound of the length of the line.
     pub(crate) fn len(&self) -> usize {
         self.text.len() + MAX_POSITION_BYTES
     }
@@ -176,7 +174,6 @@ impl Draft {
     }
 }
 
-/// Returns lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);

@@ -6,11 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::event::{Actor, Decision, PolicyRef, Subject};
 
-/// The `$schema` of every entry.
 pub const SCHEMA: &str = "agentgovernance/v1";
-/// The `doctype` of every entry.
 pub const DOCTYPE: &str = "audit-event";
-/// The `prevHash` of the first entry.
 pub const GENESIS: &str = "GENESIS";
 
 /// An entry as it is in the log.

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use crate::facts::Facts;
 use crate::secret::{self, reason};
 
-/// Bound for the nesting depth of canonical JSON.
 pub const MAX_DEPTH: usize = 128;
 
 /// Bound for the nesting depth of `input`, `output` and `metadata`. Many JSON readers stop at 127 levels. The
@@ -30,7 +29,6 @@ pub struct Event {
     pub input: Option<Value>,
     /// A value that is not an object is logged as `{"value": …}`.
     pub output: Option<Value>,
-    /// The policy that decided, and its decision.
     pub policy: Option<PolicyRef>,
     /// Signature files that the event relies on.
     pub signatures: Vec<String>,
@@ -126,10 +124,8 @@ pub enum EventError {
     TooLong { field: &'static str, length: usize, limit: usize },
     #[error("`{field}` must be {wanted}")]
     Malformed { field: &'static str, wanted: &'static str },
-    /// The field is nested too deeply.
     #[error("`{0}` is nested more than {MAX_DEPTH} levels deep")]
     TooDeep(&'static str),
-    /// The line is too long.
     #[error("the event takes {bytes} bytes, at most {limit} are allowed")]
     TooLarge { bytes: usize, limit: usize },
 }

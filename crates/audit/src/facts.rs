@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 
 use crate::jcs;
 
-/// The member of `metadata` that holds the facts.
 pub(crate) const AIP44: &str = "aip44";
 
 /// Initial capacity. Most events have fewer facts.
@@ -103,7 +102,6 @@ impl Facts {
         }
     }
 
-    /// Appends the facts to `out`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) -> Result<(), jcs::TooDeep> {
         out.push(b'{');
         for (at, (name, fact)) in self.iter().enumerate() {

@@ -17,7 +17,6 @@ const READ_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The files of a log in order: the sealed ones, then the active one.
 pub(crate) struct Files(Vec<SegmentFile>);
 
-/// A file of a log.
 struct SegmentFile {
     name: String,
     first: Option<u64>,
@@ -61,7 +60,6 @@ pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, Names)> {
     Ok((directory, names))
 }
 
-/// Lists the names in a directory.
 pub(crate) fn list_names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = std::fs::read_dir(directory)?;
     let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));

@@ -8,7 +8,6 @@ use crate::entry::SCHEMA;
 use crate::jcs::TooDeep;
 use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
 
-/// The `doctype` of a head.
 const DOCTYPE: &str = "head-pointer";
 
 /// The state of a log at one time. The hash of the first entry identifies the log, wherever it is stored.
@@ -38,7 +37,6 @@ pub struct Head {
 pub struct SignedHead {
     #[serde(flatten)]
     pub head: Head,
-    /// The signature.
     pub signature: Signature,
 }
 

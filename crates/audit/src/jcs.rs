@@ -48,7 +48,6 @@ fn write_at(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), TooDee
     Ok(())
 }
 
-/// Appends an object to `out`.
 pub(crate) fn write_object(members: &Map<String, Value>, out: &mut Vec<u8>) -> Result<(), TooDeep> {
     write_members(members, out, 0)
 }

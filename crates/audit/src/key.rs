@@ -18,7 +18,6 @@ use crate::secret::Secret;
 
 pub use file::{KeyFileError, read_public, read_signing, write_new};
 
-/// The only supported signature algorithm.
 const ALGORITHM: &str = "Ed25519";
 /// The bytes before an Ed25519 key in a `did:key`.
 const MULTICODEC_PREFIX: [u8; 2] = [0xed, 0x01];
@@ -30,7 +29,6 @@ const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0
 /// A private key. It is never displayed.
 pub struct SigningKey {
     pair: Ed25519KeyPair,
-    /// The key as PKCS #8 in PEM.
     text: Secret,
 }
 
@@ -51,13 +49,10 @@ pub struct Signature {
 /// The reason why a key cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The system provides no random numbers.
     #[error("the system provides no random numbers")]
     Random,
-    /// The text is not a private key.
     #[error("it is not an Ed25519 private key in PEM format")]
     Private,
-    /// The text is not a public key.
     #[error("it is not an Ed25519 public key (`did:key:z6Mk…`, or PEM)")]
     Public,
 }

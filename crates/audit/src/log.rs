@@ -39,7 +39,6 @@ pub struct Options {
     pub window: Duration,
     /// Bound for the bytes of events that wait to be written.
     pub queue_bytes: usize,
-    /// Bound for the bytes of a line.
     pub max_line: usize,
     /// Bound for the bytes of one write. A longer line is written alone.
     pub max_commit: usize,
@@ -50,7 +49,6 @@ pub struct Options {
     pub algorithm: Algorithm,
     pub redaction: Redaction,
     pub clock: Arc<dyn Clock>,
-    /// Called after each commit.
     pub observer: Option<CommitObserver>,
 }
 

@@ -15,7 +15,6 @@ use crate::event::Decision;
 use crate::files;
 use crate::segment::Names;
 
-/// Bound for the length of a line.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Initial and maximum pause of a reader that follows a log.
@@ -48,10 +47,8 @@ impl Filter {
 pub enum ReadError {
     #[error("{segment}: {source}")]
     Io { segment: String, source: io::Error },
-    /// A line is not an entry.
     #[error("{segment}:{line}: invalid entry: {source}")]
     Line {
-        /// The file.
         segment: String,
         /// Number of the line in the file. The first is 1.
         line: u64,
@@ -66,11 +63,9 @@ pub struct Reader {
     names: Names,
     filter: Filter,
     open: Option<OpenSegment>,
-    /// Number of the next entry.
     next: u64,
 }
 
-/// The current file.
 #[derive(Debug)]
 struct OpenSegment {
     name: String,

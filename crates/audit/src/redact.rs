@@ -34,7 +34,6 @@ use object::Label;
 use program::Takes;
 use token_patterns::{Signs, Tokens};
 
-/// The text that replaces a secret.
 const PLACEHOLDER: &str = "[redacted]";
 
 /// A member that contains a digest of the members beside it.
@@ -147,14 +146,12 @@ impl Redaction {
         self.clean_texts(event);
     }
 
-    /// Redacts the input and output of an event.
     pub(crate) fn clean_values(&self, event: &mut Event) {
         for value in [&mut event.input, &mut event.output].into_iter().flatten() {
             self.value(value);
         }
     }
 
-    /// Redacts all members of an event except input and output.
     pub(crate) fn clean_texts(&self, event: &mut Event) {
         let subject = &mut event.subject;
         if self.is_secret(&event.action) {
@@ -221,7 +218,6 @@ impl Redaction {
         }
     }
 
-    /// Redacts the items of a list. They may be the arguments of a program.
     fn items(&self, items: &mut [Value], mut reader: ArgumentReader) -> bool {
         if self.pair(items) {
             return true;
@@ -418,7 +414,6 @@ impl Redaction {
         (!places.is_empty()).then_some(Found { places, reason })
     }
 
-    /// Returns the positions of known secrets in a text.
     fn known_places(&self, text: &str) -> Vec<Range<usize>> {
         let known = self.known.iter().flat_map(|secret| text.match_indices(secret.expose()));
         known.map(|(at, known)| at..at + known.len()).collect()
@@ -469,7 +464,6 @@ struct Found {
 }
 
 impl Found {
-    /// Returns the text without the secrets.
     fn text(&self, text: &str) -> String {
         let (mut shown, mut done) = (String::with_capacity(text.len()), 0);
         for (index, place) in self.places.iter().enumerate() {

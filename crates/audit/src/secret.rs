@@ -6,7 +6,6 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// Reasons why a value is not in the log.
 pub(crate) mod reason {
     pub(crate) const TYPE: &str = "secret";
     pub(crate) const KEY: &str = "named like a secret";

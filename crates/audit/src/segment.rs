@@ -58,7 +58,6 @@ impl Names {
         (self.sealed(number) == name).then_some(number)
     }
 
-    /// Returns the sealed files among `names`, in order.
     pub(crate) fn sealed_among(&self, names: impl IntoIterator<Item = String>) -> Vec<(u64, String)> {
         let mut sealed: Vec<_> =
             names.into_iter().filter_map(|name| Some((self.first(&name)?, name))).collect();

@@ -38,9 +38,7 @@ const MAX_UNSYNCED_BYTES: u64 = 64 << 20;
 pub enum Why {
     /// A line is malformed, or does not continue the line before it.
     Broken,
-    /// Lines are missing.
     Gap,
-    /// The content of a line does not match its hash.
     Tampered,
     /// The last line is incomplete, as after a crash.
     TornTail,
@@ -48,9 +46,7 @@ pub enum Why {
     Clock,
     /// A line does not have its canonical form.
     NotCanonical,
-    /// Lines at the end are missing.
     Truncated,
-    /// Lines were replaced by other lines.
     Rewritten,
 }
 
@@ -127,13 +123,11 @@ impl Default for Options {
 /// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Number of valid entries before the first bad line.
     pub entries: u64,
     /// Hash of the last valid entry.
     pub hash: Option<String>,
     /// Hash of the first entry, which identifies the log.
     pub log: Option<String>,
-    /// Number of files.
     pub segments: usize,
     pub bad: Option<Bad>,
 }
@@ -195,9 +189,7 @@ pub(crate) trait Source: Sync {
 /// The end of a chain, which the next line must continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// The number of the next entry.
     pub(crate) next: u64,
-    /// The hash of the last entry.
     pub(crate) hash: Option<String>,
     /// Time of the last entry, in nanoseconds since 1970.
     pub(crate) ts: Option<i128>,
@@ -207,18 +199,14 @@ pub(crate) struct Link {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
     pub(crate) link: Link,
-    /// The offset in the first source.
     pub(crate) offset: u64,
 }
 
-/// The result of verifying some sources.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// The end of the valid part.
     pub(crate) link: Link,
     /// For each source, the number of its first entry and its number of valid bytes.
     pub(crate) extents: Vec<(u64, u64)>,
-    /// The first bad line.
     pub(crate) bad: Option<Bad>,
     /// Index of the source that contains the bad line.
     pub(crate) bad_source: usize,

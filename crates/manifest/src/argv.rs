@@ -17,7 +17,6 @@ pub struct Launch {
     pub program: String,
     /// Arguments. They are passed to the program without a shell.
     pub args: Vec<String>,
-    /// Variables that modes and options set.
     pub env: BTreeMap<String, String>,
     /// The way in which earlier turns are passed on.
     pub continuation: Option<Continuing>,
@@ -32,16 +31,12 @@ pub enum LaunchError {
     /// The agent speaks a protocol of its own.
     #[error("the agent needs the adapter `{0}`, which is not supported")]
     Proprietary(String),
-    /// The agent declares no mode of this name.
     #[error("unknown mode `{name}`; modes are: {known}")]
     UnknownMode { name: String, known: String },
-    /// The agent declares no option of this name.
     #[error("unknown option `{name}`; options are: {known}")]
     UnknownOption { name: String, known: String },
-    /// The option does not accept this value.
     #[error("invalid value for option `{name}`: {why}")]
     Value { name: String, why: String },
-    /// The agent does not declare this continuation.
     #[error("the agent does not support this continuation; it supports: {known}")]
     UnknownContinuation { known: String },
 }

@@ -7,17 +7,12 @@ use crate::types::acp::{Aip44, Tier};
 /// All capabilities that a manifest can declare. `true` if declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Capabilities {
-    /// The client reads files for the agent.
     pub read_text_file: bool,
-    /// The client writes files for the agent.
     pub write_text_file: bool,
-    /// The client runs commands for the agent.
     pub terminal: bool,
     /// The agent can load or resume sessions.
     pub load_session: bool,
-    /// The agent accepts images.
     pub image: bool,
-    /// The agent accepts audio.
     pub audio: bool,
     /// The agent accepts embedded files.
     pub embedded_context: bool,

@@ -22,7 +22,6 @@ use crate::yaml::{self, Node, SourcePos};
 /// Bound for the size of a file, in bytes.
 pub const MAX_MANIFEST_BYTES: u64 = 256 << 10;
 
-/// Bound for the findings of one file.
 const MAX_FINDINGS: usize = 200;
 
 /// A type that is the front matter of a manifest.
@@ -44,7 +43,6 @@ front_matter!(Acp, Operator, Governance, Policy, Sandbox, Runner, AgentCli);
 #[derive(Debug, Clone)]
 pub struct Document<T> {
     pub front: T,
-    /// The text below the front matter.
     pub body: String,
     pub(crate) node: Node,
 }

@@ -14,16 +14,13 @@ use thiserror::Error;
 /// The reason why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FilesError {
-    /// The file does not exist.
     #[error("no such file")]
     NotFound,
     /// The path leads out of the workspace, by itself or through a link.
     #[error("it is outside the workspace")]
     Outside,
-    /// The file exceeds the size limit.
     #[error("it is too large")]
     TooLong,
-    /// The path is not a readable file.
     #[error("it cannot be read: {0}")]
     Other(String),
 }

@@ -15,7 +15,6 @@ use crate::yaml::SourcePos;
 pub enum Severity {
     /// The file can be used, but may have another meaning than its author intended.
     Warning,
-    /// The file cannot be used.
     Error,
 }
 
@@ -173,7 +172,6 @@ impl Findings {
         }
     }
 
-    /// Removes the findings with this code.
     pub(crate) fn without(&mut self, code: Code) {
         self.list.retain(|finding| finding.code != code);
     }

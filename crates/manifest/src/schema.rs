@@ -29,7 +29,6 @@ impl Checker {
         Self { root, patterns }
     }
 
-    /// Returns the checker of a kind of manifest.
     pub(crate) fn for_kind(kind: Kind) -> &'static Self {
         static CHECKERS: [OnceLock<Checker>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
         CHECKERS[kind as usize].get_or_init(|| Self::new(schema(kind)))

@@ -12,13 +12,10 @@ use crate::kind::Kind;
 use crate::resolve::{Bundle, resolve};
 use crate::yaml::SourcePos;
 
-/// Bound for the nesting depth of directories.
 const MAX_DEPTH: usize = 12;
 
-/// Bound for the manifests of a directory.
 const MAX_MANIFESTS: usize = 1000;
 
-/// Bound for the file names that are examined.
 const MAX_NAMES: usize = 100_000;
 
 /// Directories that contain files of third parties.
@@ -98,7 +95,6 @@ fn unreadable(path: &Path, error: &FilesError) -> Findings {
     findings
 }
 
-/// Returns every manifest below `root`, in order.
 fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
     let mut found = Vec::new();
     let mut open = vec![(PathBuf::new(), 0)];

@@ -12,16 +12,12 @@ use crate::types::cli::VersionCheck;
 /// The reason why a version is rejected or cannot be checked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum VersionError {
-    /// The pattern is invalid.
     #[error("invalid pattern: {0}")]
     Pattern(String),
-    /// The range is invalid.
     #[error("`{0}` is not a version range")]
     Range(String),
-    /// The output contains no version.
     #[error("no version in the output of the program: `{0}`")]
     NotFound(String),
-    /// The matched text is not a version.
     #[error("`{0}` is not a version")]
     NotOne(String),
     /// The version is outside of the required range.

@@ -17,7 +17,6 @@ pub(crate) struct SourcePos {
 }
 
 impl SourcePos {
-    /// The beginning of a file.
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
@@ -64,7 +63,6 @@ impl Node {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// Returns the position of the last key of `path` that exists.
     pub(crate) fn place(&self, path: &[&str]) -> SourcePos {
         let mut node = self;
         let mut at = self.at;
@@ -92,7 +90,6 @@ impl Node {
         }
     }
 
-    /// Returns the text of a text value.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.content {
             Content::Text(text) => Some(text),
@@ -100,7 +97,6 @@ impl Node {
         }
     }
 
-    /// Returns the spelling of a scalar.
     pub(crate) fn raw(&self) -> Option<&str> {
         match &self.content {
             Content::Null(raw) | Content::Bool(_, raw) | Content::Number(_, raw) | Content::Text(raw) => {

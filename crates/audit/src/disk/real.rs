@@ -11,7 +11,6 @@ use rustix::fs::OFlags;
 use super::{Disk, FileStatus, Handle};
 use crate::files;
 
-/// Initial and maximum pause between attempts to acquire the lock.
 const LOCK_RETRY_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
 /// The mode of the lock file. A user who may open it for reading could lock it and so block all writers. So

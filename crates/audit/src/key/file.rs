@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use super::{KeyError, PublicKey, SigningKey};
 use crate::secret::Secret;
 
-/// Bound for the size of a key file.
 const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 
 /// The reason why a key file cannot be used.
@@ -16,10 +15,8 @@ const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 pub enum KeyFileError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Users other than the owner can read the file.
     #[error("other users can read it: its mode is {mode:o}, expected 600")]
     Exposed { mode: u32 },
-    /// The file does not contain a key.
     #[error(transparent)]
     Key(#[from] KeyError),
 }

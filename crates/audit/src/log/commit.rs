@@ -13,7 +13,6 @@ use crate::draft::{Draft, LogPosition, MAX_POSITION_BYTES};
 use crate::segment::Names;
 use crate::verify::{Bad, Why};
 
-/// Bound for the notes that wait for a working disk.
 const MAX_PENDING_NOTES: usize = 16;
 
 /// Size of the steps in which a file is copied.
@@ -42,7 +41,6 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Reads and verifies the log.
     pub(super) fn open(disk: Box<dyn Disk>, names: Names, options: Options) -> Result<Self, OpenError> {
         let mut committer = Self {
             disk,
@@ -174,7 +172,6 @@ impl Committer {
         Ok(())
     }
 
-    /// Returns a name for the sealed file that is not in use.
     fn unused_name(&mut self) -> Result<String, CommitError> {
         let sealed = self.names.sealed(self.first);
         match self.disk.status(&sealed)? {

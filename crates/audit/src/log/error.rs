@@ -14,7 +14,6 @@ pub enum OpenError {
     /// Another process held the lock until the timeout.
     #[error("the audit log is locked by another process")]
     Locked,
-    /// The content of the log is damaged.
     #[error("the audit log is damaged: {0}")]
     Damaged(Bad),
 }
@@ -37,7 +36,6 @@ pub enum AppendError {
     /// Another program has changed the log.
     #[error("the audit log was damaged: {0}")]
     Damaged(Box<Bad>),
-    /// The log is closed.
     #[error("the audit log is closed")]
     Closed,
 }

@@ -8,7 +8,6 @@ use crate::event::{Actor, Event, Subject};
 use crate::redact::Redaction;
 use crate::verify::Bad;
 
-/// The actor of these entries.
 const AUDIT_ACTOR: &str = "system:audit";
 
 /// Returns a note that the wall clock has jumped.

@@ -36,7 +36,6 @@ struct State {
     jobs: VecDeque<Job>,
     bytes: usize,
     closed: bool,
-    /// Start time of the last commit.
     began: Option<Instant>,
     tip: Option<Receipt>,
     /// Buffers of written drafts, for reuse.
@@ -51,7 +50,6 @@ impl Queue {
         Self { state: Mutex::new(state), wakeup: Condvar::new(), room, max_commit }
     }
 
-    /// Returns a buffer for a draft, reused if possible.
     pub(super) fn take_buffer(&self) -> Vec<u8> {
         self.state().spare_buffers.pop().unwrap_or_default()
     }
@@ -129,7 +127,6 @@ impl Queue {
         Some(batch)
     }
 
-    /// Commits the jobs and answers their callers.
     pub(super) fn settle(
         &self,
         batch: Vec<Job>,
@@ -171,7 +168,6 @@ impl Queue {
         self.state().tip.clone()
     }
 
-    /// Sets the last entry on disk.
     pub(super) fn set_tip(&self, tip: Option<Receipt>) {
         if tip.is_some() {
             self.state().tip = tip;

@@ -60,11 +60,8 @@ impl Reader {
     }
 }
 
-/// A line of a file.
 struct LinePosition {
-    /// Number of the first entry of the file.
     first: u64,
-    /// Number of this entry.
     seq: u64,
     offset: u64,
 }

@@ -27,11 +27,9 @@ pub(super) struct ArgumentReader {
     settings: Option<Settings>,
     /// `true` if the name of a secret was seen. Its value may follow an option.
     is_named: bool,
-    /// `true` if the next argument is a name, as after `--name`.
     is_name_next: bool,
     /// The value of `words` at the word that `SecretPlace::Second` requires.
     second_of: Option<u8>,
-    /// `true` if the name of a network share was seen.
     is_share: bool,
     /// `true` if a flag of this command marks its value as a secret.
     has_secret_flag: bool,
@@ -43,7 +41,6 @@ pub(super) struct ArgumentReader {
 const OPTION_CONTEXT_WORDS: [&str; 10] =
     ["login", "auth", "AUTH", "secret", "secrets", "put-parameter", "put", "patch", "write", "publish"];
 
-/// The flag that marks a value as a secret.
 pub(super) const SECRET_FLAG: &str = "--secret";
 
 /// Options whose argument is a name, and options whose argument is the value of that name.
@@ -51,7 +48,6 @@ const NAME_OPTIONS: [&str; 5] = ["--name", "-Name", "--key", "-Path", "--variabl
 const VALUE_OPTIONS: [&str; 4] = ["--value", "-Value", "--secret", "--data"];
 
 impl ArgumentReader {
-    /// Creates a reader for the arguments of this program.
     pub(super) fn new(program: &str) -> Self {
         let mut reader = Self::default();
         reader.start(program);
@@ -190,7 +186,6 @@ impl ArgumentReader {
         OPTION_CONTEXT_WORDS.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
     }
 
-    /// Counts a flag that replaces an argument as an argument.
     fn count_flag(&mut self, word: &str) {
         let is_it = |flag: &str| !word.starts_with("--") && word.contains(flag);
         let options = self.options.unwrap_or_default().iter();
@@ -340,7 +335,6 @@ pub(super) fn may_be_in(text: &str) -> bool {
     .any(|word| text.contains(word))
 }
 
-/// Finds the secrets among the arguments of commands in a text.
 pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let mut reader = ArgumentReader::default();
     let bytes = text.as_bytes();

@@ -52,10 +52,8 @@ enum Encoding {
 /// Reads an escape at the start of a text. Returns its letter and its length.
 type ReadEscape = fn(&str) -> Option<(char, usize)>;
 
-/// The escapes that a pass decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Letters of names only.
     Names,
     All,
 }
@@ -218,12 +216,10 @@ fn percent(text: &str) -> Option<(char, usize)> {
     Some((letter, count * LENGTH))
 }
 
-/// Decodes one byte after a percent sign.
 fn percent_byte(bytes: &[u8]) -> Option<u8> {
     u8::try_from(hex(bytes.strip_prefix(b"%")?, 2)?).ok()
 }
 
-/// Decodes an entity. Returns its letter and its length.
 fn entity(text: &str) -> Option<(char, usize)> {
     let rest = text.strip_prefix('&')?;
     let Some(number) = rest.strip_prefix('#') else {

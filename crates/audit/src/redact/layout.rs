@@ -13,7 +13,6 @@ use memchr::{memchr, memchr2_iter, memrchr};
 use super::decode::Decoded;
 use super::token_patterns::{self, is_name_letter};
 
-/// Maximum length of a tag or an anchor of YAML.
 const MAX_PROPERTY_BYTES: usize = 128;
 
 /// Tags of YAML whose value is the name of something, and words after `&` in program code. All in lower case.
@@ -33,7 +32,6 @@ const REFERENCE_TAGS: [&str; 12] = [
 ];
 const CODE_WORDS: [&str; 4] = ["dyn", "mut", "self", "str"];
 
-/// A part of a text and its replacement.
 type Edit = (Range<usize>, &'static str);
 
 /// Bounds for the text before and after a joined position that is read again.
@@ -225,7 +223,6 @@ fn indent(bytes: &[u8]) -> usize {
 struct Next {
     sign: &'static [u8],
     next: Option<usize>,
-    /// The last position that was passed.
     last: Option<usize>,
 }
 
@@ -234,7 +231,6 @@ impl Next {
         Self { sign, next: memchr::memmem::find(bytes, sign), last: None }
     }
 
-    /// Advances to this position.
     fn pass(&mut self, bytes: &[u8], at: usize) {
         while let Some(next) = self.next.filter(|next| *next < at) {
             self.last = Some(next);
@@ -247,13 +243,10 @@ impl Next {
 /// Contents of a gap between a name, a delimiter and a value. Blanks are not counted.
 #[derive(Default)]
 struct Contents {
-    /// Start of the last line of the gap.
     line: Option<usize>,
     has_escaped_line: bool,
     has_tab: bool,
-    /// `true` if the gap contains a comment that starts with a slash.
     has_comment: bool,
-    /// `true` if the gap contains a comment that starts with `#`.
     has_hash: bool,
     has_property: bool,
 }
@@ -268,7 +261,6 @@ impl Contents {
     }
 }
 
-/// Finds the gaps around delimiters.
 struct Gaps<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -463,7 +455,6 @@ impl<'a> Gaps<'a> {
         self.line.next
     }
 
-    /// Removes the comment after a block indicator. Returns the length of both.
     fn block_comment(&mut self, begin: usize, header: usize) -> usize {
         let from = begin + header;
         let blank = indent(&self.bytes[from..]);

@@ -27,7 +27,6 @@ const STORING: [&str; 4] = ["set", "put", "create", "add"];
 /// A word of a line and its position in the text.
 type Word<'a> = (usize, &'a str);
 
-/// Finds the secrets of all lines of a text.
 pub(super) fn lines(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let may_have_headers = text.contains("eader");
     let may_have_input =
@@ -49,7 +48,6 @@ pub(super) fn lines(text: &str, named: impl Fn(&str) -> Option<Named>, found: &m
     }
 }
 
-/// Splits a line, which begins at `begin`, into words.
 fn words(line: &str, begin: usize) -> impl Iterator<Item = Word<'_>> {
     let mut at = begin;
     line.split(|letter: char| letter.is_ascii_whitespace()).filter_map(move |word| {
@@ -95,7 +93,6 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     }
 }
 
-/// Returns the last two words before a position.
 fn name_before(line: &str, at: usize) -> &str {
     let before = &line[..at];
     let from = before.rfind(' ').map_or(0, |last| before[..last].rfind(' ').map_or(0, |first| first + 1));
@@ -246,7 +243,6 @@ fn is_program(word: &str, program: &str) -> bool {
     word.strip_suffix(program).is_some_and(|path| path.is_empty() || path.ends_with('/'))
 }
 
-/// Returns `true` if a command reads a secret from its input.
 fn reads_secret(command: &str) -> bool {
     let (mut is_sudo, mut is_store) = (false, false);
     words(command, 0).any(|(_, word)| {

@@ -11,7 +11,6 @@ use super::value::is_given;
 /// The secret part of a path, after the segments that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// The next segment.
     Segment,
     /// All further segments.
     Rest,
@@ -72,7 +71,6 @@ const SOURCE_ENDS: &[&str] = &[
 /// Bound for the distance between a host and the beginning of the login before it, in a database address.
 const MAX_LOGIN_BYTES: usize = 256;
 
-/// Finds the secrets of all addresses in a text.
 pub(super) fn links(text: &str, found: &mut Vec<Range<usize>>) {
     let known = found.len();
     let is_end = |letter: char| {
@@ -152,7 +150,6 @@ fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<u
     }
 }
 
-/// Finds random-looking segments after a segment that names a webhook.
 fn hook_segments(path: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     let (mut begin, mut is_hook) = (0, false);
     for segment in path.split('/') {
@@ -178,7 +175,6 @@ fn bot_segments(path: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Returns `true` if a host is `known` or a subdomain of it.
 fn is_host(host: &str, known: &str) -> bool {
     let Some(at) = host.len().checked_sub(known.len()) else { return false };
     host.get(at..).is_some_and(|end| end.eq_ignore_ascii_case(known))
@@ -198,7 +194,6 @@ fn behind(path: &str, segments: &str) -> Option<usize> {
     Some(path.len() - rest.len())
 }
 
-/// Returns `true` if a segment looks generated, unlike a file name.
 fn is_random(segment: &str) -> bool {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Class {

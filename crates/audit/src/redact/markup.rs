@@ -7,7 +7,6 @@ use super::pair::behind_last;
 use super::token_patterns;
 use super::value::is_given;
 
-/// Marks around a name or a value in Markdown.
 const MARKS: [char; 3] = ['*', '`', '~'];
 
 /// Finds the secrets of a line after marked names: `` `password`: … ``, `**password:** …`.

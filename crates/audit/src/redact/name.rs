@@ -13,7 +13,6 @@ pub(super) const MAX_NAME_BYTES: usize = 64;
 /// The kind of value that a name indicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// A secret.
     Secret,
     /// A secret, unless it is a path: `pwd` can mean a password or the working directory.
     UnlessPath,
@@ -55,7 +54,6 @@ fn is_pattern_letter(letter: char) -> bool {
         )
 }
 
-/// Minimum length of a generated token.
 const MIN_TOKEN_BYTES: usize = 8;
 
 /// Returns `true` if this can be a generated token: letters and digits that are not a pattern, path or
@@ -69,10 +67,8 @@ pub(super) fn is_token_like(value: &str) -> bool {
         && !is_path(value)
 }
 
-/// Rules that recognize names of secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    /// Name endings that a caller has added.
     added: Vec<String>,
     /// Last letters of the endings, as bits. Most names are excluded by their last letter.
     last: u32,
@@ -98,7 +94,6 @@ fn bit(letter: u8) -> u32 {
 }
 
 impl Names {
-    /// Adds a name ending, in any spelling.
     pub(super) fn add(&mut self, end: &str) {
         let end = plain(end);
         self.last |= end.bytes().next_back().map_or(0, bit);
@@ -129,7 +124,6 @@ impl Names {
         self.classify(name).or_else(|| decode::decode_all(name).and_then(|name| self.classify(&name)))
     }
 
-    /// Classifies a name by its ending.
     fn classify_end(&self, name: &str) -> Option<Named> {
         let last = name.bytes().next_back()?.to_ascii_lowercase();
         if self.last & bit(last) == 0 {
@@ -169,7 +163,6 @@ impl Names {
     }
 }
 
-/// Returns `true` if a name has this ending. Case and separators are ignored.
 fn has_end(name: &str, end: &str) -> bool {
     let letters =
         name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
@@ -226,7 +219,6 @@ fn is_separator(byte: u8) -> bool {
     matches!(byte, b'-' | b'_' | b'.' | b' ')
 }
 
-/// Returns a name in lower case without separators.
 fn plain(name: &str) -> String {
     let letters = readable(name);
     letters
@@ -294,7 +286,6 @@ pub(super) fn is_option(name: &str) -> bool {
     last.is_some_and(|last| matches!(last, "pass" | "pwd" | "pw"))
 }
 
-/// Returns `true` if a value can be a directory.
 pub(super) fn is_path(value: &str) -> bool {
     value.starts_with(['/', '~', '.', '$', '%']) || value.as_bytes().get(1..3) == Some(b":\\")
 }

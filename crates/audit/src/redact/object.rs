@@ -8,10 +8,8 @@ use super::pair::behind_last;
 use super::token_patterns::{self, PLACEHOLDER_BYTES, is_name_letter};
 use super::value::{closing, is_given};
 
-/// Bound for the open objects that are examined.
 const MAX_DEPTH: usize = 64;
 
-/// Bound for the depth of nested texts that are examined.
 const MAX_NESTED_TEXTS: usize = 4;
 
 /// Members that always name the value beside them. These and all following names are in lower case.
@@ -42,7 +40,6 @@ pub(super) enum Label {
     Word,
     /// A secret, if the value is a text.
     Text,
-    /// A secret.
     Secret,
 }
 
@@ -71,7 +68,6 @@ impl Label {
         (is_name && is_secret()).then_some(Self::Word)
     }
 
-    /// Returns `true` if a text beside this label is a secret.
     pub(super) fn accepts(self, text: &str) -> bool {
         match self {
             Self::Token => name::is_token_like(text),
@@ -99,7 +95,6 @@ pub(super) fn label_of(key: &str, label: Label) -> Option<Label> {
     is_value_key(key).then(|| if is_word_key(key) { label.min(Label::Word) } else { label })
 }
 
-/// Returns `true` if a member may name the value of another one.
 pub(super) fn is_label_key(key: &str) -> bool {
     Label::new(key, "password", |_| Some(Named::Secret)).is_some()
 }
@@ -139,12 +134,10 @@ fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
     core.len() < text.len() && is_secret(core)
 }
 
-/// The key of the current member.
 #[derive(Clone, Copy, Debug, Default)]
 enum Key<'a> {
     #[default]
     None,
-    /// A key that may be a label.
     Label(&'a str),
     Value(&'a str),
 }
@@ -155,7 +148,6 @@ impl<'a> Key<'a> {
     }
 }
 
-/// An open object or list.
 #[derive(Default)]
 struct Scope<'a> {
     is_list: bool,
@@ -272,7 +264,6 @@ fn read(
     }
 }
 
-/// Records a value.
 fn add(
     scope: &mut Scope<'_>,
     text: &str,
@@ -287,7 +278,6 @@ fn add(
     }
 }
 
-/// Finds the secrets of a completed object.
 fn settle(text: &str, offset: usize, scope: &Scope<'_>, found: &mut Vec<Range<usize>>) {
     let Some(label) = scope.label else { return };
     for (key, place, is_quoted) in &scope.values {

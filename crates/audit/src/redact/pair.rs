@@ -10,13 +10,10 @@ use super::token_patterns::{self, is_name_letter, tag_before};
 /// "TOKEN", "value": "…"}`.
 const LABELS: [&str; 4] = ["field", "header", "id", "variable"];
 
-/// Maximum distance of a label and its value.
 const MAX_LABEL_DISTANCE: usize = 192;
 
-/// Maximum length of a list item that is examined.
 const MAX_ITEM_BYTES: usize = 512;
 
-/// Maximum length of a type between a name and its value.
 const MAX_TYPE_BYTES: usize = 64;
 
 /// Endings of functions that set a value, in lower case: `setenv("TOKEN", "…")`.
@@ -52,10 +49,8 @@ const LOGIN_CALLS: [&str; 7] = [
     "passwordauthentication",
 ];
 
-/// Maximum length of text in braces that is read.
 const MAX_BRACED_BYTES: usize = 1024;
 
-/// Maximum length of call arguments that are read.
 const MAX_CALL_BYTES: usize = 256;
 
 /// Returns `true` if the label beside a value is the name of a secret: `key="password" value="…"`. The
@@ -273,13 +268,11 @@ pub(super) fn is_labeled_tag(
 #[derive(Debug, Default)]
 pub(super) struct ClosingTags {
     next: Option<usize>,
-    /// Number of bytes that were searched.
     #[cfg(test)]
     pub(super) searched: usize,
 }
 
 impl ClosingTags {
-    /// Returns the start of the first closing tag at or after `from`.
     fn first(&mut self, text: &str, from: usize) -> Option<usize> {
         if self.next.is_none_or(|next| next < from) {
             let length = text[from..].find("</");
@@ -457,7 +450,6 @@ pub(super) fn behind_last(text: &str, is_wanted: impl Fn(char) -> bool) -> usize
         .map_or(0, |(at, letter)| at + letter.len_utf8())
 }
 
-/// Returns the last character boundary up to `at`.
 fn floor(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }

@@ -14,10 +14,8 @@ const MAX_TITLE_BYTES: usize = 64;
 /// Beginnings of a base64-encoded key file: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
 const ENCODED_STARTS: [&[u8]; 3] = [b"LS0tLS1CRUdJTi", b"LS0tLSBCRUdJTi", b"UHVUVFktVXNlci1LZXkt"];
 
-/// The first letters of [`ENCODED_STARTS`].
 pub(super) const ENCODED_FIRST: &str = "LU";
 
-/// Bound for the base64 letters on the last line of a key.
 const MAX_LAST_LINE_LETTERS: usize = 112;
 
 /// Returns the length of the base64-encoded file of keys or certificates that begins here, and `true` if it

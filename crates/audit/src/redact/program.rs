@@ -3,28 +3,21 @@
 /// The part of an argument that is the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
-    /// The whole argument.
     Value,
     /// The whole argument of an option that any program may have. A word of a sentence does not count.
     Named,
-    /// The part after a colon.
     Login,
     /// The part after a colon, or the whole argument if it looks like a generated token.
     LoginOrToken,
-    /// The part after a percent sign.
     Percent,
-    /// The part after a comma.
     Comma,
-    /// The part after `pass:`.
     Pass,
-    /// The part after an equals sign.
     Equals,
     /// The part after a slash, up to an at sign.
     Slash,
     /// The whole argument if it is quoted, or mixes letters and other characters. Words of sentences and
     /// names of program code do not.
     Mixed,
-    /// The whole argument if it looks like a generated token.
     Token,
 }
 
@@ -35,7 +28,6 @@ pub(super) enum SecretPlace {
     Either,
     /// In the same argument as the option.
     Attached,
-    /// In the next argument.
     Next,
     /// Like `Either`, if the option follows this word.
     After(&'static str),

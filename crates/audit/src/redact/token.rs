@@ -135,7 +135,6 @@ pub(super) const SHAPE_STARTS: &str = "MNOkp";
 /// Minimum lengths of the parts of a Discord bot token: a number, a time and a signature.
 const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
 
-/// Maximum length of a Discord bot token.
 const MAX_DISCORD_BYTES: usize = 100;
 
 /// Returns `true` if a token that is recognized by form begins here.

@@ -49,7 +49,6 @@ pub(super) const MIN_SECRET_TEXT_BYTES: usize = 8;
 /// Schemes before a credential in a header, in lower case.
 pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 
-/// Minimum length of the token after a scheme.
 const MIN_CREDENTIAL_BYTES: usize = 16;
 
 /// Minimum length of a user name that counts as a token if there is no password: `https://TOKEN@host`.
@@ -58,10 +57,8 @@ const MIN_LOGIN_TOKEN_BYTES: usize = 10;
 /// Bound for how often the bytes of a text are read again as parts of values that are not secrets.
 const MAX_KEPT_FACTOR: usize = 16;
 
-/// Maximum length of a tag.
 const MAX_TAG_BYTES: usize = 256;
 
-/// Maximum length of the text of a tag.
 pub(super) const MAX_TAG_TEXT_BYTES: usize = 4096;
 
 /// For each byte, the forms that it can be a part of, as bits.
@@ -80,7 +77,6 @@ impl Tokens {
         self.added.push((start.to_owned(), least));
     }
 
-    /// Returns `true` if a token begins here.
     fn begins(&self, rest: &[u8]) -> bool {
         let is_there = |start: &str, least: usize| {
             rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, least))
@@ -93,7 +89,6 @@ impl Tokens {
     }
 }
 
-/// The first byte of a token.
 const START: u8 = 1;
 /// A byte of a word. No token begins after it.
 const WORD: u8 = 1 << 1;
@@ -126,38 +121,31 @@ impl Default for Signs {
 }
 
 impl Signs {
-    /// Marks this byte as the first byte of tokens.
     pub(super) fn begin(&mut self, byte: u8) {
         self.0[usize::from(byte)] |= START;
     }
 }
 
-/// Returns `true` if a text with these characters can contain private keys.
 pub(super) fn may_have_private_keys(signs: u8) -> bool {
     signs & DASH != 0 && signs & BLANK != 0
 }
 
-/// Returns `true` if a text with these characters can contain logins.
 pub(super) fn may_have_logins(signs: u8) -> bool {
     signs & COLON != 0 && signs & SLASH != 0
 }
 
-/// Returns `true` if a text with these characters can contain addresses with paths.
 pub(super) fn may_have_paths(signs: u8) -> bool {
     signs & SLASH != 0
 }
 
-/// Returns `true` if a text with these characters can contain fields separated by colons.
 pub(super) fn may_have_colons(signs: u8) -> bool {
     signs & COLON != 0
 }
 
-/// Returns `true` if a text with these characters can contain assignments.
 pub(super) fn may_have_assignments(signs: u8) -> bool {
     signs & (EQUALS | COLON | CLOSING) != 0
 }
 
-/// Returns `true` if a text with these characters can contain arguments of programs.
 pub(super) fn may_have_arguments(signs: u8) -> bool {
     signs & BLANK != 0
 }
@@ -410,7 +398,6 @@ pub(super) fn tag_text(bytes: &[u8]) -> usize {
     bytes.iter().take(MAX_TAG_TEXT_BYTES).position(|byte| *byte == b'<').unwrap_or(0)
 }
 
-/// Returns the name before a delimiter.
 fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     let before = match sign {
         b'>' => tag_before(&text[..at])?,

@@ -5,19 +5,15 @@ use std::ops::Range;
 use super::line;
 use super::token_patterns::{MAX_TAG_TEXT_BYTES, PLACEHOLDER_BYTES, tag_text, words};
 
-/// Maximum length of a list of values.
 const MAX_LIST_BYTES: usize = 1024;
 
 /// Maximum length of a shell expansion with a literal text.
 const MAX_EXPANSION_BYTES: usize = 256;
 
-/// Delimiter of literal text in XML.
 const CDATA: &[u8] = b"<![CDATA[";
 
-/// Maximum length of the tag of a value.
 const MAX_TAG_NAME_BYTES: usize = 32;
 
-/// Maximum length of a block header: `|2-`.
 const MAX_BLOCK_HEADER_BYTES: usize = 16;
 
 /// The quotes that are open at a position of a line.
@@ -28,7 +24,6 @@ pub(super) struct Quotes {
 }
 
 impl Quotes {
-    /// Records the byte at this position.
     pub(super) fn pass(&mut self, bytes: &[u8], at: usize) {
         let is_escaped = || at.checked_sub(1).is_some_and(|before| bytes[before] == b'\\');
         match bytes[at] {
@@ -53,18 +48,15 @@ pub(super) struct Sign {
     pub(super) quotes: Quotes,
 }
 
-/// The notation of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Plain,
     Quoted,
-    /// On several lines, or as a list.
     Block,
     /// Several quoted texts in parentheses: `("me", "…")`.
     Tuple,
 }
 
-/// An assigned value.
 pub(super) struct Value {
     pub(super) place: Range<usize>,
     pub(super) form: Form,
@@ -260,7 +252,6 @@ pub(super) fn closing(bytes: &[u8], from: usize, quote: u8, escapes: usize) -> O
     None
 }
 
-/// Returns the end of an unquoted value.
 fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
     let end = word_end(bytes, begin, sign.quotes);
     if sign.is_tight {
@@ -346,7 +337,6 @@ fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)
     (end > start).then_some((start..end, Form::Block))
 }
 
-/// Returns the text of the YAML list item on this line.
 fn list_item(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"-")?;
     rest.first().is_none_or(u8::is_ascii_whitespace).then(|| rest.trim_ascii())

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::number;
 
-/// Bound for the nesting depth of a line.
 const MAX_DEPTH: usize = 160;
 
 /// The position and the reason of a violation of the canonical form.
@@ -16,16 +15,12 @@ pub(super) struct Flaw {
     pub(super) broken: bool,
 }
 
-/// A member of the top-level object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    /// Range of the key, without the quotes.
     pub(super) key: Range<usize>,
-    /// Range of the value.
     pub(super) value: Range<usize>,
 }
 
-/// A container that is open at the current position.
 enum Open {
     Array,
     /// An object with the range of its previous key, without the quotes.

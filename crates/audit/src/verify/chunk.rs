@@ -5,12 +5,9 @@ use memchr::memchr;
 use super::line::{Facts, Flaw, Reader};
 use super::{Form, Link, Why};
 
-/// The result of checking a piece.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
-    /// Number of valid lines.
     pub(super) lines: u64,
-    /// Number of bytes of the valid lines.
     pub(super) bytes: usize,
     /// The first valid line: its number, the hash that it refers to, and its time.
     pub(super) first: Option<(u64, String, i128)>,

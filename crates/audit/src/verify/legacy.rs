@@ -12,9 +12,7 @@ use crate::secret::Secret;
 /// Checks the lines of such a log in order.
 pub(super) struct Legacy {
     key: hmac::Key,
-    /// The signature of the previous line.
     previous: String,
-    /// Number of valid lines.
     pub(super) lines: u64,
 }
 

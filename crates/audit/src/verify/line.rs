@@ -30,7 +30,6 @@ pub(super) struct Facts<'a> {
     pub(super) hash: &'a [u8],
 }
 
-/// The required type of a field.
 enum Kind {
     Text,
     Object,
@@ -72,7 +71,6 @@ fn keyed() -> Flaw {
     Flaw::new(Why::Broken, "it is in the form with keyed hashes, which needs the secret")
 }
 
-/// Returns `true` if a line is from a log whose chain uses keyed hashes.
 fn is_keyed(line: &[u8]) -> bool {
     serde_json::from_slice::<Tree>(line)
         .is_ok_and(|tree| ["signature", "prevSignature"].iter().all(|name| tree.get(name).is_some()))

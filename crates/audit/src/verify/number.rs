@@ -1,6 +1,5 @@
 //! Numbers in the format of ECMAScript.
 
-/// Returns `true` if a number is written as in ECMAScript.
 pub(super) fn is_canonical(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {

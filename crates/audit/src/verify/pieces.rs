@@ -14,7 +14,6 @@ use super::chunk::Checked;
 /// Size of a piece. A piece with a longer line is larger.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Limit of a line.
 pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// The pieces of several sources, in order, each with the index of its source. Data after the last line end

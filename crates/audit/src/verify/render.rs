@@ -21,7 +21,6 @@ pub(super) enum Tree {
 }
 
 impl Tree {
-    /// Returns a member of an object.
     pub(super) fn get(&self, key: &str) -> Option<&Tree> {
         match self {
             Self::Object(members) => members.get(&units(key)).map(|(_, value)| value),
@@ -29,7 +28,6 @@ impl Tree {
         }
     }
 
-    /// Removes a member of an object.
     pub(super) fn remove(&mut self, key: &str) -> Option<Tree> {
         match self {
             Self::Object(members) => members.remove(&units(key)).map(|(_, value)| value),
@@ -37,7 +35,6 @@ impl Tree {
         }
     }
 
-    /// Returns the text, if the value is one.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

@@ -5,12 +5,9 @@
 
 use super::canonical::{self, Member};
 
-/// The required form of a member.
 enum Rule {
-    /// A non-empty text.
     Filled,
     Text,
-    /// The name of a policy.
     Slug,
     Decision,
 }
@@ -46,7 +43,6 @@ pub(super) fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Strips the quotes of a text.
 fn inner(text: &[u8]) -> &[u8] {
     text.get(1..text.len().saturating_sub(1)).unwrap_or_default()
 }

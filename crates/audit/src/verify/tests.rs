@@ -384,7 +384,6 @@ fn keyed_hashes_are_recognized_in_any_order_of_fields() {
     }
 }
 
-/// Any value.
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -9,7 +9,6 @@ use narrows_audit::{AppendError, Entry, Log, Options, Receipt, verify};
 use crate::event;
 use crate::memory::{Counted, Fault, Memory, Plan};
 
-/// Number of writes in a trace.
 const TRACE: u32 = 300;
 
 /// Windows of group commits: no window, and one that contains a whole round.

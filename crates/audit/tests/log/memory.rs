@@ -9,7 +9,6 @@ use narrows_audit::{Disk, FileStatus, Handle};
 
 const SECTOR: usize = 512;
 
-/// A fault at one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing is written, and an error is returned.
@@ -22,7 +21,6 @@ pub(crate) enum Fault {
     PowerCut,
 }
 
-/// The counted operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Writes,
@@ -47,7 +45,6 @@ pub(crate) struct Memory(Arc<Mutex<State>>);
 struct State {
     files: Vec<Inode>,
     names: BTreeMap<String, usize>,
-    /// The names that survive a crash.
     kept: BTreeMap<String, usize>,
     plan: Option<Plan>,
     count: u32,
@@ -59,7 +56,6 @@ struct State {
 #[derive(Clone, Default)]
 struct Inode {
     data: Vec<u8>,
-    /// Data that survives a crash.
     kept: Vec<u8>,
     /// A sync has failed, but the system believes that it succeeded.
     lost: bool,
@@ -84,7 +80,6 @@ impl Memory {
         self.0.lock().expect("alive")
     }
 
-    /// Returns `true` if the fault has happened.
     pub(crate) fn fired(&self) -> bool {
         self.state().fired > 0
     }
@@ -94,7 +89,6 @@ impl Memory {
         self.state().files.iter().any(|file| file.asked_again)
     }
 
-    /// Loses all data that was not synced.
     pub(crate) fn cut_power(&self) {
         self.state().cut_power();
     }
@@ -106,7 +100,6 @@ impl Memory {
         state.plan = None;
     }
 
-    /// Returns the content of all files of the log, in order.
     pub(crate) fn content(&self) -> Vec<u8> {
         let state = self.state();
         let sealed =

@@ -60,7 +60,6 @@ const LISTABLE_METHODS: [(&str, &[&str]); 2] = [
     ("agent_methods", &["elicitation/create", "auth/status_update"]),
 ];
 
-/// All methods of the protocol.
 const METHODS: [&str; 45] = [
     "initialize",
     "authenticate",

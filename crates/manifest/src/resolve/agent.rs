@@ -23,9 +23,7 @@ use crate::version::{self, VersionError};
 #[derive(Debug, Clone)]
 pub struct Agent {
     pub cli: Loaded<AgentCli>,
-    /// Command line and environment of the agent.
     pub launch: Launch,
-    /// The sandbox that the agent's manifest requires.
     pub sandbox: Option<SandboxPlan>,
     /// The runner that the agent's manifest names, or the RUNNER.md beside that manifest.
     pub runner: Option<RunnerPlan>,

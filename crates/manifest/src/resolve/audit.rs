@@ -16,7 +16,6 @@ use crate::types::operator::Operator;
 pub enum AuditTarget {
     /// Path of the log file, relative to the root of the workspace.
     Log(PathBuf),
-    /// No audit log.
     Off,
 }
 

@@ -14,7 +14,6 @@ use crate::finding::Draft;
 use crate::types::acp::Acp;
 use crate::types::operator::{Autonomy, Operator, SkillRef, ToolRef};
 
-/// The file of a skill.
 const SKILL_FILE: &str = "SKILL.md";
 
 /// A skill of an operator.
@@ -24,7 +23,6 @@ pub struct Skill {
     /// Path of the file, relative to the root of the workspace.
     pub path: PathBuf,
     pub description: String,
-    /// Instructions for the operator.
     pub body: String,
     /// The tools of the operator that the skill uses. `None` if it does not list them.
     pub allow: Option<Vec<String>>,

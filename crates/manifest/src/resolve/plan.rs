@@ -68,7 +68,6 @@ pub struct Pin {
 /// An MCP server of a manifest with its description.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpBinding {
-    /// The entry of the server in the manifest.
     pub server: McpServer,
     /// The front matter of its description file.
     pub description: Option<Value>,
@@ -78,15 +77,12 @@ pub struct McpBinding {
 #[derive(Debug, Clone)]
 pub struct Bundle {
     pub acp: Loaded<Acp>,
-    /// The kind of the manifest.
     pub role: Role,
     /// Protocol version of the manifest's revision. `None` if the revision is not a known release.
     pub protocol_version: Option<u16>,
     pub capabilities: Capabilities,
     pub operator: Option<Loaded<Operator>>,
-    /// The governance, merged with all that it inherits.
     pub governance: Option<EffectiveGovernance>,
-    /// All policies in effect.
     pub policies: Vec<BoundPolicy>,
     pub(super) ruleset: GovernanceRuleset,
     /// `true` if every turn needs an approval before it begins.

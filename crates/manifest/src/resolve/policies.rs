@@ -25,7 +25,6 @@ pub struct BoundPolicy {
 }
 
 impl BoundPolicy {
-    /// Returns `true` if `name` refers to this policy.
     fn is(&self, name: &str) -> bool {
         self.policy.front.slug == name || self.entry.as_ref().is_some_and(|entry| entry.id == name)
     }

@@ -13,7 +13,6 @@ use crate::files::{Files, FilesError, join};
 use crate::finding::{Draft, Findings};
 use crate::yaml::SourcePos;
 
-/// Bound for the files of one manifest.
 const MAX_FILES: usize = 256;
 
 /// Reads files. Keeps their content and their findings.
@@ -109,7 +108,6 @@ impl<'a> ManifestReader<'a> {
         }
     }
 
-    /// Reads a manifest if it exists.
     pub(super) fn optional<T: FrontMatter>(&mut self, path: &Path) -> Option<Loaded<T>> {
         match self.bytes(path) {
             Err(FilesError::NotFound) => None,

@@ -37,7 +37,6 @@ pub struct SandboxPlan {
 pub struct PlannedMount {
     /// Directory on disk, relative to the root of the workspace.
     pub source: PathBuf,
-    /// Path in the sandbox.
     pub at: PathBuf,
     pub writable: bool,
 }
@@ -51,7 +50,6 @@ pub struct RunnerPlan {
     pub downgraded: bool,
     /// Limits as written in the manifest, without defaults.
     pub limits: Limits,
-    /// Programs that must be installed.
     pub needs: Option<Needs>,
 }
 

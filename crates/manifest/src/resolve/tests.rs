@@ -116,7 +116,6 @@ fn every_file_is_pinned_by_the_bytes_that_were_parsed() {
     assert_eq!(pins[2].sha256, Sha256Hex::of(governance("").as_bytes()), "the digest of exactly these bytes");
 }
 
-/// The digest by the plain way.
 struct Sha256Hex;
 
 impl Sha256Hex {

@@ -17,7 +17,6 @@ pub(super) struct Spot<'a> {
     pub(super) at: SourcePos,
     /// Path of the key from the top level.
     pub(super) path: &'a str,
-    /// The description of the key.
     pub(super) about: Option<&'a str>,
 }
 
@@ -231,7 +230,6 @@ impl Walk<'_> {
     }
 }
 
-/// Returns `true` if the value has this type.
 fn has_type(wanted: &str, node: &Node) -> bool {
     match (wanted, &node.content) {
         ("integer", Content::Number(Some(number), _)) => !number.is_f64(),

@@ -22,7 +22,6 @@ fn draft(code: Code, spot: Spot<'_>, message: String) -> Draft {
     }
 }
 
-/// Moves the position from the key to the value.
 fn at_value(spot: Spot<'_>) -> Spot<'_> {
     Spot { at: spot.node.at, ..spot }
 }
@@ -58,7 +57,6 @@ fn with_expected(draft: Draft, spot: Spot<'_>) -> Draft {
     }
 }
 
-/// Returns the name of a type for users.
 fn type_name(wanted: &str) -> &'static str {
     match wanted {
         "object" => "a map",

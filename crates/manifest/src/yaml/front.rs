@@ -7,7 +7,6 @@ use crate::finding::Draft;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Front<'a> {
     pub(crate) yaml: &'a str,
-    /// The text below the front matter.
     pub(crate) body: &'a str,
 }
 
@@ -35,7 +34,6 @@ pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
     }
 }
 
-/// Splits off the first line, without its line end.
 fn split_line(text: &str) -> (&str, &str) {
     let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
     (line.strip_suffix('\r').unwrap_or(line), rest)

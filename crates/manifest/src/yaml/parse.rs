@@ -7,10 +7,8 @@ use super::{Content, Key, Node, SourcePos};
 use crate::code::Code;
 use crate::finding::Draft;
 
-/// Bound for the nesting depth.
 const MAX_DEPTH: usize = 32;
 
-/// Bound for the values of one file.
 const MAX_NODES: usize = 20_000;
 
 /// Parses YAML that begins on `line` of its file. Problems are added to `findings`. If there is no tree,
@@ -57,7 +55,6 @@ struct Builder<'a> {
     findings: &'a mut Vec<Draft>,
 }
 
-/// A list or a map under construction.
 struct Open {
     at: SourcePos,
     content: Content,

@@ -4,7 +4,6 @@ use serde_json::Number;
 
 use super::Content;
 
-/// Interprets a plain scalar.
 pub(super) fn resolve(text: &str) -> Content {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Content::Null(text.to_owned()),

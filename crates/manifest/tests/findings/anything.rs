@@ -5,7 +5,6 @@ use std::path::Path;
 use narrows_manifest::{Kind, check};
 use proptest::prelude::*;
 
-/// Pieces with a special meaning.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         8 => prop::sample::select(vec![

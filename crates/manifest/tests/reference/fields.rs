@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// A key, described for a table.
 pub(super) struct Field {
     /// Path from the top level: `tools[].scope.network`.
     pub(super) key: String,
@@ -35,7 +34,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Lists the keys of the value at `path`.
     fn below(&mut self, schema: &'a Value, path: &str) {
         let (schema, name) = self.part(schema);
         if let Some(name) = name
@@ -108,7 +106,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the form of a value in a few words.
     fn form(&self, schema: &Value) -> String {
         let named = schema["$ref"].as_str().and_then(|name| name.strip_prefix("#/$defs/"));
         let schema = named.map_or(schema, |name| &self.root["$defs"][name]);

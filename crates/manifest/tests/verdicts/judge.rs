@@ -7,7 +7,6 @@ use jsonschema::Validator;
 use narrows_manifest::Kind;
 use serde_json::{Value, json};
 
-/// The official schemas, compiled.
 pub(crate) struct Judge {
     validators: HashMap<Kind, Validator>,
     /// Every key and every word in a schema, for mutations.

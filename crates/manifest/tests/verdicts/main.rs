@@ -26,7 +26,6 @@ fn folder() -> Option<PathBuf> {
     None
 }
 
-/// Returns every published example, with its kind.
 fn examples(folder: &Path) -> Vec<(Kind, PathBuf)> {
     let mut found = Vec::new();
     let mut open = vec![folder.join("examples")];

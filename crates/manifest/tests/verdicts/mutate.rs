@@ -3,7 +3,6 @@
 use narrows_manifest::Kind;
 use serde_json::{Value, json};
 
-/// Random numbers that a seed determines.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -27,7 +26,6 @@ impl Random {
     }
 }
 
-/// Returns `value` with one change at some position.
 pub(crate) fn mutated(mut value: Value, words: &[String], random: &mut Random) -> Value {
     let mut paths = Vec::new();
     pointers(&value, String::new(), &mut paths);
@@ -79,7 +77,6 @@ pub(crate) fn mutated(mut value: Value, words: &[String], random: &mut Random) -
     value
 }
 
-/// Returns any value.
 fn some(words: &[String], random: &mut Random) -> Value {
     match random.below(12) {
         0 => Value::Null,
