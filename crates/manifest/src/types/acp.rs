@@ -1,4 +1,4 @@
-//! ACP.md: who speaks the protocol, on which side, and with what around it.
+//! ACP.md: an agent, client or bridge, with its operator, governance and sandbox.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in a manifest.
+    /// Returns the name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -161,7 +161,7 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// Its name in a manifest.
+    /// Returns the name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
             Self::Basic => "basic",
@@ -256,12 +256,12 @@ pub struct Audit {
     /// Path of the log, if it is not that of the governance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<String>,
-    /// Which log is used.
+    /// Log that is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<AuditKind>,
 }
 
-/// Which log is used.
+/// Log that is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditKind {

@@ -1,4 +1,4 @@
-//! AGENT-CLI.md: an agent that is a program, and how it is started.
+//! AGENT-CLI.md: an agent that is a program, with its arguments, modes and options.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ pub struct AgentCli {
     /// Options that are set at the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<Choice>,
-    /// How it gets earlier turns.
+    /// Way to pass earlier turns to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
     /// Requirements on the machine.
@@ -168,7 +168,7 @@ pub struct Mcp {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Session {
-    /// What it outlives: nothing, a lost connection, or its own process.
+    /// Lifetime: ephemeral (one connection), persistent (beyond it) or resumable (beyond the process).
     #[serde(default)]
     pub mode: SessionMode,
     /// Idle timeout in milliseconds, at least 1000.
@@ -184,16 +184,16 @@ pub struct Session {
     pub context_carryover: Option<bool>,
 }
 
-/// What an agent's session outlives.
+/// Lifetime of an agent's session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionMode {
-    /// Nothing.
+    /// Ends with the connection.
     #[default]
     Ephemeral,
-    /// A lost connection.
+    /// Survives a lost connection.
     Persistent,
-    /// The agent itself.
+    /// Survives a restart of the agent.
     Resumable,
 }
 
@@ -312,7 +312,7 @@ pub enum ChoiceType {
     Enum,
 }
 
-/// How an agent gets earlier turns.
+/// Way to pass earlier turns to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Continuation {

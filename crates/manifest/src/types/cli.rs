@@ -1,4 +1,4 @@
-//! What an AGENT-CLI.md shares with other command line tools: how it is installed, set up and recognised.
+//! The parts of an AGENT-CLI.md that apply to any command line tool: installation, version, login and setup.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -156,21 +156,21 @@ pub struct Auth {
     /// File or name of the credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<String>,
-    /// Signs that it is logged in.
+    /// Signs of a completed login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<AuthState>,
-    /// How to log in.
+    /// Login procedure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<Login>,
-    /// How the login is refreshed.
+    /// Refresh of the login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<Refresh>,
-    /// How an expired login is detected.
+    /// Detection of an expired login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry: Option<Expiry>,
 }
 
-/// Signs that a program is logged in.
+/// Signs of a completed login.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuthState {
@@ -194,12 +194,12 @@ pub struct Login {
     /// Needs a callback from a browser: true or false.
     #[serde(default)]
     pub requires_callback_url: bool,
-    /// How success is detected.
+    /// Test for success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completes_when: Option<CompletesWhen>,
 }
 
-/// How success is detected.
+/// Test for success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompletesWhen {
@@ -257,7 +257,7 @@ pub enum SetupStep {
         /// Interactive: true or false.
         #[serde(default)]
         interactive: bool,
-        /// Where the answer goes.
+        /// Destination of the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         persist: Option<Persist>,
     },
@@ -284,7 +284,7 @@ pub enum SetupStep {
         /// Condition under which the step is skipped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         skip_if: Option<SkipIf>,
-        /// Where the answer goes.
+        /// Destination of the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         persist: Option<Persist>,
     },
@@ -315,13 +315,13 @@ pub enum SetupStep {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(max = 2000))]
         description: Option<String>,
-        /// How the result returns.
+        /// Callback that returns the result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         callback: Option<Callback>,
         /// Condition under which the step is skipped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         skip_if: Option<SkipIf>,
-        /// Where the answer goes.
+        /// Destination of the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         persist: Option<Persist>,
     },
@@ -379,7 +379,7 @@ pub struct SkipIf {
     pub timeout_ms: Option<u64>,
 }
 
-/// How the result of a step returns.
+/// Callback that returns the result of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Callback {
@@ -392,7 +392,7 @@ pub struct Callback {
     pub timeout_ms: Option<u64>,
 }
 
-/// Where an answer goes: exactly one of these.
+/// Destination of an answer: exactly one of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = [{"required": ["env"]}, {"required": ["secret_slug"]}, {"required": ["cmd"]}]))]

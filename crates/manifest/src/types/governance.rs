@@ -1,4 +1,4 @@
-//! GOVERNANCE.md: what holds in a workspace, and for whom it is made stricter.
+//! GOVERNANCE.md: the rules of a workspace, or stricter rules for some of its operators.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -234,7 +234,7 @@ pub struct Approver {
 }
 
 impl Approver {
-    /// Number of approvals that are needed.
+    /// Returns the number of approvals that are needed.
     pub fn needed(&self) -> u32 {
         let quorum = self.quorum.as_deref().unwrap_or("1");
         let needed = quorum.split_once("-of-").map_or(quorum, |(needed, _)| needed);

@@ -1,4 +1,4 @@
-//! OPERATOR.md: who acts, with which skills and tools, and within which bounds.
+//! OPERATOR.md: the role that an agent plays, with its skills, tools and limits.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -103,7 +103,7 @@ pub enum SkillRef {
 }
 
 impl SkillRef {
-    /// Its id.
+    /// Returns the id of the skill.
     pub fn id(&self) -> &str {
         match self {
             Self::Id(id) => id,
@@ -111,7 +111,7 @@ impl SkillRef {
         }
     }
 
-    /// Returns the source, if given.
+    /// Returns the source of the skill, if it has one.
     pub fn source(&self) -> Option<&str> {
         match self {
             Self::Id(_) => None,
@@ -322,7 +322,7 @@ pub enum ParticipationMode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Runtime {
-    /// Which agent runs it.
+    /// Agent that runs the operator.
     pub kind: RuntimeKind,
     /// Path of the AGENT-CLI.md.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -349,7 +349,7 @@ pub enum RuntimeKind {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuntimeSession {
-    /// What it outlives: nothing, a lost connection, or its own process.
+    /// Lifetime: ephemeral (one connection), persistent (beyond it) or resumable (beyond the process).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<super::agent_cli::SessionMode>,
     /// Idle timeout in milliseconds, at least 1000.
@@ -368,7 +368,7 @@ pub struct RuntimeConfig {
     /// Values of its options.
     #[serde(default, skip_serializing_if = "Open::is_empty")]
     pub options: Open,
-    /// How the agent gets earlier turns.
+    /// Way to pass earlier turns to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation: Option<super::agent_cli::Continuing>,
 }

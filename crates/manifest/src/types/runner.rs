@@ -1,4 +1,4 @@
-//! RUNNER.md: the process around something that runs, and its limits.
+//! RUNNER.md: the process that runs an agent or a tool, and its limits.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

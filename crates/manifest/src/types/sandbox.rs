@@ -1,4 +1,4 @@
-//! SANDBOX.md: what something that runs can see and reach.
+//! SANDBOX.md: the files, variables and hosts that a process can access.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What a sandbox may mount and who may use it: the parts of STORAGE and of access policies that can stand in it.
+//! The parts of STORAGE.md and of access policies that a SANDBOX.md can contain: mounted storage, and access to it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
