@@ -59,7 +59,7 @@ pub enum GateExit {
 #[derive(Debug)]
 pub enum GateRequest {
     ListApprovals(oneshot::Sender<Vec<ApprovalRequest>>),
-    /// Asks whether the built-in agent may call a tool. The answer is the reason of a refusal, or `None`.
+    /// Asks if the built-in agent may call a tool. The answer is the reason of a refusal, or `None`.
     CheckTool(ToolCheck, oneshot::Sender<Option<String>>),
     Vote(ApprovalVote, oneshot::Sender<Result<(), VoteError>>),
     /// Ends the gate as if the client had disconnected.

@@ -208,7 +208,7 @@ fn canonicalize_existing(path: &Path, resolver: &dyn PathResolver) -> Result<Opt
     }
 }
 
-/// An action whose paths and directory are both as named and as resolved.
+/// An action with its paths and its directory, each as named and as resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResolvedAction {
     pub(crate) action: Action,

@@ -54,7 +54,7 @@ codes! {
     Duplicate = "duplicate-key",
     /// A required key is missing.
     Missing = "missing-key",
-    /// An unknown key, where no other keys are allowed.
+    /// An unknown key in a map that allows no other keys.
     Unknown = "unknown-key",
     /// An unquoted text that YAML reads as another type.
     QuoteIt = "quote-it",
@@ -72,7 +72,7 @@ codes! {
     Few = "too-few",
     /// A list with duplicate values.
     Twice = "not-unique",
-    /// A value that matches none of the allowed forms, or several.
+    /// A value that matches no allowed form, or more than one.
     Form = "form",
     /// The name differs from that of the directory.
     Name = "name-mismatch",
@@ -82,13 +82,13 @@ codes! {
     UnknownRevision = "unknown-acp-rev",
     /// Two keys contradict each other.
     Contradiction = "contradiction",
-    /// A server or bridge without what it needs to run.
+    /// A server or bridge that does not name what it needs to run.
     Unbound = "unbound",
-    /// An audit that is disabled where it is required.
+    /// An audit log that is off although the tier requires it.
     AuditOff = "audit-off",
     /// An external audit log without a location.
     AuditRef = "audit-ref",
-    /// A key that looks misspelled, where other keys are allowed.
+    /// A key that looks misspelled, in a map that allows other keys.
     Misspelt = "misspelt-key",
     /// An approval without an eligible approver.
     Signers = "no-signers",
@@ -96,7 +96,7 @@ codes! {
     Ignored = "ignored-key",
     /// A former name of a key or value.
     Legacy = "legacy-key",
-    /// A policy that allows at autonomy 0.
+    /// A policy with `decision: allow` and autonomy 0, which allows nothing.
     AllowWithoutAutonomy = "policy-allow-at-0",
     /// An address, pattern or range that cannot be read.
     Unusable = "unusable-value",
@@ -106,7 +106,7 @@ codes! {
     AppendOnly = "governance_append_only_relaxation",
     /// A descendant that drops signatures.
     Signing = "governance_signing_downgrade",
-    /// A governance whose `appliesTo` does not exist, or is another operator.
+    /// A governance whose `appliesTo` does not exist, or names another operator.
     AppliesTo = "governance_appliesto_unresolvable",
     /// An invalid governance.
     Workspace = "governance_workspace_invalid",
@@ -130,7 +130,7 @@ codes! {
     Provider = "sandbox_provider_unknown",
     /// A runner that cannot be found.
     Runner = "runner-unresolvable",
-    /// A runner that is isolated more than requested.
+    /// A runner that is isolated more strictly than requested.
     Downgraded = "runner-downgraded",
     /// An agent that cannot be found.
     AgentCli = "agent-cli-unresolvable",
@@ -142,7 +142,7 @@ codes! {
     Keyring = "keyring",
     /// A quorum larger than the number of approvers.
     Quorum = "quorum-unreachable",
-    /// A read-only sandbox for something that has to be run.
+    /// A read-only sandbox for an agent, which has to be run.
     ReadOnly = "sandbox_read_only",
     /// A sandbox setting that cannot be enforced.
     Unenforceable = "sandbox_unenforceable",

@@ -1,4 +1,4 @@
-//! Tests of what is redacted, and what is not.
+//! Tests of texts that are redacted, and of texts that stay unchanged.
 
 mod documented_formats;
 mod documents;

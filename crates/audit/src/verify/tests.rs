@@ -415,7 +415,7 @@ fn rounded(value: &Value) -> Value {
 }
 
 proptest! {
-    /// What the writer writes is canonical for the checker, and means the same.
+    /// The checker accepts the writer's output as canonical, and reads the same value.
     #[test]
     fn the_writer_and_the_checker_agree(value in values()) {
         let text = jcs::to_vec(&value).expect("shallow");
@@ -437,7 +437,7 @@ proptest! {
         }
     }
 
-    /// A change of some bytes is not canonical, or is exactly what the writer would write.
+    /// A text with some bytes changed is not canonical, or equals the writer's output for its value.
     #[test]
     fn the_checker_accepts_only_the_writers_output(
         value in values(),

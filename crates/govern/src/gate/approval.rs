@@ -1,4 +1,4 @@
-//! Pending approvals: the required approvers, their votes, and what follows from the decision.
+//! Pending approvals: the required approvers, their votes, and the effects of the decision.
 
 use bytes::Bytes;
 use narrows_acp::method;

@@ -13,7 +13,7 @@ pub(super) enum GateDirection {
     ToAgent,
 }
 
-/// What to do instead of sending a line whose audit event could not be recorded.
+/// The alternative to sending a line whose audit event could not be recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum OnAuditFailure {
     #[default]

@@ -256,7 +256,7 @@ pub(super) enum PendingAtClient {
     McpConnect {
         server: String,
     },
-    /// Lists the data of an MCP server. The answer is reduced to what may be read.
+    /// Lists the data of an MCP server. The answer is reduced to the entries that the agent may read.
     McpList {
         session: Option<Box<str>>,
         server: String,

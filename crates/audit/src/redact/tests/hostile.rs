@@ -160,7 +160,7 @@ fn the_work_for_a_mebibyte_of_all_pieces_grows_with_its_length() {
     assert!(Redaction::default().is_secret(&text));
 }
 
-/// The text of a tag may be long, and tags may stand in a row: what is behind each is not searched for each.
+/// Tags may be many, and their texts long. The text after a tag is not searched again for each tag.
 #[test]
 fn the_tags_of_a_text_are_searched_once() {
     for piece in ["<a>", "<value>", "<value></a>", "</value>", "<value>  "] {

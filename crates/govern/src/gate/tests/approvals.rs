@@ -1,4 +1,4 @@
-//! Tests of approvals: who may give them, and what follows.
+//! Tests of approvals: who may give them, and their effects.
 
 use std::sync::{Arc, Mutex};
 
