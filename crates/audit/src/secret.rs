@@ -11,7 +11,7 @@ pub(crate) mod reason {
     pub(crate) const KEY: &str = "named like a secret";
     pub(crate) const TOKEN: &str = "looks like a secret";
     pub(crate) const KNOWN: &str = "contains a known secret";
-    pub(crate) const DIGEST: &str = "digest of a value with a secret";
+    pub(crate) const DIGEST: &str = "digest of a redacted value";
     pub(crate) const DEPTH: &str = "nested too deeply";
 }
 
