@@ -348,9 +348,9 @@ impl Call {
         is_among(self.kind()) && self.action().kinds().into_iter().map(Kind::name).all(is_among)
     }
 
-    /// Returns a fresh call of the same tool if this one has ended and `call_update` is about a further run: other
-    /// input, or a running status. The caller applies `call_update` to it. Reusing an id does not make two calls
-    /// one.
+    /// Returns a new call of the same tool if this one has ended and `call_update` is about a further run,
+    /// with other input or a running status. The caller applies `call_update` to the new call. Two runs are
+    /// two calls, even if the agent reuses the id.
     pub(crate) fn new_run(&self, call_update: &CallUpdate<'_>) -> Option<Self> {
         let mut fresh = Self {
             progress: CallStatus::Pending,

@@ -86,8 +86,8 @@
 //!
 //! # Other uses
 //!
-//! [`preview_decision`] returns the decision about a call without a conversation. A driver other than [`run_gate`], such
-//! as a simulation with its own clock, implements [`GateOutput`].
+//! [`preview_decision`] returns the decision about a call without a conversation. A driver other than
+//! [`run_gate`], such as a simulation with its own clock, implements [`GateOutput`].
 
 mod audit_events;
 mod authorizer;

@@ -51,7 +51,8 @@ const LINKS: &[(&str, &str, Part)] = &[
 const HOOK_SEGMENTS: [&str; 7] =
     ["hook", "hooks", "webhook", "webhooks", "incomingwebhook", "token", "secret"];
 
-/// Minimum length of a random-looking segment, and minimum number of changes between letters, capitals and digits.
+/// Minimum length of a random-looking segment. Minimum number of changes between letters, capitals and digits
+/// in it.
 const MIN_RANDOM_BYTES: usize = 16;
 const MIN_RANDOM_TURNS: usize = 4;
 
@@ -251,7 +252,8 @@ pub(super) fn bot_tokens(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Finds passwords of database addresses that are not URLs: `me:…@tcp(host)/db` and `jdbc:oracle:thin:me/…@host`.
+/// Finds passwords of database addresses that are not URLs: `me:…@tcp(host)/db`,
+/// `jdbc:oracle:thin:me/…@host`.
 pub(super) fn database_logins(text: &str, found: &mut Vec<Range<usize>>) {
     let is_end =
         |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '`' | '=' | '<' | '>');

@@ -1,4 +1,4 @@
-//! The parts of STORAGE.md and of access policies that a SANDBOX.md can contain: mounted storage, and access to it.
+//! The parts of STORAGE.md and of access policies that a SANDBOX.md can contain: mounts, and access to them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

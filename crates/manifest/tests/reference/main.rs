@@ -12,7 +12,8 @@ use narrows_manifest::{Kind, schema};
 
 use fields::{Field, fields};
 
-/// The effect of each key, one `KEY = EFFECT` per line below the name of its file. `KEY.*` stands for all keys below `KEY`.
+/// The effect of each key, one `KEY = EFFECT` per line below the name of its file. `KEY.*` stands for all
+/// keys below `KEY`.
 const ENFORCED: &str = include_str!("enforced.txt");
 
 /// The effect of a key that is listed separately, unless the key is required.
