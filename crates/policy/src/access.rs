@@ -5,16 +5,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The access preset: what is allowed where no rule matches.
+/// An access preset: the decisions for actions that no rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Reading only.
+    /// Allows only reading.
     Low,
-    /// Changes in the roots, and commands that a sandbox confines to them.
+    /// Also allows changes in the roots, and commands that a sandbox confines to the roots.
     #[default]
     Medium,
-    /// Everything except protected paths and disabled permissions.
+    /// Allows everything except protected paths and disabled permissions.
     High,
 }
 
@@ -46,18 +46,16 @@ impl FromStr for Access {
     }
 }
 
-/// The error for an unknown access preset.
+/// Error: the access preset is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("access is one of low, medium, high")]
 pub struct UnknownAccess;
 
 /// Permissions that can be removed from every preset. `true` grants nothing; `false` forbids, and no rule
-/// lifts it.
+/// can override that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Narrowing {
-    /// `false` forbids the network.
     pub network: bool,
-    /// `false` forbids web search.
     pub web_search: bool,
 }
 

@@ -15,19 +15,19 @@ use crate::kind::Kind;
 use crate::variable::Variable;
 pub(crate) use input::MAX_PATH_BYTES;
 
-/// A command.
+/// The command of an action.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Command {
     /// A program and its arguments, without a shell.
     Argv(Vec<String>),
-    /// A text for an unknown shell.
+    /// Text for a shell. It is unknown which shell.
     Shell(String),
-    /// A command that cannot be read, as it was written. It may do anything.
+    /// A command that cannot be parsed, as it was written. It counts as able to do anything.
     Unknown(String),
 }
 
 impl Command {
-    /// Returns `true` if both certainly run the same: equal words, or equal shell text.
+    /// Returns `true` if both certainly run the same command: equal words, or equal shell text.
     pub fn is_same(&self, other: &Self) -> bool {
         if matches!(self, Self::Unknown(_)) || matches!(other, Self::Unknown(_)) {
             return false;
@@ -40,57 +40,52 @@ impl Command {
     }
 }
 
-/// An action to be judged. Built directly if its meaning is known, or by [`Action::read`] if an agent
+/// An action to be judged. Created directly if its meaning is known, or by [`Action::read`] if an agent
 /// describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Action {
-    /// Claimed kind, or the strictest detected kind.
+    /// The kind that the agent claims, or a stricter detected one.
     pub kind: Kind,
-    /// Further detected kinds.
     pub also: Vec<Kind>,
-    /// Name of the tool.
     pub tool: Option<String>,
     /// Unproven names of the tool, such as `kind:read` or `notes/add` claimed by an agent, or several
     /// different ones. They count for rules that forbid, never for rules that permit.
     pub claimed: Vec<String>,
-    /// MCP server of the tool.
     pub server: Option<String>,
     /// Affected paths: absolute, or relative to `cwd`. They are matched by name, so a caller that has
     /// resolved a link adds both paths.
     pub paths: Vec<PathBuf>,
-    /// Command that it runs.
     pub command: Option<Command>,
-    /// Working directory. `None` is the first root.
+    /// Working directory. `None` means the first root.
     pub cwd: Option<PathBuf>,
-    /// Link target of `cwd`, if that is another directory. Both are judged.
+    /// Link target of `cwd`, if that is another directory. Rules are checked for both.
     pub real_cwd: Option<PathBuf>,
-    /// Words of the command that are links or behind a link, and their targets. Both names are judged.
+    /// Words of the command that are links or lead through a link, with their targets. Rules are checked
+    /// for both names.
     pub word_links: Vec<WordLink>,
     /// `true` if git in the directory may read a repository that is not a `.git`: see
     /// [`is_unusual_repository`](crate::is_unusual_repository).
     pub unusual_repository: bool,
     /// Environment variables that the request sets for the command.
     pub env: Vec<Variable>,
-    /// URLs that it accesses.
     pub urls: Vec<String>,
-    /// `true` if it has a search query.
+    /// `true` if the action has a search query.
     pub query: bool,
-    /// `true` if it names a place or pattern on disk to search.
+    /// `true` if the action names a path or pattern on disk to search.
     pub local: bool,
 }
 
 /// A word of a command that is a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WordLink {
-    /// The word as written.
     pub written: String,
-    /// Target without links: relative if it is below the directory of the command, else absolute.
+    /// Target without links: relative if it is below the directory of the command, otherwise absolute.
     pub real: String,
 }
 
 impl WordLink {
-    /// Creates a link to `real`, which like `cwd` is absolute and without links. `None` if `real` is not
-    /// UTF-8.
+    /// Creates a link to `real`. Both `real` and `cwd` must be absolute and without links. Returns `None`
+    /// if `real` is not UTF-8.
     pub fn new(written: String, real: &Path, cwd: &Path) -> Option<Self> {
         let real = match real.strip_prefix(cwd) {
             Ok(inside) if inside.components().count() > 1 => inside.to_str()?.to_owned(),
@@ -123,13 +118,13 @@ impl Action {
         Self { server: Some(server.into()), ..Self::read(None, Some(&tool), arguments, &[]) }
     }
 
-    /// Reads a tool call as described by an agent. The agent is not trusted: its input is judged in addition
-    /// to the claimed kind, and the stricter counts.
+    /// Reads a tool call as an agent describes it. The agent is not trusted: its input is examined too, and
+    /// the stricter of the claimed and the detected kind counts.
     pub fn read(kind: Option<&str>, tool: Option<&str>, raw_input: &Value, locations: &[PathBuf]) -> Self {
         input::read(kind, tool, raw_input, locations)
     }
 
-    /// Adds the names of the tool. Several different names prove nothing.
+    /// Adds the names of the tool. If there are several different ones, none of them is proven.
     #[must_use]
     pub fn with_tool_names<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut all: Vec<String> = Vec::new();
@@ -145,15 +140,15 @@ impl Action {
         self
     }
 
-    /// Adds the content of the tool call: a diff is an edit of the files it names.
+    /// Adds the content of the tool call. A diff counts as an edit of the files it names.
     #[must_use]
     pub fn with_content(mut self, content: &[Value]) -> Self {
         content::add(&mut self, content);
         self
     }
 
-    /// Adds the locations of a tool call as far as they have members outside the protocol. An agent may mean
-    /// those as further files, so their paths are judged, and the action may do anything.
+    /// Adds those locations of a tool call that have members outside the protocol. An agent may mean such
+    /// members as further files, so their paths are judged, and the action counts as able to do anything.
     #[must_use]
     pub fn with_locations(mut self, locations: &[Value]) -> Self {
         content::add_locations(&mut self, locations);
@@ -165,52 +160,52 @@ impl Action {
         block.as_object().is_some_and(content::is_change)
     }
 
-    /// Returns `true` if the action has more parts than can be judged, so that it is denied and no links need
+    /// Returns `true` if the action has more parts than can be judged. It is then denied, and no links need
     /// to be resolved.
     pub fn is_too_large(&self) -> bool {
         crate::target::is_too_large(self, None)
     }
 
-    /// Returns the distinct words of its command that may name files and that no shell expands. Relative ones
-    /// start in the working directory.
+    /// Returns the distinct words of the command that may name files and that no shell expands. Relative
+    /// ones start in the working directory.
     pub fn file_words(&self) -> Vec<String> {
         let script = self.command.as_ref().map(command::read).unwrap_or_default();
         let mut known = std::collections::HashSet::new();
         script.file_words().filter(|word| known.insert(*word)).map(str::to_owned).collect()
     }
 
-    /// Returns `true` if its command only reads a git repository: which configuration applies depends on the
-    /// directory.
+    /// Returns `true` if the command only reads a git repository. The configuration that git then uses
+    /// depends on the directory.
     pub fn reads_repository(&self) -> bool {
         self.command.as_ref().is_some_and(|command| command::depends_on_directory(&command::read(command)))
     }
 
-    /// Returns `true` if it certainly changes nothing: all its kinds only read, and so does its command.
+    /// Returns `true` if the action certainly changes nothing: all its kinds only read, and so does its
+    /// command.
     pub fn only_reads(&self) -> bool {
         let reads = |command: &Command| command::is_read_only(&command::read(command)) && !self.is_steered();
         let is_run = self.kinds().contains(&Kind::Execute);
         self.reads_beside_command() && (!is_run || self.command.as_ref().is_some_and(reads))
     }
 
-    /// Returns `true` if everything except its command only reads. Otherwise a harmless command proves
+    /// Returns `true` if everything except the command only reads. Otherwise a harmless command proves
     /// nothing, because an agent can add one to any edit.
     pub(crate) fn reads_beside_command(&self) -> bool {
         self.kinds().iter().all(|kind| *kind == Kind::Execute || kind.only_reads())
     }
 
-    /// Returns `true` if it sets a variable that may change what its command does.
+    /// Returns `true` if the action sets a variable that may change the effect of its command.
     pub(crate) fn is_steered(&self) -> bool {
         self.env.iter().any(|variable| !variable.is_harmless())
     }
 
-    /// Returns its greatest risk, 0 to 3.
     pub(crate) fn risk(&self) -> u8 {
         let shown = [self.command.as_ref().map(|_| Kind::Execute), self.urls.first().map(|_| Kind::Fetch)];
         let also = self.also.iter().copied().chain(shown.into_iter().flatten());
         also.map(Kind::risk).fold(self.kind.risk(), u8::max)
     }
 
-    /// Returns all its kinds: claimed, detected, and implied by a command and URLs.
+    /// Returns all kinds of the action: claimed, detected, and implied by a command and URLs.
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds = vec![self.kind];
         kinds.extend(&self.also);
@@ -218,7 +213,7 @@ impl Action {
         kinds.extend((!self.urls.is_empty()).then_some(Kind::Fetch));
         kinds.sort_unstable();
         kinds.dedup();
-        // Kinds that do more than read decide.
+        // If a kind does more than read, the kinds that only read do not matter.
         if kinds.iter().any(|kind| *kind > Kind::Read) {
             kinds.retain(|kind| *kind > Kind::Read);
         }

@@ -18,7 +18,6 @@ pub(crate) struct UrlPattern {
 }
 
 impl UrlPattern {
-    /// Parses a pattern, or returns an error message.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = match text.split_once("://") {
             Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
@@ -46,7 +45,7 @@ impl UrlPattern {
                 )
                 .collect()
         });
-        // A numeric host is compared in normalized form.
+        // A numeric host is compared in its normalized form.
         let plain = host.to_ascii_lowercase();
         let number = Host::parse(&plain).ok().filter(|host| !matches!(host, Host::Domain(_)));
         let host = number.map_or(plain, |host| embedded(&host).map_or(host.to_string(), |v4| v4.to_string()));
@@ -73,7 +72,7 @@ impl UrlPattern {
             && self.is_path(&url, false)
     }
 
-    /// Returns `true` if the pattern may match `url`. An unreadable URL may be any.
+    /// Returns `true` if the pattern may match `url`. A URL that cannot be parsed may be any URL.
     pub(crate) fn touches(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return true };
         let below = TextPattern::glob(&format!("*.{}", self.host_text()), false);
@@ -114,23 +113,21 @@ impl UrlPattern {
     }
 }
 
-/// Parses a URL with a host strictly.
+/// Parses a URL strictly. Returns `None` for a URL without a host.
 fn read(url: &str) -> Option<Url> {
-    // The parser ignores these characters, other parsers do not.
+    // The parser ignores these characters; other parsers do not.
     if url.contains(['\0', '\t', '\n', '\r', '\\']) {
         return None;
     }
     Url::parse(url).ok().filter(Url::has_host)
 }
 
-/// Returns the host in lower case, without a trailing dot.
 fn host(url: &Url) -> TextPattern {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     TextPattern::exact(host.strip_suffix('.').unwrap_or(&host))
 }
 
-/// Returns all names of the host: an embedded IPv4 address counts as well, and every name of the local
-/// machine.
+/// Returns all names of the host, including an embedded IPv4 address and every name of the local machine.
 fn hosts(url: &Url) -> Vec<TextPattern> {
     let mut hosts = vec![host(url)];
     let Some(found) = url.host() else { return hosts };
@@ -194,7 +191,7 @@ pub(crate) fn addresses_in(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the path of a local URL, also if it is wrapped: `file:///x`, `view-source:file:/x`.
+/// Returns the path of a local URL, even a wrapped one: `file:///x`, `view-source:file:/x`.
 pub(crate) fn local_path(address: &str) -> Option<PathBuf> {
     const MAX_WRAPPERS: usize = 8;
     let is_scheme = |text: &str| {

@@ -1,6 +1,6 @@
-//! Parses commands: every program that runs, with its words, as far as they are known.
+//! Parses commands into all programs that run, with their words, as far as they are known.
 //!
-//! There are two ways to match them. Rules that permit need certainty: exactly these words. Rules that forbid
+//! Two ways of matching exist. Rules that permit need certainty: exactly these words. Rules that forbid
 //! need a possibility: after `sudo`, in `sh -c`, with options between the words, with words that only the
 //! shell can expand.
 
@@ -43,38 +43,34 @@ use lexer::Input;
 pub(crate) struct Word {
     /// The word, or its source text if a shell expands it.
     pub(crate) text: String,
-    /// Known parts of the word, if it is expanded.
+    /// If the shell expands the word, its known parts.
     pub(crate) open: Option<TextPattern>,
-    /// Number of units in `open` before which the shell may split it.
+    /// If the shell may split the word: the number of units of `open` before the first split.
     pub(crate) splits: Option<usize>,
-    /// Source texts of its expansions.
+    /// Source texts of the expansions in the word.
     pub(crate) holes: Vec<String>,
-    /// Alternatives with the operands of its expansions: `${x:-y}` may be `y`.
+    /// Alternatives with the operands of the expansions: `${x:-y}` may be `y`.
     pub(crate) others: Vec<TextPattern>,
 }
 
 impl Word {
-    /// Creates a known word.
     pub(crate) fn known(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// Creates an unknown word.
     pub(crate) fn unknown(text: impl Into<String>) -> Self {
         Self { text: text.into(), open: Some(TextPattern(vec![PatternUnit::Many])), ..Self::default() }
     }
 
-    /// Returns the pattern of its possible values.
     pub(crate) fn text_pattern(&self) -> TextPattern {
         self.open.clone().unwrap_or_else(|| TextPattern::exact(&self.text))
     }
 
-    /// Returns all patterns of its possible values, including the operands of its expansions.
+    /// Returns all patterns of the word's possible values, including the operands of its expansions.
     pub(crate) fn text_patterns(&self) -> impl Iterator<Item = TextPattern> {
         std::iter::once(self.text_pattern()).chain(self.others.iter().cloned())
     }
 
-    /// Creates a word with these possible values.
     pub(crate) fn from_text_pattern(text_pattern: TextPattern) -> Self {
         let text = text_pattern.0.iter().map(|unit| match unit {
             PatternUnit::Char(letter) => *letter,
@@ -87,7 +83,7 @@ impl Word {
         }
     }
 
-    /// Returns the pattern of the first word that it may be split into.
+    /// Returns the pattern of the first word after a possible split.
     pub(crate) fn first(&self) -> TextPattern {
         let mut text_pattern = self.text_pattern();
         if let Some(length) = self.splits {
@@ -97,32 +93,29 @@ impl Word {
         text_pattern
     }
 
-    /// Returns `true` if nothing of it is known.
     pub(crate) fn is_unknown(&self) -> bool {
         self.open.is_some() && self.first().is_unknown()
     }
 
-    /// Returns `true` if a variable or the output of a command is inserted, and not only existing file names.
+    /// Returns `true` if a variable or the output of a command is inserted, not only names of existing
+    /// files.
     pub(crate) fn is_expanded(&self) -> bool {
         self.holes.iter().any(|hole| !matches!(hole.as_str(), "*" | "?") && !hole.starts_with('['))
     }
 
-    /// Returns `true` if the output of a command is inserted.
     fn holds_output(&self) -> bool {
         self.holes.iter().any(|hole| hole.contains("$(") || hole.contains('`'))
     }
 
-    /// Returns `true` if the last argument of the previous command is inserted.
     fn holds_last_argument(&self) -> bool {
         self.holes.iter().any(|hole| hole == "$_")
     }
 
-    /// Returns `true` if it looks like an option.
     pub(crate) fn is_option(&self) -> bool {
         self.text.len() > 1 && self.text.starts_with('-')
     }
 
-    /// Returns `true` if it may be an option.
+    /// Returns `true` if the word may become an option.
     pub(crate) fn may_be_option(&self) -> bool {
         let unknown = |text_pattern: TextPattern| !matches!(text_pattern.0.first(), Some(PatternUnit::Char(letter)) if *letter != '-');
         self.is_option() || self.open.is_some() && unknown(self.first())
@@ -137,44 +130,41 @@ impl Word {
         Some(name.strip_suffix(".exe").map_or_else(|| name.clone(), str::to_owned))
     }
 
-    /// Returns the name of the program. For a version or a build of a program that runs others, returns the
-    /// name of that program.
+    /// Returns the name of the program. For a version or a build of a program that runs others, returns
+    /// that program's name.
     fn program_family(&self) -> Option<String> {
         let name = self.program()?;
         Some(programs::family(&name).map_or(name, str::to_owned))
     }
 }
 
-/// One program that runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Part {
     /// The program and its arguments, including leading assignments.
     pub(crate) words: Vec<Word>,
     /// `true` if exactly these words run.
     pub(crate) sure: bool,
-    /// `true` if it is a shell that only runs the following parts.
+    /// `true` for a shell that only runs the following parts.
     pub(crate) wraps: bool,
     /// Indexes of words at which a program may start.
     pub(crate) starts: Vec<usize>,
-    /// `true` if another program inserts further words at unknown places.
+    /// `true` if another program inserts further words at unknown positions.
     pub(crate) fed: bool,
-    /// Index of the first relevant word, after prefixes that change nothing.
+    /// Index of the first relevant word. Before it are prefixes that change nothing.
     pub(crate) core: usize,
-    /// Files that its redirections write.
     pub(crate) writes: Vec<Word>,
-    /// Files that its redirections read.
     pub(crate) reads: Vec<Word>,
     /// Directories that an earlier `cd` may have entered.
     pub(crate) after: Vec<Word>,
-    /// `true` if it may run anything: an unknown text is evaluated, or shells read a text differently.
+    /// `true` if the part may run anything: an unknown text is evaluated, or shells read a text
+    /// differently.
     pub(crate) wild: bool,
-    /// `true` if a shell runs it, so that the first word may be a builtin.
+    /// `true` if a shell runs the part, so that the first word may be a builtin.
     pub(crate) in_shell: bool,
-    /// Source of its standard input.
     input: Input,
-    /// Words in code for another interpreter, each of which may be a program.
+    /// Words of code for another interpreter. Each may be a program.
     pub(crate) mentions: Vec<Word>,
-    /// Words that a command may receive from elsewhere: values of arrays, words of a document.
+    /// Words that a command may receive indirectly: values of arrays, words of a here-document.
     pub(crate) literals: Vec<Literal>,
 }
 
@@ -182,35 +172,35 @@ pub(crate) struct Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Literal {
     pub(crate) word: Word,
-    /// `true` if it is code, in which any punctuation may separate paths.
+    /// `true` for code, in which any punctuation may separate paths.
     pub(crate) is_code: bool,
 }
 
 impl Part {
-    /// Returns the relevant words.
+    /// Returns the words without prefixes that change nothing.
     pub(crate) fn argv(&self) -> &[Word] {
         self.words.get(self.core..).unwrap_or_default()
     }
 
-    /// Returns its words, literals and redirected files.
     fn all_words(&self) -> impl Iterator<Item = &Word> {
         let literals = self.literals.iter().map(|literal| &literal.word);
         self.words.iter().chain(&self.reads).chain(&self.writes).chain(literals)
     }
 
-    /// Returns `true` if exactly these words run, whatever else happens.
+    /// Returns `true` if exactly these words run, and the part cannot run anything else.
     pub(crate) fn knows_its_words(&self) -> bool {
         let redirected = !self.writes.is_empty() || !self.reads.is_empty();
         !self.wild && (self.sure || redirected && self.words.iter().all(|word| word.open.is_none()))
     }
 
-    /// Returns `true` if the word at this index may be a path. A program without a directory is looked up
-    /// elsewhere.
+    /// Returns `true` if the word at this index may be a path. A program name without a directory is
+    /// searched in `PATH` instead.
     fn may_be_file(&self, at: usize, word: &Word) -> bool {
         word.text.contains('/') || !word.is_option() && self.starts.binary_search(&at).is_err()
     }
 
-    /// Returns the names of programs that it may run, and the program families of versions and builds.
+    /// Returns the names of the programs that the part may run, and the program families of versions and
+    /// builds.
     pub(crate) fn programs(&self) -> impl Iterator<Item = String> {
         self.starts.iter().filter_map(|start| self.words.get(*start)).flat_map(|word| {
             let name = word.program();
@@ -219,19 +209,17 @@ impl Part {
         })
     }
 
-    /// Returns one line for people.
     pub(crate) fn line(&self) -> String {
         let words: Vec<&str> = self.words.iter().map(|word| word.text.as_str()).collect();
         words.join(" ")
     }
 }
 
-/// Which words of a command are replaced by their link targets.
+/// The words of a command that are replaced by their link targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linked {
     /// Programs, except those in system directories, whose names are trusted.
     Programs,
-    /// All words.
     Words,
 }
 
@@ -240,25 +228,24 @@ pub(crate) fn is_system_program(text: &str) -> bool {
     SYSTEM_DIRECTORIES.iter().any(|directory| text.starts_with(directory) && !text.contains("/../"))
 }
 
-/// Directories whose program names are trusted.
 const SYSTEM_DIRECTORIES: [&str; 2] = ["/bin/", "/usr/bin/"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Script {
     /// All parts, including those in substitutions.
     pub(crate) parts: Vec<Part>,
-    /// `true` if it is one program and its arguments, without other shell syntax.
+    /// `true` for one program and its arguments, without other shell syntax.
     pub(crate) plain: bool,
     /// `true` if parsing was abandoned, so that `parts` may be incomplete.
     pub(crate) lost: bool,
 }
 
 impl Script {
-    /// Returns the text that a shell reads if `command`, the source of this script, is run.
+    /// Returns the text that a shell reads when `command`, the source of this script, runs.
     pub(crate) fn shell_text<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
         match command {
             Command::Shell(text) => Some(text),
-            // The outermost shell: an inner one may run only a part of its text.
+            // The outermost shell counts: an inner one may run only a part of its text.
             Command::Argv(argv) => {
                 let is_whole = |part: &&Part| part.wraps && part.words.iter().map(|word| &word.text).eq(argv);
                 let shell = self.parts.iter().find(is_whole).filter(|part| part.words.len() == 3)?;
@@ -268,7 +255,7 @@ impl Script {
         }
     }
 
-    /// Returns `true` if the output of one of its programs may become a word of another.
+    /// Returns `true` if the output of one program may become a word of another.
     pub(crate) fn uses_output(&self) -> bool {
         let is_output = |word: &Word| word.holds_output() || word.holds_last_argument();
         let is_fed = |part: &Part| part.fed || part.all_words().any(is_output);
@@ -284,11 +271,11 @@ impl Script {
         words.filter(|word| word.open.is_none() && !word.text.is_empty()).map(|word| word.text.as_str())
     }
 
-    /// Replaces these words by their link targets. Returns `None` if it has none of them.
+    /// Replaces these words by their link targets. Returns `None` if the script has none of them.
     pub(crate) fn with_links(&self, links: &[WordLink], linked: Linked) -> Option<Self> {
         let mut script = self.clone();
         let mut is_changed = false;
-        // The first of several targets of one word counts.
+        // If a word has several targets, the first one counts.
         let real: HashMap<&str, &str> =
             links.iter().rev().map(|link| (link.written.as_str(), link.real.as_str())).collect();
         let mut replace = |word: &mut Word| {
@@ -316,7 +303,7 @@ impl Script {
         is_changed.then_some(script)
     }
 
-    /// Returns the words if this is one program whose words no shell changes.
+    /// Returns the words if the script is one program whose words no shell changes.
     pub(crate) fn plain_words(&self) -> Option<Vec<&str>> {
         let mut parts = self.parts.iter().filter(|part| !part.wraps);
         let (Some(part), None) = (parts.next(), parts.next()) else { return None };

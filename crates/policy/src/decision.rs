@@ -11,11 +11,9 @@ use crate::kind::Kind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Allowed.
     Allow,
-    /// A person has to decide. Without one it is denied.
+    /// A person must decide. Without a person the action is denied.
     Ask,
-    /// Denied.
     Deny,
 }
 
@@ -39,11 +37,10 @@ impl fmt::Display for Verdict {
 /// A verdict and its reason. Displayed as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Decision {
-    /// The verdict.
     pub verdict: Verdict,
-    /// The reason.
     pub because: DecisionReason,
-    /// The decisive part of a request with several parts: a command, a path or a URL, shortened and escaped.
+    /// The deciding part of a request with several parts: a command, a path or a URL, shortened and
+    /// escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
 }
@@ -60,57 +57,44 @@ impl Decision {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum DecisionReason {
-    /// The turn is being cancelled.
     Cancelling,
-    /// The governance denies it.
     Governance {
-        /// Reason of the governance.
         reason: String,
     },
     /// A gate in front of the agent requires an approval.
     Approval {
-        /// Reason of the gate.
         reason: String,
     },
-    /// The network is disabled.
     Network,
-    /// Web search is disabled.
     WebSearch,
-    /// The command is nested too deeply, or too long to be read completely.
+    /// The command is nested too deeply, or too long to be parsed completely.
     Unreadable,
-    /// A rule matches.
     Rule(RuleName),
-    /// The path is protected and no rule names it.
+    /// The path is protected, and no rule names it.
     Protected {
-        /// What the path contains.
+        /// Description of the path's content.
         what: &'static str,
-        /// `true` if it must not be read either.
+        /// `true` if the path must not be read either.
         secret: bool,
     },
     /// No rule matches, so the preset decides.
     Preset {
-        /// The preset.
         access: Access,
-        /// The judged kind.
         kind: Kind,
-        /// Reason of the preset.
         why: &'static str,
     },
 }
 
-/// Identification of a rule.
+/// Identification of a rule in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleName {
-    /// File of the rule.
     pub file: String,
-    /// Its first line, from 1.
+    /// First line of the rule, from 1.
     pub line: usize,
-    /// Its position in the file, from 1.
+    /// Position of the rule in its file, from 1.
     pub number: usize,
-    /// Its `name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its `because`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -159,7 +143,6 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Quotes `text` for display.
 pub(crate) fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 120;
     narrows_base::text::quoted(text, MAX_CHARS)

@@ -17,24 +17,23 @@ use crate::path::PatternBase;
 use crate::target::Target;
 use rule::NamedTarget;
 
-/// Level of a governance without one.
 const DEFAULT_LEVEL: u8 = 2;
 
-/// Decision if no rule matches.
+/// Decision of a governance if no rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DefaultApproval {
-    /// Everything is allowed.
+    /// Allows everything.
     Auto,
-    /// Everything requires an approval.
+    /// Requires an approval for everything.
     Always,
-    /// Actions that may change something require an approval.
+    /// Requires an approval for actions that may change something.
     #[default]
     OnMutate,
-    /// The decision of this rule.
+    /// Decides as this rule.
     Rule(String),
 }
 
-/// The effective rules of a governance.
+/// The rules of a governance in effect.
 #[derive(Debug, Clone, Default)]
 pub struct GovernanceRuleset {
     rules: Vec<GovernanceRule>,
@@ -48,7 +47,7 @@ impl GovernanceRuleset {
         Self { rules, ..Self::default() }
     }
 
-    /// Sets the level of autonomy: 0 only reads, 1 suggests, 2 acts within bounds, 3 also performs
+    /// Sets the level of autonomy: 0 only reads, 1 suggests, 2 acts within limits, 3 also performs
     /// irreversible actions.
     #[must_use]
     pub fn with_level(mut self, level: Option<u8>) -> Self {
@@ -68,7 +67,7 @@ impl GovernanceRuleset {
         &self.rules
     }
 
-    /// Returns the level of autonomy, if it has one.
+    /// Returns the level of autonomy, if one is set.
     pub fn level(&self) -> Option<u8> {
         self.level
     }
@@ -78,7 +77,6 @@ impl GovernanceRuleset {
         &self.default
     }
 
-    /// Decides about one part of a request.
     pub(crate) fn judge(
         &self,
         target: &Target<'_>,
@@ -105,7 +103,6 @@ impl GovernanceRuleset {
         decision
     }
 
-    /// Returns the decision of a matching rule, unless the level or its budget make it stricter.
     fn apply_rule(
         &self,
         rule: &GovernanceRule,
@@ -199,7 +196,6 @@ impl GovernanceRuleset {
     }
 }
 
-/// Returns the risk of one part of a request.
 pub(crate) fn risk(target: &Target<'_>) -> u8 {
     target.kinds.iter().map(|kind| kind.risk()).max().unwrap_or(2)
 }

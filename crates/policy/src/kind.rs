@@ -10,31 +10,22 @@ use narrows_base::suggest::nearest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", from = "String")]
 pub enum Kind {
-    /// Emits reasoning.
     Think,
-    /// Reads files or data.
     Read,
-    /// Searches on disk or in the web.
+    /// Searches on disk or on the web.
     Search,
-    /// Fetches from the network.
     Fetch,
-    /// Changes files.
     Edit,
-    /// Moves or renames files.
     Move,
-    /// Deletes files.
     Delete,
-    /// Runs a command.
     Execute,
-    /// Changes the mode of the session.
     SwitchMode,
-    /// Anything else, and every unknown kind.
+    /// Anything else, including every unknown kind.
     #[default]
     Other,
 }
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Think,
         Self::Read,
@@ -69,8 +60,8 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default()
     }
 
-    /// Returns what to write instead of an unknown kind. `None` if it is known, or begins with an underscore,
-    /// as custom kinds of agents do.
+    /// Returns a hint that replaces an unknown kind. `None` if the kind is known, or begins with an
+    /// underscore, as custom kinds of agents do.
     pub fn correction(name: &str) -> Option<String> {
         if name.starts_with('_') || Self::ALL.into_iter().any(|kind| kind.name() == name) {
             return None;
@@ -93,7 +84,6 @@ impl Kind {
         }
     }
 
-    /// Returns `true` if it does not change files.
     pub(crate) fn only_reads(self) -> bool {
         matches!(self, Self::Think | Self::Read | Self::Search)
     }

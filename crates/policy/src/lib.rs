@@ -1,18 +1,18 @@
 //! Decisions as pure functions: access presets, rules, parsed commands, and reasons.
 //!
-//! A [`Policy`] is a preset ([`Access`]), the permissions removed from it ([`Narrowing`]), and [`Rules`] from
-//! a file. It judges an [`Action`] in a [`RequestContext`], and its [`Decision`] has a reason. The strictest
-//! matching rule wins, in any order; the preset decides if none matches.
+//! A [`Policy`] is a preset ([`Access`]), the permissions removed from it ([`Narrowing`]), and [`Rules`]
+//! from a file. It judges an [`Action`] in a [`RequestContext`], and its [`Decision`] has a reason. The
+//! strictest matching rule wins, in any order; the preset decides if none matches.
 //!
-//! A rule that permits has to match exactly and with certainty; a rule that forbids matches everything that
-//! may be meant. So no word added to a command makes its verdict milder, and a command of several parts gets
-//! the verdict of its strictest part.
+//! A rule that permits must match exactly and with certainty; a rule that forbids matches everything that
+//! may be meant. So no word added to a command makes its verdict milder, and a command of several parts
+//! gets the verdict of its strictest part.
 //!
 //! A [`GovernanceRuleset`] adds the rules of a governance with their own decisions ([`Class`]), a level of
 //! autonomy and budgets. [`Policy::decide_governed`] combines both, and again the strictest wins.
 //!
-//! Nothing here reads a disk, a clock or the environment, and paths are compared by name. Rule files are
-//! described for users in `docs/reference/rule-files.md`.
+//! Nothing here reads a disk, a clock or the environment, and paths are compared by name. Users find rule
+//! files described in `docs/reference/rule-files.md`.
 
 mod access;
 mod action;

@@ -34,10 +34,8 @@ pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
     path.is_absolute() && roots.iter().any(|root| path.starts_with(resolve(root, None, None)))
 }
 
-/// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// One name, possibly with unknown parts.
     Name(TextPattern),
     /// Any number of names.
     Deep,
@@ -48,7 +46,6 @@ pub(crate) enum Step {
 pub(crate) struct Steps(pub(crate) Vec<Step>);
 
 impl Steps {
-    /// Creates the steps of a known path.
     pub(crate) fn from_path(path: &Path) -> Self {
         let names = path.components().filter_map(|component| match component {
             Component::Normal(name) => Some(Step::Name(TextPattern::exact(&name.to_string_lossy()))),
@@ -57,7 +54,6 @@ impl Steps {
         Self(names.collect())
     }
 
-    /// Returns `true` if both may be the same path.
     fn meets(&self, other: &Self, case: Case) -> bool {
         let deep = |step: &Step| *step == Step::Deep;
         meet(&self.0, &other.0, deep, deep, |a, b| match (a, b) {
@@ -86,12 +82,11 @@ enum Start {
 pub(crate) struct PatternBase<'a> {
     /// Base of relative patterns.
     pub(crate) roots: &'a [PathBuf],
-    /// Meaning of `~`.
+    /// Directory that `~` stands for.
     pub(crate) home: Option<&'a Path>,
 }
 
 impl PathPattern {
-    /// Parses a pattern, or returns an error message.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (start, rest) = match text.strip_prefix('/') {
             Some(rest) => (Start::Root, rest),
@@ -120,7 +115,7 @@ impl PathPattern {
         Ok(Self { start, steps })
     }
 
-    /// Returns the possible start directories.
+    /// Returns the directories in which the pattern may start.
     fn bases(&self, pattern_base: PatternBase<'_>) -> Vec<Steps> {
         match self.start {
             Start::Root => vec![Steps::default()],

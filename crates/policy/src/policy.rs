@@ -21,8 +21,8 @@ use crate::rules::{Fit, Rule, Rules};
 use crate::secret_reads::may_read_secrets;
 use crate::target::{Target, runs_in_a_root, runs_within_roots, targets, targets as targets_of};
 
-/// What an agent may do. Checked in this order: cancellation, governance, disabled permissions, rules,
-/// preset.
+/// The permissions of an agent. Checked in this order: cancellation, governance, disabled permissions,
+/// rules, preset.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     access: Access,
@@ -35,9 +35,8 @@ pub struct Policy {
 /// A decision with everything that was considered.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
-    /// The decision.
     pub decision: Decision,
-    /// Decisions on the parts of the request, if they were judged. The strictest is the decision.
+    /// Decisions on the parts of the request, if they were judged. The strictest of them is `decision`.
     pub parts: Vec<Decision>,
     /// All rules, in the order of the files.
     pub rules: Vec<RuleMatch>,
@@ -46,24 +45,18 @@ pub struct Explanation {
 /// A rule that was considered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleMatch {
-    /// Name of the rule.
     pub rule: RuleName,
-    /// Effect of the rule.
     pub effect: Verdict,
-    /// `true` if it matches the request or a part of it.
+    /// `true` if the rule matches the request or a part of it.
     pub matched: bool,
-    /// Why it matches, or does not.
     pub why: String,
 }
 
 /// Capabilities that a client may offer to an agent, because this policy may allow their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Offers {
-    /// Reading files.
     pub read: bool,
-    /// Writing files.
     pub write: bool,
-    /// Running commands.
     pub execute: bool,
 }
 
@@ -203,15 +196,15 @@ impl Policy {
         }
     }
 
-    /// Returns `true` if the path `inside` of `root` is protected by its own name, and no rule allows to
-    /// change it, so that a sandbox has to protect it. The caller checks enclosing directories. A `.git` that
-    /// is not a `directory` counts itself, because it names the directory.
+    /// Returns `true` if a sandbox must protect the path `inside` of `root`: the path is protected by its
+    /// own name, and no rule allows to change it. The caller checks enclosing directories. A `.git` that is
+    /// not a `directory` counts itself, because the file names the directory.
     pub fn protects(&self, root: &Path, inside: &Path, directory: bool) -> bool {
         protect::guards_last(inside, directory) && self.protects_change(root, inside)
     }
 
-    /// Returns `true` if a change of the path `inside` of `root` is not allowed, because of its name or of an
-    /// enclosing directory.
+    /// Returns `true` if a change of the path `inside` of `root` is not allowed, because of its name or of
+    /// an enclosing directory.
     pub fn protects_change(&self, root: &Path, inside: &Path) -> bool {
         let context = RequestContext { roots: &[root.to_owned()], ..RequestContext::default() };
         self.decide(&Action::file(Kind::Edit, root.join(inside)), &context).verdict > Verdict::Allow
@@ -268,8 +261,8 @@ impl Policy {
         action.urls.is_empty() && !tool_name(action).contains("web") && (placed || action.local)
     }
 
-    /// Decides about every part, as written and with link targets. A program needs permission under both
-    /// names; for other words the second name can only forbid.
+    /// Decides about every part, with words as written and with link targets. A program needs permission
+    /// under both names; for other words the second name can only forbid.
     fn all_parts(
         &self,
         action: &Action,
@@ -293,7 +286,6 @@ impl Policy {
         parts
     }
 
-    /// Decides about every part, in order.
     fn parts(
         &self,
         action: &Action,
@@ -326,7 +318,6 @@ impl Policy {
         decided.filter(|(target, decision)| counts(target, decision)).map(|(_, decision)| decision).collect()
     }
 
-    /// Decides about one part.
     fn judge(&self, target: &Target<'_>, running: Running, context: &RequestContext<'_>) -> Decision {
         let pattern_base = PatternBase { roots: context.roots, home: self.home.as_deref() };
         let decision = |verdict, because| Decision { verdict, because, about: target.about.clone() };
@@ -368,7 +359,7 @@ impl Policy {
             .map(|(rule, _)| decision(Verdict::Allow, DecisionReason::Rule(rule.name.clone())));
         let milder = by_rule.unwrap_or(by_preset);
         match first(Verdict::Ask) {
-            // It is uncertain that this is the action to ask about, so asking lifts nothing.
+            // A rule that asks may match by possibility only, so it never lifts a denial.
             Some((rule, _)) if milder.verdict < Verdict::Ask => {
                 decision(Verdict::Ask, DecisionReason::Rule(rule.name.clone()))
             }
@@ -405,7 +396,7 @@ impl Policy {
 }
 
 impl Rule {
-    /// Returns `true` if it has only kinds as conditions.
+    /// Returns `true` if the rule has only kinds as conditions.
     fn is_general(&self) -> bool {
         self.tools.is_empty()
             && self.servers.is_empty()
@@ -416,19 +407,18 @@ impl Rule {
 }
 
 impl Command {
-    /// Returns `true` if it is one program that certainly only reads. For git this requires a directory whose
-    /// repository is trusted.
+    /// Returns `true` if the command is one program that certainly only reads. For git this also requires a
+    /// directory whose repository is trusted.
     pub fn is_read_only(&self) -> bool {
         is_read_only(&command::read(self))
     }
 
-    /// Returns `true` if it is, or may be, a program that uses the network, by its name.
+    /// Returns `true` if the command is, or may be, a program that uses the network, judged by its name.
     pub fn uses_network(&self) -> bool {
         uses_network(&command::read(self))
     }
 }
 
-/// Returns the first of the strictest.
 fn strictest(decisions: Vec<Decision>) -> Decision {
     let mut decisions = decisions.into_iter();
     let nothing = Decision { verdict: Verdict::Deny, because: DecisionReason::Unreadable, about: None };

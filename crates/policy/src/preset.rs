@@ -15,11 +15,11 @@ use crate::target::Target;
 /// Facts about a command that presets need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
-    /// `true` if it certainly only reads and is not on the network list.
+    /// `true` if the command certainly only reads and is not on the network list.
     pub(crate) looks: bool,
-    /// `true` if a sandbox confines it to the roots, and disables the network if that is required.
+    /// `true` if a sandbox confines the command to the roots, and disables the network if that is required.
     pub(crate) confined: bool,
-    /// How far protected files are protected from it.
+    /// The protection of protected files from the command.
     pub(crate) protection: Protection,
 }
 
@@ -31,7 +31,7 @@ const NOT_SEARCHED: &str = "asks before commands that may change protected files
 const HARD_LINKED: &str = "asks before commands that may change protected files in the session's directories: one of them has a second \
      hard link, over which it can be written";
 
-/// Returns the strictest verdict on the kinds of the target, the decisive kind, and the reason.
+/// Returns the strictest verdict on the kinds of the target, with the deciding kind and the reason.
 pub(crate) fn judge(
     access: Access,
     target: &Target<'_>,
@@ -48,7 +48,7 @@ pub(crate) fn judge(
     strictest.unwrap_or((Deny, Kind::Other, "denies unknown actions"))
 }
 
-/// Programs that show the properties of a device, and not its data.
+/// Programs that show the properties of a device, but not its data.
 const LISTERS: &str = "\
     basename df dirname du echo file find ls printf readlink realpath stat test [ tree which";
 
@@ -61,7 +61,6 @@ fn reads_device(target: &Target<'_>) -> bool {
             || target.action.word_links.iter().any(leads_to_device))
 }
 
-/// Returns one cell of the table.
 fn cell(
     access: Access,
     kind: Kind,

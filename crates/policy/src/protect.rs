@@ -1,5 +1,5 @@
-//! Protected paths, which only a rule with a path unlocks: files that run or steer programs later, and
-//! secrets.
+//! Protected paths, which only a rule with a path unlocks: secrets, and files that later run or control
+//! programs.
 
 use std::collections::HashMap;
 use std::path::{Component, Path};
@@ -8,12 +8,11 @@ use std::sync::LazyLock;
 use crate::path::{Step, Steps};
 use crate::text_pattern::{Case, PatternUnit, TextPattern};
 
-/// Kind of protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Guard {
-    /// What the path contains.
+    /// Description of the path's content.
     pub(crate) what: &'static str,
-    /// `true` if it must not be read either.
+    /// `true` if the path must not be read either.
     pub(crate) secret: bool,
 }
 
@@ -28,7 +27,7 @@ const ACCOUNTS: &str = "a file with account credentials";
 const VARIABLES: &str = "a file of secret variables";
 const MEMORY: &str = "the memory of a process or the system";
 
-/// Rows of names at any depth of a path, including everything below, that must not be changed.
+/// Rows of names that must not be changed, at any depth of a path, including everything below.
 const CHANGES: &[(&str, &str)] = &[
     (
         HOOKS,
@@ -130,8 +129,8 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rows of names that git itself has to write, also in a sandbox: commands may not name them, but they are
-/// not protected by mounts.
+/// Rows of names that git itself must write, even in a sandbox. Commands may not name them, but mounts do
+/// not protect them.
 const WRITTEN_BY_GIT: &[(&str, &str)] = &[(HOOKS, ".git/rebase-merge .git/rebase-apply .git/sequencer")];
 
 /// Directories in which shells and other programs look up programs.
@@ -149,25 +148,22 @@ const MAX_ROW_NAMES: usize = 5;
 const HARMLESS: &[&str] =
     &[".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.schema", ".pub"];
 
-/// One row of names.
 struct Entry {
     names: Vec<TextPattern>,
     guard: Guard,
     extent: ProtectionExtent,
 }
 
-/// Extent of a row's protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProtectionExtent {
-    /// Commands that may change it must not name it, and a sandbox protects it.
+    /// Commands that may change files must not name the path, and a sandbox protects it.
     Full,
-    /// Commands may name it, because they run programs there; only certain changes are denied.
+    /// Commands may name the path, because they run programs there; only certain changes are denied.
     Changes,
-    /// Commands must not name it, but git in a sandbox may write it.
+    /// Commands must not name the path, but git in a sandbox may write it.
     Names,
 }
 
-/// All rows, indexed by a known first name.
 struct Table {
     entries: Vec<Entry>,
     named: HashMap<String, Vec<usize>>,
@@ -185,7 +181,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
             })
         })
     };
-    // Secrets first: an entry of both lists is a secret.
+    // Secrets first, so that an entry of both lists is a secret.
     let rows = rows(SECRETS, true, ProtectionExtent::Full)
         .chain(rows(CHANGES, false, ProtectionExtent::Full))
         .chain(rows(PROGRAMS, false, ProtectionExtent::Changes))
@@ -201,9 +197,8 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     table
 });
 
-/// A name of a path, for comparison.
 enum Name {
-    /// It cannot be protected.
+    /// A name that is never protected.
     Free,
     /// A known name in lower case.
     Known(String),
@@ -211,7 +206,7 @@ enum Name {
     Open(TextPattern),
 }
 
-/// Returns the protection of `path`: against changes, or, if it is not changed, against reading.
+/// Returns the protection of `path` against changes if `writes`, otherwise against reading.
 pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
     let names: Vec<Name> = path.0.iter().map(Name::from_step).collect();
     if itself && names.last().is_some_and(|name| name.may_equal(&TextPattern::exact(".git"))) {
@@ -240,8 +235,8 @@ pub(crate) fn is_name_of_secret(name: &TextPattern) -> bool {
     secrets.filter_map(|entry| entry.names.last()).any(|last| last.meets(name, Case::Same))
 }
 
-/// Returns the protection of a path with expansions, if it may become a secret: `${x}v` may be `.env`. A name
-/// that is unknown, or whose end is unknown, does not count.
+/// Returns the protection of a path with expansions, if it may become a secret: `${x}v` may be `.env`. A
+/// name whose end is unknown does not count.
 pub(crate) fn guard_expanded(path: &Steps) -> Option<Guard> {
     let is_many = |unit: &PatternUnit| *unit == PatternUnit::Many;
     let may_be = |step: &Step, wanted: &TextPattern| {
@@ -264,15 +259,16 @@ pub(crate) fn guard_expanded(path: &Steps) -> Option<Guard> {
     found.next().map(|entry| entry.guard)
 }
 
-/// Returns `true` if a row of several names may begin with the last name of `path`, so that it may contain a
-/// protected path.
+/// Returns `true` if a row of several names may begin with the last name of `path`, so that the directory
+/// may contain a protected path.
 pub(crate) fn may_hold_protected(path: &Steps) -> bool {
     let Some(Name::Known(name)) = path.0.last().map(Name::from_step) else { return false };
     TABLE.named.get(&name).is_some_and(|rows| rows.iter().any(|at| TABLE.entries[*at].names.len() > 1))
 }
 
-/// Returns `true` if the last of these names is protected, alone or with those before it. They are complete,
-/// and the names before the last are known to be unprotected, which makes it faster than [`guard`].
+/// Returns `true` if the last of these names is protected, alone or with those before it. The names must be
+/// complete, and those before the last must be known to be unprotected, which makes this faster than
+/// [`guard`].
 pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
     let names = last_names(path);
     if !directory && names.last().is_some_and(|name| name.may_equal(&TextPattern::exact(".git"))) {
@@ -292,8 +288,8 @@ pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
     })
 }
 
-/// Returns `true` if a row of several names may begin with the last names of `path`, so that it may contain a
-/// protected path: `.github` is the beginning of `.github/workflows`.
+/// Returns `true` if a row of several names may begin with the last names of `path`, so that the directory
+/// may contain a protected path: `.github` is the beginning of `.github/workflows`.
 pub fn may_begin_protected(path: &Path) -> bool {
     let names = last_names(path);
     (0..names.len()).any(|at| {
@@ -307,7 +303,7 @@ pub fn may_begin_protected(path: &Path) -> bool {
     })
 }
 
-/// Returns as many last names of a path as the longest row has.
+/// Returns the last names of a path, as many as the longest row has.
 fn last_names(path: &Path) -> Vec<Name> {
     let name = |component: Component<'_>| TextPattern::exact(&component.as_os_str().to_string_lossy());
     let mut names: Vec<Name> = path
@@ -340,11 +336,11 @@ fn guarded(names: &[Name], writes: bool, itself: bool) -> Option<usize> {
 }
 
 impl Name {
-    /// Returns the name of a step, normalized like on disks that ignore some characters.
+    /// Returns the name of a step, normalized as on disks that ignore some characters.
     fn from_step(step: &Step) -> Self {
         let Step::Name(text_pattern) = step else { return Self::Free };
         let Some(mut text) = text_pattern.text() else {
-            // A `*` alone does not count.
+            // A name of only `*` does not count.
             let telling = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(letter) if *letter != '.');
             let dotted = text_pattern.0.first() == Some(&PatternUnit::Char('.'));
             return if dotted || text_pattern.0.iter().any(telling) {
@@ -374,12 +370,12 @@ impl Name {
     }
 }
 
-/// Returns `true` if an expanded word may be intended to become `wanted`. Being able to is not enough: `src*`
-/// can become `src.pem`, but hardly ever does.
+/// Returns `true` if an expanded word may be intended to become `wanted`. A mere possibility is not enough:
+/// `src*` can become `src.pem`, but hardly ever does.
 fn may_be(text_pattern: &TextPattern, wanted: &TextPattern) -> bool {
     let many = |unit: &&PatternUnit| **unit == PatternUnit::Many;
     let open_start = text_pattern.0.iter().take_while(many).count();
-    // A pattern does not match the dot of a hidden file; a variable may be empty.
+    // A pattern does not match the dot of a hidden file, but a variable may be empty.
     let text_pattern = if wanted.0.first() == Some(&PatternUnit::Char('.')) {
         &text_pattern.0[open_start..]
     } else {

@@ -1,9 +1,10 @@
-//! Detects which repository git reads in a directory, by its layout.
+//! Detects the repository that git reads in a directory, by its layout.
 //!
-//! git runs programs that the configuration of a repository names (`core.fsmonitor`, `core.pager`,
-//! `diff.external`), also for `git status`. The configuration in a `.git` is protected and no repository can
-//! contain one. But a directory that is itself a repository needs no such name, and a `.git` that is a file
-//! can lead to one, so files of a workspace are sufficient.
+//! Git runs programs that the configuration of a repository names (`core.fsmonitor`, `core.pager`,
+//! `diff.external`), even for `git status`. The configuration in a `.git` is protected, and no repository
+//! can contain a `.git`. But a directory that is itself a repository needs no such name, and a `.git` that
+//! is a file can lead to one. So an agent that only writes unprotected files of a workspace could make git
+//! run programs.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,17 +13,15 @@ use std::path::{Component, Path, PathBuf};
 /// The entry at a path, without following links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskEntry {
-    /// Nothing.
     Missing,
-    /// A directory.
     Directory,
     /// A file, with its text.
     File(String),
-    /// Another type, or it is inaccessible.
+    /// An entry of another type, or one that is inaccessible.
     Unknown,
 }
 
-/// Access to the disk.
+/// Read access to the disk.
 pub trait RepositoryDisk {
     /// Returns the entry at `path`, without following links.
     fn entry(&self, path: &Path) -> DiskEntry;
@@ -31,7 +30,7 @@ pub trait RepositoryDisk {
     fn real(&self, path: &Path) -> Option<PathBuf>;
 }
 
-/// Returns `true` if git in `directory`, which has no links in it, may read a repository that is not a
+/// Returns `true` if git in `directory`, whose path must have no links, may read a repository that is not a
 /// `.git`.
 pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> bool {
     for place in directory.ancestors() {
@@ -43,7 +42,7 @@ pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> boo
         let git = match disk.entry(&found) {
             DiskEntry::Missing => continue,
             DiskEntry::Directory | DiskEntry::Unknown => found,
-            // git goes no further if it does not accept the file.
+            // If git does not accept the file, it stops with an error.
             DiskEntry::File(text) => {
                 return git_file_target(text.as_bytes()).is_none_or(|git| !is_usual(&place.join(git), disk));
             }
@@ -58,7 +57,8 @@ pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> boo
     false
 }
 
-/// Returns `true` if a directory of git and the directory of its configuration are both where no command can create them.
+/// Returns `true` if a directory of git, and the directory of its configuration, are at paths where no
+/// command can create them.
 fn is_usual(git: &Path, disk: &dyn RepositoryDisk) -> bool {
     let Some(git) = disk.real(git).filter(|real| is_in_git(real)) else { return false };
     match disk.entry(&git.join("commondir")) {
@@ -70,7 +70,7 @@ fn is_usual(git: &Path, disk: &dyn RepositoryDisk) -> bool {
     }
 }
 
-/// Returns `true` if git certainly takes `git` for a repository, and looks no further.
+/// Returns `true` if git certainly takes `git` for a repository, and searches no further.
 fn is_accepted(git: &Path, disk: &dyn RepositoryDisk) -> bool {
     let DiskEntry::File(head) = disk.entry(&git.join("HEAD")) else { return false };
     let is_id = |id: &str| id.len() >= 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -86,7 +86,8 @@ fn is_repository(place: &Path, disk: &dyn RepositoryDisk) -> bool {
     has_repository_layout(|name| disk.entry(&place.join(name)) != DiskEntry::Missing)
 }
 
-/// Returns `true` if git may treat a directory that `has` entries with these names as a repository.
+/// Returns `true` if git may treat a directory as a repository. `has` returns `true` for the names of its
+/// entries.
 pub fn has_repository_layout(has: impl Fn(&str) -> bool) -> bool {
     has("HEAD") && (has("objects") && has("refs") || has("commondir"))
 }
@@ -97,13 +98,14 @@ pub fn git_file_target(text: &[u8]) -> Option<&Path> {
     named_path(text.strip_prefix(b"gitdir: ")?)
 }
 
-/// Returns the directory with the configuration of the repository `git`, as the text of its `commondir` file names it.
-/// `None` if git does not accept the text.
+/// Returns the directory with the configuration of the repository `git`, as its `commondir` file (`text`)
+/// names it. `None` if git does not accept the text.
 pub fn common_directory(git: &Path, text: &[u8]) -> Option<PathBuf> {
     named_path(text).map(|path| git.join(path))
 }
 
-/// Returns the path in the text of a file, as git reads it: without the ends of lines, and up to the first NUL.
+/// Returns the path in the text of a file as git reads it: without final line ends, and up to the first
+/// NUL.
 fn named_path(mut text: &[u8]) -> Option<&Path> {
     while let [rest @ .., b'\n' | b'\r'] = text {
         text = rest;
@@ -112,8 +114,8 @@ fn named_path(mut text: &[u8]) -> Option<&Path> {
     Some(Path::new(OsStr::from_bytes(text)))
 }
 
-/// Returns `true` if a path is a `.git`, or lies in one where links to its worktrees and submodules lead. A command can
-/// create directories in the rest of a `.git`.
+/// Returns `true` if a path is a `.git`, or is in a part of one to which worktrees and submodules link. A
+/// command can create directories in the rest of a `.git`.
 fn is_in_git(real: &Path) -> bool {
     let mut names = real.components().peekable();
     let mut is_in_git = false;
@@ -136,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Paths: with a text for files, otherwise directories; `->` is a link.
+    /// Paths with a text for files and without one for directories; a text with `->` is a link.
     struct Tree(BTreeMap<PathBuf, Option<&'static str>>);
 
     impl RepositoryDisk for Tree {
@@ -185,7 +187,7 @@ mod tests {
         check(&own, false);
         check(&bare, true);
         check(&bare[..2], false);
-        // git examines the directory itself if it does not accept its `.git`.
+        // Git examines the directory itself if it does not accept its `.git`.
         check(&[&bare[..], &own[..]].concat(), true);
         check(&[&bare[..], &[(".git", "")]].concat(), true);
         check(&[("HEAD", "x"), ("commondir", "/evil")], true);

@@ -4,29 +4,29 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-/// Restrictions that a sandbox enforces for commands; `false` if it does not.
+/// Restrictions that a sandbox enforces on commands. `false` means that it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Confined {
     /// Files outside the roots cannot be changed.
     pub files: bool,
     /// The network cannot be reached.
     pub network: bool,
-    /// Whether protected paths in the roots ([`Policy::protects`](crate::Policy::protects)) can be changed.
+    /// Protection of the protected paths in the roots ([`Policy::protects`](crate::Policy::protects)).
     #[serde(serialize_with = "is_kept")]
     pub protected: Protection,
 }
 
-/// Whether a sandbox protects the protected files in the roots, and if not, why.
+/// Protection of the protected files in the roots by a sandbox, or the reason why there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protection {
-    /// They cannot be changed, or there are none.
+    /// Protected files cannot be changed, or there are none.
     Kept,
     /// The sandbox of this machine cannot protect files in a root.
     #[default]
     Unsupported,
-    /// Some are unknown, because the search for them was incomplete.
+    /// Some protected files are unknown, because the search for them was incomplete.
     NotSearched,
-    /// One of them has a second hard link, through which it can be changed.
+    /// A protected file has a second hard link, through which it can be changed.
     HardLinked,
 }
 
@@ -39,10 +39,8 @@ fn is_kept<S: Serializer>(protection: &Protection, serializer: S) -> Result<S::O
 pub struct RequestContext<'a> {
     /// Absolute directories of the session. Relative paths start in the first.
     pub roots: &'a [PathBuf],
-    /// Restrictions of the command, if it is run.
     pub confined: Confined,
-    /// `true` if the turn is being cancelled.
     pub cancelling: bool,
-    /// Reason of a denial by governance.
+    /// Reason of a denial by the governance.
     pub refused: Option<&'a str>,
 }

@@ -18,11 +18,8 @@ use crate::path::PathPattern;
 /// Settings before the first rule of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header {
-    /// The value of `access`.
     pub access: Option<Access>,
-    /// The value of `network`.
     pub network: Option<bool>,
-    /// The value of `web_search`.
     pub web_search: Option<bool>,
 }
 
@@ -33,7 +30,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Parses a rule file, which errors call `file_name`, and checks its examples.
+    /// Parses a rule file and checks its examples. Findings call the file `file_name`.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Header), Finding> {
         parse::file(text, file_name)
     }
@@ -49,7 +46,7 @@ impl Rules {
     }
 }
 
-/// One rule. An empty list was not written, and matches everything.
+/// One rule. An empty list means that the field is missing; it matches everything.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) name: RuleName,

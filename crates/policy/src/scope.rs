@@ -4,27 +4,23 @@ use narrows_base::text::quoted;
 
 use crate::kind::Kind;
 
-/// Maximum number of characters shown of an invalid scope.
 const MAX_SHOWN_CHARS: usize = 64;
 
-/// Why a scope matches no tool, and what to write.
+/// Reason why a scope matches no tool, and a hint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
-    /// It is empty.
     #[error("a scope is empty; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read")]
     Empty,
-    /// It names a kind that no tool has.
+    /// The scope names a kind that no tool has.
     #[error("no tool is of the kind `{}`; {hint}", quoted(kind, MAX_SHOWN_CHARS))]
     Kind {
-        /// Text after `kind:`.
         kind: String,
-        /// What to write.
+        /// The suggestion for users.
         hint: String,
     },
-    /// It is a pattern, but only all tools of a server have one.
+    /// The scope is a pattern. Only `SERVER/*`, all tools of a server, is allowed.
     #[error("`{}` names no tool; a `*` stands for all tools of a server, as in SERVER/*", quoted(.0, MAX_SHOWN_CHARS))]
     Pattern(String),
-    /// It is not a valid name.
     #[error("`{}` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read", quoted(.0, MAX_SHOWN_CHARS))]
     Form(String),
 }

@@ -1,7 +1,7 @@
 //! Read-only commands that may read secrets below directories.
 //!
-//! This works without disk access. Secrets are hidden, at the top of a root, or outside of the roots, and a
-//! search there is not read-only.
+//! This works without disk access. Secrets are usually in hidden files, at the top of a root, or outside of
+//! the roots. A search that includes these does not count as read-only.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -73,7 +73,6 @@ const PLAIN_HIDDEN: &str = "\
     .dockerignore .editorconfig .eslintrc .gitattributes .github .gitignore .gitlab .gitlab-ci.yml .gitmodules .mailmap \
     .prettierrc";
 
-/// Returns `true` if a name of the path below its root is hidden.
 fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
     let hides = |name: Component<'_>| {
         let name = name.as_os_str().to_string_lossy();
@@ -85,7 +84,7 @@ fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
         .all(|inside| inside.components().any(hides))
 }
 
-/// File extensions that secrets hardly have. `*.local` is not included, because it also matches `.env.local`.
+/// File extensions that secrets hardly have. `*.local` is left out, because it also matches `.env.local`.
 const PLAIN_ENDINGS: &str = "\
     adoc asm astro awk bash bat bib bzl c cc cfg clj cljs cmake coffee cpp cs css csv cts cu cxx d dart diff ejs el elm erb \
     erl ex exs f90 fish fs fsx gd glsl go gql gradle graphql groovy h haml hbs hh hpp hrl hs htm html hxx idl ini inl ipynb \
@@ -99,7 +98,7 @@ const PLAIN_NAMES: &str = "\
     BUILD CHANGELOG COPYING Cargofile Containerfile Dockerfile GNUmakefile Gemfile Jenkinsfile Justfile LICENSE Makefile \
     NOTICE Procfile README Rakefile Vagrantfile WORKSPACE justfile makefile";
 
-/// Returns `true` if a file name pattern matches no secrets, by its extension.
+/// Returns `true` if a file name pattern matches no secrets, judged by its extension.
 fn is_tame(glob: &str) -> bool {
     let name = glob.rsplit('/').next().unwrap_or_default();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-+.*?".contains(letter);

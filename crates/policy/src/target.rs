@@ -16,43 +16,36 @@ use crate::protect::{self, Guard};
 use crate::request_context::RequestContext;
 use crate::variable::Variable;
 
-/// A path that an action may access.
 #[derive(Debug, Clone)]
 pub(crate) struct Touch {
-    /// The absolute path.
     pub(crate) steps: Steps,
-    /// The path, if it was named as one and not only found among the words of a command.
+    /// The path, if the request names it as one. `None` if it was found among the words of a command.
     pub(crate) claimed: Option<PathBuf>,
-    /// `true` if it may be changed.
     pub(crate) writes: bool,
-    /// `true` if the path itself is changed or removed, and not only something named with it.
+    /// `true` if the path itself is changed or removed, not only a file that is named together with it.
     pub(crate) itself: bool,
-    /// `true` if everything below it is read as well.
+    /// `true` if everything below the path is read as well.
     pub(crate) descends: bool,
-    /// What else is certain about the access.
     pub(crate) extent: Extent,
-    /// `true` if it contains an unknown expansion: a variable, or output of a command.
+    /// `true` if the path contains an unknown expansion: a variable, or output of a command.
     pub(crate) expanded: bool,
-    /// `true` if it counts for protection; `false` for a word of which a part counts instead.
+    /// `true` if the path counts for protection. `false` for a word of which a part counts instead.
     pub(crate) guarded: bool,
-    /// The path as written, for people.
     pub(crate) written: Rc<str>,
 }
 
-/// What a command does to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Extent {
-    /// It may do anything to the path itself.
+    /// The command may do anything to the path itself.
     #[default]
     Itself,
-    /// It may also change everything below.
+    /// The command may also change everything below.
     ChangesBelow,
-    /// It certainly only reads.
+    /// The command certainly only reads.
     OnlyReads,
 }
 
 impl Touch {
-    /// Returns the protection of the path, if any.
     pub(crate) fn guard(&self) -> Option<Guard> {
         let expanded = || protect::guard_expanded(&self.steps).filter(|_| self.expanded);
         protect::guard(&self.steps, self.writes, self.itself).or_else(expanded)
@@ -64,15 +57,14 @@ impl Touch {
 pub(crate) struct Target<'a> {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) action: &'a Action,
-    /// The program that runs.
     pub(crate) part: Option<&'a Part>,
     /// `true` if the program only reads, and nothing else changes anything.
     pub(crate) looks: bool,
     pub(crate) touches: Vec<Touch>,
     pub(crate) urls: Vec<String>,
-    /// See [`Target::variable_parts`]; computed once for all targets of a request.
+    /// See [`Target::variable_parts`]. Computed once for all targets of a request.
     variables: Rc<OnceCell<Vec<Option<Vec<Part>>>>>,
-    /// `true` if it has more parts than can be judged.
+    /// `true` if the request has more parts than can be judged.
     pub(crate) lost: bool,
     /// Description for people, if there are other targets.
     pub(crate) about: Option<String>,
@@ -81,16 +73,18 @@ pub(crate) struct Target<'a> {
 /// Use of the output of a command's programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputUse {
-    /// It is only shown.
+    /// The output is only shown.
     Shown,
-    /// It may become a word or the input of another program.
+    /// The output may become a word or the input of another program.
     Used,
 }
 
-/// Maximum number of paths, URLs and variables of a request. More cannot be judged within a few milliseconds.
+/// Maximum number of paths, URLs and variables of a request. More cannot be judged within a few
+/// milliseconds.
 const MAX_SUBJECTS: usize = 4096;
 
-/// Maximum number of pairs that are judged against each other: paths and URLs, parts of a command and either.
+/// Maximum number of pairs that are judged against each other: paths with URLs, and parts of a command with
+/// either.
 const MAX_SUBJECT_PAIRS: usize = 16_384;
 
 /// Maximum length of all variables of a request, the same as of a command.
@@ -185,8 +179,8 @@ impl<'a> Target<'a> {
         Self { variables, ..Self::new(self.kinds.clone(), self.action, self.urls.clone()) }
     }
 
-    /// Returns what the variables of the request may make its command run; `None` for a variable that may
-    /// make it run anything.
+    /// Returns the programs that the variables of the request may make its command run. `None` for a
+    /// variable that may make it run any program.
     pub(crate) fn variable_parts(&self) -> &[Option<Vec<Part>>] {
         self.variables.get_or_init(|| {
             let steering = self.action.env.iter().filter(|variable| !variable.is_harmless());
@@ -281,7 +275,7 @@ pub(crate) fn working_directory(
     }
 }
 
-/// Returns `true` if the action runs in a root.
+/// Returns `true` if the action runs in a root or below one.
 pub(crate) fn runs_within_roots(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let real = action.real_cwd.as_ref();
     working_directory(action, context, home).is_some_and(|cwd| is_within(&cwd, context.roots))

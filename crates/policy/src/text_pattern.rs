@@ -1,11 +1,8 @@
-//! Texts with unknown parts, and tests whether two of them can be equal.
+//! Texts with unknown parts, and tests if two of them can be equal.
 
-/// One unit of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PatternUnit {
-    /// This character.
     Char(char),
-    /// Any one character.
     One,
     /// Any text, including the empty text.
     Many,
@@ -16,7 +13,6 @@ pub(crate) enum PatternUnit {
 pub(crate) struct TextPattern(pub(crate) Vec<PatternUnit>);
 
 impl TextPattern {
-    /// Matches exactly this text.
     pub(crate) fn exact(text: &str) -> Self {
         Self(text.chars().map(PatternUnit::Char).collect())
     }
@@ -26,12 +22,11 @@ impl TextPattern {
         Self(units(text, one).collect())
     }
 
-    /// Returns `true` if nothing of it is known.
+    /// Returns `true` if no part of the text is known.
     pub(crate) fn is_unknown(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|unit| *unit == PatternUnit::Many)
     }
 
-    /// Returns the text, if all of it is known.
     pub(crate) fn text(&self) -> Option<String> {
         let mut text = String::with_capacity(self.0.len());
         for unit in &self.0 {
@@ -41,9 +36,10 @@ impl TextPattern {
         Some(text)
     }
 
-    /// Returns `true` if it matches this text. Faster than [`meets`](Self::meets) with the exact pattern.
+    /// Returns `true` if the pattern matches this text. Faster than [`meets`](Self::meets) with the exact
+    /// pattern.
     pub(crate) fn describes(&self, text: &str, case: Case) -> bool {
-        // Most texts do not match most patterns, and differ at the end.
+        // Fast path: most texts that do not match differ at the end.
         let ends_otherwise = match (self.0.last(), text.chars().next_back()) {
             (Some(PatternUnit::Char(wanted)), Some(letter)) => !case.same(*wanted, letter),
             _ => false,
@@ -58,8 +54,8 @@ impl TextPattern {
             _ => true,
         };
         let many = |unit: &PatternUnit| *unit == PatternUnit::Many;
-        // Most words do not match most patterns, and differ at an end. Single units are compared from either
-        // end.
+        // Fast path: most words that do not match differ at an end, so single units are compared from
+        // either end first.
         let (mut a, mut b) = (&self.0[..], &other.0[..]);
         while let ([x, behind_a @ ..], [y, behind_b @ ..]) = (a, b) {
             if many(x) || many(y) {
@@ -83,7 +79,6 @@ impl TextPattern {
     }
 }
 
-/// Returns the units of a pattern: `*` is any text, and `?` any character if `one`.
 fn units(text: &str, one: bool) -> impl Iterator<Item = PatternUnit> + Clone {
     text.chars().map(move |letter| match letter {
         '*' => PatternUnit::Many,
@@ -117,14 +112,14 @@ fn describes(pattern: impl Iterator<Item = PatternUnit> + Clone, text: &str, cas
         if fits {
             continue;
         }
-        // Let the last `Many` match one more character.
+        // Lets the last `Many` match one more character.
         let Some((behind, from)) = &mut last else { return false };
         from.next();
         (units, letters) = (behind.clone(), from.clone());
     }
 }
 
-/// Whether upper and lower case are equal. On some disks they are, so rules that forbid ignore case, and
+/// Treatment of upper and lower case. On some disks both are equal, so rules that forbid ignore case, and
 /// rules that permit do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A value without duplicate keys. Deserializing fails otherwise, because readers could choose different
-/// values.
+/// A value without duplicate keys. Deserializing fails if there is one, because readers could choose
+/// different values.
 #[derive(Clone, Debug)]
 pub struct UnambiguousJson(pub Value);
 

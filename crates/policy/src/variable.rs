@@ -1,15 +1,13 @@
 //! Environment variables that a request sets for a command.
 //!
-//! A variable can decide which program runs, what it loads and where it finds its settings, and no list of
-//! such names is complete. So only names that are known to be harmless are ignored; with any other, a command
-//! matches a rule only if the rule lists the variable.
+//! A variable can decide which program runs, the code it loads and the settings it uses, and no list of
+//! such names is complete. So only names that are known to be harmless are ignored; with any other, a
+//! command matches a rule only if the rule lists the variable.
 
-/// One assignment of a request. The name is empty if the assignment cannot be read.
+/// One assignment of a request. The name is empty if the assignment cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Variable {
-    /// Name of the variable.
     pub name: String,
-    /// Value of the variable.
     pub value: String,
 }
 
@@ -23,13 +21,13 @@ const HARMLESS: &str = "\
 const MAX_HARMLESS_BYTES: usize = 64;
 
 impl Variable {
-    /// Creates an assignment.
     pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self { name: name.into(), value: value.into() }
     }
 
-    /// Returns `true` if it cannot change what a program runs, loads or finds. `LANG` and `TERM` name files
-    /// of the system, so a value that could lead to another directory is not harmless.
+    /// Returns `true` if the variable cannot change the programs, code or settings that a program uses.
+    /// `LANG` and `TERM` name files of the system, so a value that could lead to another directory is not
+    /// harmless.
     pub(crate) fn is_harmless(&self) -> bool {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@+:,".contains(&byte);
         HARMLESS.split_whitespace().any(|name| name == self.name)

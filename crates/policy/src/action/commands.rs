@@ -1,8 +1,8 @@
 //! Commands in the input of a tool.
 //!
 //! Agents write commands in many forms: a text, a list, a program with separate arguments. Every uncertain
-//! form becomes [`Command::Unknown`], which may do anything. Several commands are read separately: none can
-//! quote, continue or comment out another.
+//! form becomes [`Command::Unknown`], which counts as able to do anything. Several commands are read
+//! separately, so that none can quote, continue or comment out another.
 
 use std::collections::HashSet;
 
@@ -41,8 +41,8 @@ const COMMAND: &[&str] = &[
     "shellscript",
     "terminalcommand",
 ];
-/// Names of commands in a call that claims to change nothing. Elsewhere they may be the text of a file or an
-/// id.
+/// Names of members with commands in a call that claims to change nothing. In other calls they may hold the
+/// text of a file or an id.
 const CODE: &[&str] = &[
     "code",
     "eval",
@@ -57,11 +57,11 @@ const CODE: &[&str] = &[
     "terminal",
     "zsh",
 ];
-/// Last parts of names of commands in such a call: `gitCommand`, `cmds`.
+/// Last parts of the names of such members: `gitCommand`, `cmds`.
 const COMMAND_PARTS: &[&str] = &["command", "commands", "cmd", "cmds", "script", "scripts"];
-/// Last parts of such names after a part that says how it is run: `bash_code`, `runSnippet`.
+/// Last parts of such names if the part before says how the code is run: `bash_code`, `runSnippet`.
 const CODE_PARTS: &[&str] = &["code", "snippet", "source", "line", "lines", "input", "text", "string"];
-/// Name parts that say how something is run.
+/// Name parts that say how code is run.
 const RUN_PARTS: &[&str] = &[
     "bash",
     "sh",
@@ -89,8 +89,8 @@ const RUN_PARTS: &[&str] = &[
     "cmd",
     "script",
 ];
-/// A command with its program. Next to another command it has to begin with that command: some tools leave
-/// out the program, others run this one instead.
+/// A member with a command and its program. Another command beside it must begin with the same words: some
+/// tools leave out the program, others run the other command instead.
 const ARGV: &str = "argv";
 const ARGUMENTS: &[&str] = &[
     "args",
@@ -108,24 +108,24 @@ const ARGUMENTS: &[&str] = &[
     "additionalargs",
     "switches",
 ];
-/// Arguments too, unless they are objects, which contain settings of the tool.
+/// Members that hold arguments. Objects in them are settings of the tool.
 const OPTIONS: &[&str] = &["options", "opts", "flags", "params", "parameters"];
 const INPUT: &[&str] = &["stdin", "standardinput", "stdintext", "stdindata"];
 
-/// Returns `true` if a field with this name, normalized by [`plain_key`], contains a command or a part of
+/// Returns `true` if a member with this name, normalized by [`plain_key`], contains a command or a part of
 /// one.
 pub(super) fn is_part(key: &str) -> bool {
     key == ARGV || [COMMAND, ARGUMENTS, OPTIONS, INPUT].iter().any(|names| names.contains(&key))
 }
 
-/// Returns the command in a field with this name, normalized by [`plain_key`], in a call that claims to
+/// Returns the command in a member with this name, normalized by [`plain_key`], in a call that claims to
 /// change nothing. Numbers, booleans and shell names are settings.
 pub(super) fn code(key: &str, value: &Value) -> Option<Command> {
     let names_shell = key == "shell" && value.as_str().is_some_and(is_common_shell);
     (CODE.contains(&key) && !is_setting(value) && !names_shell).then(|| Command::Unknown(plain(value)))
 }
 
-/// Returns the command in a field whose name has these parts, if they indicate one.
+/// Returns the command in a member whose name has these parts, if they indicate one.
 pub(super) fn code_by_part(parts: &[String], value: &Value) -> Option<Command> {
     let (last, before) = parts.split_last()?;
     let runs = || before.iter().any(|part| RUN_PARTS.contains(&part.as_str()));
@@ -133,7 +133,7 @@ pub(super) fn code_by_part(parts: &[String], value: &Value) -> Option<Command> {
     (is_code && !is_setting(value)).then(|| Command::Unknown(plain(value)))
 }
 
-/// Returns `true` if a value is a setting of a tool, whatever its name is.
+/// Returns `true` if a value is a setting of a tool under any name.
 fn is_setting(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
@@ -143,12 +143,10 @@ fn is_setting(value: &Value) -> bool {
     }
 }
 
-/// Returns `true` if a field with this name contains the input of a command.
 pub(super) fn is_input(key: &str) -> bool {
     INPUT.contains(&key)
 }
 
-/// Returns `true` if this object contains something to run.
 pub(super) fn runs(fields: &Map<String, Value>) -> bool {
     fields.iter().any(|(key, value)| {
         let key = plain_key(key);
@@ -156,12 +154,10 @@ pub(super) fn runs(fields: &Map<String, Value>) -> bool {
     })
 }
 
-/// Commands found so far.
 #[derive(Default)]
 pub(super) struct Commands {
     found: Vec<Command>,
     known: HashSet<Command>,
-    /// Arguments without a command.
     arguments: Vec<String>,
     /// Texts for the standard input.
     input: Vec<String>,
@@ -172,7 +168,6 @@ impl Commands {
         self.found.is_empty()
     }
 
-    /// Adds the command of one object.
     pub(super) fn add(&mut self, fields: &Map<String, Value>) {
         let (mut commands, mut arguments) = (Vec::new(), Vec::new());
         let mut argv = None;
@@ -201,7 +196,7 @@ impl Commands {
         match (&commands[..], &arguments[..]) {
             _ if is_ambiguous => self.push_unknown(&commands, &arguments),
             ([], _) => {
-                // Objects are visited separately.
+                // Objects in a list are visited separately.
                 let lists = arguments.iter().filter(|value| !value.is_object());
                 self.arguments.extend(lists.map(ToString::to_string));
             }
@@ -221,7 +216,7 @@ impl Commands {
         self.push(Command::Unknown(all.join(" ")));
     }
 
-    /// Adds one command, or those of a list if there are `many`.
+    /// Adds one command, or the commands of a list if there are `many`.
     pub(super) fn add_value(&mut self, value: &Value, many: bool) {
         match (value, words(value)) {
             (Value::String(text), _) => self.push(Command::Shell(text.clone())),
@@ -239,8 +234,8 @@ impl Commands {
         }
     }
 
-    /// Combines everything into one command. If another part is `unclear`, or a member of the input is
-    /// `unjudged`, the command is unknown.
+    /// Combines all findings into one command. The command is unknown if another part is `unclear`, or a
+    /// member of the input is `unjudged`.
     pub(super) fn into_command(mut self, unclear: bool, unjudged: Option<String>) -> Option<Command> {
         // The program name of an argv is not a second command.
         let programs: HashSet<Command> = self.found.iter().filter_map(program).collect();
@@ -268,14 +263,13 @@ impl Commands {
     }
 }
 
-/// Joins a command and its arguments.
 fn joined(command: &Value, arguments: &Value) -> Command {
     let unknown = || Command::Unknown(format!("{} {arguments}", plain(command)));
     match (command, arguments) {
         (Value::String(program), _) if program.trim().is_empty() => unknown(),
-        // A shell reads both together.
+        // A shell reads both texts together.
         (Value::String(program), Value::String(text)) => Command::Shell(format!("{program} {text}")),
-        // Splitting by a shell depends on the agent.
+        // The agent may or may not split the program at blanks.
         (Value::String(program), _) if program.contains(char::is_whitespace) => unknown(),
         (Value::Array(_), Value::String(text)) if text.contains(char::is_whitespace) => unknown(),
         (Value::String(_) | Value::Array(_), _) => match (words(command), words(arguments)) {
@@ -286,7 +280,6 @@ fn joined(command: &Value, arguments: &Value) -> Command {
     }
 }
 
-/// Returns `true` if the value is empty.
 fn is_nothing(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
@@ -295,7 +288,6 @@ fn starts_with(argv: &Value, program: &str) -> bool {
     argv.as_array().and_then(|words| words.first()).and_then(Value::as_str) == Some(program)
 }
 
-/// Returns the first word of an argv as a command.
 fn program(command: &Command) -> Option<Command> {
     match command {
         Command::Argv(words) if words.len() > 1 => words.first().map(|word| Command::Shell(word.clone())),
@@ -303,7 +295,7 @@ fn program(command: &Command) -> Option<Command> {
     }
 }
 
-/// Returns a word of a command, if a program would receive the value as text.
+/// Returns the value as a word of a command, if a program would receive it as text.
 pub(super) fn word(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -313,7 +305,6 @@ pub(super) fn word(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the words of a list, or a single word in its place.
 fn words(list: &Value) -> Option<Vec<String>> {
     match list {
         Value::Array(items) => items.iter().map(word).collect(),
@@ -333,7 +324,7 @@ fn written(command: &Command) -> String {
     }
 }
 
-/// Returns a shell line that other lines cannot affect, and that affects none.
+/// Returns a shell line that neither affects other lines nor is affected by them.
 fn alone(command: &Command) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || " _./:,@%+-".contains(letter);
     match command {

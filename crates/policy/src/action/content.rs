@@ -1,8 +1,8 @@
 //! File changes in the content of a tool call.
 //!
 //! Version 1 has `{"type": "diff", "path", "oldText", "newText"}`, version 2 `{"type": "diff", "changes":
-//! [{"operation", "path", "oldPath"}], "patch": {"format": "git_patch", "text"}}`. Both forms are accepted in
-//! both versions.
+//! [{"operation", "path", "oldPath"}], "patch": {"format": "git_patch", "text"}}`. Both forms are accepted
+//! in both versions.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,13 +14,11 @@ use super::input::{Seen, plain_key};
 use super::members::{Finding, Role};
 use crate::kind::Kind;
 
-/// Fields that only a change has.
+/// Members that only a change has.
 const CHANGE: &[&str] = &["newtext", "oldtext", "changes", "patch", "diff"];
 
-/// Texts of files, which are not actions.
 const TEXTS: &[&str] = &["newtext", "oldtext"];
 
-/// Known members of a change, including those of `changes` and `patch`.
 const KNOWN: &[&str] = &[
     "type",
     "path",
@@ -38,11 +36,10 @@ const KNOWN: &[&str] = &[
     "meta",
 ];
 
-/// Known members of a location.
 const LOCATION: &[&str] = &["path", "line", "meta"];
 
-/// Returns `true` if `item` has an unknown member, at any depth. Numbers, booleans, null and texts for people
-/// do not count.
+/// Returns `true` if `item` has an unknown member, at any depth. Numbers, booleans, null and texts for
+/// people do not count.
 fn has_unknown(item: &Map<String, Value>, known: &[&str]) -> bool {
     let mut waiting = vec![item];
     while let Some(fields) = waiting.pop() {
@@ -103,7 +100,6 @@ pub(super) fn add_locations(action: &mut Action, locations: &[Value]) {
     action.also.dedup();
 }
 
-/// Adds the changes in `content` to `action`.
 pub(super) fn add(action: &mut Action, content: &[Value]) {
     let mut known: HashSet<PathBuf> = action.paths.iter().cloned().collect();
     for item in content.iter().filter_map(Value::as_object).filter(|item| is_change(item)) {
@@ -117,7 +113,7 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
         action.also.push(Kind::Edit);
         action.also.extend(operations(item));
         if seen.paths.is_empty() || seen.overflow || has_unknown(item, KNOWN) {
-            // The changed files are unknown.
+            // The names of the changed files are unknown.
             action.also.push(Kind::Other);
         }
         for path in seen.paths.into_iter().chain(seen.mentioned) {
@@ -130,14 +126,14 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
     action.also.dedup();
 }
 
-/// Returns `true` if a content block is a change, by its type or its fields.
+/// Returns `true` if a content block is a change, by its type or its members.
 pub(super) fn is_change(item: &Map<String, Value>) -> bool {
     let kind = item.get("type").and_then(Value::as_str).map(plain_key).unwrap_or_default();
     let has = |key: &String| CHANGE.contains(&plain_key(key).as_str());
     kind.contains("diff") || kind.contains("patch") || item.keys().any(has)
 }
 
-/// Returns the kinds of operations in `changes` other than edits.
+/// Returns the kinds of the operations in `changes`, except edits.
 fn operations(item: &Map<String, Value>) -> Vec<Kind> {
     let changes = item.iter().filter(|(key, _)| plain_key(key) == "changes").map(|(_, changes)| changes);
     let each = changes.filter_map(Value::as_array).flatten();

@@ -1,7 +1,7 @@
 //! Paths, commands and URLs in the input of any tool.
 //!
-//! Field names are those that agents use. Every object of the input is visited, at any depth; an input that
-//! is too large counts as unknown. So does a command with another member that cannot be judged.
+//! Member names are those that agents use. Every object of the input is visited, at any depth. An input
+//! that is too large counts as unknown, and so does a command beside a member that cannot be judged.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
 
-/// Longer texts are not paths.
+/// Limit of a path. Longer texts are not paths.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
 pub(super) const VARIABLES: &[&str] = &[
@@ -42,7 +42,7 @@ pub(super) const CWD: &[&str] = &[
     "currentworkingdirectory",
     "chdir",
 ];
-/// Working directory of a command in the same object.
+/// Names of members with the working directory of the command in the same object.
 const DIRECTORY: &[&str] =
     &["directory", "dir", "dirpath", "folder", "root", "rootdir", "basedir", "projectdir"];
 pub(super) const PATH: &[&str] = &[
@@ -129,7 +129,7 @@ pub(super) const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "sea
 pub(super) const PATTERN: &[&str] =
     &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
 
-/// Last parts of names of new or old file contents: `new_content`, `fileChanges`.
+/// Last parts of the names of members with new or old file contents: `new_content`, `fileChanges`.
 const CONTENT_PARTS: &[&str] = &[
     "content",
     "contents",
@@ -146,12 +146,12 @@ const CONTENT_PARTS: &[&str] = &[
     "replacement",
     "replacements",
 ];
-/// Such parts if `new`, `old` or a similar part precedes them.
+/// Last parts of such names if `new`, `old` or a similar part precedes them.
 const TEXT_PARTS: &[&str] = &["string", "str", "text", "source", "code", "body", "data", "lines", "value"];
 const VERSION_PARTS: &[&str] =
     &["new", "old", "updated", "modified", "replacement", "file", "insert", "inserted"];
 
-/// Texts for people or files: paths in them are not accessed.
+/// Members with texts for people or files. Paths in them are not accessed.
 const TEXT: &[&str] = &[
     "text",
     "description",
@@ -172,7 +172,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     let claimed = kind.map_or(Kind::Other, Kind::named);
     let mut seen = Seen::default();
     seen.everything(input);
-    // Some agents send only the command.
+    // Some agents send only the command, without an object around it.
     if claimed == Kind::Execute && seen.commands.is_empty() && (input.is_string() || input.is_array()) {
         seen.commands.add_value(input, false);
         seen.unjudged = None;
@@ -195,9 +195,9 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         code,
         code_by_part,
     } = seen;
-    // A text for an unnamed file may be for the command.
+    // If no file is named, a text for a file may be meant for the command.
     let unjudged = unjudged.or(file_text.filter(|_| paths.is_empty() && locations.is_empty()));
-    // Only a call that claims to change nothing has no other use for code.
+    // In a call that claims to change more, code may be the text of a file.
     let looks = claimed <= Kind::Fetch;
     // A partly matching name is weaker evidence than a command.
     let command = code
@@ -219,7 +219,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     kinds.extend((content && !paths.is_empty()).then_some(Kind::Edit));
     kinds.extend((moves && paths.len() > 1).then_some(Kind::Move));
     kinds.extend((query && !named && !pattern && claimed < Kind::Search).then_some(Kind::Search));
-    // The destination of a move has to be known.
+    // A move without a destination may move files anywhere.
     let lacks_target = claimed == Kind::Move && paths.len() < 2;
     kinds.extend((overflow || unclear || lacks_target).then_some(Kind::Other));
     kinds.sort_unstable();
@@ -244,15 +244,14 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     }
 }
 
-/// Findings so far.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) paths: Vec<PathBuf>,
-    /// Possible paths in fields with other names.
+    /// Possible paths in members with other names.
     pub(super) mentioned: Vec<PathBuf>,
     commands: Commands,
     cwd: Option<PathBuf>,
-    /// `true` if the working directory cannot be read.
+    /// `true` if the working directory cannot be determined.
     unclear: bool,
     env: Vec<Variable>,
     urls: Vec<String>,
@@ -261,29 +260,25 @@ pub(super) struct Seen {
     content: bool,
     moves: bool,
     pub(super) overflow: bool,
-    /// The first member that cannot be judged in addition to a command.
+    /// The first member that cannot be judged beside a command.
     unjudged: Option<String>,
-    /// The first text for a file.
     file_text: Option<String>,
-    /// The first member that is a command if the call claims to change nothing.
+    /// The first member that counts as a command if the call claims to change nothing.
     code: Option<Command>,
-    /// The first such member recognized by a part of its name.
+    /// The first such member that was recognized by a part of its name.
     code_by_part: Option<Command>,
 }
 
-/// A value that has not been visited.
 #[derive(Clone, Copy)]
 struct Waiting<'a> {
-    /// Name of the enclosing member.
     name: &'a str,
     value: &'a Value,
     role: Role,
-    /// `true` if texts in it are not paths.
+    /// `true` if texts in the value are not paths.
     is_text: bool,
 }
 
 impl Seen {
-    /// Visits every object in `input`.
     pub(super) fn everything(&mut self, input: &Value) {
         let mut waiting = vec![Waiting { name: "", value: input, role: Role::Members, is_text: false }];
         // A larger input counts as unknown.
@@ -322,7 +317,7 @@ impl Seen {
         }
     }
 
-    /// Records the first value that cannot be judged in addition to a command.
+    /// Records the first value that cannot be judged beside a command.
     fn check(&mut self, Waiting { name, value, role, .. }: Waiting<'_>) {
         let kept = match role.check(value) {
             Finding::Known => return,
@@ -368,7 +363,7 @@ impl Seen {
         }
     }
 
-    /// Adds a working directory. More than one is unclear.
+    /// Adds a working directory. A second one makes it unclear.
     fn directory(&mut self, value: &Value) {
         match value {
             Value::Null => {}
@@ -381,7 +376,6 @@ impl Seen {
         }
     }
 
-    /// Adds one path or several.
     fn place(&mut self, value: &Value) {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for path in items.iter().filter_map(Value::as_str).filter(|path| !path.is_empty()) {
@@ -401,7 +395,7 @@ impl Seen {
     }
 }
 
-/// Normalizes a field name: lower case, without separators.
+/// Normalizes a member name: lower case, without separators.
 pub(super) fn plain_key(key: &str) -> String {
     key.chars()
         .filter(|letter| !matches!(letter, '_' | '-' | '.' | ' '))
@@ -417,7 +411,7 @@ fn parts(name: &str) -> Vec<String> {
         let is_end = !letter.is_alphanumeric();
         let is_lower =
             |at: usize| letters.get(at).is_some_and(|letter| letter.is_lowercase() || letter.is_numeric());
-        // `newContent` and `JSCode`.
+        // An upper-case letter begins a part in `newContent` and in `JSCode`.
         let begins = letter.is_uppercase() && at > 0 && (is_lower(at - 1) || is_lower(at + 1));
         if (is_end || begins) && parts.last().is_some_and(|part| !part.is_empty()) {
             parts.push(String::new());
@@ -430,7 +424,7 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
-/// Returns `true` if a field whose name has these parts contains new or old file content. Numbers and
+/// Returns `true` if a member whose name has these parts contains new or old file content. Numbers and
 /// booleans are settings.
 fn is_content(parts: &[String], value: &Value) -> bool {
     let Some((last, before)) = parts.split_last() else { return false };
@@ -439,7 +433,7 @@ fn is_content(parts: &[String], value: &Value) -> bool {
         && (CONTENT_PARTS.contains(&last.as_str()) || TEXT_PARTS.contains(&last.as_str()) && has_version())
 }
 
-/// Returns `true` if texts in a field with this name are not paths.
+/// Returns `true` if texts in a member with this name are not paths.
 fn names_no_path(key: &str) -> bool {
     commands::is_part(key)
         || [CONTENT, TEXT, URL, QUERY, PATTERN, VARIABLES].iter().any(|names| names.contains(&key))
@@ -484,7 +478,8 @@ fn variable(item: &Value) -> Variable {
     }
 }
 
-/// Returns the variable `name`. A value that is not text is unknown, because it is not what will be set.
+/// Returns the variable `name`. If the value is not text, it is unknown, because the agent may set another
+/// form of it.
 fn assigned(name: &str, value: &Value) -> Variable {
     match word(value) {
         Some(value) => Variable::new(name, value),
@@ -492,7 +487,6 @@ fn assigned(name: &str, value: &Value) -> Variable {
     }
 }
 
-/// Returns the path of a `file:` URL, or the path itself.
 fn without_scheme(path: &str) -> PathBuf {
     let is_address = path.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"));
     local_path(path).filter(|_| is_address).unwrap_or_else(|| PathBuf::from(path))

@@ -9,7 +9,6 @@ fn action(kind: &str, input: &Value) -> Action {
     Action::read(Some(kind), None, input, &[])
 }
 
-/// Checks the kinds of an input.
 #[track_caller]
 fn check_kinds(kind: &str, input: &Value, expected: &[Kind]) {
     assert_eq!(action(kind, input).kinds(), expected, "{kind} {input}");
@@ -107,7 +106,7 @@ fn a_part_of_a_name_says_that_something_is_run() {
     ] {
         assert_eq!(action("read", &input).command, None, "{input}");
     }
-    // The command counts, not its parsed form.
+    // Uses the command itself, not its parsed form.
     let parsed =
         json!({"command": ["cat", "a"], "parsed_cmd": [{"type": "read", "cmd": "cat a", "path": "a"}]});
     assert!(!matches!(action("read", &parsed).command, Some(Command::Unknown(_))), "{parsed}");

@@ -1,15 +1,15 @@
 //! Members of an input that may accompany a command.
 //!
-//! An agent may mean any member as a part of the command: another shell, a prefix, a second command. So a
-//! member is either judged, or on a list of harmless names, or makes the command unknown. Numbers, booleans
-//! and null are harmless under any name.
+//! An agent may mean any member as a part of the command: another shell, a prefix, a second command. So
+//! each member is judged, or is on a list of harmless names, or makes the command unknown. Numbers,
+//! booleans and null are harmless under any name.
 
 use serde_json::Value;
 
 use super::commands;
 use super::input::{CONTENT, CWD, DESTINATION, PATH, PATTERN, QUERY, URL, VARIABLES, plain_key};
 
-/// Texts for people, of any length.
+/// Members with texts for people, of any length.
 const PROSE: &[&str] = &[
     "description",
     "reason",
@@ -31,7 +31,7 @@ const PROSE: &[&str] = &[
     "taskprogress",
     "risklevelreason",
 ];
-/// Settings and ids: one word.
+/// Members with settings and ids: one word each.
 const SETTINGS: &[&str] = &[
     "id",
     "callid",
@@ -81,20 +81,17 @@ const SETTINGS: &[&str] = &[
     "cols",
     "rows",
 ];
-/// Words of a rule that a person may agree to; the action does not depend on them.
+/// Members with words of a rule that a person may agree to. The action does not depend on them.
 const PROPOSALS: &[&str] = &["prefixrule", "proposedexecpolicyamendment"];
-/// Names of the shell of the command.
 const SHELLS: &[&str] =
     &["shell", "shellname", "shellpath", "shellexecutable", "executableshell", "interpreter"];
-/// Objects that contain further members of the same input.
+/// Members with an object of further members of the same input.
 const CONTAINERS: &[&str] = &["input", "rawinput", "toolinput", "tool", "approvedexecpolicyamendment"];
-/// The command in parsed form: `[{"type", "cmd", "name", "path", "query"}]`.
+/// Members with the command in parsed form: `[{"type", "cmd", "name", "path", "query"}]`.
 const PARSED: &[&str] = &["parsedcmd", "parsedcommand", "parsedcommands", "commandactions"];
-/// Descriptive members of a parsed command.
 const PARSED_TEXTS: &[&str] = &["name", "query"];
-/// Members of a variable.
 const VARIABLE_PARTS: &[&str] = &["name", "key", "variable", "value", "val"];
-/// Objects whose keys are paths.
+/// Members with an object whose keys are paths.
 const BY_PATH: &[&str] = &["changes", "edits", "files"];
 
 const COMMON_SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh"];
@@ -103,53 +100,44 @@ const SHELL_DIRECTORIES: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/", ""
 /// Expected content of a value, by the name of its member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Members that are judged by their own names. The outermost value is one of these.
+    /// An object of members that are judged by their own names. The outermost value is one.
     Members,
-    /// Parsed commands.
     Parsed,
     /// Decisions that a person may make, by name.
     Decisions,
-    /// A part of the command, or its directory: no form of it is ignored.
+    /// A part of the command, or its directory. Must be judged in any form.
     Part,
     /// Paths, URLs and patterns: a text or a list of texts.
     Operands,
-    /// One of [`Role::Operands`].
+    /// An element of [`Role::Operands`].
     Operand,
-    /// The text of a file.
     FileText,
-    /// Members whose names are paths.
     ByPath,
-    /// Variables in any form.
     Variables,
-    /// An item of a list of variables.
     Variable,
-    /// A text or a list of texts.
     Texts,
-    /// One text.
     Text,
     /// One word.
     Setting,
-    /// Name of a shell.
     Shell,
-    /// Only values that are harmless under any name.
+    /// A member without a known name: only values that are harmless under any name.
     Unlisted,
-    /// Any value: it is reported, or judged as a whole.
+    /// Any value, because it is only reported, or judged as a whole.
     Any,
 }
 
-/// Whether a value has the content that its role expects.
+/// The result of comparing a value with its role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// It is judged or harmless.
+    /// The value is judged or harmless.
     Known,
-    /// It is harmless if it is written to a file.
+    /// The value is harmless if it is written to a file.
     NeedsFile,
-    /// An agent may mean it as a part of the command.
+    /// An agent may mean the value as a part of the command.
     Unknown,
 }
 
 impl Role {
-    /// Returns the role of a member of an object with this role.
     pub(super) fn of_member(self, name: &str, value: &Value) -> Self {
         let key = plain_key(name);
         match self {
@@ -167,7 +155,6 @@ impl Role {
         }
     }
 
-    /// Returns the role of the items of a list with this role.
     pub(super) fn of_item(self) -> Self {
         match self {
             Self::Operands => Self::Operand,
@@ -186,13 +173,13 @@ impl Role {
         }
     }
 
-    /// Judges a value with this role, apart from its content.
+    /// Judges a value with this role, without its content.
     pub(super) fn check(self, value: &Value) -> Finding {
         let is_known = match (self, value) {
             (_, Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => true,
             (Self::FileText, Value::String(_)) => return Finding::NeedsFile,
             (Self::Members | Self::Parsed | Self::ByPath | Self::Unlisted, Value::String(_)) => false,
-            // It may be an option of the command.
+            // A text with a hyphen may be an option of the command.
             (Self::Operands | Self::Operand, Value::String(text)) => !text.trim_start().starts_with('-'),
             (Self::Setting, Value::String(text)) => is_word(text),
             (Self::Shell, Value::String(text)) => is_common_shell(text),
@@ -216,7 +203,7 @@ impl Role {
     }
 }
 
-/// Returns the role of a member by its `name`, normalized by [`plain_key`] as `key`.
+/// Returns the role of a member by its `name` and the `key` that [`plain_key`] makes of it.
 fn named(name: &str, key: &str, value: &Value) -> Role {
     let is = |names: &[&str]| names.contains(&key);
     if commands::is_input(key) {

@@ -5,13 +5,11 @@ use std::path::PathBuf;
 /// Prefix of the headers of a patch format that agents apply themselves, such as `*** Update File: PATH`.
 const STARS: &str = "*** ";
 
-/// Prefixes of paths in the headers of a diff.
 const HEADERS: [&str; 6] = ["+++ ", "--- ", "rename from ", "rename to ", "copy from ", "copy to "];
 
-/// The header with both paths of a file. It is the only header of a change of mode or of an empty file.
+/// The header with both paths of a file. A change of mode, or an empty file, has no other header.
 const BOTH: &str = "diff --git ";
 
-/// Returns `true` if `text` looks like a patch.
 pub(super) fn is_patch(text: &str) -> bool {
     ["--- ", "+++ ", BOTH].iter().any(|header| text.starts_with(header))
         || ["*** Begin Patch", "*** Update File:", "*** Add File:", "\n+++ ", "\ndiff --git "]
@@ -19,7 +17,7 @@ pub(super) fn is_patch(text: &str) -> bool {
             .any(|part| text.contains(part))
 }
 
-/// Returns the paths in its headers, without the prefixes `a/` and `b/` of diffs.
+/// Returns the paths in the headers, without the prefixes `a/` and `b/` of diffs.
 pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
     text.lines().flat_map(|line| {
         let mut found: Vec<PathBuf> = Vec::new();
@@ -42,7 +40,6 @@ pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Removes the prefix that names the side of a diff.
 fn bare(name: &str) -> &str {
     name.strip_prefix("a/").or_else(|| name.strip_prefix("b/")).unwrap_or(name)
 }
@@ -70,7 +67,7 @@ fn both(names: &str) -> Vec<String> {
         }
         return found;
     }
-    // Both names are equal unless the file is renamed, for which there are other headers.
+    // Both names are equal unless the file is renamed, and a rename has other headers.
     let halves = |at: usize| (bare(&names[..at]), bare(&names[at + 1..]));
     let blanks = || names.match_indices(' ').map(|(at, _)| at);
     let same = blanks().find(|at| halves(*at).0 == halves(*at).1);

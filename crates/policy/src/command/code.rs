@@ -1,4 +1,4 @@
-//! Words of code and settings in other languages, each of which may name a program.
+//! Words of code and settings in other languages. Each may name a program.
 
 use super::Word;
 use super::git_commands::option_texts;
@@ -8,14 +8,14 @@ use super::reduce::{MAX_PREFIXED_WORDS, assigned, listed};
 /// Maximum number of words of code in one part.
 pub(super) const MAX_MENTIONS: usize = 2000;
 
-/// Adds the words of a code.
 pub(super) fn mention(code: &str, mentions: &mut Vec<Word>) {
     let is_part = |letter: char| letter.is_alphanumeric() || "_./+-".contains(letter);
     let words = code.split(|letter| !is_part(letter)).filter(|word| !word.is_empty());
     mentions.extend(words.take(MAX_MENTIONS + 1).map(Word::known));
 }
 
-/// Adds what `sed` may run: after the command `e`, and in the replacement of `s` with the flag `e`.
+/// Adds the words that `sed` may run: after the command `e`, and in the replacement of `s` with the flag
+/// `e`.
 fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
     let flags = |text: &&str| {
         let length = text.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(text.len());
@@ -31,7 +31,7 @@ fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
     }
 }
 
-/// Programs that pass the words after a code to it.
+/// Programs that pass the words after their code to the code.
 const ARGUMENT_TAKERS: &str = "\
     awk gawk mawk nawk busybox perl ruby node nodejs deno bun lua luajit php tclsh wish expect osascript groovy julia \
     rscript guile racket sbcl clisp ocaml elixir erl swift scala";
@@ -58,11 +58,11 @@ const RUNS: [&str; 18] = [
     "qx",
 ];
 
-/// Last parts of option names whose value is a program, for any program.
+/// Last parts of option names whose value is a program. They apply to all programs.
 const PROGRAM_OPTIONS: &str = "\
     program command cmd script filter wrapper hook exec shell editor pager browser pre rsh ssh launcher runner action";
 
-/// Maximum number of option letters of one word after which a value is tried.
+/// Maximum number of option letters in one word after which a value is considered.
 const MAX_BUNDLE_LETTERS: usize = 32;
 
 /// Adds the values of options that name programs, such as `--strip-program` and `-wrapper`.
@@ -87,8 +87,8 @@ fn mention_bundle(text: &str, mentions: &mut Vec<Word>) {
     behind.for_each(|(at, _)| mention(&letters[at + 1..], mentions));
 }
 
-/// Returns `true` if the words after this one may be programs: it is code that runs something, or has an
-/// option letter that takes a program.
+/// Returns `true` if the words after this one may be programs: the word is code that runs something, or has
+/// an option letter that takes a program.
 fn runs_words_behind(program: &str, word: &Word, is_first: bool) -> bool {
     let takes = listed(ARGUMENT_TAKERS, program) || program.starts_with("py");
     let archives = listed("tar bsdtar gtar", program);
@@ -99,11 +99,11 @@ fn runs_words_behind(program: &str, word: &Word, is_first: bool) -> bool {
             && letters.is_some_and(|letters| !letters.starts_with('-') && letters.contains(['I', 'F']))
 }
 
-/// Adds the words of all code and commands among the words of programs with a language of their own.
+/// Adds the words of all code and commands among the words of programs that have a language of their own.
 pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
     let signs =
         |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
-    // No list of variables that name commands is complete.
+    // Every assignment counts, because no list of variables with commands is complete.
     let given = words.iter().take(MAX_PREFIXED_WORDS).filter_map(assigned);
     for (_, value) in given.filter(|(name, _)| !listed(LOCATIONS, name)) {
         mention(value, mentions);

@@ -7,9 +7,8 @@ use super::unknown_code::{Source, is_script};
 /// Sources of a program's code.
 struct CodeReader {
     programs: &'static str,
-    /// Option letters without a value.
     flags: &'static str,
-    /// Options whose value is code, or that need no code.
+    /// Options whose value is code, and options with which no code is needed.
     texts: &'static str,
     long_texts: &'static [&'static str],
     /// Options whose value is a file of code.
@@ -21,7 +20,7 @@ struct CodeReader {
 /// Meaning of the words that are not options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operands {
-    /// Code, unless an option gives it, and data.
+    /// Code first, unless an option gives the code; then data.
     Data,
     /// Names, which are not code.
     Names,
@@ -97,7 +96,6 @@ const READERS: &[CodeReader] = &[
     },
 ];
 
-/// Options of `sqlite3` with a value.
 const SQLITE_VALUES: &str = "-cmd -init -separator -nullvalue -newline -vfs -maxsize -mmap";
 
 /// Returns the source of the code of a program with these words.
@@ -142,7 +140,7 @@ impl CodeReader {
         if reads { Source::Input } else { Source::Words }
     }
 
-    /// Returns the file of code that an option names, in its own word or in the `next`.
+    /// Returns the file of code that an option names, in the same word or in the `next`.
     fn code_file(&self, word: &Word, next: Option<&Word>) -> Option<Word> {
         let text = word.text.as_str();
         let value = |value: &str| Word { text: value.to_owned(), ..word.clone() };
@@ -174,7 +172,6 @@ impl CodeReader {
     }
 }
 
-/// Returns `true` if `name` abbreviates one of the long `options`.
 fn abbreviates(name: &str, options: &[&str]) -> bool {
     name.len() > 3 && name.starts_with("--") && options.iter().any(|option| option.starts_with(name))
 }

@@ -1,14 +1,13 @@
 //! Shell builtins that evaluate their arguments: names with subscripts, numbers, texts.
 //!
 //! A name may have a subscript, a subscript is a number, and a number may be an expression with names,
-//! subscripts and commands. So if a name or a number is expected, any other word may run anything.
+//! subscripts and commands. So where a builtin expects a name or a number, any other word may run anything.
 
 use super::lexer::{DECLARERS, is_assignment, is_name};
 use super::read_only::takes_texts;
 use super::variables::{Value, Variables};
 use super::{Part, Word, listed};
 
-/// Operators of `test` that compare numbers.
 const NUMERIC: &str = "-eq -ne -lt -le -gt -ge";
 
 /// Returns `true` if a builtin that the part may run evaluates an unknown text.
@@ -92,7 +91,7 @@ impl Judge<'_> {
                 !number(at.checked_sub(1)) || !number(Some(at + 1))
             }
             text if word.open.is_none() && text.contains('[') && text.contains(['$', '`']) => true,
-            // A word that is split may become an operator and its operand; so may two words.
+            // A word that is split may become an operator and its operand. Two words may, too.
             _ => {
                 let two = open(at) && open(at + 1) && (unknown(at) || unknown(at + 1));
                 !conditional && (two || unknown(at) && word.splits.is_some())
@@ -111,7 +110,7 @@ impl Judge<'_> {
                 break;
             }
             if option.open.is_some() {
-                // It may be an option that contains a name.
+                // The word may be an option that contains a variable name.
                 return self.variables.value(option) == Value::Unknown;
             }
             match (option.text.as_str(), rest) {
@@ -158,7 +157,7 @@ impl Judge<'_> {
             }
             let Some((name, value)) = word.text.split_once('=') else { return true };
             let named = is_name(name.strip_suffix('+').unwrap_or(name)) && is_assignment(&word.text);
-            // The value of an array may be one word, which is then evaluated.
+            // The value of an array may be passed as one word, which is then evaluated.
             let listed = value.trim_start().starts_with('(') && !word.holes.iter().any(|hole| hole == "(…)");
             let known = word.open.is_none();
             let evaluated = match known {
@@ -195,7 +194,6 @@ fn is_harmless_option(word: &Word) -> bool {
     word.open.is_none() && listed(NAMES, &word.text)
 }
 
-/// Returns `true` if a word is certainly a variable name.
 fn is_identifier(word: &Word) -> bool {
     word.open.is_none() && is_name(&word.text)
 }

@@ -1,4 +1,4 @@
-//! Commands among the words of git that its subcommands run.
+//! Commands that git's subcommands take among their words and run.
 
 use super::{Word, listed};
 
@@ -11,7 +11,7 @@ struct CommandOptions {
     others: &'static str,
     /// Long options whose value is a command, in any abbreviation.
     names: &'static str,
-    /// `true` if a value has to be in the same word.
+    /// `true` if a value must be in the same word.
     is_attached: bool,
 }
 
@@ -46,7 +46,7 @@ const FILTERS: &str = "\
 /// Nested subcommands that are followed by options and a command.
 const RUNNERS: &str = "foreach run";
 
-/// Returns the texts that git with these words passes to a shell because of an option or a runner.
+/// Returns the texts that git passes to a shell because of an option or a runner.
 pub(super) fn option_texts(words: &[Word]) -> Vec<&str> {
     let mut texts = Vec::new();
     for table in OPTIONS {
@@ -76,8 +76,8 @@ pub(super) fn runner_starts(words: &[Word]) -> impl Iterator<Item = usize> + '_ 
     runners.filter_map(|(at, _)| (at + 1..words.len()).find(|at| !words[*at].is_option()))
 }
 
-/// Returns the command in the word of an option; empty if it is the next word. `None` if the word is not such
-/// an option.
+/// Returns the command in the word of an option. Empty if the command is the next word; `None` if the word
+/// is not such an option.
 fn value<'a>(word: &'a str, table: &CommandOptions) -> Option<&'a str> {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = long.split_once('=').unwrap_or((long, ""));

@@ -1,13 +1,13 @@
-//! Files that git changes without being given their names: its configuration and its hooks.
+//! Files that git changes although no word names them: its configuration and its hooks.
 
 use super::lexer::is_assignment;
 use super::{Part, Word, listed};
 
-/// Options of git itself that take the next word.
+/// Options of git itself whose value is the next word.
 const GLOBAL_VALUES: &str =
     "-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env --attr-source";
 
-/// Options of `git config` that take the next word.
+/// Options of `git config` whose value is the next word.
 const CONFIG_VALUES: &str = "-f --file --blob --type -t --default --comment --value --url";
 
 /// Options with which `git config` reads, including abbreviations.
@@ -17,7 +17,7 @@ const CONFIG_READS: [&str; 3] = ["--get", "--list", "-l"];
 const CONFIG_WRITES: [&str; 7] =
     ["--add", "--replace-all", "--unset", "--unset-all", "--rename-section", "--remove-section", "--edit"];
 
-/// Returns the files that a git command of this part changes though no word names them, relative to its
+/// Returns the files that a git command of this part changes although no word names them, relative to its
 /// working directory.
 pub(crate) fn git_files(part: &Part) -> Vec<String> {
     let mut files = Vec::new();
@@ -75,11 +75,10 @@ fn takes_template((at, word): (usize, &Word), words: &[Word]) -> bool {
         Some((name, value)) => (name, Some(value)),
         None => (word.text.as_str(), words.get(at + 1).map(|next| next.text.as_str())),
     };
-    // `--te` may be `--template`, and no other harmful option.
+    // `--te` may abbreviate `--template`, and no other harmful option.
     name.len() > 3 && "--template".starts_with(name) && value.is_some_and(|value| !value.is_empty())
 }
 
-/// Returns the file that `git config` with these words changes, if any.
 fn configured(words: &[Word], repository: &str) -> Vec<String> {
     let is = |word: &Word, list: &[&str]| {
         list.iter().any(|known| {

@@ -1,8 +1,8 @@
 //! Lexer for the common syntax of Bourne-like shells.
 //!
 //! It makes one pass with a stack of open constructs; only text in backticks is read separately. In doubt a
-//! word is open, a part is not sure, and a possible command is one. A text that shells may read differently
-//! is `broken`: every part of it may then be any program.
+//! word counts as open, a part as not sure, and a possible command as a command. A text that shells may
+//! read differently is `broken`: every part of it may then be any program.
 
 mod arithmetic;
 mod cases;
@@ -17,7 +17,7 @@ pub(super) use cases::{DECLARERS, is_assignment, is_name};
 use operand::{Filling, Operand};
 use redirect::{Redirect, Waiting};
 
-/// One simple command, not yet reduced.
+/// One simple command. Its prefixes and nested shells are not resolved yet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Raw {
     pub(super) words: Vec<Word>,
@@ -31,50 +31,45 @@ pub(super) struct Raw {
     pub(super) input: Input,
 }
 
-/// Source of a command's standard input, according to its own redirections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Input {
-    /// The surrounding input.
+    /// The input of the surrounding construct.
     #[default]
     Inherited,
-    /// A literal document, or nothing.
+    /// A literal here-document, or nothing.
     Known,
     /// A file, a descriptor, or the output of another command.
     Unknown,
 }
 
-/// A text that is the input of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Document {
     pub(super) text: String,
-    /// `true` if a part of it is unknown.
     pub(super) open: bool,
-    /// Alternatives with the operands of its expansions.
+    /// Alternatives with the operands of the expansions in the text.
     pub(super) others: Vec<TextPattern>,
-    /// The words of the receiving command before the document.
+    /// Words of the receiving command before the document.
     pub(super) receiver: Vec<Word>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lexed {
     pub(super) parts: Vec<Raw>,
-    /// Input texts of commands, which may be commands themselves.
+    /// Input texts of commands. They may be commands themselves.
     pub(super) documents: Vec<Document>,
-    /// Texts that are evaluated as numbers.
     pub(super) sums: Vec<String>,
     /// Variables assigned by `${x:=…}`.
     pub(super) assigned: Vec<String>,
     /// Variables whose value is a variable name.
     pub(super) followed: Vec<String>,
-    /// `true` if there is one part that consists of words only.
+    /// `true` if there is one part, which consists of words only.
     pub(super) plain: bool,
     /// `true` if the text cannot be read with certainty.
     pub(super) broken: bool,
-    /// `true` if reading was abandoned, because too many constructs are open at once.
+    /// `true` if reading was abandoned because too many constructs are open at once.
     pub(super) lost: bool,
 }
 
-/// Construct that opened a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     Top,
@@ -82,30 +77,27 @@ enum Open {
     Array,
 }
 
-/// Quotes around a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quote {
     Double,
     Parameter,
-    /// A document in which variables are expanded.
+    /// A here-document in which variables are expanded.
     Document,
 }
 
-/// A list of commands that is being read.
 #[derive(Debug)]
 struct Frame {
     open: Open,
     quotes: Vec<Quote>,
-    /// Number of quotes that are not parameters.
+    /// Number of open quotes that are not part of parameters.
     strict_quotes: usize,
     operands: Vec<Operand>,
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
-    /// The redirected descriptor, if it is named.
+    /// The redirected descriptor, if a name or number is given.
     descriptor: Option<String>,
     cases: Vec<Case>,
-    /// `true` between `[[` and `]]`.
     condition: bool,
 }
 
@@ -152,31 +144,26 @@ impl Frame {
     }
 }
 
-/// A word that is being read.
 #[derive(Debug, Default)]
 struct Building {
     text: String,
     units: Vec<PatternUnit>,
-    /// `true` if a part is unknown.
     open: bool,
-    /// `true` if a part was quoted.
     quoted: bool,
-    /// `true` if the rest belongs to a construct that was understood only partly.
+    /// `true` if the rest of the word belongs to a construct that was understood only partly.
     swallows: bool,
-    /// Where the shell may split it.
+    /// Position at which the shell may split the word.
     splits: Option<usize>,
-    /// Source texts of expansions.
     holes: Vec<String>,
-    /// Words of a list in braces that is the whole word.
+    /// Words of a list in braces, if the list is the whole word.
     several: Vec<String>,
-    /// Operands of its expansions.
     fillings: Vec<Filling>,
 }
 
 /// Maximum nesting depth of texts, such as backticks in backticks.
 const MAX_DEPTH: usize = 8;
 
-/// Maximum number of open constructs. Work at the end of a text and per construct is proportional to it.
+/// Maximum number of open constructs. The work at the end of a text, and for each construct, grows with it.
 const MAX_OPEN: usize = 256;
 
 pub(super) fn lex(text: &str) -> Lexed {
@@ -189,8 +176,8 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
     }
     let text = text.trim_matches([' ', '\t', '\n']);
     let mut lexed = Lexer::new(text, depth).run();
-    // A shell removes a line continuation before anything else. Each such level doubles the work, so it is
-    // not tried at a greater depth.
+    // A shell removes a line continuation before anything else. Each nested level doubles the work, so
+    // deeper levels are not tried.
     if text.contains("\\\n") && depth > 1 {
         lexed.broken = true;
     } else if text.contains("\\\n") {
@@ -206,7 +193,6 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
 }
 
 impl Lexed {
-    /// Adds the result of an inner text.
     fn absorb(&mut self, other: Self) {
         self.parts.extend(other.parts);
         self.documents.extend(other.documents);
@@ -222,12 +208,9 @@ struct Lexer {
     chars: Vec<char>,
     at: usize,
     frames: Vec<Frame>,
-    /// Documents that begin with the next line.
     waiting: Vec<Waiting>,
     done: Lexed,
-    /// `true` if the text cannot be read with certainty.
     broken: bool,
-    /// Nesting depth of texts.
     depth: usize,
 }
 
@@ -288,7 +271,6 @@ impl Lexer {
         self.frame().word.get_or_insert_default()
     }
 
-    /// Adds a literal character.
     fn plain(&mut self, letter: char) {
         let is_operand = self.add_to_operand(PatternUnit::Char(letter));
         let word = self.word();
@@ -318,12 +300,11 @@ impl Lexer {
         }
     }
 
-    /// Opens an inner list of commands.
     fn open(&mut self, open: Open) {
         self.frames.push(Frame::new(open));
     }
 
-    /// Returns `true` if an expansion here is split at blanks.
+    /// Returns `true` if an expansion at this position is split at blanks.
     fn is_bare(&mut self) -> bool {
         self.frame().quotes.is_empty()
     }
@@ -331,7 +312,7 @@ impl Lexer {
     fn step(&mut self) {
         let letter = self.chars[self.at];
         if letter == '\0' {
-            // A NUL cannot be passed to a program; the surrounding text may be joined.
+            // A NUL cannot be passed to a program. Shells may join the text around it.
             self.broken = true;
             self.at += 1;
             return;
@@ -370,7 +351,7 @@ impl Lexer {
         }
     }
 
-    /// Between `${` and `}`: the value is unknown, but it may contain commands.
+    /// Reads a character between `${` and `}`: the value is unknown, but it may contain commands.
     fn in_parameter(&mut self, letter: char) {
         self.at += 1;
         // Shells differ in quotes inside of quotes.
@@ -422,7 +403,7 @@ impl Lexer {
                 self.end_word();
                 self.at += 1;
                 self.at += usize::from(self.peek(0) == Some('>'));
-                // Some shells read a separator and a redirection here: a program may follow.
+                // Some shells read a separator and a redirection here, so a program may follow.
                 let words = self.frame().raw.words.len();
                 self.frame().raw.starts.push(words);
                 self.redirect(Redirect::Write);
@@ -466,19 +447,17 @@ impl Lexer {
         }
     }
 
-    /// Skips from `#` to the end of the line.
     fn comment(&mut self) {
         self.done.plain = false;
         self.broken |= self.frame().condition;
         let nested = self.frames.len() > 1;
         while let Some(next) = self.peek(0).filter(|next| *next != '\n') {
-            // Older shells end a substitution there.
+            // Older shells end a substitution at this parenthesis.
             self.broken |= nested && next == ')';
             self.at += 1;
         }
     }
 
-    /// Reads the rest of a text in single quotes.
     fn single(&mut self) {
         self.word();
         loop {
@@ -531,7 +510,6 @@ impl Lexer {
         self.frame().raw.words.push(word);
     }
 
-    /// Ends one command of several.
     fn separate(&mut self) {
         self.done.plain = false;
         self.end_word();
@@ -540,7 +518,7 @@ impl Lexer {
     }
 
     /// Continues a condition after an operator. In a shell without conditions a program starts there; after
-    /// `&&` it is not reached, because the beginning has failed.
+    /// `&&` it does not run, because the first command has failed.
     fn go_on(&mut self, operator: char) {
         if self.frame().condition {
             let negated =
@@ -551,7 +529,6 @@ impl Lexer {
         }
     }
 
-    /// Ends the current command.
     fn end_part(&mut self) {
         self.end_word();
         let frame = self.frame();

@@ -1,8 +1,8 @@
 //! Here-documents whose words may become words of a command, or that are code for a program.
 //!
-//! Most documents are only written or shown, and may mention any path. They count if a command makes words of
-//! its input (`read`, `xargs`), if the output of a command becomes a word, and if a program reads code or a
-//! list of files from its input.
+//! Most documents are only written or shown, and may mention any path. They count if a command makes words
+//! of its input (`read`, `xargs`), if the output of a command becomes a word, or if a program reads code or
+//! a list of files from its input.
 
 use super::lexer::Document;
 use super::programs::{FEEDERS, has_code};
@@ -11,21 +11,20 @@ use super::{Literal, Part, Word, listed};
 /// Programs that assign their input to variables.
 const READERS: &str = "read mapfile readarray vared";
 
-/// Programs, other than those with a language of their own, that open files named in their input.
+/// Programs that open files named in their input, except programs that have a language of their own.
 const LIST_READERS: &str = "\
     7z 7za 7zz bsdcpio bsdtar c++ cc clang clang++ cpio cpp du g++ gcc gtar m4 nasm pax rsync sort tar wc wget curl zip \
     gpg openssl tcc xz gzip";
 
-/// Use of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DocumentUse {
-    /// It is shown or written.
+    /// Only shown or written.
     Shown,
-    /// All of it may become one word.
+    /// May become one word as a whole.
     OneWord,
-    /// It may become several words.
+    /// May become several words.
     Words,
-    /// It is code, or a list of files.
+    /// Code, or a list of files.
     Code,
 }
 
@@ -60,10 +59,10 @@ pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Lite
     literals
 }
 
-/// Returns `true` if the command reads code or a list of files from its input; `None` if the command is
+/// Returns `true` if the command reads code or a list of files from its input. `None` if the command is
 /// unknown.
 fn receiver_takes_code(words: &[Word]) -> Option<bool> {
-    // The end of a compound command does not show its commands.
+    // The word that ends a compound command does not show the commands in it.
     const ENDS: &str = "} done fi esac ) ]]";
     let last = words.last()?;
     if listed(ENDS, &last.text) || words.iter().all(|word| super::lexer::is_assignment(&word.text)) {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::pattern::CommandPattern;
 use super::{Script, split};
 
-/// Programs: the name alone, or with the relevant subcommands.
+/// Programs: only the name, or with those subcommands that use the network.
 const LIST: &[(&str, &[&str])] = &[
     ("curl", &[]),
     ("wget", &[]),
@@ -171,7 +171,6 @@ const SYSTEM: &[&str] = &[
     "in",
 ];
 
-/// The parsed list.
 static PATTERNS: LazyLock<Vec<(&str, Vec<CommandPattern>)>> = LazyLock::new(|| {
     let read = |line: String| split(&line).and_then(CommandPattern::new).ok();
     LIST.iter()
@@ -210,7 +209,7 @@ pub(crate) fn uses_network(script: &Script) -> bool {
         })
 }
 
-/// Returns `true` if `name` is the program, or one of its subcommands as a separate program.
+/// Returns `true` if `name` is the program, or a separate program for one of its subcommands.
 fn is_or_begins(name: &str, program: &str) -> bool {
     name.strip_prefix(program).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

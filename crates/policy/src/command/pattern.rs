@@ -17,13 +17,14 @@ const TRUSTED: [&str; 7] = [
     "/opt/local/bin/",
 ];
 
-/// Maximum number of words examined after a program, while all of them may be options and their values.
+/// Maximum number of words that are examined after a program if all of them may be options and their
+/// values.
 const MAX_NAME_DISTANCE: usize = 256;
 
-/// Words in which a command is searched for from several starts.
+/// Words in which a command is searched from several starts.
 struct Line<'a> {
     words: &'a [Word],
-    /// See [`CommandPattern::last_option`]; computed once for all starts.
+    /// See [`CommandPattern::last_option`]. Computed once for all starts.
     last_option: OnceCell<Option<usize>>,
 }
 
@@ -42,7 +43,6 @@ pub(crate) struct CommandPattern {
 }
 
 impl CommandPattern {
-    /// Creates a pattern from its words, or returns an error message.
     pub(crate) fn new(mut words: Vec<String>) -> Result<Self, &'static str> {
         let open_end = words.last().is_some_and(|word| word == "**");
         if open_end {
@@ -61,7 +61,8 @@ impl CommandPattern {
         })
     }
 
-    /// Returns `true` if the part is certainly this command: all its words, or the first of them if `begins`.
+    /// Returns `true` if the part is certainly this command: all its words match, or the first of them if
+    /// `begins`.
     pub(crate) fn covers(&self, part: &Part, begins: bool) -> bool {
         let fits = |argv: &[Word]| {
             let enough = if self.open_end || begins {
@@ -77,7 +78,7 @@ impl CommandPattern {
         part.sure && !part.wild && (fits(&part.words) || fits(part.argv()))
     }
 
-    /// Returns `true` if `word` runs the program of this pattern and not a program of the same name in
+    /// Returns `true` if `word` runs the program of this pattern, and not a program of the same name in
     /// another directory.
     fn is_program(&self, word: &Word) -> bool {
         let name = TRUSTED
@@ -85,12 +86,12 @@ impl CommandPattern {
             .find_map(|directory| word.text.strip_prefix(directory))
             .filter(|name| !self.texts[0].contains('/') && !name.contains('/'))
             .unwrap_or(&word.text);
-        // A `*` in a program name does not match directories.
+        // A `*` in a program name does not match a slash.
         (!name.contains('/') || self.texts[0].contains('/')) && is_word(&Word::known(name), &self.words[0])
     }
 
-    /// Returns `true` if the part may be this command, with any further words, options between its words and
-    /// programs around it.
+    /// Returns `true` if the part may be this command. There may be further words, options between its
+    /// words, and programs around it.
     pub(crate) fn touches(&self, part: &Part) -> bool {
         if part.wild {
             return true;
@@ -111,8 +112,8 @@ impl CommandPattern {
         })
     }
 
-    /// Returns `true` if the words from `start` on may begin as this command. `names` are the indexes of its
-    /// own names.
+    /// Returns `true` if the words from `start` on may begin as this command. `names` are the indexes of
+    /// the pattern's names.
     fn may_start(&self, line: &Line<'_>, start: usize, names: &[usize]) -> bool {
         let Some((program, rest)) = line.words.get(start..).and_then(<[Word]>::split_first) else {
             return false;
@@ -125,7 +126,7 @@ impl CommandPattern {
             return true;
         }
         let has_options = || {
-            // Every start before the last word from which all options are found has them after it.
+            // For every start before the last word from which all options are found, all options follow.
             let last = *line.last_option.get_or_init(|| self.last_option(line.words));
             last.is_none_or(|last| start < last)
         };
@@ -136,7 +137,7 @@ impl CommandPattern {
                 && has_options()
     }
 
-    /// Returns the indexes of the words that are neither the program nor options.
+    /// Returns the indexes of the pattern's words that are neither the program nor options.
     fn names(&self) -> Vec<usize> {
         (1..self.words.len()).filter(|at| !self.is_option(*at)).collect()
     }
@@ -155,7 +156,7 @@ impl CommandPattern {
         base(&self.words[0]).meets(&run(program), Case::Same)
     }
 
-    /// Returns `true` if the program may be that of this pattern joined with the following word, as in
+    /// Returns `true` if the program may be this pattern's program joined with the following word, as in
     /// `git-push`. For git this is known; for other programs it is assumed if one has this name.
     fn may_be_joined(&self, program: &Word, name: Option<&usize>) -> bool {
         let mut joined = base(&self.words[0]);
@@ -169,14 +170,15 @@ impl CommandPattern {
         joined.meets(&run(program), Case::Same)
     }
 
-    /// Returns the last index from which all options of this pattern are found; `None` if it has none.
+    /// Returns the last index from which all options of this pattern are found. `None` if they are not
+    /// found.
     fn last_option(&self, words: &[Word]) -> Option<usize> {
         let options = (1..self.words.len()).filter(|at| self.is_option(*at));
         options.map(|at| self.last_of_option(words, at).unwrap_or(0)).min()
     }
 
-    /// Returns the last of `words` that may be the option of this pattern: also abbreviated, with a value, or
-    /// among others.
+    /// Returns the last of `words` that may be the option of this pattern. The option may be abbreviated,
+    /// have a value, or be among others.
     fn last_of_option(&self, words: &[Word], at: usize) -> Option<usize> {
         let (wanted, pattern) = (&self.texts[at], &self.words[at]);
         let short: Option<Vec<char>> = wanted
@@ -198,15 +200,15 @@ impl CommandPattern {
                 || pattern.meets(&TextPattern::exact(name), Case::Different)
                 || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
         };
-        // Letters may be in several words: the first missing one decides.
+        // The letters may be in several words, so the first missing one decides.
         let letters = short.and_then(|letters| letters.iter().map(last_letter).min().flatten());
         words.iter().rposition(is_option).max(letters)
     }
 
-    /// Returns `true` if the other words may occur in this order, with only options and their values between
-    /// them.
+    /// Returns `true` if the other words may occur in this order, with only options and their values
+    /// between them.
     fn may_have_names(&self, rest: &[Word], names: &[usize]) -> bool {
-        // How many of them can have been found so far.
+        // `found[n]` is `true` if the first n names may have been found so far.
         let mut found = vec![false; names.len() + 1];
         found[0] = true;
         for (at, word) in rest.iter().enumerate() {
@@ -216,7 +218,7 @@ impl CommandPattern {
             if !found.contains(&true) {
                 return false;
             }
-            // Words further away are not examined for each start, so they may match.
+            // Words further away are not examined for each start, so they count as possible matches.
             if at > MAX_NAME_DISTANCE || found[names.len()] {
                 return true;
             }
@@ -233,7 +235,7 @@ impl CommandPattern {
                 }
                 found[count] &= skips;
             }
-            // It may be split into words of which only the first matches.
+            // The word may be split into several, of which only the first matches.
             if word.splits.is_some() && found.contains(&true) {
                 return true;
             }
@@ -242,14 +244,12 @@ impl CommandPattern {
     }
 }
 
-/// Returns the name of a program without its directory.
 pub(super) fn base(program: &TextPattern) -> TextPattern {
     let slash = |unit: &PatternUnit| matches!(unit, PatternUnit::Char('/' | '\\'));
     let from = program.0.iter().rposition(slash).map_or(0, |at| at + 1);
     TextPattern(program.0[from..].to_vec())
 }
 
-/// Returns the name of the program that `word` runs.
 fn run(word: &Word) -> TextPattern {
     word.program().map_or_else(|| base(&word.first()), |name| TextPattern::exact(&name))
 }

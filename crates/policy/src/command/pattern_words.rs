@@ -1,6 +1,6 @@
 //! Splits the words of a command pattern in a rule, without shell syntax.
 
-/// Characters with a meaning in a shell, which are not allowed.
+/// Characters with a meaning in a shell. They are not allowed in a rule.
 const SYNTAX: &[char] = &[';', '&', '|', '<', '>', '$', '`', '(', ')', '\n', '\r', '\0'];
 
 /// Splits `line` at blanks; quotes of either kind keep a word together.

@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// Name parts that distinguish versions and builds of a program. Trailing digits are ignored.
+/// Name parts of versions and builds of a program. Trailing digits are ignored.
 const BUILDS: &str = "\
     static dynamic distrib dist orig real basic tiny nox gtk athena huge normal big multiarch minimal full small core x \
     i amd arm armhf armv aarch riscv ppc ppc64le s390x linux gnu gnueabihf musl darwin apple macos freebsd unknown pc none \
     thread threads multi preview beta alpha rc nightly dev daily lts stable debug dbg release bin wrapped unwrapped \
     jit posix common mod cli cgi v p";
 
-/// All names in the lists of this module.
 static NAMES: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
     let lists = [
         PREFIXES,
@@ -40,17 +39,16 @@ pub(super) fn family(name: &str) -> Option<&'static str> {
         let letter = name.as_bytes()[*at];
         letter.is_ascii_digit() || b"-._+".contains(&letter)
     };
-    // Longest first: `luajit-2.1` is not `lua`.
+    // Longest name first: `luajit-2.1` is not `lua`.
     let ends = (2..name.len().min(MAX_NAME_BYTES)).rev().filter(begins);
     ends.filter_map(|end| NAMES.get(name.get(..end)?).map(|known| (*known, &name[end..])))
         .find(|(known, rest)| {
-            // A name that continues the name of a shell may be a shell.
+            // A name that begins with the name of a shell may be a shell.
             super::listed(SHELLS, known) && !rest.starts_with(['_', '+']) || names_build(rest)
         })
         .map(|(known, _)| known)
 }
 
-/// Maximum number of bytes of a name that are compared.
 const MAX_NAME_BYTES: usize = 64;
 
 /// Returns `true` if `rest` has only numbers and build words.
@@ -63,13 +61,13 @@ fn names_build(rest: &str) -> bool {
     })
 }
 
-/// Returns `true` if a program is in `list`, or is a version or a build of one.
+/// Returns `true` if a program, or the program it is a version or a build of, is in `list`.
 pub(super) fn is_one_of(list: &str, name: &str) -> bool {
     family(name).is_some_and(|known| super::listed(list, known))
 }
 
-/// Prefixes of a command. Their own arguments differ, so a program may start at any following word. The same
-/// holds for all shells.
+/// Prefixes of a command. Each has its own arguments, so the command may start at any following word.
+/// Shells are treated in the same way.
 pub(super) const PREFIXES: &str = "\
     - ash bash builtin bundle busybox catchsegv chpst chroot chrt command coproc cpulimit csh dash \
     dbus-run-session doas entr env eval exec faketime fakeroot firejail fish flock function \
@@ -92,7 +90,7 @@ pub(super) const PREFIXES: &str = "\
 /// Builtins that run a file, which is looked up like a program if its name has no slash.
 pub(super) const SOURCERS: &str = ". source";
 
-/// Programs that run what follows one of these words.
+/// Programs that run the words after one of these subcommands.
 pub(super) const SUBCOMMAND_PREFIXES: &[(&str, &str)] = &[
     ("bun", "x"),
     ("conda", "run"),
@@ -117,24 +115,24 @@ pub(super) const CALLERS: &str = "npx npm pnpm pnpx bunx yarn";
 /// Options of [`CALLERS`] for a shell.
 pub(super) const CALLS: &str = "-c --call --shell-mode";
 
-/// Keywords before a command, which is the next word.
+/// Keywords before a command. The command is the next word.
 pub(super) const LEADS: &str = "! { do elif else if then until while";
 
-/// Programs that may pass one of their arguments to a shell, other than shells.
+/// Programs that may pass one of their arguments to a shell, not counting shells.
 pub(super) const TEXT_TAKERS: &str = "\
     ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
     parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
     zsh ssh emulate rbash yash posh lksh ksh93 hyperfine sg capsh watchexec nodemon pee mosh autossh rsh genv \
     cross-env-shell concurrently";
 
-/// Prefixes that insert words from elsewhere.
+/// Prefixes that insert words from their input.
 pub(super) const FEEDERS: &str = "xargs parallel entr";
 
 /// Shells whose language this module reads.
 pub(super) const SHELLS: &str =
     "sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 oksh loksh pdksh rzsh rksh";
 
-/// Shells, and programs that run texts, with another language.
+/// Shells with another language, and similar programs that run texts.
 pub(super) const OTHER_SHELLS: &str =
     "csh tcsh fish pwsh powershell cmd expect parallel nu elvish xonsh osh sash rc es";
 
@@ -144,7 +142,7 @@ pub(super) const LAUNCHERS: &str = "\
     firejail bwrap fakeroot fakechroot dtach abduco screen tmux byobu rlwrap dbus-run-session nix-shell parallel entr at batch \
     expect socat login machinectl systemd-nspawn pkexec distrobox toolbox proot unbuffer reptyr run-parts";
 
-/// Programs whose input is commands, also for a shell.
+/// Programs whose input is commands. Some of the commands start shells.
 pub(super) const STDIN_READERS: &str = "ed red ex tclsh wish ftp lftp telnet";
 
 /// Interpreters that read code from their input by default.
@@ -155,13 +153,12 @@ pub(super) const INTERPRETERS: &str = "\
 /// Words of git that are followed by a command.
 pub(super) const GIT_EXEC: &str = "run foreach --exec -x";
 
-/// `find` and similar programs.
 pub(super) const FINDERS: &str = "find gfind bfs fd fdfind";
 
 /// Options of finders that are followed by a command.
 pub(super) const EXEC: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
 
-/// Programs that may read commands from their input, other than shells.
+/// Programs that may read commands from their input, not counting shells.
 pub(super) const LISTENERS: &str = "\
     sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 csh tcsh fish pwsh powershell cmd expect parallel ssh su sudo \
     doas runuser nsenter chroot script busybox toybox mosh rsh at batch crontab make gmake xargs entr . source";
@@ -174,12 +171,12 @@ const CODED: &str = "\
     split logrotate gdb lldb sqlite sqlite3 psql mysql mariadb ftp lftp wget man less more ssh slogin autossh mosh \
     socat nc ncat openvpn nmap tcpdump m4 dc sort";
 
-/// Returns `true` if a program may run something in its words.
+/// Returns `true` if a program may run something among its words.
 pub(super) fn has_code(program: &str) -> bool {
     is_one_of(CODED, program) || program.starts_with("python") || program.starts_with("pypy")
 }
 
-/// Variables whose value is directories.
+/// Variables whose value is a directory or several.
 pub(super) const LOCATIONS: &str = "\
     PATH HOME PWD OLDPWD TMPDIR TMP TEMP CARGO_HOME CARGO_TARGET_DIR RUSTUP_HOME GOPATH GOROOT VIRTUAL_ENV NODE_PATH \
     PYTHONPATH LD_LIBRARY_PATH PKG_CONFIG_PATH XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_RUNTIME_DIR";

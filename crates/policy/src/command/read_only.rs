@@ -1,8 +1,9 @@
-//! Commands that only read: a short list of programs, each with the arguments with which it certainly does
+//! Commands that only read: a short list of programs, with the arguments with which each certainly does
 //! nothing else.
 //!
-//! Everything else is not read-only. Options are listed too, because the next version of a program may have
-//! one that writes a file or runs a command; only a program without any such use accepts every argument.
+//! Every other command counts as not read-only. Options are listed too, because the next version of a
+//! program may have one that writes a file or runs a command; only a program without any such use accepts
+//! every argument.
 
 mod builtins;
 mod git;
@@ -16,18 +17,17 @@ pub(crate) use non_writing::leaves_files;
 use options::{Arguments, PROGRAMS};
 pub(crate) use recursive::{Depth, Descent, Search, changed_below, descent};
 
-/// Returns `true` if the whole command is one program that certainly only reads.
 pub(crate) fn is_read_only(script: &Script) -> bool {
     read_only_words(script).is_some_and(looks)
 }
 
-/// Returns `true` if the command reads a git repository: which one, and which configuration, depends on the
-/// directory.
+/// Returns `true` if the command reads a git repository. The directory determines the repository and its
+/// configuration.
 pub(crate) fn depends_on_directory(script: &Script) -> bool {
     read_only_words(script).and_then(|argv| argv.first()).is_some_and(|program| name(program) == "git")
 }
 
-/// Returns what a read-only command reads below directories, if it searches any.
+/// Returns the directories and files that a read-only command searches, if it searches any.
 pub(crate) fn search(script: &Script) -> Option<Search> {
     read_only_words(script).and_then(recursive::search)
 }

@@ -1,4 +1,4 @@
-//! Reduces a command to the programs that run: behind prefixes, in nested shells, and among arguments.
+//! Reduces a command to the programs that run: after prefixes, in nested shells, and among arguments.
 
 use super::code::{MAX_MENTIONS, git_texts, mention, mention_code};
 use super::evaluate::evaluates;
@@ -18,38 +18,30 @@ use super::{Literal, Part, Script, Word};
 use crate::action::Command;
 use crate::text_pattern::{Case, TextPattern};
 
-/// Maximum nesting depth of shells.
 const MAX_DEPTH: usize = 8;
 
-/// Maximum number of bytes read, counting texts that are read twice. Linux gives no program a longer word
-/// than half of it.
+/// Maximum number of bytes read, counting texts that are read twice. On Linux, a single word of a program
+/// has at most half as many.
 const MAX_READ_BYTES: usize = 256 << 10;
 
-/// Maximum length of a command text: Linux gives no program, and so no shell, a longer word.
+/// Maximum length of a command text: the maximum length of a word on Linux.
 const MAX_TEXT_BYTES: usize = 128 << 10;
 
-/// Maximum number of words after a prefix.
 pub(super) const MAX_PREFIXED_WORDS: usize = 512;
 
-/// Maximum number of pairs of a start word and a following word in all.
+/// Maximum number of pairs of a start word and a word after it, in the whole command.
 const MAX_BEHIND_PAIRS: usize = 2 * MAX_PREFIXED_WORDS * MAX_PREFIXED_WORDS;
 
-/// Maximum number of words of code in all parts.
 const MAX_ALL_MENTIONS: usize = 4 * MAX_MENTIONS;
 
-/// Maximum number of programs of one command.
 const MAX_PARTS: usize = 500;
 
-/// Maximum number of words of one command.
 const MAX_WORDS: usize = 10_000;
 
-/// Maximum number of redirected files in all.
 const MAX_REDIRECTIONS: usize = 1000;
 
-/// Maximum number of words with expansions.
 const MAX_OPEN_WORDS: usize = 2000;
 
-/// Maximum number of changes of the directory.
 const MAX_DIRECTORY_CHANGES: usize = 8;
 
 /// Programs that may be followed by another program.
@@ -58,7 +50,6 @@ pub(super) const RUNNERS: [&str; 3] = [PREFIXES, SHELLS, OTHER_SHELLS];
 /// Programs that may pass one of their arguments to a shell.
 const TAKERS: [&str; 3] = [TEXT_TAKERS, SHELLS, OTHER_SHELLS];
 
-/// Returns `true` if `word` is in `list`.
 pub(crate) fn listed(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)
 }
@@ -95,15 +86,15 @@ pub(crate) fn read(command: &Command) -> Script {
     script
 }
 
-/// Returns a command whose parsing was abandoned: one part that may be anything, so that judging it costs
-/// nothing.
+/// Returns a command whose parsing was abandoned: one part that may be anything, which is cheap to judge.
 fn unreadable() -> Script {
     let words = vec![Word::unknown("…")];
     let part = Part { words, starts: vec![0], wild: true, ..Part::default() };
     Script { parts: vec![part], plain: false, lost: true }
 }
 
-/// Returns what an environment variable may make a command run, or `None` if that is anything.
+/// Returns the programs that an environment variable may make a command run, or `None` if it may be any
+/// program.
 pub(crate) fn read_variable(name: &str, value: &str) -> Option<Vec<Part>> {
     is_name(name).then_some(())?;
     let script = read(&Command::Shell(format!("{name}='{}' :", value.replace('\'', "'\\''"))));
@@ -113,11 +104,9 @@ pub(crate) fn read_variable(name: &str, value: &str) -> Option<Vec<Part>> {
 #[derive(Default)]
 struct Reader {
     script: Script,
-    /// Remaining bytes to read.
     left: usize,
-    /// Remaining words of code.
     mentions_left: usize,
-    /// Remaining pairs of a start and a following word.
+    /// Remaining pairs of a start word and a word after it.
     behind_left: usize,
     words: usize,
     redirections: usize,
@@ -137,7 +126,7 @@ impl Reader {
             return;
         }
         self.left -= length;
-        // A whole line in place of the program may be passed to a shell after all.
+        // If the program is a whole command line, the line may be passed to a shell.
         if let Some(line) =
             words.first().filter(|word| word.contains(|letter: char| " \t\n;&|<>$`(".contains(letter)))
         {
@@ -148,7 +137,6 @@ impl Reader {
         self.part(Raw { words, sure: true, ..Raw::default() }, 0, Part::default());
     }
 
-    /// Reads a text for a shell at nesting depth `depth`.
     fn shell(&mut self, text: &str, depth: usize) {
         if self.script.lost || depth > MAX_DEPTH || text.len() > self.left.min(MAX_TEXT_BYTES) {
             self.script.lost = true;
@@ -197,7 +185,7 @@ impl Reader {
             documents.iter().for_each(|document| mention(&document.text, &mut code));
             let coded = |part: &&mut Part| part.programs().any(|name| has_code(&name));
             for part in self.script.parts.iter_mut().filter(coded) {
-                // Words beyond the limit are unknown.
+                // Words beyond the limit count as unknown.
                 if code.len() > self.mentions_left.min(MAX_MENTIONS) {
                     part.run_anything();
                 } else {
@@ -214,7 +202,6 @@ impl Reader {
         }
     }
 
-    /// Marks the parts in which an unknown text is evaluated.
     fn evaluate(&mut self) {
         let variables = Variables::new(&self.script.parts, &self.assigned, &self.sums);
         let unsafe_sum = self.sums.iter().any(|sum| !variables.is_safe_sum(sum));
@@ -234,7 +221,7 @@ impl Reader {
         }
     }
 
-    /// Adds the programs of a simple command. `part` has what is known in advance.
+    /// Adds the programs of a simple command. `part` has the facts that are known in advance.
     fn part(&mut self, raw: Raw, depth: usize, part: Part) {
         let Raw { mut words, writes, reads, starts: more, literals, mut sure, input } = raw;
         let is_code = false;
@@ -264,7 +251,7 @@ impl Reader {
         let mut starts = vec![0];
         let mut is_start = vec![false; words.len()];
         let mut texts = Vec::new();
-        // Everything that may run from this word on, unless it is known already.
+        // Considers every program that may start at this word, unless a previous start covers it.
         let mut explored = usize::MAX;
         let mut explore = |mut from: usize| {
             if from > explored {
@@ -280,7 +267,7 @@ impl Reader {
                 from += 1;
                 starts.push(from);
             }
-            // An expanded program name may be any of them.
+            // An expanded program name may be any of the names in the lists.
             let open = words[from].open.is_some();
             let by_subcommand = || {
                 let program = names[from].as_deref().unwrap_or_default();
@@ -374,7 +361,7 @@ impl Reader {
         let core = transparent(&words);
         let mut mentions = part.mentions.clone();
         mention_code(&words, &starts, runs_git, &mut mentions);
-        // Words beyond the limit are unknown.
+        // Words beyond the limit count as unknown.
         if mentions.len() > self.mentions_left.min(MAX_MENTIONS) {
             wild = true;
             mentions.clear();
@@ -403,7 +390,6 @@ impl Reader {
 }
 
 impl Part {
-    /// Marks the part as able to run anything.
     fn run_anything(&mut self) {
         self.wild = true;
         self.sure = false;
@@ -424,7 +410,7 @@ fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     })
 }
 
-/// Returns the words of a program after which it runs another program.
+/// Returns the subcommands of a program after which it runs another program.
 fn subcommands_of(program: &str) -> Option<&'static str> {
     SUBCOMMAND_PREFIXES.iter().find(|(name, _)| *name == program).map(|(_, words)| *words)
 }
@@ -452,7 +438,7 @@ fn feeds_program(words: &[Word], names: &[Option<String>]) -> bool {
     (0..words.len()).any(|at| RUNNERS.iter().any(|list| is(at, list)) && !is(at, FEEDERS))
 }
 
-/// Returns the placeholder for inserted words, if one was chosen.
+/// Returns the placeholder for inserted words, if an option sets one.
 fn placeholder(words: &[Word]) -> Option<String> {
     let after = |word: &&Word| word.text == "-I" || word.text == "-J" || word.text == "--replace";
     let next = words
@@ -470,14 +456,13 @@ fn placeholder(words: &[Word]) -> Option<String> {
     next.or(glued).filter(|place| !place.is_empty())
 }
 
-/// Returns the name and the value of an assignment.
 pub(super) fn assigned(word: &Word) -> Option<(&str, &str)> {
     let (name, value) = word.text.split_once('=').filter(|_| is_assignment(&word.text))?;
     Some((name.strip_suffix('+').unwrap_or(name), value))
 }
 
-/// Returns the command in a variable whose value is a command. Options are not one, and a shell gets its text
-/// from elsewhere.
+/// Returns the command in a variable whose value is a command. Options do not count, and neither does the
+/// text for a shell, which is read elsewhere.
 fn command_of(word: &Word) -> Option<&str> {
     let (name, value) = assigned(word).filter(|(name, _)| listed(COMMAND_VARIABLES, name))?;
     let plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_./+-".contains(&byte));
@@ -490,7 +475,6 @@ fn is_filled_in(word: &Word) -> bool {
     word.text == "{}" || word.text.starts_with(":::")
 }
 
-/// Returns the text of `sh -c text`, if there are no other words.
 fn whole_script(words: &[Word]) -> Option<&str> {
     let [shell, option, script] = words else { return None };
     let name = shell.program()?;
@@ -501,8 +485,8 @@ fn whole_script(words: &[Word]) -> Option<&str> {
         .then_some(&script.text)
 }
 
-/// Returns the words after a prefix that a shell may read as text: all with a blank or punctuation, and all
-/// of them joined.
+/// Returns the texts after a prefix that a shell may read: all words with a blank or punctuation, and all
+/// words joined.
 fn inner_texts(words: &[Word]) -> Vec<String> {
     let mut texts = Vec::new();
     for word in words.iter().skip(1) {
@@ -532,7 +516,6 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
     texts
 }
 
-/// Returns `true` if the first word is a keyword.
 fn is_keyword(words: &[Word]) -> bool {
     const KEYWORDS: &str = "\
     ! case coproc do done elif else esac fi for function if in select then until while { } [[ ]] alias \
@@ -540,8 +523,8 @@ fn is_keyword(words: &[Word]) -> bool {
     words.first().is_some_and(|word| listed(KEYWORDS, &word.text))
 }
 
-/// Returns the number of leading words that do not change what the rest does: `timeout 5`, `nice`, `time`,
-/// `command`.
+/// Returns the number of leading words that do not change the effect of the rest: `timeout 5`, `nice`,
+/// `time`, `command`.
 fn transparent(words: &[Word]) -> usize {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -566,8 +549,8 @@ fn transparent(words: &[Word]) -> usize {
     at
 }
 
-/// Adds to every part the directories that an earlier `cd` may have entered. Returns `false` if there are too
-/// many.
+/// Adds to every part the directories that an earlier `cd` may have entered. Returns `false` if there are
+/// too many.
 fn follow_directories(parts: &mut [Part]) -> bool {
     let mut after: Vec<Word> = Vec::new();
     for part in parts {
@@ -575,7 +558,7 @@ fn follow_directories(parts: &mut [Part]) -> bool {
             return false;
         }
         part.after.clone_from(&after);
-        // Also after `command`, `builtin` and assignments.
+        // `cd` also counts after `command`, `builtin` and assignments.
         let changes = |at: &&usize| {
             let name = part.words.get(**at).and_then(Word::program);
             name.is_some_and(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir"))

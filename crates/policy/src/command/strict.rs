@@ -1,16 +1,15 @@
 //! The shell syntax that every shell reads in the same way.
 //!
-//! Rules that forbid have to know what a text does, so this is an allowlist: simple commands, lists and pipes
-//! of them, redirections, and the compound commands of POSIX in their usual form. Any other text is not
-//! recognized, and a command that contains one may run any program.
+//! Rules that forbid must know the effect of a text, so this is an allowlist: simple commands, lists and
+//! pipes of them, redirections, and the compound commands of POSIX in their usual form. Any other text is
+//! not recognized, and a command that contains one may run any program.
 
 mod expansion;
 mod word;
 
-/// Maximum nesting depth of commands.
 const MAX_DEPTH: usize = 32;
 
-/// Words that begin something other than a program in some shell, and are not in the grammar.
+/// Words that have another meaning than a program in some shell, and are not in the grammar.
 const RESERVED: &str = "\
     then else elif fi do done esac in } ]] select coproc repeat foreach end always nocorrect noglob function namespace";
 
@@ -25,7 +24,6 @@ pub(super) fn is_recognized(text: &str) -> bool {
         && parser.documents.is_empty()
 }
 
-/// A document that begins with the next line.
 struct Document {
     end: String,
     indented: bool,
@@ -38,11 +36,9 @@ struct Parser {
     at: usize,
     documents: Vec<Document>,
     depth: usize,
-    /// Number of surrounding parentheses.
     around: usize,
 }
 
-/// Result of reading a part of a simple command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Nothing,
@@ -80,7 +76,7 @@ impl Parser {
         self.blanks();
         if self.peek(0) == Some('#') {
             while let Some(letter) = self.peek(0).filter(|letter| *letter != '\n') {
-                // Older shells end a substitution there.
+                // Older shells end a substitution in a comment.
                 if self.around > 0 && matches!(letter, ')' | '`') {
                     return None;
                 }
@@ -102,7 +98,6 @@ impl Parser {
         }
     }
 
-    /// Returns `true` if the keyword `word` follows.
     fn is_keyword(&self, word: &str) -> bool {
         let behind = self.peek(word.chars().count());
         self.follows(word) && behind.is_none_or(|letter| " \t\n;&|<>()".contains(letter))
@@ -183,7 +178,7 @@ impl Parser {
 
     /// Reads commands, and the closing parenthesis.
     fn parenthesis(&mut self) -> Option<()> {
-        // Shells differ in where a document begins that is announced outside.
+        // If a document is announced outside of the parentheses, shells differ in its start.
         self.documents.is_empty().then_some(())?;
         self.around += 1;
         let read = self.list(&[]);
@@ -291,7 +286,6 @@ impl Parser {
         }
     }
 
-    /// Reads assignments, a program, its words, and redirections anywhere; or a function.
     fn simple(&mut self) -> Option<()> {
         let mut seen = Seen::Nothing;
         loop {
@@ -321,7 +315,6 @@ impl Parser {
         (seen != Seen::Nothing).then_some(())
     }
 
-    /// Reads the rest of a function after its name.
     fn function(&mut self, name: &str) -> Option<()> {
         super::lexer::is_name(name).then_some(())?;
         self.skip("()").then_some(())?;
@@ -343,7 +336,7 @@ impl Parser {
             self.at = at;
             return Some(false);
         };
-        // `<(…)` is a word.
+        // `<(…)` is a word, not a redirection.
         if matches!(operator, "<" | ">") && self.peek(1) == Some('(') {
             self.at = at;
             return Some(false);
@@ -363,7 +356,6 @@ impl Parser {
         Some(true)
     }
 
-    /// Reads the documents that begin on this line.
     fn read_documents(&mut self) -> Option<()> {
         for Document { end, indented, quoted } in std::mem::take(&mut self.documents) {
             let mut text = String::new();
@@ -386,7 +378,6 @@ impl Parser {
         Some(())
     }
 
-    /// Returns a parser for an inner text.
     fn nested(&self, text: &str) -> Self {
         let chars = text.chars().collect();
         Self { chars, at: 0, documents: Vec::new(), depth: self.depth + 1, around: self.around + 1 }

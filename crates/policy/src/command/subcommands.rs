@@ -9,13 +9,13 @@ use super::listed;
 const ABBREVIATING: &str = "\
     artisan btrfs bundle bundler composer console darcs fossil gem gradle gradlew hg ip kitchen mysqladmin nmcli npm tc thor";
 
-/// Those that also accept abbreviations of the following words.
+/// Programs of [`ABBREVIATING`] that also accept abbreviations of the following words.
 const NESTED: &str = "btrfs ip nmcli tc";
 
-/// Those that run tasks: `:app:publish` is `publish`, and `pTML` is `publishToMavenLocal`.
+/// Programs that run tasks: `:app:publish` is `publish`, and `pTML` is `publishToMavenLocal`.
 const TASK_RUNNERS: &str = "gradle gradlew";
 
-/// Subcommands that are a prefix of another and mean themselves.
+/// Subcommands that are the beginning of another one, but are not its abbreviation.
 const WHOLE: &str = "branch build check star test";
 
 /// Aliases of subcommands, by program. Each line is one subcommand.
@@ -64,7 +64,7 @@ const NODE: &[&str] = &[
     "udpate up update upgrade",
 ];
 
-/// Returns `true` if `program` may accept `typed` for the word `wanted` of its subcommand, though it is
+/// Returns `true` if `program` may accept `typed` for the word `wanted` of its subcommand, although it is
 /// spelled differently. `position` counts these words from 0. A `*` in `wanted` matches any text.
 pub(super) fn may_mean(program: &str, typed: &str, wanted: &str, position: usize) -> bool {
     if position > 0 && !listed(NESTED, program) {

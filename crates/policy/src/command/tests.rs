@@ -89,7 +89,7 @@ fn here_documents_are_read() {
     check("sh <<-E\n\tb\n\tE\nd", &["? sh", "d", "b"]);
     check("sh <<< 'b c'", &["? sh", "b·c"]);
     check("sh <<E\nb", &["? sh", "? sh", "? b", "? b"]);
-    // A program that is not a shell gets a text, but its expansions are run.
+    // A program that is not a shell gets a text, but the shell runs the expansions in it.
     check("a <<E\nb c\nE\nd", &["? a", "d"]);
     check("a <<E\nb '$(c)' `d`\nE", &["? a", "c", "d"]);
     check("a <<'E'\nb $(c)\nE", &["? a"]);

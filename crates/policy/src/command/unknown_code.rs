@@ -1,8 +1,8 @@
 //! Programs that run commands from their input or in a language of their own.
 //!
-//! These commands are known only if they are a text among its words, a literal document, or a script in a
-//! file. If they may come from anywhere else (pipes, descriptors, functions, surrounding constructs), the
-//! program may run anything, without examining where its input comes from.
+//! These commands are known only if they are a text among the program's words, a literal document, or a
+//! script in a file. If they may come from elsewhere (pipes, descriptors, functions, surrounding
+//! constructs), the program may run anything. The source of its input is then not examined further.
 
 use super::code_files::code_source;
 use super::lexer::Input;
@@ -25,7 +25,7 @@ pub(super) fn may_do_anything(part: &Part) -> bool {
             let list = [SHELLS, OTHER_SHELLS, LAUNCHERS, STDIN_READERS, INTERPRETERS];
             return !program.text.starts_with('-') && list.iter().any(|list| may_be_one_of(program, list));
         }
-        // An unknown home directory, or one that a variable names.
+        // A home directory that is unknown, or set by a variable.
         if part.in_shell && program.text.starts_with('~') && !program.text.contains('/') {
             return true;
         }
@@ -68,7 +68,6 @@ fn is_interpreter(name: &str) -> bool {
 
 /// Source of a program's commands.
 pub(super) enum Source {
-    /// A known text or file.
     Words,
     Input,
     Unknown,
@@ -93,7 +92,7 @@ fn shell(words: &[Word]) -> Source {
             _ => match text.strip_prefix(['-', '+']) {
                 Some(letters) if letters.bytes().all(|letter| b"ceiluvxnabhmpEr".contains(&letter)) => {
                     has_text |= text.starts_with('-') && letters.contains('c');
-                    // `-eo pipefail`.
+                    // For example `-eo pipefail`.
                 }
                 Some(letters)
                     if letters.ends_with('o')
@@ -139,7 +138,7 @@ pub(super) fn is_script(word: &Word) -> bool {
     };
     match &word.open {
         None => !special && !numbered && !device,
-        // `"$dir/x.sh"`: the name is that of a file in any directory.
+        // `"$dir/x.sh"` names a file in any directory.
         Some(_) => word.splits.is_none() && !special && !numbered && ends_plainly(word),
     }
 }
@@ -251,8 +250,8 @@ fn takes_name_of_shell(part: &Part) -> bool {
         })
 }
 
-/// Returns `true` if the word at `at`, which a finder or `xargs` replaces, may be the program that it starts:
-/// only prefixes and their options precede it.
+/// Returns `true` if the word at `at`, which a finder or `xargs` replaces, may be the program that it
+/// starts: only prefixes and their options precede it.
 pub(super) fn is_filled_program(words: &[Word], at: usize, exec: &str) -> bool {
     let Some(before) = at.checked_sub(1).map(|before| &words[before]) else { return true };
     let name = before.program_family();
@@ -268,7 +267,6 @@ pub(super) fn is_filled_program(words: &[Word], at: usize, exec: &str) -> bool {
         || at >= 2 && takes_value(&words[at - 2]) && !listed(exec, &words[at - 2].text)
 }
 
-/// Returns `true` if the next word may be the value of this option.
 fn takes_value(option: &Word) -> bool {
     let text = option.text.as_str();
     let alone = text.len() == 2 || text.starts_with("--") && !text.contains('=');

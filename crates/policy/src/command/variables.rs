@@ -1,7 +1,7 @@
 //! Possible values of a command's variables.
 //!
-//! Only values that are evaluated a second time matter: a number is harmless, a text without special
-//! characters contains no subscript that runs something, and everything else is unknown.
+//! Only values that are evaluated a second time matter. A number is harmless, and a text without special
+//! characters contains no subscript that runs something. Every other value counts as unknown.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,13 @@ use super::lexer::{DECLARERS, is_assignment, is_name};
 use super::programs::COMMAND_VARIABLES;
 use super::{Part, Word, listed};
 
-/// Possible content of a text, from the least to the most.
+/// Possible content of a text, in increasing order of possibilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Value {
     /// An integer, or empty.
     Number,
     /// A text in which a shell would run nothing.
     Plain,
-    /// Anything.
     Unknown,
 }
 
@@ -24,7 +23,7 @@ pub(super) enum Value {
 const NUMBERS: &str =
     "RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS";
 
-/// Variables that evaluate an assignment unless it is a number.
+/// Variables for which an assigned value is evaluated unless it is a number.
 const INTEGERS: &str = "\
     RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS EPOCHREALTIME HISTCMD \
     HISTSIZE HISTFILESIZE FUNCNEST TMOUT BASH_SUBSHELL BASH_ARGC OPTERR BASH_COMPAT SAVEHIST KEYTIMEOUT GID EGID ERRNO \
@@ -34,20 +33,18 @@ const INTEGERS: &str = "\
 /// Variables whose value is evaluated.
 const PROMPTS: &str = "PS0 PS1 PS2 PS3 PS4 PROMPT PROMPT2 PROMPT3 PROMPT4 RPROMPT RPS1";
 
-/// Variables whose value is run, or leads to something that is run.
+/// Variables whose value is run, or names a file that is run.
 const HOOKS: &str = "\
     PROMPT_COMMAND BASH_ENV ENV ZDOTDIR BASH_ALIASES BASH_CMDS SHELLOPTS BASHOPTS aliases galiases saliases functions \
     commands precmd_functions preexec_functions chpwd_functions periodic_functions zshexit_functions options \
     POSIXLY_CORRECT BASH_LOADABLES_PATH KSH_ENV HISTCONTROL histchars MAILPATH command_not_found_handle NULLCMD READNULLCMD \
     FPATH fpath module_path MODULE_PATH BASH_XTRACEFD SPROMPT INPUTRC";
 
-/// All variables of a command.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     values: HashMap<String, Value>,
 }
 
-/// Maximum number of passes until nothing changes.
 const MAX_ROUNDS: usize = 8;
 
 impl Variables {
@@ -89,7 +86,6 @@ impl Variables {
         variables
     }
 
-    /// Returns the possible values of a variable.
     pub(super) fn named(&self, name: &str) -> Value {
         match self.values.get(name) {
             Some(value) => *value,
@@ -103,7 +99,6 @@ impl Variables {
         self.values.get(name).is_some_and(|value| *value > Value::Number)
     }
 
-    /// Returns the possible values of a word.
     pub(super) fn value(&self, word: &Word) -> Value {
         match &word.open {
             None => value_of(&word.text),
@@ -122,7 +117,7 @@ impl Variables {
         }
     }
 
-    /// Returns the possible values assigned by a word such as `x=1`.
+    /// Returns the possible values that a word such as `x=1` assigns.
     fn assigned_value(&self, word: &Word) -> Value {
         let subscript = word.text.split_once('=').is_none_or(|(name, _)| name.contains('['));
         let mut value = word.clone();
@@ -145,7 +140,7 @@ impl Variables {
         }
     }
 
-    /// Returns `true` if an evaluated text contains only numbers.
+    /// Returns `true` if a text that is evaluated contains only numbers.
     pub(super) fn is_safe_sum(&self, sum: &str) -> bool {
         let simple = |letter: char| {
             letter.is_ascii_alphanumeric() || " \t\n_+-*/%<>=!&|^~?:,()[];${}#".contains(letter)
@@ -169,7 +164,7 @@ impl Variables {
         [HOOKS, PROMPTS, INTEGERS, COMMAND_VARIABLES].iter().any(|list| listed(list, name))
     }
 
-    /// Returns `true` if an assignment is evaluated, or decides what is run.
+    /// Returns `true` if an assignment in the part is evaluated, or decides which program runs.
     pub(super) fn is_hook(&self, part: &Part) -> bool {
         let words = part.words.iter().filter(|word| is_assignment(&word.text));
         let named = words.map(|word| {
@@ -197,8 +192,8 @@ impl Variables {
 /// Variables that select another home directory for git's configuration.
 const HOMES: &str = "HOME XDG_CONFIG_HOME";
 
-/// Returns `true` if git runs with the configuration, and so the aliases, of a home directory that the
-/// command selects.
+/// Returns `true` if the command selects a home directory for git, whose configuration and aliases git then
+/// uses.
 pub(super) fn moves_git_home(parts: &[Part]) -> bool {
     let is_home = |word: &Word| {
         is_assignment(&word.text) && listed(HOMES, word.text.split(['=', '+']).next().unwrap_or_default())
@@ -215,8 +210,8 @@ pub(crate) fn is_git_home(variable: &str, part: &Part) -> bool {
     listed(HOMES, variable) && runs_git(part)
 }
 
-/// Returns `true` if git takes its configuration from this variable, or from a file that it names, which may
-/// contain aliases and programs.
+/// Returns `true` if git reads its configuration from this variable, or from a file that it names. The
+/// configuration may contain aliases and programs.
 fn configures_git(name: &str, word: Option<&Word>) -> bool {
     let is_empty = |word: &Word| word.open.is_none() && word.text.ends_with("=/dev/null");
     name.starts_with("GIT_CONFIG") && name != "GIT_CONFIG_NOSYSTEM" && !word.is_some_and(is_empty)
@@ -230,7 +225,6 @@ fn runs(word: Option<&Word>) -> bool {
     })
 }
 
-/// Returns the kind of a known text.
 fn value_of(text: &str) -> Value {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -247,13 +241,11 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-/// Returns the names and numbers in an expression.
 fn names_in(sum: &str) -> impl Iterator<Item = &str> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     sum.split(move |letter| !is_part(letter)).filter(|name| !name.is_empty())
 }
 
-/// Returns the names to which an expression assigns.
 fn assigned_in(sum: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = sum;
@@ -296,13 +288,13 @@ fn assignments(part: &Part) -> Vec<(String, Option<&Word>)> {
                 given.extend(
                     rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
                 );
-                // Variables that are assigned without being named.
+                // Variables that builtins assign without naming them.
                 given.extend(["REPLY", "MAPFILE", "OPTARG"].map(|name| (name.to_owned(), None)));
                 // Every later start has the same words.
                 break;
             }
             name if listed(DECLARERS, name) => {
-                // Without a value the variable keeps its value, or inherits one.
+                // Without a value, the variable keeps its value or inherits one.
                 given.extend(
                     rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
                 );

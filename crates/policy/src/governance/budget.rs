@@ -4,27 +4,21 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Limits of a rule per hour and day. `None` is unlimited.
+/// Limits of a rule per hour and day. `None` means no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Budget {
-    /// Requests per hour.
     pub per_hour: Option<u64>,
-    /// Requests per day.
     pub per_day: Option<u64>,
     /// Amount per day, in cents.
     pub amount_cents: Option<u64>,
-    /// Currency of the amount.
     pub currency: Option<String>,
 }
 
 /// Use of one rule's budget before this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RuleUsage {
-    /// Requests in this hour.
     pub hour: u64,
-    /// Requests in this day.
     pub day: u64,
-    /// Amount of this day, in cents.
     pub amount_cents: u64,
 }
 
@@ -38,7 +32,7 @@ pub struct BudgetUsage<'a> {
 }
 
 impl BudgetUsage<'_> {
-    /// No use, and no cost.
+    /// Counters without any use, and no cost.
     pub const EMPTY: Self =
         Self { usage: &|_| RuleUsage { hour: 0, day: 0, amount_cents: 0 }, amount_cents: None };
 }
@@ -53,11 +47,8 @@ impl fmt::Debug for BudgetUsage<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetLimit {
-    /// Requests of this hour.
     Hour,
-    /// Requests of this day.
     Day,
-    /// Amount of this day.
     Amount,
 }
 
@@ -74,19 +65,17 @@ impl fmt::Display for BudgetLimit {
 /// A limit that another request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetExcess {
-    /// Kind of limit.
     pub what: BudgetLimit,
-    /// Used part, at most the limit; `None` if it is unknown.
+    /// Used amount, at most `limit`. `None` if it is unknown.
     pub used: Option<u64>,
-    /// The limit.
     pub limit: u64,
 }
 
 impl BudgetExcess {
     fn new(what: BudgetLimit, used: u64, limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or_default();
-        // Amounts above the limit are capped, so that a request that waits for an approval has a stable
-        // reason.
+        // Amounts above the limit are capped, so that the reason of a request stays the same while it waits
+        // for an approval.
         Self { what, used: (used < u64::MAX).then_some(used.min(limit)), limit }
     }
 }
@@ -110,7 +99,7 @@ impl Budget {
     pub fn exhausted(&self, budget_usage: &BudgetUsage<'_>, clause: &str) -> Option<BudgetExcess> {
         let usage = (budget_usage.usage)(clause);
         let full = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used >= bound);
-        // The cost of this request counts as well; if it is unknown, the amount used decides.
+        // The cost of this request is added. If it is unknown, only the used amount counts.
         let spent = usage.amount_cents.saturating_add(budget_usage.amount_cents.unwrap_or(0));
         let overspent = self.amount_cents.is_some_and(|bound| {
             spent > bound

@@ -10,18 +10,15 @@ use crate::decision::Verdict;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Allowed.
     Allow,
-    /// An approver has to decide.
+    /// An approver must decide.
     RequireApproval,
-    /// A higher approver has to decide.
+    /// A higher approver must decide.
     Escalate,
-    /// Denied.
     Deny,
 }
 
 impl Class {
-    /// All classes.
     pub const ALL: [Self; 4] = [Self::Allow, Self::RequireApproval, Self::Escalate, Self::Deny];
 
     /// Returns the name used in manifests and logs.

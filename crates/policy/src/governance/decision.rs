@@ -13,20 +13,18 @@ use crate::decision::Decision;
 /// A decision of a governance and its reason. Displayed as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GovernanceDecision {
-    /// The decision.
     pub class: Class,
-    /// The reason.
     pub reason: GovernanceReason,
-    /// The decisive part of a request with several parts.
+    /// The deciding part of a request with several parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     /// Risk of the request, 0 to 3.
     pub risk: u8,
-    /// Names of the request in policies and approver scopes, as far as they are certain.
+    /// Action names of the request in policies and approver scopes, as far as they are certain.
     pub actions: Vec<&'static str>,
-    /// Slugs of all matching rules that count, each once.
+    /// Slugs of all matching rules that count, without duplicates.
     pub clauses: Vec<String>,
-    /// Required approvals; all of them are needed.
+    /// Required approvals. All of them are needed.
     pub approvals: Vec<Approval>,
     /// Matching rules that do not decide.
     pub notes: Vec<RuleNote>,
@@ -35,22 +33,18 @@ pub struct GovernanceDecision {
 /// A required approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Approval {
-    /// Slug of the rule that requires it.
     pub clause: String,
     /// Eligible approvers. If empty, those responsible for the action.
     pub signers: Vec<Signer>,
-    /// Required number of approvers.
     pub quorum: u32,
 }
 
 /// A matching rule that does not decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleNote {
-    /// Slug of the rule.
     pub clause: String,
-    /// Severity of the rule.
     pub severity: Severity,
-    /// Decision that it would have made.
+    /// Decision that the rule would have made.
     pub class: Class,
 }
 
@@ -58,58 +52,43 @@ pub struct RuleNote {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum GovernanceReason {
-    /// A rule matches.
     #[serde(rename = "clause")]
     Rule {
-        /// Slug of the rule.
         clause: String,
     },
-    /// A rule is stricter above its maximum level of autonomy.
+    /// The level in effect exceeds the rule's maximum level, so its decision is stricter.
     Autonomy {
-        /// Slug of the rule.
         clause: String,
-        /// Level in effect.
         level: u8,
         /// Maximum level of the rule.
         ceiling: u8,
     },
-    /// The budget of a rule is exhausted.
     Budget {
-        /// Slug of the rule.
         clause: String,
-        /// Exhausted limit.
         what: BudgetLimit,
-        /// Used part, at most the limit; `None` if it is unknown.
+        /// Used amount, at most `limit`. `None` if it is unknown.
         #[serde(skip_serializing_if = "Option::is_none")]
         used: Option<u64>,
-        /// The limit.
         limit: u64,
     },
-    /// The level of autonomy requires an approval.
     Level {
-        /// Level in effect.
         level: u8,
     },
-    /// No rule matches.
     Default,
-    /// The access policy decides.
     Policy(Decision),
 }
 
 /// A rule that was considered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConsideredRule {
-    /// Slug of the rule.
     pub clause: String,
-    /// Decision written in the rule.
+    /// Decision that the rule states.
     pub class: Class,
-    /// Decision at this level and with this budget.
+    /// Decision of the rule at this level and with this budget.
     pub says: Class,
-    /// Severity of the rule.
     pub severity: Severity,
-    /// `true` if it matches the request or a part of it.
+    /// `true` if the rule matches the request or a part of it.
     pub matched: bool,
-    /// Why it matches, or does not.
     pub why: String,
 }
 
@@ -120,7 +99,7 @@ impl GovernanceDecision {
         Self { class, reason, about: None, risk, actions, clauses, approvals, notes }
     }
 
-    /// Returns the slug of the deciding rule, which audit logs call the policy.
+    /// Returns the slug of the deciding rule. Audit logs call it the policy.
     pub fn decided_by(&self) -> Option<&str> {
         match &self.reason {
             GovernanceReason::Rule { clause }
@@ -130,7 +109,7 @@ impl GovernanceDecision {
         }
     }
 
-    /// Returns the first of the strictest, with the approvals and notes of all.
+    /// Returns the first of the strictest decisions, with the approvals and notes of all.
     pub(crate) fn strictest(decisions: impl IntoIterator<Item = Self>, action: &Action) -> Self {
         let mut decisions = decisions.into_iter();
         let Some(mut strictest) = decisions.next() else {

@@ -1,4 +1,4 @@
-//! One rule of a governance: actions, subject, minimum risk, and the decision.
+//! One rule of a governance: actions, subject, minimum risk, and decision.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -18,18 +18,15 @@ use crate::text_pattern::{Case, TextPattern};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signer {
-    /// Role of the approver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Name of the approver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
 }
 
-/// Why a governance rule is invalid.
+/// Reason why a governance rule is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GovernanceRuleError {
-    /// Its subject is not a valid pattern.
     #[error("the subject cannot be matched: {0}")]
     Subject(&'static str),
 }
@@ -38,7 +35,7 @@ pub enum GovernanceRuleError {
 #[derive(Debug, Clone)]
 pub struct GovernanceRule {
     pub(super) slug: String,
-    /// Patterns of action names, all of which have to match.
+    /// Patterns of action names. All of them must match.
     actions: Vec<ActionPattern>,
     subject: Option<Rule>,
     risk: u8,
@@ -109,7 +106,7 @@ impl GovernanceRule {
         self
     }
 
-    /// Sets the highest level of autonomy at which the rule applies as written; above, it escalates.
+    /// Sets the maximum level of autonomy for the stated decision. Above that level the rule escalates.
     #[must_use]
     pub fn with_max_level(mut self, level: u8) -> Self {
         self.ceiling = level;
@@ -123,7 +120,7 @@ impl GovernanceRule {
         self
     }
 
-    /// Sets the eligible approvers and how many have to approve.
+    /// Sets the eligible approvers, and how many of them must approve.
     #[must_use]
     pub fn with_signers(mut self, signers: Vec<Signer>, quorum: u32) -> Self {
         (self.signers, self.quorum) = (signers, quorum.max(1));
@@ -142,7 +139,7 @@ impl GovernanceRule {
         self.budget.is_some()
     }
 
-    /// Returns the name of the rule.
+    /// Returns the slug of the rule.
     pub fn slug(&self) -> &str {
         &self.slug
     }
@@ -173,13 +170,14 @@ impl GovernanceRule {
         }
     }
 
-    /// Returns `true` if its actions are ever judged here: policy files may also be for other programs.
+    /// Returns `true` if the rule's actions are ever judged here. Policy files may also be for other
+    /// programs.
     pub fn is_known(&self) -> bool {
         self.actions.iter().all(ActionPattern::is_known)
     }
 
-    /// Returns `true` if the rule applies: a rule that permits has to match with certainty, a rule that
-    /// forbids possibly.
+    /// Returns `true` if the rule applies. A rule that permits must match with certainty; for a rule that
+    /// forbids a possible match is enough.
     pub(super) fn is_about(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> bool {
         match self.fit(named_target, pattern_base) {
             Fit::Firm => true,
@@ -258,12 +256,12 @@ impl GovernanceRule {
     }
 }
 
-/// One part of a request with its names and risk.
+/// One part of a request with its action names and risk.
 pub(crate) struct NamedTarget<'a> {
     pub(super) target: &'a Target<'a>,
     pub(super) risk: u8,
     names: Vec<(&'static str, bool)>,
-    /// `true` if it changes files and neither runs nor fetches anything.
+    /// `true` if the part changes files and neither runs nor fetches anything.
     only_changes_files: bool,
 }
 
@@ -273,7 +271,6 @@ impl<'a> NamedTarget<'a> {
         Self { target, risk: risk(target), names: names(target), only_changes_files }
     }
 
-    /// Returns the certain names.
     pub(super) fn actions(&self) -> impl Iterator<Item = &'static str> {
         self.names.iter().filter(|(_, sure)| *sure).map(|(name, _)| *name)
     }
@@ -291,7 +288,7 @@ pub const ACTIONS: [&str; 8] = [
     "irreversible",
 ];
 
-/// Action names that cover only file changes, and nothing else that a request does.
+/// Action names that cover only file changes. They do not cover a part with other effects.
 const FILE_CHANGES: [&str; 2] = ["workspace.write", "workspace.delete"];
 
 /// Returns `true` if an action, or a pattern of actions, matches an action that is judged here.
@@ -299,12 +296,12 @@ pub fn is_known_action(action: &str) -> bool {
     ActionPattern::new(action).is_known()
 }
 
-/// Returns the action names of one part of a request, each with `true` if it is certain.
+/// Returns the action names of one part of a request. `true` marks a certain name.
 fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     let is = |kind: Kind| target.kinds.contains(&kind);
     let mut names = vec![("tool.call", true)];
     let runs = is(Kind::Execute);
-    // A command may do to its operands whatever a tool may.
+    // A command may do anything to its operands that a tool may do.
     let hidden = runs && !target.looks;
     let writes = is(Kind::Edit) || is(Kind::Move) || is(Kind::Delete);
     let reads = is(Kind::Read) || is(Kind::Search);
@@ -313,7 +310,7 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
             names.push((name, sure));
         }
     };
-    // A name does not cover other effects: an edit with `ls` or a URL is not just a command.
+    // A name must not cover other effects: an edit with `ls` or a URL is not just a command.
     let is_only = |kind: Kind| is_no_more_than(target, |other| *other == kind);
     add("workspace.read", reads && is_only(Kind::Read), reads || runs || is(Kind::Other));
     add("workspace.write", writes, hidden || is(Kind::Other));
@@ -342,8 +339,8 @@ fn is_operation(command: &Command) -> bool {
     }
 }
 
-/// Returns `true` if a part of a request has no effects of other kinds. An unknown kind with a command or a
-/// URL is that of an agent that reports no kind.
+/// Returns `true` if a part of a request has no effects of other kinds. [`Kind::Other`] with a command or a
+/// URL comes from an agent that reports no kind.
 fn is_no_more_than(target: &Target<'_>, is_named: impl Fn(&Kind) -> bool) -> bool {
     let is_change = target.kinds.iter().any(|kind| is_file_change(kind) && is_named(kind));
     let action = target.action;
@@ -361,7 +358,7 @@ fn is_file_change(kind: &Kind) -> bool {
     matches!(kind, Kind::Edit | Kind::Move | Kind::Delete)
 }
 
-/// A pattern of an action: `*` matches any part between dots, and at the end any number of them.
+/// A pattern of an action: `*` matches any part between dots, and at the end any number of parts.
 #[derive(Debug, Clone)]
 struct ActionPattern {
     parts: Vec<TextPattern>,
@@ -419,7 +416,7 @@ mod tests {
         check("run_command", Class::Deny, "run_command", true);
         check("run_comand", Class::Deny, "run_command", false);
         check("run_*", Class::Allow, "run_command", true);
-        // As in a decision: a rule that permits needs the exact spelling of the tool.
+        // As in a decision, a rule that permits needs the exact spelling of the tool.
         check("Run_Command", Class::Deny, "run_command", true);
         check("Run_Command", Class::Allow, "run_command", false);
         check("workspace:/a/**", Class::Deny, "anything", true);

@@ -1,4 +1,4 @@
-//! Tests of which actions each kind of rule matches.
+//! Tests of the actions that each kind of rule matches.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,6 @@ fn auto(rule: GovernanceRule) -> GovernanceRuleset {
     GovernanceRuleset::new(vec![rule]).with_default(DefaultApproval::Auto)
 }
 
-/// Returns a denying rule, so that a match is visible.
 fn denies(action: &str, subject: Option<&str>) -> GovernanceRule {
     let rule = GovernanceRule::new("x", action, Class::Deny).with_max_level(4);
     match subject {
@@ -355,7 +354,7 @@ proptest! {
     fn one_more_rule_never_makes_a_decision_milder(
         rules in prop::collection::vec(any_rule(), 0..4), more in any_rule(), action in any_action(), level in 0_u8..=4
     ) {
-        // If rules already decide, or the default allows, another rule can only be stricter.
+        // Rules already decide, or the default allows; then another rule can only be stricter.
         let before = judged(GovernanceRuleset::new(rules.clone()).with_default(DefaultApproval::Auto), &action);
         let both: Vec<GovernanceRule> = rules.iter().cloned().chain([more.clone()]).collect();
         let after = judged(GovernanceRuleset::new(both.clone()).with_default(DefaultApproval::Auto), &action);

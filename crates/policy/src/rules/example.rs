@@ -1,4 +1,4 @@
-//! The examples of a rule, checked when it is read.
+//! The examples of a rule. They are checked when the rule is read.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,6 @@ use crate::request_context::RequestContext;
 use crate::target::targets;
 use crate::variable::Variable;
 
-/// Root directory of examples.
 const ROOT: &str = "/project";
 
 /// Checks `match` and `not_match`.
@@ -44,7 +43,6 @@ pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
     Some(())
 }
 
-/// Returns `true` if the rule applies to `action` in a usual context.
 fn matches(rule: &Rule, action: &Action) -> bool {
     let roots = [PathBuf::from(ROOT)];
     let context = RequestContext { roots: &roots, ..RequestContext::default() };

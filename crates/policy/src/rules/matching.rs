@@ -1,4 +1,4 @@
-//! Decides whether a rule matches a target: certainly, possibly, or not.
+//! Decides if a rule matches a target: certainly, possibly, or not.
 
 use std::fmt;
 
@@ -11,7 +11,6 @@ use crate::path::PatternBase;
 use crate::target::{Extent, Target, Touch};
 use crate::text_pattern::{Case, is_like};
 
-/// A field of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
     Kind,
@@ -37,24 +36,23 @@ impl fmt::Display for Field {
     }
 }
 
-/// How well a rule fits.
+/// The quality of a rule's match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It does not match, because of this field.
+    /// The rule does not match, because of this field.
     No(Field),
-    /// It may match; this field is uncertain, or does not cover everything.
+    /// The rule may match. This field is uncertain, or does not cover everything.
     Loose(Field),
-    /// It certainly matches everything.
+    /// The rule certainly matches everything.
     Firm,
 }
 
 impl Rule {
-    /// Returns how well the rule fits.
     pub(crate) fn fit(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> Fit {
         join([self.fit_but_path(target), self.fit_paths(target, pattern_base)])
     }
 
-    /// Returns `true` if the rule applies: a rule that permits needs a certain match.
+    /// Returns `true` if the rule applies. A rule that permits needs a certain match.
     pub(crate) fn is_about(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> bool {
         match self.fit(target, pattern_base) {
             Fit::Firm => true,
@@ -67,7 +65,7 @@ impl Rule {
     pub(crate) fn lifts(&self, target: &Target<'_>, touch: &Touch, pattern_base: PatternBase<'_>) -> bool {
         let names = self.paths.iter().any(|pattern| pattern.covers(&touch.steps, pattern_base));
         let rest = self.fit_but_path(target);
-        // Running the command is judged separately: here the file is the subject.
+        // The permission to run the command is judged separately: here only the file counts.
         let rest = rest == Fit::Firm || rest == Fit::Loose(Field::Command) && self.commands.is_empty();
         self.effect != Verdict::Deny && names && rest
     }
@@ -84,7 +82,8 @@ impl Rule {
         ])
     }
 
-    /// Matches the name of the tool. A claimed name, or one that describes something else, is never certain.
+    /// Matches the name of the tool. A match with a claimed name, or a name that describes something else,
+    /// is never certain.
     pub(crate) fn fit_tool(&self, action: &Action) -> Fit {
         let (tool, kind) = match action.tool.as_deref() {
             Some(tool) if tool.starts_with("kind:") => (None, Some(tool)),
@@ -108,7 +107,7 @@ impl Rule {
         if target.kinds.iter().all(has) {
             return Fit::Firm;
         }
-        // A command may do to its paths whatever a tool may.
+        // A command may do anything to its paths that a tool may do.
         let by_command: &[Kind] = match (target.part, target.looks) {
             (Some(_), false) if !self.paths.is_empty() => &[Kind::Read, Kind::Edit, Kind::Move, Kind::Delete],
             (Some(_), true) if !self.paths.is_empty() => &[Kind::Read],
@@ -123,7 +122,7 @@ impl Rule {
 
     fn fit_command(&self, target: &Target<'_>) -> Fit {
         let Some(part) = target.part else {
-            // A command that is not shown may be any.
+            // A command that is not shown may be any command.
             let hidden = target.kinds.contains(&Kind::Execute) && target.action.command.is_none();
             return match (self.commands.is_empty(), hidden) {
                 (true, _) => Fit::Firm,
@@ -138,8 +137,8 @@ impl Rule {
         }
         let begins = self.effect != Verdict::Allow;
         if self.commands.iter().any(|pattern| pattern.covers(part, begins)) {
-            // The configuration of such a repository names programs that git runs, so it is uncertain what
-            // runs.
+            // The configuration of such a repository names programs that git runs, so the programs are
+            // uncertain.
             if target.action.unusual_repository && runs_git(part) {
                 return Fit::Loose(Field::Command);
             }
@@ -153,8 +152,8 @@ impl Rule {
         }
     }
 
-    /// Returns `true` if the request does nothing else than its command and what the rule names. A rule that
-    /// allows `ls` must not allow an edit that also has `ls`.
+    /// Returns `true` if the request does nothing except its command and the fields that the rule names. A
+    /// rule that allows `ls` must not allow an edit that also has `ls`.
     fn names_all_beside_command(&self, target: &Target<'_>) -> bool {
         let action = target.action;
         let is_named = |kind: &Kind| match kind {
@@ -162,8 +161,8 @@ impl Rule {
             kind if kind.only_reads() || self.kinds.contains(kind) => true,
             // A fetch without a URL is the command itself.
             Kind::Fetch => action.urls.is_empty() || !self.urls.is_empty(),
-            // An agent that reports no kind shows nothing but its command. A tool of a server may do anything
-            // with it.
+            // An agent that reports no kind shows nothing but its command. A tool of a server may use the
+            // command for anything.
             Kind::Other => {
                 let is_agents = action.server.is_none() || !self.servers.is_empty() || !self.tools.is_empty();
                 is_agents && action.paths.is_empty() && action.urls.is_empty()
@@ -173,8 +172,8 @@ impl Rule {
         target.kinds.iter().all(is_named)
     }
 
-    /// Returns `true` if a variable of the request may run one of the commands. It counts like the same
-    /// assignment in a text.
+    /// Returns `true` if a variable of the request may run one of the commands. A variable counts like the
+    /// same assignment in a command.
     fn may_be_run_by_env(&self, target: &Target<'_>) -> bool {
         let touched = |part: &Part| self.commands.iter().any(|pattern| pattern.touches(part));
         let moves_home =
@@ -186,7 +185,7 @@ impl Rule {
             })
     }
 
-    /// Matches the variables of a command: an unlisted one may make it another command.
+    /// Matches the variables of a command. An unlisted variable may turn it into another command.
     fn fit_env(&self, target: &Target<'_>) -> Fit {
         let listed = |name: &str| self.env.iter().any(|pattern| is_like(name, pattern, Case::Different));
         let runs = target.part.is_some() || target.kinds.contains(&Kind::Execute);
@@ -265,7 +264,6 @@ pub(crate) fn fit_text(field: Field, patterns: &[String], text: Option<&str>) ->
     }
 }
 
-/// Returns the worst fit.
 fn join<const N: usize>(fits: [Fit; N]) -> Fit {
     let no = fits.iter().find(|fit| matches!(fit, Fit::No(_)));
     let loose = fits.iter().find(|fit| matches!(fit, Fit::Loose(_)));

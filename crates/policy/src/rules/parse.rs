@@ -10,7 +10,6 @@ use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::PathPattern;
 
-/// Fields that are conditions.
 pub(super) const CONDITIONS: [&str; 6] = ["kind", "tool", "path", "command", "url", "server"];
 
 pub(super) fn file(text: &str, name: &str) -> Result<(Rules, Header), Finding> {
@@ -70,7 +69,7 @@ fn each<'a, T>(table: Table<'a>, key: &str, read: impl Fn(Item<'a>) -> Option<T>
     table.get(key).and_then(any_of).into_iter().flatten().filter_map(read).collect()
 }
 
-/// Returns the value, or the entries of the list that it is; at least one.
+/// Returns the value, or the elements of a list with at least one element.
 pub(super) fn any_of(item: Item<'_>) -> Option<Vec<Item<'_>>> {
     if !item.is_list() {
         return Some(vec![item]);
@@ -82,12 +81,11 @@ pub(super) fn any_of(item: Item<'_>) -> Option<Vec<Item<'_>>> {
     Some(list)
 }
 
-/// Returns a pattern, or records why it is invalid.
+/// Returns a pattern, or records a finding.
 fn pattern<T>(item: Item<'_>, parsed: Result<T, impl Into<String>>) -> Option<T> {
     parsed.map_or_else(|what| item.error(what, None), Some)
 }
 
-/// Reads one kind, or all of a list.
 fn kinds(item: Item<'_>) -> Option<Vec<Kind>> {
     if item.string()? == "*" { Some(Kind::ALL.to_vec()) } else { kind(item).map(|kind| vec![kind]) }
 }

@@ -1,7 +1,7 @@
 //! Paths and URLs among the words of a command.
 //!
-//! Only the program knows whether a word is a path. So every word that can be a path is treated as one for
-//! rules that forbid; no permission follows from it alone.
+//! Only the program knows which words are paths. So for rules that forbid, every word that can be a path
+//! counts as one. No permission follows from such a word alone.
 
 mod hosts;
 
@@ -21,10 +21,11 @@ const MAX_PIECES: usize = 10_000;
 /// Maximum number of directories with protected paths that one command may name.
 const MAX_ENTERED: usize = 16;
 
-/// Minimum number of option letters that may precede a path in one word.
+/// Number of option letters that may precede a path in one word. In a longer row of letters only the first
+/// and the last are considered.
 const MAX_OPTION_LETTERS: usize = 32;
 
-/// Longer words cannot be paths.
+/// Maximum length of a path. Longer words cannot be paths.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// Programs that open none of their words.
@@ -46,7 +47,7 @@ const IN_PLACE_EDITORS: &str = "gsed perl ruby sed";
 /// Programs that put files with any names into a directory operand.
 const FILLERS: &str = "7z 7za 7zz bsdcpio cpio patch pax rsync unar unrar";
 
-/// Programs that only read their operands, also after expansion of patterns.
+/// Programs that only read their operands, even after expansion of patterns.
 const READERS: &str = "\
     cat cksum cmp comm cut df du egrep fgrep file grep head hexdump ls md5sum nl od readlink realpath sha1sum sha256sum \
     sha512sum stat strings tail wc";
@@ -67,7 +68,7 @@ const SEPARATORS: &[char] = &['=', ',', ':', '@'];
 const PUNCTUATION: &[char] =
     &[' ', '\t', '\n', '\'', '"', '(', ')', '[', ']', '{', '}', '<', '>', ';', '|', '&', '`', '+', '!'];
 
-/// Returns all paths that the words of `part` may be, unless there are too many.
+/// Returns all paths that the words of `part` may be. `None` if there are too many.
 pub(super) fn touches(
     part: &Part,
     looks: bool,
@@ -168,7 +169,7 @@ pub(super) fn touches(
     Some(touches)
 }
 
-/// Returns `true` if a word is `-i`, alone, combined or with a suffix, or `--in-place`.
+/// Returns `true` if a word is `-i` (alone, combined or with a suffix) or `--in-place`.
 fn edits_in_place(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| {
         let has_letter = |letters: &str| {
@@ -185,7 +186,6 @@ fn edits_in_place(part: &Part) -> bool {
     })
 }
 
-/// Returns `true` if the only program of the part reads its operands, also after expansion of patterns.
 fn only_reads(part: &Part, names: &[String], output_use: OutputUse) -> bool {
     let subcommand = || part.words.get(1).is_some_and(|word| listed(GIT_READERS, &word.text));
     match names {
@@ -230,7 +230,7 @@ fn is_bare_glob(word: &Word) -> bool {
         && text_pattern.0.iter().all(is_plain)
 }
 
-/// Returns the files that `sed` commands read or write, whose names may follow the letter: `r.env`,
+/// Returns the files that `sed` commands read or write. Their names may follow the letter: `r.env`,
 /// `s/a/b/wfile`.
 fn sed_files(word: &Word) -> Vec<(TextPattern, bool)> {
     const MAX_FILES: usize = 64;
@@ -251,7 +251,7 @@ fn assigns(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| word.text.starts_with("-v"))
 }
 
-/// Returns all paths that literal texts may be which become words of an unknown command, unless there are too
+/// Returns all paths in literal texts that become words of an unknown command. `None` if there are too
 /// many.
 fn literal_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
@@ -281,7 +281,7 @@ fn literal_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Opt
     Some(touches)
 }
 
-/// Returns the file of a redirection with all its possible directories, unless there are too many paths.
+/// Returns the file of a redirection with all its possible directories. `None` if there are too many paths.
 pub(super) fn file(
     word: &Word,
     writes: bool,
@@ -315,8 +315,8 @@ pub(super) fn file(
         .into()
 }
 
-/// Returns `true` if a program of the part puts files that its words do not name into directories that they
-/// name.
+/// Returns `true` if a program of the part puts files that its words do not name into directories that its
+/// words do name.
 fn fills_directories(part: &Part, names: &[String]) -> bool {
     let any = |list: &str| names.iter().any(|name| listed(list, name));
     let extracts = |(at, word): (usize, &Word)| {
@@ -347,7 +347,7 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
         if found.is_empty() && bare && at > 0 {
             found.extend(bare_address(&word));
         }
-        // `curl` expands `http://{a,b}/` to several URLs. An unreadable URL may be any.
+        // `curl` expands `http://{a,b}/` to several URLs. A URL that cannot be parsed may be any URL.
         if word.open.is_none() && found.iter().any(|address| has_braced_host(address)) {
             found.push(String::new());
         }
@@ -356,7 +356,6 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
     urls
 }
 
-/// Returns `true` if the host of a URL is a list in braces.
 fn has_braced_host(address: &str) -> bool {
     let host = address.split_once("//").and_then(|(_, rest)| rest.split('/').next());
     host.is_some_and(|host| host.contains(['{', '}']))
@@ -380,13 +379,13 @@ fn bare_address(word: &Word) -> Option<String> {
     }
 }
 
-/// Returns the word and its separated parts, each with `true` if it counts for protection.
+/// Returns the word and its separated parts. `true` marks those that count for protection.
 fn pieces(word: &Word, code: bool) -> Vec<(TextPattern, bool)> {
     let text_patterns = word.text_patterns().chain(decoded(word)).chain(with_directory(word));
     text_patterns.flat_map(|text_pattern| pieces_of(word, text_pattern, code)).collect()
 }
 
-/// Returns the word with a tilde instead of the leading variable that names the same directory.
+/// Returns the word with a tilde instead of a leading variable that names the same directory.
 fn with_directory(word: &Word) -> Option<TextPattern> {
     let directory = match word.holes.first()?.as_str() {
         "$PWD" => "~+",
@@ -430,7 +429,6 @@ fn decoded(word: &Word) -> Option<TextPattern> {
     Some(TextPattern(units))
 }
 
-/// Returns the parts of one alternative of the word.
 fn pieces_of(word: &Word, whole: TextPattern, code: bool) -> Vec<(TextPattern, bool)> {
     let separates = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(letter) if SEPARATORS.contains(letter) || code && PUNCTUATION.contains(letter));
     let mut pieces: Vec<(TextPattern, bool)> = Vec::new();
@@ -450,8 +448,8 @@ fn pieces_of(word: &Word, whole: TextPattern, code: bool) -> Vec<(TextPattern, b
     pieces
 }
 
-/// Returns what may follow option letters in one word: `-fpath`, `-vxfpath`. In a long row of letters only
-/// the first and the last may be options.
+/// Returns the possible paths after option letters in one word: `-fpath`, `-vxfpath`. In a long row of
+/// letters only the first and the last may be options.
 fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
     let is_letter =
         |unit: &&PatternUnit| matches!(unit, PatternUnit::Char(letter) if letter.is_ascii_alphanumeric());
@@ -463,7 +461,7 @@ fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
     (1..=letters).filter(near).filter_map(|at| units.get(at + 1..)).filter(|rest| !rest.is_empty())
 }
 
-/// Returns `true` if an option names what a program is to ignore.
+/// Returns `true` if an option names files that a program ignores.
 fn is_left_out(word: &Word) -> bool {
     ["--exclude", "--ignore", "--no-"].iter().any(|name| word.text.starts_with(name))
 }
@@ -490,15 +488,15 @@ fn entered(part: &Part, code: bool, bases: &[Steps], path_base: PathBase<'_>) ->
     Some(found)
 }
 
-/// Returns the directories in which relative paths may start: the working directory, and every directory that
-/// `cd` may have entered.
+/// Returns the directories in which relative paths may start: the working directory, and every directory
+/// that `cd` may have entered.
 pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
     let mut bases = vec![path_base.cwd.map(Steps::from_path).unwrap_or_default()];
     let real = path_base.real.map(Steps::from_path);
     for from in bases.clone().into_iter().chain(real.clone()) {
         let mut reached = vec![from];
         for directory in &part.after {
-            // Each of several directories multiplies the previous ones, so only the first few count.
+            // Each directory multiplies the ones before, so only the first few count.
             let next = directory.text_patterns().flat_map(|text_pattern| {
                 reached
                     .iter()
@@ -513,13 +511,13 @@ pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
     bases
 }
 
-/// The directory that a leading tilde stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tilde {
     Home,
     /// `~+`.
     WorkingDirectory,
-    /// Another directory: `~-`, `~2`, `~+2`, the home directory of a user, or a named directory of the shell.
+    /// Another directory: `~-`, `~2`, `~+2`, the home directory of a user, or a named directory of the
+    /// shell.
     Other,
 }
 
@@ -548,7 +546,8 @@ fn tilde(text_pattern: &TextPattern) -> Option<Tilde> {
     }
 }
 
-/// Returns where a path may lead from each of these directories, unless there are too many paths.
+/// Returns the paths that `text_pattern` may mean from each of these directories. `None` if there are too
+/// many.
 fn resolved(text_pattern: &TextPattern, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Steps>> {
     let absolute = text_pattern.0.first() == Some(&PatternUnit::Char('/'))
         || tilde(text_pattern).is_some_and(|tilde| tilde != Tilde::WorkingDirectory);

@@ -24,7 +24,7 @@ fn check(access: Access, rules: &str, input: &Value, expected: Verdict) {
     assert_eq!(decision.verdict, expected, "{access} {input}: {decision}");
 }
 
-/// Checks whether the command of an input is unknown, without rules.
+/// Checks that the command of an input is unknown (`is_unknown`) or not, without rules.
 #[track_caller]
 fn check_unknown(input: &Value, is_unknown: bool) {
     let command = execute(input).command;
@@ -238,7 +238,6 @@ fn an_input_that_is_too_large_makes_its_command_unknown() {
     assert_eq!(decision.verdict, Deny, "{decision}");
 }
 
-/// Requests as sent by agents.
 #[test]
 fn everyday_requests_keep_their_command() {
     for input in [
@@ -310,7 +309,7 @@ fn a_full_command_text_is_a_command() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
 
-    /// No member makes a verdict milder, with any name and value.
+    /// No member makes a verdict milder, for any name and value.
     #[test]
     fn a_member_makes_no_verdict_milder(name in "[a-zA-Z_]{1,12}", text in "[ -~]{0,12}") {
         let command = json!({"command": "ls"});
@@ -326,7 +325,7 @@ proptest::proptest! {
     }
 }
 
-/// Returns a request with this kind that has a harmless command in addition to its own input.
+/// Returns a request of this kind that has a harmless command in addition to its own input.
 fn with_ls(kind: Option<&str>, input: &Value) -> Action {
     let mut input = input.clone();
     input["command"] = json!("ls");

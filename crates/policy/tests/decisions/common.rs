@@ -4,28 +4,23 @@ use std::path::PathBuf;
 
 use narrows_policy::{Access, Action, Command, Confined, Decision, Narrowing, Policy, RequestContext, Rules};
 
-/// A sandbox that enforces everything.
 pub(crate) const SANDBOX: Confined =
     Confined { files: true, network: true, protected: narrows_policy::Protection::Kept };
 
-/// The roots of every test.
 pub(crate) fn roots() -> Vec<PathBuf> {
     vec![PathBuf::from("/home/me/project"), PathBuf::from("/home/me/other")]
 }
 
-/// A policy with rules.
 pub(crate) fn policy(access: Access, rules: &str) -> Policy {
     let (rules, _) = Rules::parse(rules, "policy.toml").expect("good rules");
     Policy::new(access, Narrowing::default()).with_rules(rules).with_home("/home/me")
 }
 
-/// Decides in the roots.
 pub(crate) fn decide(policy: &Policy, action: &Action, confined: Confined) -> Decision {
     let roots = roots();
     policy.decide(action, &RequestContext { roots: &roots, confined, ..RequestContext::default() })
 }
 
-/// Returns a shell line.
 pub(crate) fn shell(line: &str) -> Action {
     Action::execute(Command::Shell(line.to_owned()), None)
 }

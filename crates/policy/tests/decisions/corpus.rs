@@ -1,4 +1,4 @@
-//! Lines that run `canary` by shell syntax, class by class, and lines that only look like it.
+//! Lines that run `canary` through shell syntax, ordered by class, and lines that only look like it.
 
 /// Every line runs `canary` in some shell of the Bourne family.
 pub(crate) const LINES: &[&str] = &[
@@ -93,7 +93,7 @@ pub(crate) const LINES: &[&str] = &[
     "x=([`canary`]=1)",
     "x=1 y=$(canary)",
     "x=`canary`",
-    // `case`, where a parenthesis closes nothing.
+    // `case`, whose patterns end with a parenthesis that was never opened.
     "echo $(case x in x) canary;; esac)",
     "echo $(case x in (x) canary;; esac)",
     "echo $(case x in y) :;; *) canary; esac) a",
@@ -410,7 +410,7 @@ pub(crate) const LINES: &[&str] = &[
     "gosu root canary",
 ];
 
-/// Lines that mention the canary and run something else, and ordinary lines.
+/// Lines that mention the canary but run something else, and ordinary lines.
 pub(crate) const HARMLESS: &[&str] = &[
     "for i in 1 2 3; do echo $((i * 2)); done",
     "i=0; while [ $i -lt 3 ]; do i=$((i + 1)); done",

@@ -1,7 +1,7 @@
 //! Work is linear in the length of a request: one message of an agent must not block all others.
 //!
-//! Every input is made of the smallest parts of its kind. Work that is quadratic in their number does not end
-//! within the time limit of the test runner.
+//! Every input consists of the smallest parts of its kind. Work that is quadratic in their number exceeds
+//! the time limit of the test runner.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::common::{policy, roots};
 
-/// Rules of every field, with and without patterns.
 const RULES: &str = r#"
 [[rule]]
 effect = "deny"
@@ -45,14 +44,12 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// Maximum length of a command that is read.
 const COMMAND_BYTES: usize = 128 << 10;
 
-/// Parts that open, close or separate something.
 const SIGNS: &[&str] = &[
     "(", ")", "((", "${a", "${a}", "${a[", "{", "{a,", "{a,b}", "}", "[", "[a", "[a]", "$(", "$((", "$((1))",
     "`", "'", "\"", "\"$(", "\"${a:-", "\\", "\\\n", "\n", "a\n", "\n(\n", ";", "a;", "a|", "a&", "a&&",
     ";;", "#", "# a\n",
 ];
 
-/// Words of the language, assignments and redirections.
 const LANGUAGE: &[&str] = &[
     "case a in a) ",
     "case ",
@@ -87,7 +84,6 @@ const LANGUAGE: &[&str] = &[
     "sed <<b\na\nb\n",
 ];
 
-/// Paths, options and variables.
 const WORDS: &[&str] = &[
     "*", "?", "*/", "?a/", "?a ", "a/", "/", "../", "./", "~", "~/", ".e* ", "a ", "a,", "a=a", "a:", "@a",
     "-a", "-a ", "--a ", "--a=a ", "-", "$a", "$a ", "$'a'", "$'\\x", "=a ", "0>", "\0", "é", "é ", " ",
@@ -186,7 +182,6 @@ fn guarded_policy() -> Policy {
     policy(Access::High, RULES).with_ruleset(GovernanceRuleset::new(rules))
 }
 
-/// Decides about an action as a gate does.
 fn judge(policy: &Policy, action: &Action) -> Class {
     let roots = roots();
     let context = RequestContext { roots: &roots, ..RequestContext::default() };
@@ -233,7 +228,7 @@ fn punctuation_after_a_long_word_does_not_rescan_it() {
     }
 }
 
-/// After these, a few parts reach other limits than that of the length.
+/// With these prefixes, a few parts reach limits other than that of the length.
 #[test]
 fn prefixes_of_a_command_do_not_multiply_its_cost() {
     const SMALL: &[&str] = &[
@@ -311,7 +306,7 @@ fn an_input_costs_in_proportion_to_its_length() {
     }
 }
 
-/// The same for commands and changes in many places of an input.
+/// Many commands and changes in many places of an input.
 #[test]
 fn an_input_of_many_objects_costs_in_proportion_to_its_length() {
     let policy = guarded_policy();
@@ -365,7 +360,7 @@ fn content_costs_in_proportion_to_its_length() {
     }
 }
 
-/// A request that is too large to be judged is denied by every access, regardless of rules.
+/// A request that is too large to be judged is denied by every access preset, regardless of rules.
 #[test]
 fn oversized_requests_are_denied() {
     let allowing = "[[rule]]\neffect = 'allow'\nkind = '*'\n";

@@ -43,7 +43,7 @@ fn an_allow_rule_does_not_cover_a_command_with_a_variable() {
         check(Access::Low, "", &action, NONE, Deny);
         check(Access::Low, LOOKING, &action, NONE, Deny);
         check(Access::Medium, LOOKING, &action, NONE, Ask);
-        // A sandbox confines the command whatever it runs.
+        // A sandbox confines the command in any case.
         check(Access::Medium, LOOKING, &action, SANDBOX, Allow);
         check(Access::High, "", &action, NONE, Allow);
     }
@@ -60,7 +60,7 @@ fn a_deny_rule_matches_whatever_variables_are_set() {
     check(Access::High, rules, &with_env(&json!({"X": "1"})), NONE, Deny);
 }
 
-/// A variable of the request counts like an assignment in the text.
+/// A variable of the request counts like an assignment in the command.
 #[test]
 fn a_deny_rule_matches_what_a_variable_may_run() {
     let rules = "[[rule]]\neffect = 'deny'\ncommand = ['canary', 'git push']\n";
@@ -112,7 +112,7 @@ fn a_rule_lists_the_variables_that_it_accepts() {
         not_match = [{ command = 'git status', env = 'PATH' }, { command = 'git status', env = ['GIT_PAGER', 'X'] }]\n";
     check(Access::Medium, rules, &with_env(&json!({"GIT_PAGER": "cat", "LANG": "C"})), NONE, Allow);
     check(Access::Medium, rules, &with_env(&json!({"git_pager": "cat"})), NONE, Ask);
-    // An unreadable assignment is not any of the listed variables.
+    // An unreadable assignment is not one of the listed variables.
     let any = "[[rule]]\neffect = 'allow'\ncommand = 'git status'\nenv = '*'\n";
     check(Access::Medium, any, &with_env(&json!({"PATH": "/evil"})), NONE, Allow);
     check(Access::Medium, any, &with_env(&json!([7])), NONE, Ask);
@@ -132,7 +132,7 @@ fn an_ask_rule_with_an_unlisted_variable_does_not_turn_a_refusal_into_a_question
 
 #[test]
 fn a_variable_can_make_a_read_only_command_change_files() {
-    // With `PATH` it may be another program, so its operands may be changed.
+    // With `PATH` the program may be another one, so its operands may be changed.
     let action = execute(&json!({"command": "cat", "args": ["AGENTS.md"], "env": {"PATH": "/evil"}}));
     check(Access::High, "", &action, NONE, Deny);
     let action = execute(&json!({"command": "cat", "args": ["AGENTS.md"]}));

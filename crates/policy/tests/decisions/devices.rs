@@ -1,4 +1,4 @@
-//! Devices, and what `/proc` reveals about other processes.
+//! Devices, and the data of other processes in `/proc`.
 
 use narrows_policy::Verdict::{Allow, Deny};
 use narrows_policy::{Access, Action, DecisionReason, Kind, WordLink};

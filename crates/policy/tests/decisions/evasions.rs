@@ -1,5 +1,5 @@
-//! Lines that run `canary` though its name, or the shell that reads it, is hidden by syntax: by the source of
-//! a shell's commands, by double evaluation, and by differences between shells.
+//! Lines that run `canary` although syntax hides its name, or the shell that reads it: through the source
+//! of a shell's commands, double evaluation, and differences between shells.
 
 /// Every line runs `canary` in some shell of the Bourne family.
 pub(crate) const LINES: &[&str] = &[
@@ -74,7 +74,7 @@ pub(crate) const LINES: &[&str] = &[
     "rev <<< yranac | env -i bash",
     "rev <<< yranac | xargs -n1 bash -c",
     "rev <<< yranac | tee >(bash)",
-    // By a function, a compound command, or a descriptor.
+    // Through a function, a compound command, or a descriptor.
     "f() { bash; }; echo canary | f",
     "f() { bash; }; f < <(echo canary)",
     "f() { bash; } < <(rev <<< yranac); f",
@@ -288,7 +288,7 @@ pub(crate) const LINES: &[&str] = &[
     "split --filter=canary x",
 ];
 
-/// The same for `git push`.
+/// Every line runs `git push`.
 pub(crate) const PUSHES: &[&str] = &[
     "git -c alias.x=push x",
     "git -c alias.x='push --force' x origin",
@@ -323,7 +323,7 @@ pub(crate) const PUSHES: &[&str] = &[
     "npm x --call 'git push'",
     "pnpm -c exec 'git push'",
     "pnpm dlx --shell-mode 'ls; git push'",
-    // And words.
+    // Package runners, which run their words.
     "npm exec -- git push",
     "yarn exec git push",
     "bun x git push",

@@ -1,4 +1,4 @@
-//! Lines that developers and agents run every day, and that a deny rule about another program must not match.
+//! Lines that developers and agents run every day. A deny rule about another program must not match them.
 
 pub(crate) const LINES: &[&str] = &[
     "git status",

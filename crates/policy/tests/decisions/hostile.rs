@@ -1,4 +1,4 @@
-//! Commands that try to look harmless, or to be something else.
+//! Commands that look harmless, or like another command.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
 use narrows_policy::{Access, Action, Command, Confined, DecisionReason, Variable};
@@ -9,7 +9,6 @@ use crate::{corpus, evasions, everyday};
 const NO_SANDBOX: Confined =
     Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
-/// Rules that deny the canaries of the corpus.
 const CANARY: &str = r#"
 [[rule]]
 name = "no canary"
@@ -28,7 +27,7 @@ const CORPUS: &[&str] = &[
     "rm -r -f x",
     "rm x -fr",
     "rm -v -rf -- x",
-    // By a git setting in a variable or a file.
+    // Through a git setting in a variable or a file.
     "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=push git x",
     "env GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=pu\"\"sh git x",
     "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=$A; git x",
@@ -49,7 +48,7 @@ const CORPUS: &[&str] = &[
     "git -c include.path=../evil x",
     "git -c includeIf.gitdir:/.path=../evil x",
     "git -c Include.path=evil x",
-    // After something allowed.
+    // After an allowed command.
     "ls; canary",
     "ls;canary",
     "ls && canary",
@@ -64,7 +63,7 @@ const CORPUS: &[&str] = &[
     "ls\n\n  canary",
     "ls # comment\ncanary",
     "true && true && true && canary",
-    // Inside of something.
+    // Inside of another construct.
     "echo $(canary)",
     "echo \"$(canary)\"",
     "echo \"a $(ls $(canary)) b\"",
@@ -95,7 +94,7 @@ const CORPUS: &[&str] = &[
     "[[ -f x ]] && canary",
     "trap canary EXIT",
     "trap 'canary' EXIT",
-    // Behind other programs.
+    // After other programs.
     "X=1 canary",
     "X=1 Y=2 git push",
     "env canary",
@@ -278,7 +277,7 @@ fn no_hostile_line_is_read_only() {
     }
 }
 
-/// An allow rule for what a line pretends to be does not cover what it is.
+/// An allow rule for the harmless part of a line does not allow the whole line.
 #[test]
 fn nothing_hostile_is_allowed_by_a_rule() {
     let rules = r#"
@@ -326,7 +325,8 @@ fn an_argv_is_not_read_as_shell_text() {
     assert_eq!(decide(&high, &grep, SANDBOX).verdict, Allow);
 }
 
-/// A subcommand as a separate program is the same for rules that forbid, and different for rules that permit.
+/// A separate program for a subcommand counts as the subcommand for rules that forbid, and as another
+/// program for rules that permit.
 #[test]
 fn a_dash_does_not_evade_a_rule() {
     let rule = |effect: &str, command: &str| {
@@ -394,7 +394,7 @@ fn arguments_are_not_commands() {
     }
 }
 
-/// A command that is too deep or too long to be read completely is denied by every access.
+/// A command that is too deep or too long to be parsed completely is denied by every access preset.
 #[test]
 fn unreadable_commands_are_denied() {
     let high = policy(Access::High, "");
@@ -416,12 +416,11 @@ fn unreadable_commands_are_denied() {
         let decision = decide(&high, &shell(&line), SANDBOX);
         assert_eq!(decision.because, DecisionReason::Unreadable, "{}…: {decision}", &line[..40]);
     }
-    // Depth of another kind costs nothing.
+    // Deep nesting of parentheses is denied without much work.
     let parens = format!("{}canary{}", "$(".repeat(30_000), ")".repeat(30_000));
     assert_eq!(decide(&policy(Access::High, CANARY), &shell(&parens), SANDBOX).verdict, Deny);
 }
 
-/// Protected paths do not affect ordinary work.
 #[test]
 fn ordinary_lines_touch_no_protected_path() {
     let high = policy(Access::High, "");

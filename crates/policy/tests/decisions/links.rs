@@ -1,4 +1,5 @@
-//! Commands whose words are links, and repositories that are not a `.git`: both names of a word are judged.
+//! Commands whose words are links, and repositories that are not a `.git`: rules are checked for both names
+//! of a word.
 
 use narrows_policy::{Access, Action, Confined, Verdict, WordLink};
 
@@ -24,7 +25,7 @@ fn a_program_is_denied_by_either_name_and_allowed_by_both() {
     check(deny, "sh -c './ls'", &canary, Verdict::Deny);
     check(deny, "./canary", &[("./canary", "/opt/other")], Verdict::Deny);
     check(deny, "./ls", &[("./ls", "/opt/other")], Verdict::Ask);
-    // In system directories, too.
+    // Also in system directories.
     check(deny, "/usr/bin/vi", &[("/usr/bin/vi", "/usr/bin/canary")], Verdict::Deny);
     let allow = "[[rule]]\neffect = 'allow'\ncommand = ['./run **', 'tools/run **', 'vi **']\n";
     check(allow, "./run a", &[], Verdict::Allow);
@@ -53,7 +54,7 @@ fn an_argument_that_leads_to_a_protected_file_is_denied() {
     assert_eq!(decision.verdict, Verdict::Allow, "{decision}");
 }
 
-/// git runs programs named in the configuration of such a repository.
+/// Git runs programs named in the configuration of such a repository.
 #[test]
 fn git_is_read_only_only_in_a_usual_repository() {
     for (line, unusual, expected) in [
@@ -66,7 +67,7 @@ fn git_is_read_only_only_in_a_usual_repository() {
         let decision = decide(&policy(Access::Low, ""), &action, SANDBOX);
         assert_eq!(decision.verdict, expected, "{line}: {decision}");
     }
-    // A rule that allows git by its words does not cover what it runs.
+    // A rule that allows git by its words does not cover the programs it runs.
     let rules = "[[rule]]\neffect = 'allow'\ncommand = ['git status', 'ls']\n";
     for (line, unusual, expected) in [
         ("git status", false, Verdict::Allow),
@@ -79,7 +80,7 @@ fn git_is_read_only_only_in_a_usual_repository() {
         let decision = decide(&policy(Access::Medium, rules), &action, Confined::default());
         assert_eq!(decision.verdict, expected, "{line}: {decision}");
     }
-    // A sandbox confines what git runs.
+    // A sandbox confines the programs that git runs.
     let action = Action { unusual_repository: true, ..shell("git status") };
     assert_eq!(decide(&policy(Access::Medium, ""), &action, SANDBOX).verdict, Verdict::Allow);
     assert_eq!(decide(&policy(Access::Medium, ""), &action, Confined::default()).verdict, Verdict::Ask);

@@ -27,7 +27,7 @@ effect = "allow"
 command = ["cargo test **", "git status", "make *", "canary ok"]
 "#;
 
-/// Words with a special meaning.
+/// Generates words with a special meaning.
 fn token() -> impl Strategy<Value = String> {
     let known = prop::sample::select(vec![
         "git",
@@ -78,7 +78,7 @@ fn token() -> impl Strategy<Value = String> {
     prop_oneof![6 => known.prop_map(str::to_owned), 1 => "[a-z./*?~=-]{1,6}"]
 }
 
-/// Anything that may be appended: words, and syntax.
+/// Generates text that may be appended: words and syntax.
 fn tail() -> impl Strategy<Value = String> {
     let syntax = prop::sample::select(vec![
         ";", "&&", "||", "|", "&", "\n", "$(", ")", "(", "`", "'", "\"", "<", ">", ">>", "<<EOF", "<<<", "#",
@@ -89,7 +89,6 @@ fn tail() -> impl Strategy<Value = String> {
     prop::collection::vec(one, 0..8).prop_map(|words| words.join(" "))
 }
 
-/// Words that may precede a command.
 fn prefix() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "X=1",
@@ -177,7 +176,6 @@ fn line() -> impl Strategy<Value = String> {
     prop::collection::vec(token(), 1..6).prop_map(|words| words.join(" "))
 }
 
-/// The policies of the tests, parsed once.
 fn with_rules(access: Access) -> &'static Policy {
     static POLICIES: LazyLock<[Policy; 3]> = LazyLock::new(|| ACCESSES.map(|access| policy(access, RULES)));
     &POLICIES[access as usize]
@@ -191,7 +189,8 @@ fn argv(words: &[String]) -> Action {
     Action::execute(Command::Argv(words.to_vec()), None)
 }
 
-/// Returns `true` if a deny rule about any program matches: added words may turn it into a known command.
+/// Returns `true` if a deny rule about any program matches. Added words may then turn it into a known
+/// command.
 fn may_be_any(action: &Action) -> bool {
     static OTHER: LazyLock<Policy> = LazyLock::new(|| {
         policy(Access::High, "[[rule]]\neffect = \"deny\"\ncommand = \"no-such-program\"\n")
@@ -211,7 +210,7 @@ proptest! {
         for access in ACCESSES {
             if verdict(access, &line) == Verdict::Deny {
                 let longer = format!("{line} {tail}");
-                // At low access a longer line may become read-only; rules are not affected.
+                // At low access a longer line may become read-only. Rules are not affected.
                 let by_rule = verdict(Access::High, &line) == Verdict::Deny;
                 if by_rule {
                     prop_assert_eq!(verdict(access, &longer), Verdict::Deny, "{}", longer);
@@ -220,7 +219,8 @@ proptest! {
         }
     }
 
-    /// Nor do words before it that leave it a command: assignments, redirections, programs that run others.
+    /// Words before a command never make its verdict milder: assignments, redirections, programs that run
+    /// others.
     #[test]
     fn a_prefixed_line_is_not_milder(line in line(), prefixes in prop::collection::vec(prefix(), 1..4)) {
         prop_assume!(!may_be_any(&shell(&line)));
@@ -232,7 +232,7 @@ proptest! {
         }
     }
 
-    /// The same for words without a shell.
+    /// Words added to an argv never make its verdict milder.
     #[test]
     fn a_longer_argv_is_not_milder(
         words in prop::collection::vec(token(), 1..6),
@@ -246,7 +246,8 @@ proptest! {
         }
     }
 
-    /// Words added to a command that only a rule allows never stay allowed, unless the rule ends in `**`.
+    /// A command that only a rule allows does not stay allowed with added words, unless the rule ends in
+    /// `**`.
     #[test]
     fn an_allowed_argv_cannot_be_extended(more in prop::collection::vec(token(), 1..6)) {
         let low = policy(Access::Low, "[[rule]]\neffect = \"allow\"\ncommand = \"canary ok\"\n");
@@ -261,7 +262,7 @@ proptest! {
         parts in prop::collection::vec(line(), 1..5),
         separator in prop::sample::select(vec!["; ", " && ", " || ", " | ", "\n", " & "]),
     ) {
-        // `{ x` alone is not a command and may be anything; followed by `}`, it is one.
+        // `{ x` alone is not a command and may be anything. Followed by `}`, it is one.
         let is_brace = |part: &String| part.split_whitespace().any(|word| matches!(word, "{" | "}"));
         prop_assume!(!parts.iter().any(is_brace));
         let compound = parts.join(separator);
@@ -269,8 +270,8 @@ proptest! {
             let strictest = parts.iter().map(|part| verdict(access, part)).max().unwrap();
             let whole = verdict(access, &compound);
             prop_assert!(whole >= strictest, "{}: {} < {}", compound, whole, strictest);
-            // `cd` affects the following commands, a shell alone runs its input, and for low access a
-            // compound is not read-only.
+            // `cd` affects the following commands, a shell alone runs its input, and at low access a
+            // compound command is not read-only.
             let together = ["cd", "sh", "env"];
             let joined = parts.iter().any(|part| together.iter().any(|word| part.contains(word)));
             let simple = access != Access::Low && !joined;
@@ -295,14 +296,15 @@ proptest! {
         }
     }
 
-    /// More access is never stricter, except that medium access asks for what low access allows.
+    /// More access is never stricter, except that medium access asks for some actions that low access
+    /// allows.
     #[test]
     fn more_access_is_not_stricter(line in line()) {
         let [low, medium, high] = ACCESSES.map(|access| decide(&policy(access, ""), &shell(&line), SANDBOX).verdict);
         prop_assert!(high <= medium && medium <= low, "{line}: {low} {medium} {high}");
     }
 
-    /// Only letters, digits and blanks can make a read-only line, and it is read-only at any place.
+    /// A read-only line consists of letters, digits and blanks, and is read-only at any position.
     #[test]
     fn read_only_lines_have_no_shell_syntax(line in "(ls|cat|git|echo|X=1)[ a-z;&|<>$`(){}*?#~!=\\\\'\"\n-]{0,12}") {
         let command = Command::Shell(line.clone());
@@ -312,7 +314,6 @@ proptest! {
         }
     }
 
-    /// Arbitrary input never panics.
     #[test]
     fn any_command_is_judged_without_panic(line in any::<String>(), words in prop::collection::vec(any::<String>(), 0..5)) {
         for access in ACCESSES {
@@ -327,13 +328,12 @@ proptest! {
         }
     }
 
-    /// The same for input that is nearly a command.
+    /// Input that is nearly a command never panics.
     #[test]
     fn any_syntax_is_judged_without_panic(line in "[a-c \t\n;&|<>$`(){}*?#~!=\\\\'\"0-2\\[\\],.-]{0,40}") {
         let _ = decide(with_rules(Access::High), &shell(&line), SANDBOX);
     }
 
-    /// The same for rule files.
     #[test]
     fn any_rule_file_is_parsed_without_panic(text in any::<String>()) {
         if let Err(error) = Rules::parse(&text, "p") {
@@ -341,7 +341,6 @@ proptest! {
         }
     }
 
-    /// The same for fields of rules.
     #[test]
     fn any_field_is_judged_without_panic(
         field in prop::sample::select(vec!["kind", "tool", "path", "command", "url", "server", "name", "effect"]),
@@ -352,7 +351,6 @@ proptest! {
         let _ = Rules::parse(&text, "p");
     }
 
-    /// The same for tool inputs.
     #[test]
     fn any_input_is_judged_without_panic(
         key in prop::sample::select(vec!["command", "argv", "path", "file_path", "url", "query", "changes", "diff", "args"]),

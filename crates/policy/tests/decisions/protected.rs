@@ -7,7 +7,7 @@ use narrows_policy::{Access, Action, DecisionReason, Kind, Policy, Verdict};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// Checks reading and changing under high access, which denies nothing else.
+/// Checks reading and changing at high access, which denies nothing else.
 #[track_caller]
 fn check(path: &str, read: Verdict, edit: Verdict) {
     let high = policy(Access::High, "");
@@ -16,7 +16,7 @@ fn check(path: &str, read: Verdict, edit: Verdict) {
         let decision = decide(&high, &Action::file(kind, path), SANDBOX);
         assert_eq!(decision.verdict, expected, "{kind} {path}: {decision}");
     }
-    // The same by a command: `cat` reads, `tee` changes.
+    // Checks the same path with commands: `cat` reads, `tee` changes.
     let quoted = format!("'{path}'");
     for (line, expected) in [(format!("cat {quoted}"), read), (format!("tee {quoted}"), edit)] {
         let decision = decide(&high, &shell(&line), SANDBOX);
@@ -55,7 +55,7 @@ fn a_sandbox_must_protect_paths_that_no_rule_unlocks() {
     check(&lifted, ".vscode", true, true);
 }
 
-/// Each is run or loaded by a program that a user starts for another reason.
+/// A program that a user starts for another reason runs or loads each of them.
 #[test]
 fn settings_of_tools_and_build_servers_cannot_be_changed() {
     for path in [
@@ -359,7 +359,7 @@ fn a_rule_with_a_path_lifts_protection() {
     }
 }
 
-/// A rule with only a path does not allow commands at an access that allows none.
+/// A rule with only a path does not allow commands where the access preset allows none.
 #[test]
 fn a_rule_with_a_path_does_not_allow_to_run() {
     let low = policy(Access::Low, "[[rule]]\neffect = \"allow\"\npath = \"src/**\"\n");

@@ -1,4 +1,4 @@
-//! Files that git writes, some of which decide what git runs.
+//! Files that git writes, some of which determine the programs that git runs.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use narrows_policy::{Access, DecisionReason};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// git continues its own operations: agents must not name these files, but they are not protected by mounts.
+/// Git continues its own operations with these files. Agents must not name them, but mounts do not protect
+/// them.
 #[test]
 fn a_sandbox_allows_files_that_git_writes() {
     let medium = policy(Access::Medium, "");
@@ -16,7 +17,7 @@ fn a_sandbox_allows_files_that_git_writes() {
     assert!(medium.protects(root, Path::new(".git/hooks"), true));
 }
 
-/// git writes these files when it is told to.
+/// Git writes these files if a command tells it to.
 #[test]
 fn git_commands_cannot_change_git_configuration() {
     let high = policy(Access::High, "");

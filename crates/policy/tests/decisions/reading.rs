@@ -349,7 +349,7 @@ fn two_hyphens_that_may_be_a_value_do_not_end_the_options() {
     }
 }
 
-/// git runs programs named in its configuration, so it is read-only only in the repository of a root.
+/// Git runs programs named in its configuration, so it is read-only only in the repository of a root.
 #[test]
 fn low_access_runs_git_in_a_root_only() {
     let low = policy(Access::Low, "");

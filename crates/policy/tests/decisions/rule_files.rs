@@ -6,7 +6,6 @@ use serde_json::json;
 
 use crate::common::{SANDBOX, decide, policy, roots, shell};
 
-/// Checks the error of a file.
 #[track_caller]
 fn check_error(text: &str, expected: &str) {
     let error = Rules::parse(text, "policy.toml").map(|_| ()).expect_err(text);
@@ -153,7 +152,7 @@ fn the_header_of_a_file_is_returned() {
     assert_eq!((rules.len(), header), (0, Header::default()));
 }
 
-/// Rules in any order: the strictest that matches wins.
+/// The strictest matching rule wins in any order of rules.
 #[test]
 fn the_order_of_rules_is_irrelevant() {
     let rules = [

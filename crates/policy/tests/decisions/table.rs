@@ -9,7 +9,6 @@ use narrows_policy::{
 const NO_SANDBOX: Confined =
     Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
-/// Checks one action under low, medium and high access.
 #[track_caller]
 fn check(action: &Action, confined: Confined, expected: [Verdict; 3]) {
     check_narrowed(action, confined, Narrowing::default(), expected);
@@ -198,7 +197,7 @@ fn without_roots_no_path_is_inside() {
     assert_eq!(medium.decide(&shell("make"), &context).verdict, Ask);
 }
 
-/// Advice to change the sandbox would not help if it is not the cause.
+/// If the sandbox is not the cause, advice to change it would not help.
 #[test]
 fn the_reason_says_why_protected_files_can_be_changed() {
     use narrows_policy::Protection;

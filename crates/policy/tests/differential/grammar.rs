@@ -4,7 +4,6 @@ mod receivers;
 
 use receivers::{RECEIVERS, SHELLS, TEXTS};
 
-/// A generator of lines.
 pub(crate) struct Grammar {
     state: u64,
 }
@@ -43,8 +42,8 @@ const HARMLESS: &[&str] = &[
     "echo ${x:-canary}",
 ];
 
-/// Constructs around commands. `%c` is the canary as a word, `%C` a command, `%b` one for backticks, `%q` one
-/// in single quotes, `%d` in double quotes, `%s` a quoted subscript that runs one, `%S` a quoted
+/// Constructs around commands. `%c` is the canary as a word, `%C` a command, `%b` one for backticks, `%q`
+/// one in single quotes, `%d` in double quotes, `%s` a quoted subscript that runs one, `%S` a quoted
 /// substitution, `%r` a redirection, `%w` a word, `%t` a command that prints the name of the canary, `%B` a
 /// shell.
 const AROUND: &[&str] = &[
@@ -440,7 +439,7 @@ impl Grammar {
     }
 
     fn number(&mut self, below: usize) -> usize {
-        // SplitMix64.
+        // The generator is SplitMix64.
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -452,7 +451,6 @@ impl Grammar {
         list[self.number(list.len())]
     }
 
-    /// Returns one line.
     pub(crate) fn line(&mut self) -> String {
         let mut line = self.command(3);
         if self.number(3) == 0 {
@@ -570,7 +568,6 @@ impl Grammar {
         word
     }
 
-    /// Changes the line at one place.
     fn changed(&mut self, line: &str) -> String {
         let mut letters: Vec<char> = line.chars().collect();
         let at = self.number(letters.len() + 1);
@@ -588,7 +585,6 @@ impl Grammar {
     }
 }
 
-/// Returns a text in single quotes.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,11 +1,11 @@
-//! Compares what shells really run with what the policy allows.
+//! Compares the programs that shells really run with the decisions of the policy.
 //!
-//! Random lines are run by bash and dash, and in turn by zsh, ksh and mksh where they are installed, in
-//! namespaces with a root of their own, where the only program of interest is a canary. Every line that ran
-//! it must have been denied: by a rule that denies the canary at high access, by low access, and by low
+//! Random lines are run by bash and dash, and in turn by zsh, ksh and mksh if they are installed. They run
+//! in namespaces with a root of their own, where the only program of interest is a canary. Every line that
+//! ran it must have been denied: by a rule that denies the canary at high access, by low access, and by low
 //! access with rules that allow the harmless programs of the lines.
 //!
-//! `NARROWS_DIFFERENTIAL_LINES` and `NARROWS_DIFFERENTIAL_SEED` select the number of lines, and the lines.
+//! `NARROWS_DIFFERENTIAL_LINES` sets the number of lines, and `NARROWS_DIFFERENTIAL_SEED` selects them.
 //! With `NARROWS_DIFFERENTIAL_REQUIRED` the test fails where it would be skipped.
 
 mod grammar;
@@ -16,7 +16,6 @@ use narrows_policy::{Access, Action, Command, Confined, Narrowing, Policy, Reque
 use grammar::Grammar;
 use namespace::Namespace;
 
-/// Default number of lines.
 const LINES: u64 = 300;
 
 /// Number of lines that share a namespace.
@@ -108,6 +107,6 @@ fn every_line_that_runs_the_canary_was_denied() {
     }
     eprintln!("{count} lines, seed {seed}: {ran} ran the canary, {harmless} did not and were allowed");
     assert!(missed.is_empty(), "seed {seed}, {} missed:\n{}", missed.len(), missed.join("\n"));
-    // A test that runs nothing finds nothing, and neither does one with a policy that denies everything.
+    // A test that runs nothing proves nothing, and neither does one with a policy that denies everything.
     assert!(ran * 10 > count && harmless * 50 > count, "{ran} and {harmless} of {count}");
 }

@@ -1,5 +1,5 @@
 //! Runs lines with real shells: in user, mount, PID and network namespaces of their own, as an unprivileged
-//! user, in a root with nothing but the shells, a canary and a few harmless programs.
+//! user, in a root with only the shells, a canary and a few harmless programs.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Time limit of one line.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Programs in the root, in addition to the canary.
@@ -22,14 +21,13 @@ const MORE_PROGRAMS: [&str; 11] =
 /// Names of versions and builds, all of which run bash.
 const VERSIONS: [&str; 3] = ["bash5", "bash-static", "sh.distrib"];
 
-/// Shells that run every line.
 const SHELLS: [&str; 2] = ["bash", "dash"];
 
 /// Shells that take turns, if they are installed.
 const MORE_SHELLS: [&str; 3] = ["zsh", "ksh", "mksh"];
 
-/// Runs every line with every shell, and reports which is started and which ran the canary. Processes that a
-/// line leaves behind hold the pipe, so they are waited for.
+/// Runs every line with every shell, and reports each started shell and each that ran the canary. Processes
+/// that a line leaves behind hold the pipe, so the script waits for them.
 const DRIVER: &str = r#"
 ulimit -t 1 -f 2048 -n 64 -v 2000000
 cd /work
@@ -52,7 +50,7 @@ echo "end $i -" >&3
 /// A root in which lines run.
 pub(crate) struct Namespace {
     directory: PathBuf,
-    /// The installed ones of `MORE_SHELLS`.
+    /// The installed shells of `MORE_SHELLS`.
     more_shells: Vec<&'static str>,
 }
 
@@ -66,7 +64,6 @@ impl Drop for Namespace {
 }
 
 impl Namespace {
-    /// Prepares a root, and checks that lines can be run in it.
     pub(crate) fn new() -> Result<Self, String> {
         let directory = std::env::temp_dir().join(format!("narrows-differential-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| error.to_string())?;
@@ -83,12 +80,10 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Returns the shells that are not installed.
     pub(crate) fn missing_shells(&self) -> Vec<&'static str> {
         MORE_SHELLS.into_iter().filter(|name| !self.more_shells.contains(name)).collect()
     }
 
-    /// Returns the shells that run the line with this number.
     fn shells(&self, line: usize) -> Vec<&'static str> {
         let turn = self.more_shells.get(line % self.more_shells.len().max(1));
         SHELLS.into_iter().chain(turn.copied()).collect()
@@ -114,7 +109,7 @@ impl Namespace {
                 None => continue,
             };
             copy(&program, &root.join("bin").join(name))?;
-            // The libraries of the program, at the paths where the loader looks for them.
+            // Copies the libraries of the program to the paths where the loader looks for them.
             let libraries = Command::new("ldd").arg(&program).output()?;
             for word in String::from_utf8_lossy(&libraries.stdout).split_whitespace() {
                 let target = root.join(word.trim_start_matches('/'));
@@ -148,7 +143,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Runs the lines, and returns for each which shells ran the canary.
+    /// Runs the lines, and returns for each the shells that ran the canary.
     pub(crate) fn run(&self, lines: &[String]) -> Vec<Vec<&'static str>> {
         let root = self.root();
         let _ = fs::remove_dir_all(root.join("lines"));
@@ -161,7 +156,7 @@ impl Namespace {
                 .expect("the root is ours");
         }
         let mut sang = vec![Vec::new(); lines.len()];
-        // Where to continue after a line that does not end, and with which shells.
+        // The line at which to continue after a line that does not end, and the shells left for it.
         let (mut from, mut left) = (0, Vec::new());
         loop {
             match self.batch(from, &left, &mut sang) {
@@ -248,10 +243,8 @@ impl Namespace {
     }
 }
 
-/// How a batch stopped.
 enum Stopped {
     Ended,
-    /// In this line, by this shell.
     At(usize, &'static str),
 }
 

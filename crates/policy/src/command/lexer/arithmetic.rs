@@ -1,6 +1,6 @@
 //! Texts that a shell evaluates as numbers: `$((…))`, `((…))`, subscripts and substring positions.
 //!
-//! Only the simplest forms are read. Any other may end elsewhere, or run a command.
+//! Only the simplest forms are read. Any other form may end elsewhere, or run a command.
 
 use super::{Lexer, lex_within};
 use crate::text_pattern::PatternUnit;
@@ -9,7 +9,7 @@ use crate::text_pattern::PatternUnit;
 const MAX_PARAMETER_CHARS: usize = 256;
 
 impl Lexer {
-    /// Reads `$((…))` from the first parenthesis. Returns `true` if it was one.
+    /// Reads `$((…))` from the first parenthesis. Returns `true` if it is one.
     pub(super) fn sum(&mut self) -> bool {
         let Some(length) = self.simple_sum(2, false) else { return false };
         self.take_sum(2, length);
@@ -18,7 +18,7 @@ impl Lexer {
         true
     }
 
-    /// Reads the command `((…))` after the first parenthesis. Returns `true` if it was one.
+    /// Reads the command `((…))` after the first parenthesis. Returns `true` if it is one.
     pub(super) fn sum_command(&mut self) -> bool {
         let frame = self.frame();
         let counts = matches!(&frame.raw.words[..], [word] if word.text == "for" && word.open.is_none());
@@ -147,7 +147,6 @@ impl Lexer {
     }
 }
 
-/// Returns `true` for characters that are literal in an expression.
 fn is_simple(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || " \t\n_+-*/%<>=!&|^~?:,()[]".contains(letter)
 }

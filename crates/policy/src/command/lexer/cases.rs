@@ -1,23 +1,19 @@
-//! Parentheses, and the branches of `case`, whose patterns end with an unopened one.
+//! Parentheses, and the branches of `case`, whose patterns end with a closing parenthesis that was never
+//! opened.
 
 use super::{Lexer, Open, Raw};
 use crate::command::{Word, listed};
 use crate::text_pattern::PatternUnit;
 
-/// Commands that take assignments as arguments.
+/// Commands whose arguments may be assignments.
 pub(in crate::command) const DECLARERS: &str =
     "declare typeset local export readonly integer float nameref global";
 
-/// State of a `case`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Case {
-    /// Its word follows.
     Word,
-    /// `in` follows.
     In,
-    /// A pattern follows.
     Pattern,
-    /// Commands follow.
     Commands,
 }
 
@@ -36,12 +32,11 @@ impl Lexer {
         }
     }
 
-    /// Returns `true` before `in` of a `case`.
     pub(super) fn before_patterns(&mut self) -> bool {
         matches!(self.frame().cases.last(), Some(Case::Word | Case::In))
     }
 
-    /// Continues a `case`. Returns `true` if the word is not added to a command.
+    /// Continues a `case`. Returns `true` if the word does not belong to a command.
     pub(super) fn add_to_case(&mut self, word: &Word, keyword: bool) -> bool {
         let frame = self.frame();
         match (frame.cases.last().copied(), word.text.as_str()) {
@@ -109,7 +104,7 @@ impl Lexer {
         let words: Vec<&str> = frame.raw.words.iter().map(|word| word.text.as_str()).collect();
         let named = matches!(words[..], [name] | ["function", name] if is_name(name)) && frame.raw.sure;
         if named && self.peek(blanks) == Some(')') {
-            // A function: its commands follow.
+            // A function definition: its commands follow.
             self.at += blanks + 1;
             self.frame().raw.sure = false;
             return self.end_part();
@@ -120,7 +115,6 @@ impl Lexer {
         self.open(Open::Paren);
     }
 
-    /// Opens the values of an array, after `name=`.
     fn open_array(&mut self) {
         const MAX_WORDS_BEFORE: usize = 64;
         let declares = |word: &Word| listed(DECLARERS, &word.text);
@@ -148,7 +142,7 @@ impl Lexer {
         let depth = self.frames.len();
         let frame = self.frame();
         let open = !frame.quotes.is_empty() || !frame.cases.is_empty() || frame.condition;
-        // The subscript of a value `[subscript]=…` is evaluated.
+        // In a value `[subscript]=…` the subscript is evaluated.
         let subscript = |word: &Word| {
             let number = word.text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
             word.text.starts_with('[')
@@ -177,7 +171,6 @@ pub(in crate::command) fn is_assignment(text: &str) -> bool {
     is_name(name)
 }
 
-/// Returns `true` if a text is a variable name.
 pub(in crate::command) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|letter: char| letter.is_ascii_digit())

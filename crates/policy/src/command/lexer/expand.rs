@@ -3,11 +3,10 @@
 use super::{Lexer, Open, Quote, cases, lex_within};
 use crate::text_pattern::PatternUnit;
 
-/// Maximum length of all words of a list in braces. Longer lists are unknown.
+/// Maximum length of all words of a list in braces. Longer lists count as unknown.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
 impl Lexer {
-    /// Reads what follows a dollar sign.
     pub(super) fn dollar(&mut self) {
         let quoted = !matches!(self.frame().quotes.last(), None | Some(Quote::Parameter));
         let bare = self.is_bare();
@@ -61,7 +60,7 @@ impl Lexer {
                 self.unknown(PatternUnit::Many, &name, bare);
             }
             Some('[') => {
-                // An old form of an arithmetic expansion.
+                // `$[…]`, an old form of an arithmetic expansion.
                 self.broken = true;
                 self.at += 1;
                 self.unknown(PatternUnit::Many, "$[", bare);
@@ -124,7 +123,7 @@ impl Lexer {
             self.at += 1;
         }
         match number {
-            // The text ends there, or several bytes form a character; `\x{…}` has no digits.
+            // The text ends at 0, or several bytes form a character; `\x{…}` has no digits.
             0 | 0x80.. => self.swallow(),
             number => self.plain(char::from_u32(number).unwrap_or_default()),
         }
@@ -136,7 +135,7 @@ impl Lexer {
         self.word().swallows = true;
     }
 
-    /// Reads the text up to the next backtick, which is a command after removal of its backslashes.
+    /// Reads the text up to the next backtick. Without its backslashes it is a command.
     pub(super) fn backtick(&mut self) {
         let quoted = !self.is_bare();
         let mut text = String::new();
@@ -242,7 +241,7 @@ impl Lexer {
         if rest.first().is_none_or(|next| " \t\n;&|<>()".contains(*next)) {
             return self.plain('{');
         }
-        // The rest is read, and the resulting word is unknown.
+        // The rest is still read, but the resulting word is unknown.
         self.unknown(PatternUnit::Many, "{", true);
         self.word().swallows = true;
     }

@@ -1,5 +1,5 @@
-//! Literal operands between `${` and `}`, which are inserted if a variable is not set, or in place of a part
-//! of it.
+//! Literal operands between `${` and `}`. They are inserted if a variable is not set, or in place of a part
+//! of its value.
 //!
 //! The value of a variable is unknown, but an operand is literal. A word gets one alternative for every
 //! operand, and one with all of them, so that a path in an operand counts like a path in a word.
@@ -7,24 +7,22 @@
 use super::{Building, Lexer};
 use crate::text_pattern::{PatternUnit, TextPattern};
 
-/// Maximum number of units of the operands of one word. Every operand is examined together with its word.
+/// Maximum number of units in the operands of one word. Every operand is examined together with its word.
 const MAX_OPERAND_UNITS: usize = 4096;
 
 /// Maximum number of expansions with an operand in one word.
 const MAX_OPERANDS: usize = 64;
 
-/// How an operand is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Inserted as it is: `${x:-y}`.
+    /// Inserted unchanged: `${x:-y}`.
     Whole,
-    /// Inserted after some slash: `${x/pattern/text}`.
+    /// Inserted after the slash: `${x/pattern/text}`.
     BehindSlash,
-    /// Removed, or a number: `${x%y}`, `${x:1:2}`.
+    /// Never inserted, because it is a pattern to remove, or a number: `${x%y}`, `${x:1:2}`.
     Never,
 }
 
-/// An operand that is being read.
 #[derive(Debug)]
 pub(super) struct Operand {
     /// Start of the text, after the name and the operator.
@@ -38,12 +36,11 @@ pub(super) struct Operand {
 pub(super) struct Filling {
     at: usize,
     texts: Vec<Vec<PatternUnit>>,
-    /// `true` if it is inside another operand, which then contains it.
+    /// `true` if the operand is inside another one, which then contains it.
     nested: bool,
 }
 
 impl Lexer {
-    /// Begins an operand, after `${`.
     pub(super) fn open_operand(&mut self) {
         let rest = &self.chars[self.at..];
         let is_name = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '_';
@@ -51,7 +48,7 @@ impl Lexer {
         let name = rest[at..].iter().take_while(|letter| is_name(letter)).count();
         at += name;
         if name == 0 {
-            // A special parameter: `${@:-x}`, and `${#:-x}`, whose `#` was passed already.
+            // A special parameter: `${@:-x}`, or `${#:-x}`, whose `#` was skipped already.
             at += usize::from(rest.get(at).is_some_and(|letter| "@*?-$".contains(*letter)));
         }
         if rest.get(at) == Some(&'[') {
@@ -71,7 +68,6 @@ impl Lexer {
         self.frame().operands.push(Operand { from, usage, units: Vec::new() });
     }
 
-    /// Ends an operand, at `}`.
     pub(super) fn close_operand(&mut self) {
         let Some(Operand { usage, mut units, .. }) = self.frame().operands.pop() else { return };
         units.truncate(MAX_OPERAND_UNITS);
@@ -88,7 +84,7 @@ impl Lexer {
         let outer = self.frame().operands.last_mut();
         let nested = outer.is_some();
         outer.into_iter().for_each(|outer| {
-            // The unknown value added there stands for this operand.
+            // This operand replaces the unknown value that was added for it.
             outer.units.pop_if(|unit| *unit == PatternUnit::Many);
             outer.units.extend_from_slice(text);
         });
@@ -134,7 +130,7 @@ impl Lexer {
 }
 
 impl Building {
-    /// Returns the alternatives with its operands. `None` if there are too many.
+    /// Returns the alternatives with the operands. `None` if there are too many.
     pub(super) fn with_operands(&self) -> Option<Vec<TextPattern>> {
         if self.fillings.is_empty() {
             return Some(Vec::new());
@@ -148,14 +144,14 @@ impl Building {
         for filling in &self.fillings {
             let (before, behind) = (&self.units[..filling.at], self.units.get(filling.at + 1..));
             for text in &filling.texts {
-                // Other expansions in the word may be anything, including empty.
+                // Other expansions in the word may have any value, including the empty one.
                 let unknown: &[PatternUnit] = if self.holes.len() > 1 { &[PatternUnit::Many] } else { &[] };
                 text_patterns.push([before, unknown, text, unknown, behind.unwrap_or_default()].concat());
                 let is_blank = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(' ' | '\t' | '\n'));
                 if text.iter().any(is_blank) {
                     text_patterns.extend(text.split(is_blank).map(<[PatternUnit]>::to_vec));
                 }
-                // After a part that was not understood the position in the word is unknown.
+                // After a part that was not understood, the position in the word is unknown.
                 if self.swallows {
                     text_patterns.push(text.clone());
                 }

@@ -4,7 +4,6 @@ use super::{Document, Input, Lexer, Open};
 use crate::command::Word;
 use crate::text_pattern::PatternUnit;
 
-/// Purpose of the next word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Redirect {
     Write,
@@ -14,15 +13,13 @@ pub(super) enum Redirect {
     Text,
 }
 
-/// A document that begins with the next line.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) end: String,
     pub(super) indented: bool,
     pub(super) quoted: bool,
-    /// Number of open frames at its announcement.
+    /// Number of open frames when the document was announced.
     pub(super) depth: usize,
-    /// See [`Document::receiver`].
     pub(super) receiver: Vec<Word>,
 }
 
@@ -80,7 +77,6 @@ impl Lexer {
         self.frame().redirect = Some(redirect);
     }
 
-    /// Handles the word after a redirection.
     pub(super) fn redirected(&mut self, redirect: Redirect, word: Word, quoted: bool) {
         let depth = self.frames.len();
         let frame = self.frame();
@@ -99,7 +95,7 @@ impl Lexer {
                 frame.raw.writes.push(word);
             }
             Redirect::Read => {
-                // The input of a program may decide what it does.
+                // The input of a program may decide its effect.
                 frame.raw.sure = false;
                 frame.raw.reads.push(word);
             }
@@ -118,7 +114,6 @@ impl Lexer {
         }
     }
 
-    /// Reads the documents that begin on this line.
     pub(super) fn documents(&mut self) {
         let depth = self.frames.len();
         for Waiting { end, indented, quoted, depth: announced, receiver } in std::mem::take(&mut self.waiting)
@@ -153,7 +148,7 @@ impl Lexer {
     }
 }
 
-/// Returns the standard input after a redirection, if it changes it.
+/// Returns the new standard input, if the redirection changes it.
 fn input(redirect: Redirect, descriptor: Option<&str>, word: &Word) -> Option<Input> {
     let closed = word.open.is_none() && word.text == "-";
     let empty = word.open.is_none() && word.text == "/dev/null";
@@ -168,7 +163,7 @@ fn input(redirect: Redirect, descriptor: Option<&str>, word: &Word) -> Option<In
     zero.then_some(if known { Input::Known } else { Input::Unknown })
 }
 
-/// Returns `true` if writing there changes no file.
+/// Returns `true` if writing to the path changes no file.
 fn is_sink(path: &str) -> bool {
     matches!(path, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty")
         || path

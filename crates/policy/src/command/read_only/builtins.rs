@@ -1,17 +1,15 @@
-//! `test`, `[` and `printf`: builtins of most shells, which evaluate some of their arguments.
+//! `test`, `[` and `printf`: builtins of most shells that evaluate some of their arguments.
 //!
-//! A variable name may have a subscript, and `a[$(command)]` runs the command. bash accepts names after `-v`;
-//! ksh and zsh read every number as an expression, which may contain names and subscripts.
+//! A variable name may have a subscript, and `a[$(command)]` runs the command. bash accepts names after
+//! `-v`; ksh and zsh read every number as an expression, which may contain names and subscripts.
 
-/// Operators of `test` that compare numbers.
 const NUMERIC: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
 
-/// `[` is `test` with a bracket at its end.
+/// Returns `true` if `[` evaluates none of its words. It is `test` with a final bracket.
 pub(super) fn bracket_reads(words: &[&str]) -> bool {
     matches!(words.split_last(), Some((&"]", words)) if test_reads(words))
 }
 
-/// Returns `true` if `test` evaluates none of its words.
 pub(super) fn test_reads(words: &[&str]) -> bool {
     let number = |at: Option<usize>| at.and_then(|at| words.get(at)).is_some_and(|word| is_number(word));
     words.iter().enumerate().all(|(at, word)| match *word {
@@ -22,7 +20,6 @@ pub(super) fn test_reads(words: &[&str]) -> bool {
     })
 }
 
-/// Returns `true` if `printf` evaluates none of its words.
 pub(super) fn printf_reads(words: &[&str]) -> bool {
     let words = words.strip_prefix(&["--"]).unwrap_or(words);
     let Some((format, values)) = words.split_first() else { return false };
@@ -50,7 +47,6 @@ pub(in crate::command) fn takes_texts(format: &str) -> bool {
     true
 }
 
-/// Returns `true` if the word may be a name with a subscript that runs something.
 fn may_run(word: &str) -> bool {
     word.contains('[') && word.contains(['$', '`'])
 }

@@ -1,6 +1,6 @@
 //! Subcommands of git that only read, with the options that neither write a file nor run a program.
 //!
-//! git runs programs named in its configuration, so options that select another repository or configuration
+//! Git runs programs named in its configuration, so options that select another repository or configuration
 //! are not listed.
 
 /// Subcommands that only read with [`SHORT`] and [`LONG`].
@@ -18,10 +18,10 @@ const SUBCOMMANDS: &[&str] = &[
     "shortlog",
 ];
 
-/// Letters of short options, alone or combined, also followed by a number or value.
+/// Letters of short options, alone or combined. A number or value may follow.
 const SHORT: &str = "abcdefghilmnpqrstuvwzABCDEFGLMNPRSUWZ";
 
-/// Long options, without a value or with any.
+/// Long options. Each may have any value or none.
 const LONG: &str = "\
     abbrev abbrev-commit abbrev-ref absolute-git-dir after ahead-behind all all-match always anchored \
     ancestry-path author author-date-order before binary boundary branch branches break-rewrites cached \
@@ -56,7 +56,6 @@ const LONG: &str = "\
 const DIFF_MERGES: &[&str] =
     &["off", "none", "on", "m", "first-parent", "1", "separate", "combined", "c", "dense-combined", "cc"];
 
-/// Returns the words from the subcommand on.
 fn without_global_options<'a, 'b>(mut words: &'b [&'a str]) -> &'b [&'a str] {
     while let ["--no-pager" | "-P" | "--no-optional-locks" | "--literal-pathspecs", after @ ..] = words {
         words = after;
@@ -64,10 +63,10 @@ fn without_global_options<'a, 'b>(mut words: &'b [&'a str]) -> &'b [&'a str] {
     words
 }
 
-/// Returns what `git diff` may compare, if these words run it: all words that are not options.
+/// Returns the operands that `git diff` may compare, if these words run it: all words that are not options.
 ///
-/// Values of options are among them. Two operands of which one is outside of the work tree, and any two
-/// without a repository, are compared as files or directories, as with `--no-index`.
+/// Values of options are included. Two operands are compared as files or directories, as with `--no-index`,
+/// if one is outside of the work tree, or if there is no repository.
 pub(super) fn diff_operands<'a>(words: &[&'a str]) -> Option<Vec<&'a str>> {
     let ["diff", rest @ ..] = without_global_options(words) else { return None };
     let end = rest.iter().position(|word| *word == "--").unwrap_or(rest.len());
@@ -75,7 +74,7 @@ pub(super) fn diff_operands<'a>(words: &[&'a str]) -> Option<Vec<&'a str>> {
     Some(before.chain(rest[end..].iter().filter(|word| **word != "--")).copied().collect())
 }
 
-/// Returns `true` if a word is written as a revision, and is hardly a path.
+/// Returns `true` if a word is written as a revision, and hardly a path.
 pub(super) fn is_revision(word: &str) -> bool {
     let is_hash = (7..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_path = word.starts_with(['.', '/', '~']);
@@ -85,7 +84,6 @@ pub(super) fn is_revision(word: &str) -> bool {
     is_hash || !is_path && !word.contains("../") && (is_derived || is_named)
 }
 
-/// Returns `true` if git with these words only reads.
 pub(super) fn reads(words: &[&str]) -> bool {
     let Some((subcommand, rest)) = without_global_options(words).split_first() else { return false };
     let only = |allowed: &[&str]| rest.iter().all(|word| allowed.contains(word));
@@ -108,7 +106,7 @@ pub(super) fn reads(words: &[&str]) -> bool {
         "stash" => rest == ["list"],
         "reflog" | "version" | "--version" => rest.is_empty(),
         "cat-file" => matches!(rest, ["-p" | "-t" | "-s" | "-e", object] if !object.starts_with('-')),
-        // Its `-S` reads a file of revisions, and prints lines that are not revisions.
+        // `-S` of `blame` reads a file of revisions, and prints lines that are not revisions.
         "blame" if rest.iter().any(|word| word.starts_with("-S")) => false,
         // `--` may be the value of the option before it, so options may follow.
         name if SUBCOMMANDS.contains(&name) => rest.iter().all(|word| *word == "--" || is_harmless(word)),
@@ -118,21 +116,21 @@ pub(super) fn reads(words: &[&str]) -> bool {
 
 /// Returns `true` if a word is not an option, or is a listed one.
 fn is_harmless(word: &str) -> bool {
-    // Signatures are checked by another program.
+    // `%G` in a format runs another program that checks signatures.
     let signed = |rest: &str| rest.trim_start_matches(['+', '-', ' ']).starts_with('G');
     if word.split('%').skip(1).any(signed) {
         return false;
     }
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
-        // `remerge` repeats a merge, which writes files and runs merge drivers. A value may also be the next
-        // word.
+        // `remerge` repeats a merge, which writes files and runs merge drivers. The value may also be the
+        // next word.
         if name == "diff-merges" {
             return value.is_some_and(|value| DIFF_MERGES.contains(&value));
         }
         return LONG.split(' ').any(|known| known == name) || name == "format";
     }
-    // Every letter has to be listed, also as part of a value: it may contain another option.
+    // Every letter must be listed, even in a value, because a value may contain another option.
     word.strip_prefix('-').is_none_or(|letters| {
         let value = letters.starts_with(['S', 'G', 'L']);
         value || letters.chars().all(|letter| letter.is_ascii_digit() || SHORT.contains(letter))

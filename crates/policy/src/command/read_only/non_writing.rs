@@ -1,12 +1,12 @@
 //! Programs that do not change the files they name, although they are not read-only.
 //!
-//! Their options are listed too: `less -oFILE` writes, and so may an option of the next version.
+//! Their options are listed too: `less -oFILE` writes, and an option of the next version may, too.
 
 use super::name;
 use super::options::Options;
 use crate::command::Word;
 
-/// Programs, and the options with which they write no file that they name.
+/// Programs, with the options with which they write no file that they name.
 const PROGRAMS: &[(&str, Options)] = &[
     (
         "bat",
@@ -58,7 +58,7 @@ const PROGRAMS: &[(&str, Options)] = &[
     ("type", Options::new("afptPwS", "", "")),
 ];
 
-/// Subcommands of git that do not change the files they name, other than read-only ones.
+/// Subcommands of git that do not change the files they name, except read-only ones.
 const GIT: &[(&str, Options)] = &[
     ("add", ADD),
     ("stage", ADD),
@@ -105,7 +105,7 @@ pub(crate) fn leaves_files(argv: &[Word]) -> bool {
     };
     match (name(program), &rest[..]) {
         ("git", [subcommand, rest @ ..]) => listed(GIT, subcommand, rest),
-        // `+command` is run at the start.
+        // `+command` runs at the start.
         ("less" | "more", words) if words.iter().any(|word| word.starts_with('+')) => false,
         (name, words) => listed(PROGRAMS, name, words),
     }

@@ -1,16 +1,12 @@
 //! Programs that only read, and their options.
 
-/// Arguments with which a program only reads.
 pub(super) enum Arguments {
-    /// Any: it has no harmful options and opens no file.
+    /// Any arguments: the program has no harmful options and opens no file.
     Any,
-    /// These options and operands.
     Listed(Options),
 }
 
-/// Options with which a program only reads.
 pub(super) struct Options {
-    /// Option letters without a value.
     flags: &'static str,
     /// Option letters with a value, in the same word or in the next.
     values: &'static str,
@@ -28,8 +24,8 @@ const fn listed(flags: &'static str, values: &'static str, long: &'static str, o
 
 const MANY: usize = usize::MAX;
 
-/// Options of `grep`. Abbreviations of long options are not included, because it is uncertain which files
-/// they exclude.
+/// Options of `grep`. Abbreviations of long options are left out, because the files they exclude are
+/// uncertain.
 const GREP: Options = Options::new(
     "0123456789abcEFGhHIilLnNopPqrRsTuUvVwxyzZ",
     "ABCDdefm",
@@ -41,7 +37,8 @@ const GREP: Options = Options::new(
      colour binary",
 );
 
-/// Options of programs that print hashes. `--check` is not included: it opens every file that a file names.
+/// Options of programs that print hashes. `--check` is left out, because it opens every file that a file
+/// names.
 const HASH: Options = Options::new("btz", "l", "binary tag text zero length help version");
 
 /// Programs that replace a word `@FILE` by the words in that file.
@@ -288,7 +285,6 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
 ];
 
 impl Options {
-    /// Allows these options, and any number of operands.
     pub(super) const fn new(flags: &'static str, values: &'static str, long: &'static str) -> Self {
         Self { flags, values, long, operands: MANY }
     }
@@ -301,7 +297,7 @@ impl Options {
         while let Some(word) = words.next() {
             match word.strip_prefix('-') {
                 None | Some("") => operands += 1,
-                // After a long option it may be its value, and options may follow.
+                // After a long option the word may be its value, so options may follow.
                 Some("-") if behind_long => {}
                 Some("-") => {
                     operands += words.len();
@@ -318,7 +314,8 @@ impl Options {
         operands <= self.operands
     }
 
-    /// Returns `true` if the value of a listed option is in the next word.
+    /// Returns `true` if the value of a listed option is in the next word. `None` if the option is not
+    /// listed.
     fn option(&self, option: &str) -> Option<bool> {
         if let Some(long) = option.strip_prefix('-') {
             let name = long.split_once('=').map_or(long, |(name, _)| name);
@@ -341,7 +338,7 @@ pub(super) fn reads_response_file(program: &str, words: &[&str]) -> bool {
     RESPONSE_FILE_READERS.contains(&program) && words.iter().any(|word| word.starts_with('@'))
 }
 
-/// Harmless expressions of `find`: all others may delete, write or run something.
+/// Harmless expressions of `find`. All others may delete, write or run something.
 const FIND: &str = "\
     -H -L -P -O0 -O1 -O2 -O3 -name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -type -xtype \
     -size -empty -maxdepth -mindepth -depth -d -mount -xdev -x -newer -anewer -cnewer -newermt -newerat -newerct \
@@ -350,8 +347,8 @@ const FIND: &str = "\
     -not -and -or -a -o -follow -daystart -noleaf -ignore_readdir_race -noignore_readdir_race -warn -nowarn -fstype \
     -used -help --help -version --version -E -s -X";
 
-/// Returns `true` if `find` with these words only reads. A word with a hyphen that is not a number has to be
-/// listed at any position, so that it does not matter which words are values.
+/// Returns `true` if `find` with these words only reads. A word with a hyphen that is not a number must be
+/// listed at any position, so it does not matter if a word is a value.
 pub(super) fn find_reads(words: &[&str]) -> bool {
     words.iter().all(|word| match word.strip_prefix('-') {
         None => true,
@@ -362,7 +359,8 @@ pub(super) fn find_reads(words: &[&str]) -> bool {
     })
 }
 
-/// `date` sets the clock with `-s` and with an operand; a format begins with a plus sign.
+/// Returns `true` if `date` with these words only reads. It sets the clock with `-s` and with an operand; a
+/// format begins with a plus sign.
 pub(super) fn date_reads(words: &[&str]) -> bool {
     const OPTIONS: Options = Options {
         flags: "uRI",

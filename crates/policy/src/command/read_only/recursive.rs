@@ -1,7 +1,7 @@
 //! Programs that read files which their words do not name: those below a directory.
 //!
 //! Operands are distinguished from options and their values. If that is uncertain, every word may be an
-//! operand, and the working directory is one as well.
+//! operand, and the working directory counts as one.
 
 use super::git;
 use crate::command::programs::{EXEC, FINDERS};
@@ -13,17 +13,15 @@ const SEARCHERS: &str = "rg ripgrep ag ack ugrep ug rgrep";
 /// Programs that search directories with an option.
 const GREPS: &str = "grep egrep fgrep ggrep zgrep zegrep zfgrep bzgrep xzgrep zstdgrep lzgrep";
 
-/// Programs that read their directory operands completely.
+/// Programs that read everything below their directory operands.
 const COPIERS: &str = "\
     tar bsdtar gtar zip 7z 7za 7zz rar rsync scp sftp pax cpio rclone restic borg duplicity diff sdiff colordiff";
 
-/// Options of a program, to find its operands.
 struct Syntax {
-    /// Option letters with a value.
     values: &'static str,
     /// Long options with a value, in the same word or in the next.
     long_values: &'static str,
-    /// Long options without a value. Empty if all others are.
+    /// Long options without a value. Empty if all options not in `long_values` have none.
     long_flags: &'static str,
     /// Options that replace the first operand.
     patterns: &'static [&'static str],
@@ -62,13 +60,11 @@ const DIFF: Syntax = Syntax {
     patterns: &[],
 };
 
-/// Parsed arguments of a program.
 #[derive(Default)]
 struct Arguments<'a> {
     /// Options with their values; `None` without a value.
     options: Vec<(String, Option<&'a str>)>,
     operands: Vec<&'a str>,
-    /// `true` if the operands are uncertain.
     unclear: bool,
 }
 
@@ -100,7 +96,7 @@ impl<'a> Arguments<'a> {
         let takes = listed(syntax.long_values, name);
         self.unclear |= !takes && !syntax.long_flags.is_empty() && !listed(syntax.long_flags, name);
         let value = if takes && value.is_none() { left.next() } else { value };
-        // Some versions accept a value only after `=`, and the word is an option then.
+        // Some versions accept a value only after `=`. There, the next word is an option.
         self.unclear |= takes && !long.contains('=') && value.is_some_and(|value| value.starts_with('-'));
         self.options.push((name.to_owned(), value));
     }
@@ -126,7 +122,8 @@ impl<'a> Arguments<'a> {
         named.filter_map(|(_, value)| *value).collect()
     }
 
-    /// Returns `true` if `grep` descends into directories. It accepts abbreviations of long options, too.
+    /// Returns `true` if `grep` descends into directories. `grep` also accepts abbreviations of long
+    /// options.
     fn recurses(&self) -> bool {
         let long = |name: &str| {
             let begins = |whole: &str| name.len() > 1 && whole.starts_with(name);
@@ -138,32 +135,31 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What a read-only program reads below directories.
+/// The files that a read-only program reads below directories.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Search {
-    /// Its operands; empty if it searches the working directory.
+    /// Operands. Empty if the program searches the working directory.
     pub(crate) operands: Vec<String>,
     pub(crate) depth: Depth,
-    /// Patterns for file names to which it is limited.
+    /// File name patterns that limit the search.
     pub(crate) names: Vec<String>,
 }
 
-/// How far a search goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Its operands, which have to be in a root.
+    /// The operands themselves, which must be in a root.
     Named,
     /// The files in a directory operand.
     Directory,
-    /// Everything below, except hidden files.
+    /// Everything below the operands, except hidden files.
     Visible,
-    /// Everything below.
+    /// Everything below the operands.
     All,
-    /// Everything below, and the targets of links there.
+    /// Everything below the operands, and the targets of links there.
     Linked,
 }
 
-/// Returns what a program with these known, read-only words reads below directories.
+/// Returns the files that a program with these known, read-only words reads below directories.
 pub(crate) fn search(argv: &[Word]) -> Option<Search> {
     let (program, rest) = argv.split_first()?;
     let words: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
@@ -191,7 +187,7 @@ fn grep_search(words: &[&str]) -> Option<Search> {
     if !arguments.recurses() {
         return None;
     }
-    // With both, a file that matches none is searched if `--exclude` comes first.
+    // With both options, a file that matches no pattern is searched if `--exclude` comes first.
     let is_limited = !arguments.has(&["exclude", "exclude-from"]);
     let names = if is_limited { arguments.values(&["include"]) } else { Vec::new() };
     Some(Search { operands: owned(&arguments.operands), depth: Depth::All, names: owned(&names) })
@@ -220,7 +216,7 @@ fn diff_search(words: &[&str]) -> Search {
     }
     let depth = match () {
         () if !arguments.has(&["r", "recursive"]) => {
-            // Files that only one of the directories has are shown completely.
+            // Files that exist in only one of the directories are shown completely.
             let shows_all = arguments.has(&["N", "P", "new-file", "unidirectional-new-file"]);
             if shows_all { Depth::All } else { Depth::Directory }
         }
@@ -230,8 +226,8 @@ fn diff_search(words: &[&str]) -> Search {
     Search { operands: owned(&arguments.operands), depth, names: Vec::new() }
 }
 
-/// Returns what `git diff` reads: outside of a work tree its first two operands are files or directories
-/// anywhere.
+/// Returns the files that `git diff` reads. Outside of a work tree its first two operands are files or
+/// directories anywhere.
 fn git_search(operands: &[&str]) -> Search {
     let has_revision = operands.iter().take(2).any(|operand| git::is_revision(operand));
     let depth = if operands.len() < 2 || has_revision { Depth::Named } else { Depth::All };
@@ -239,7 +235,6 @@ fn git_search(operands: &[&str]) -> Search {
 }
 
 impl Search {
-    /// Returns a search with unknown extent.
     fn linked() -> Self {
         Self { operands: Vec::new(), depth: Depth::Linked, names: Vec::new() }
     }
@@ -257,16 +252,16 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Directories that a program reads although its words do not name them.
+/// The directories that a program reads although its words do not name them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Descent {
-    /// Those that are named.
+    /// Only those below named directories.
     Named,
-    /// Its operands and the working directory.
+    /// Those below its operands and below the working directory.
     WorkingDirectory,
 }
 
-/// Returns which directories a program of this part may read recursively, if it is known to do that.
+/// Returns the directories that a program of this part may read recursively, if it is known to do that.
 pub(crate) fn descent(part: &Part) -> Option<Descent> {
     let mut found = None;
     for start in &part.starts {
@@ -282,8 +277,8 @@ pub(crate) fn descent(part: &Part) -> Option<Descent> {
     found
 }
 
-/// Returns the start directories of a finder of this part below which it may change everything: by `-delete`,
-/// or by a program that does more than read.
+/// Returns the start directories of a finder in this part below which it may change everything: by
+/// `-delete`, or by a program that does more than read.
 pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
     let mut found = Vec::new();
     for start in &part.starts {
@@ -294,11 +289,11 @@ pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
             continue;
         };
         let is_start = |word: &&Word| word.open.is_some() || !word.text.starts_with(['-', '(', '!', ')']);
-        // Values of options are harmless among the directories.
+        // Values of options may be among the directories, which is harmless.
         let end = rest.iter().position(|word| listed(EXEC, &word.text) || word.text == "-delete");
         found.extend(rest[..end.unwrap_or(rest.len())].iter().filter(is_start).cloned());
         let first = rest.iter().find(|word| !listed("-H -L -P", &word.text));
-        // `fd` takes a pattern first.
+        // For `fd` the pattern comes first.
         if name.starts_with("fd") || first.is_none_or(|word| !is_start(&word)) {
             found.push(Word::known("."));
         }
@@ -306,7 +301,8 @@ pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
     found
 }
 
-/// Returns `true` if a finder with these words deletes what it finds, or runs a program that may change it.
+/// Returns `true` if a finder with these words deletes the files it finds, or runs a program that may
+/// change them.
 fn may_change(words: &[Word]) -> bool {
     words.iter().enumerate().any(|(at, word)| {
         let is_filled = word.text.contains("{}");
@@ -343,7 +339,7 @@ fn descent_of(name: &str, rest: &[Word]) -> Option<Descent> {
         name if listed(FINDERS, name) => {
             words.iter().any(|word| listed(EXEC, word)).then(|| {
                 let named = words.iter().take_while(|word| !word.starts_with(['-', '(', '!'])).count();
-                // `fd` takes a pattern first.
+                // For `fd` the pattern comes first.
                 unless(named > usize::from(name.starts_with("fd")))
             })
         }

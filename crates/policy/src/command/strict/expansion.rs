@@ -2,7 +2,7 @@
 
 use super::Parser;
 
-/// Characters in an expression that are literal, or that all shells interpret equally.
+/// Characters of an expression that are literal, or that all shells interpret equally.
 const SUM: &str = " \t\n_+-*/%<>=!&|?:,";
 
 /// Characters that are literal after the operator of `${x…}`.
@@ -36,7 +36,7 @@ impl Parser {
             }
             Some(letter) if letter.is_ascii_digit() || "@*#?$!-".contains(letter) => self.at += 1,
             Some('\\') if self.peek(1) == Some('\n') => return None,
-            // The end of a regular expression.
+            // A literal dollar sign, such as the end of a regular expression.
             _ => return Some(()),
         }
         // zsh evaluates a following subscript.
@@ -59,8 +59,8 @@ impl Parser {
         }
     }
 
-    /// Reads an expression after its parentheses, up to `end`. With `several` it may be three, as in `for
-    /// ((…))`.
+    /// Reads an expression after its parentheses, up to `end`. With `several` there may be three, as in
+    /// `for ((…))`.
     pub(super) fn sum(&mut self, end: &str, several: bool) -> Option<()> {
         let mut depth = 0_usize;
         loop {
@@ -138,7 +138,7 @@ impl Parser {
         }
     }
 
-    /// Reads `:2}` or `:2:3}`.
+    /// Reads the rest of a substring: `:2}` or `:2:3}`.
     fn piece(&mut self) -> Option<()> {
         for _ in 0..2 {
             let digits =

@@ -7,7 +7,6 @@ use crate::command::listed;
 const ENDS: &str = " \t\n;&|<>()";
 
 impl Parser {
-    /// Reads a variable name.
     pub(super) fn name(&mut self) -> Option<String> {
         let is_part = |letter: &&char| letter.is_ascii_alphanumeric() || **letter == '_';
         let name: String = self.chars[self.at..].iter().take_while(is_part).collect();
@@ -31,7 +30,7 @@ impl Parser {
         Some(true)
     }
 
-    /// Returns the start of the value of a following assignment.
+    /// Returns the start of the value of an assignment, if an assignment follows.
     fn assigned(&mut self) -> Option<usize> {
         self.name()?;
         if self.peek(0) == Some('[') {
@@ -44,7 +43,7 @@ impl Parser {
         self.skip("=").then_some(self.at)
     }
 
-    /// Reads `name=(…)` as an argument, such as that of `declare`, if it follows.
+    /// Reads `name=(…)` if it follows as an argument, for instance of `declare`.
     pub(super) fn array(&mut self) -> Option<bool> {
         let at = self.at;
         if self.assigned().is_some() && self.peek(0) == Some('(') {
@@ -54,7 +53,6 @@ impl Parser {
         Some(false)
     }
 
-    /// Reads the values of an array.
     fn values(&mut self) -> Option<()> {
         self.skip("(").then_some(())?;
         loop {
@@ -62,7 +60,7 @@ impl Parser {
             if self.skip(")") {
                 return Some(());
             }
-            // `[subscript]=…` is evaluated.
+            // In `[subscript]=…` the subscript is evaluated.
             if self.peek(0) == Some('[') {
                 return None;
             }
@@ -110,7 +108,6 @@ impl Parser {
         (known && !numbered && ended && !name.contains('=')).then_some(name)
     }
 
-    /// Reads an argument of a program.
     pub(super) fn argument(&mut self) -> Option<()> {
         if self.peek(0) == Some('=') && self.peek(1).is_some_and(|next| !"=~ \t\n".contains(next)) {
             return None;
@@ -131,7 +128,7 @@ impl Parser {
         while let Some(letter) = self.peek(0) {
             match letter {
                 '<' | '>' if self.peek(1) == Some('(') => {
-                    // Only as a word of its own.
+                    // Allowed only as a word of its own.
                     (self.at == begun).then_some(())?;
                     self.at += 2;
                     self.parenthesis()?;
@@ -167,7 +164,7 @@ impl Parser {
         (braces == 0 && self.peek(0) != Some('(')).then_some(())
     }
 
-    /// Reads `[`, which is a word by itself, or begins a character class.
+    /// Reads `[`, which is a separate word, or begins a character class.
     fn bracket(&mut self, begun: usize) -> Option<()> {
         self.at += 1;
         let alone = self.at == begun + 1 && self.is_keyword("");
@@ -182,7 +179,6 @@ impl Parser {
         Some(())
     }
 
-    /// Reads the rest of a text in single quotes.
     pub(super) fn single(&mut self) -> Option<String> {
         let rest = &self.chars[self.at..];
         let length = rest.iter().position(|letter| *letter == '\'')?;
@@ -191,7 +187,6 @@ impl Parser {
         (self.documents.is_empty() || !text.contains('\n')).then_some(text)
     }
 
-    /// Reads the rest of a text in double quotes.
     fn double(&mut self) -> Option<()> {
         loop {
             let letter = self.peek(0)?;
@@ -212,7 +207,6 @@ impl Parser {
         }
     }
 
-    /// Reads the expansions in a document.
     pub(super) fn expansions(&mut self) -> Option<()> {
         while let Some(letter) = self.peek(0) {
             match letter {

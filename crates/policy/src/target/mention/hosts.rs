@@ -1,13 +1,13 @@
 //! Hosts among the words of programs that need no scheme, and in socket files.
 //!
-//! Only the program knows which word is a host, and which number its port. So each word that can be a host is
-//! treated as one, with each number that can be a port, for rules that forbid.
+//! Only the program knows which word is a host, and which number its port. So for rules that forbid, each
+//! word that can be a host counts as one, with each number that can be a port.
 
 use std::net::Ipv6Addr;
 
 use crate::command::{Part, Word, listed};
 
-/// Maximum number of hosts in one command. With more, the URL may be any.
+/// Maximum number of hosts in one command. With more, the URL counts as any URL.
 const MAX_HOSTS: usize = 256;
 
 /// Maximum number of numbers of a command that are tried as ports.
@@ -64,7 +64,7 @@ pub(super) fn addresses(part: &Part) -> Vec<String> {
     sockets
 }
 
-/// Returns the word, or the value of its option: `--host=x`, `-hx`.
+/// Returns the word, or the value in its option: `--host=x`, `-hx`.
 fn value(word: &Word) -> &str {
     let text = word.text.as_str();
     match text.strip_prefix("--") {
@@ -83,7 +83,8 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_letter)
 }
 
-/// Returns everything in a text that may be a host. A number is one only alone, or if something follows it.
+/// Returns everything in a text that may be a host. A number is one only if it is the whole text, or
+/// something follows it.
 fn hosts_in(text: &str) -> Vec<String> {
     let is_separator = |letter: char| !letter.is_alphanumeric() && !"-._:".contains(letter);
     let mut hosts: Vec<String> = Vec::new();
@@ -100,7 +101,8 @@ fn hosts_in(text: &str) -> Vec<String> {
     hosts
 }
 
-/// Returns the host of `user@HOST:path`, also after `name=`. With a slash before the colon it is a file.
+/// Returns the host of `user@HOST:path`, also after `name=`. A text with a slash before the colon is a
+/// file.
 fn host_before_colon(text: &str) -> Option<String> {
     let text = text.rsplit_once('=').map_or(text, |(_, value)| value);
     let address = match text.split_once("]:") {

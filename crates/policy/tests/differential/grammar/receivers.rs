@@ -15,7 +15,6 @@ pub(super) const TEXTS: &[&str] = &[
     "printf 'can%s\\n' ary",
 ];
 
-/// Shells, as words.
 pub(super) const SHELLS: &[&str] = &[
     "bash",
     "dash",
