@@ -16,12 +16,13 @@ use crate::guardian_handle::{Guardian, Progress};
 use crate::record::Order;
 use crate::{Exit, Ladder, StderrTail};
 
-/// How often a guardian is continued while a caller waits for it, in case its worker stops it.
+/// Interval in which a guardian gets `SIGCONT` while a caller waits for it, in case its worker has stopped
+/// it.
 const WAKE_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a guardian may take for an order. It reports processes that do not die well before that, so a slow guardian
-/// is prevented from running.
+/// Time for a guardian to carry out an order. A running guardian reports unkillable processes well before
+/// that, so a slower one is stopped by its worker.
 const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the end of a killed guardian may take to become visible.
+/// Time for the end of a killed guardian to become visible.
 const FORCED_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker and its process tree.
@@ -69,32 +70,34 @@ impl Child {
         }
     }
 
-    /// The worker's process id and process group id. In a PID namespace it has another id too.
+    /// Returns the worker's process id, which is also its process group id. Inside a PID namespace the
+    /// worker has another id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The process id of the guardian, which is also the session id of the tree.
+    /// Returns the process id of the guardian, which is also the session id of the tree.
     pub fn guardian_pid(&self) -> u32 {
         self.guardian.pid.cast_unsigned()
     }
 
-    /// The writing end of the worker's stdin. Dropping it ends the worker's input; its `shutdown` does not.
+    /// Takes the writing end of the worker's stdin. Dropping it ends the worker's input; its `shutdown`
+    /// does not.
     pub fn take_stdin(&mut self) -> Option<pipe::Sender> {
         self.stdin.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The reading end of the worker's stdout.
+    /// Takes the reading end of the worker's stdout.
     pub fn take_stdout(&mut self) -> Option<pipe::Receiver> {
         self.stdout.take()
     }
 
-    /// The non-blocking listener in the worker's own network, if its sandbox has a gateway.
+    /// Takes the non-blocking listener in the worker's own network, if its sandbox has a gateway.
     pub fn take_gateway(&mut self) -> Option<TcpListener> {
         self.gateway.take()
     }
 
-    /// The end of the worker's stderr, which is read continuously.
+    /// Returns the end of the worker's stderr. It is read continuously.
     pub fn stderr(&self) -> StderrTail {
         self.stderr.clone()
     }
@@ -106,8 +109,8 @@ impl Child {
         self.wait_until(|progress| progress.tree).await
     }
 
-    /// Waits until the worker itself has ended. Its tree is then being ended, and `swept` and `survivors` are not known
-    /// yet.
+    /// Waits until the worker itself has ended. At that time its tree is still being ended, so `swept` and
+    /// `survivors` are not known yet.
     pub async fn worker_ended(&self) -> Exit {
         self.wait_until(|progress| progress.worker).await
     }
@@ -122,21 +125,21 @@ impl Child {
         loop {
             match timeout(WAKE_INTERVAL, progress.wait_for(|progress| reached(progress).is_some())).await {
                 Ok(Ok(progress)) => return reached(&progress).unwrap_or(Exit::LOST),
-                // The guardian is not watched any more: not even a thread could be started.
+                // Nothing watches the guardian any more: even a thread could not be started.
                 Ok(Err(_)) => return Exit::LOST,
                 Err(_elapsed) => self.guardian.wake(),
             }
         }
     }
 
-    /// Ends the worker and its tree, gently at first: end of input, then `SIGTERM` to the worker's process group, then
-    /// `SIGKILL` to all. Afterwards the tree is gone, unless the [`Exit`] counts survivors.
+    /// Ends the worker and its tree, gently at first: end of input, then `SIGTERM` to the worker's process
+    /// group, then `SIGKILL` to all. Afterwards the tree is gone, unless the [`Exit`] counts survivors.
     ///
-    /// A guardian that does not respond is given ten seconds. Then the tree is ended without it, as far as it can be
-    /// found, and the worker counts as [`Lost`](crate::ExitClass::Lost).
+    /// If a guardian does not respond within ten seconds, the tree is ended without it, as far as its
+    /// processes can be found. The worker then counts as [`Lost`](crate::ExitClass::Lost).
     ///
-    /// The caller must drop the stdin it has taken with [`take_stdin`](Self::take_stdin). A cancelled call can be
-    /// repeated.
+    /// The caller must drop the stdin it has taken with [`take_stdin`](Self::take_stdin). A cancelled call
+    /// can be repeated.
     pub async fn stop(&self, ladder: Ladder) -> Exit {
         self.stop_requested.store(true, Ordering::SeqCst);
         drop(lock(&self.stdin).take());
@@ -155,7 +158,7 @@ impl Child {
         _ = tokio::task::spawn_blocking(move || guardian.end_by_force()).await;
         match timeout(FORCED_END_TIMEOUT, self.wait()).await {
             Ok(exit) => exit,
-            // The guardian is dying, and so is at least one process that holds its end of the socket.
+            // The guardian is dying, and at least one process still holds the guardian's end of the socket.
             Err(_elapsed) => Exit { survivors: self.guardian.survivors().max(1), ..Exit::LOST },
         }
     }
@@ -173,7 +176,8 @@ impl Child {
     }
 }
 
-/// The supervisor's end of the control socket. Closing it, or the supervisor's death, ends the tree.
+/// The supervisor's end of the control socket. If it is closed, or the supervisor dies, the guardian ends
+/// the tree.
 #[derive(Debug)]
 pub(crate) struct Lifeline {
     control: Arc<OwnedFd>,
@@ -217,8 +221,8 @@ mod tests {
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
     }
 
-    /// A guardian that ignores orders, with two children of which one has left its session. Returns its end of the
-    /// control socket and the pids of the children too.
+    /// Starts a guardian that ignores orders, with two children, one of which has left its session. Also
+    /// returns the guardian's end of the control socket and the pids of the children.
     async fn unresponsive_guardian() -> (Child, OwnedFd, Vec<String>) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -262,7 +266,8 @@ mod tests {
         assert!(!fs::exists(format!("/proc/{}", child.guardian_pid())).unwrap(), "it is reaped");
     }
 
-    /// A process that hangs in the kernel between fork and exec behaves like this.
+    /// The test keeps the guardian's end of the socket open, as would a process that hangs in the kernel
+    /// between fork and exec.
     #[tokio::test]
     async fn an_end_that_cannot_be_seen_is_not_waited_for() {
         let (child, theirs, children) = unresponsive_guardian().await;

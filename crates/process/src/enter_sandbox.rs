@@ -24,38 +24,37 @@ use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities
 
 use crate::sys::{self, StringArray};
 
-/// Limit of writable paths that need mounts.
 pub(crate) const MAX_WRITABLE_MOUNTS: usize = 64;
-/// Limit of mounts in a private root.
 pub(crate) const MAX_ROOT_MOUNTS: usize = 256;
 /// The port of the gateway in the worker's own network.
 pub(crate) const GATEWAY_PORT: u16 = 3128;
 /// Limit of connections that wait to be accepted.
 const GATEWAY_BACKLOG: i32 = 128;
 
-/// How the worker enters its sandbox.
+/// The way in which the worker enters its sandbox.
 #[derive(Clone, Copy)]
 pub(crate) enum SandboxPlan<'a> {
-    /// No sandbox.
     None,
-    /// The worker confines itself.
     Landlock {
         ruleset: BorrowedFd<'a>,
         filter: &'a [sys::Instruction],
-        /// Installed in addition if there is no IPC namespace.
+        /// Filter installed in addition if there is no IPC namespace.
         without_ipc: &'a [sys::Instruction],
         view: Option<MountPlan<'a>>,
         /// Receives the listener of the worker's own network, if it has one.
         gateway: Option<BorrowedFd<'a>>,
-        /// The capabilities that the worker keeps; a user namespace would grant more.
+        /// Capabilities that the worker may keep; a user namespace would grant more.
         powers: CapabilitySet,
     },
-    /// The worker executes a launcher that reads these descriptors.
-    Launcher { options: BorrowedFd<'a>, filter: BorrowedFd<'a> },
+    /// The worker executes a launcher (bubblewrap), which reads these descriptors.
+    Launcher {
+        options: BorrowedFd<'a>,
+        filter: BorrowedFd<'a>,
+    },
 }
 
-/// The mounts that the worker makes in its own namespace. Paths are absolute and free of links; outer paths precede
-/// inner ones.
+/// The mounts that the worker makes in its own namespace. Paths are absolute and free of links; outer paths
+/// precede inner ones.
 #[derive(Clone, Copy)]
 pub(crate) struct MountPlan<'a> {
     /// The mapping of a user namespace that keeps the worker's ids, if mounting needs one.
@@ -64,37 +63,35 @@ pub(crate) struct MountPlan<'a> {
     pub(crate) shape: ShapePlan<'a>,
 }
 
-/// The processes that a tree can name.
+/// The processes that have a pid in the tree's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Processes {
-    /// Its own, because it has a PID namespace.
+    /// Only those of the tree, because it has a PID namespace.
     Own,
-    /// All of the machine.
+    /// All processes of the machine.
     All,
 }
 
-/// What is mounted.
 #[derive(Clone, Copy)]
 pub(crate) enum ShapePlan<'a> {
-    /// The whole file system.
+    /// The whole file system stays visible.
     All {
-        /// Paths that stay writable, at most [`MAX_WRITABLE_MOUNTS`]. If empty, the whole file system does.
+        /// Paths that stay writable, at most [`MAX_WRITABLE_MOUNTS`]. If empty, the whole file system stays
+        /// writable.
         writable: StringArray<'a>,
         /// Directories that must not be moved away.
         pinned: StringArray<'a>,
         /// Read-only paths within the writable ones.
         sealed: StringArray<'a>,
     },
-    /// A private root.
+    /// Only parts of the file system are visible, in a private root.
     Pieces {
         root: &'a CStr,
-        /// The mount point of procfs, in the root.
         proc: &'a CStr,
         /// Mount sources, at most [`MAX_ROOT_MOUNTS`].
         sources: StringArray<'a>,
-        /// The mount points in the root.
         places: StringArray<'a>,
-        /// For each mount, whether it is writable.
+        /// One byte per mount: nonzero if it is writable.
         writable: &'a [u8],
     },
 }
@@ -107,7 +104,6 @@ pub(crate) struct IdentityPlan<'a> {
 }
 
 impl<'a> SandboxPlan<'a> {
-    /// The descriptors that the worker needs after the fork.
     pub(crate) fn descriptors(self) -> [Option<BorrowedFd<'a>>; 2] {
         match self {
             Self::None => [None, None],
@@ -116,13 +112,14 @@ impl<'a> SandboxPlan<'a> {
         }
     }
 
-    /// The namespaces in which the first process of the tree is forked, unless that is the worker itself: the process
-    /// that creates a PID namespace stays outside it, and its children are inside.
+    /// Returns the namespaces in which the first process of the tree is forked, or `None` if that process
+    /// is the worker itself. The process that creates a PID namespace stays outside; only its children are
+    /// inside.
     pub(crate) fn init_namespaces(self) -> Option<UnshareFlags> {
         match self {
             Self::Landlock { view: Some(MountPlan { identity, processes: Processes::Own, .. }), .. } => {
-                // All at once, so that the user namespace owns the PID namespace. Otherwise procfs could not be
-                // mounted.
+                // Created in one call, so that the user namespace owns the PID namespace. Otherwise procfs
+                // could not be mounted.
                 let user = if identity.is_some() { UnshareFlags::NEWUSER } else { UnshareFlags::empty() };
                 Some(UnshareFlags::NEWPID | user)
             }
@@ -130,21 +127,20 @@ impl<'a> SandboxPlan<'a> {
         }
     }
 
-    /// Makes the mounts. Must precede [`SandboxPlan::enter`], because Landlock forbids mounting. The working directory
-    /// is `cwd` before and after.
+    /// Makes the mounts. Must precede [`SandboxPlan::enter`], because Landlock forbids mounting. The
+    /// working directory is `cwd` before and after.
     pub(crate) fn make_mounts(self, cwd: Option<&CStr>) -> Result<(), Errno> {
         let Self::Landlock { view: Some(view), ruleset, gateway, .. } = self else { return Ok(()) };
         view.apply(ruleset, gateway)?;
-        // The working directory is below the new mounts, which do not cover it for this process.
+        // Before this, the working directory is still the one below the new mounts.
         cwd.map_or(Ok(()), chdir)
     }
 
-    /// Confines this process and its descendants.
     pub(crate) fn enter(self) -> Result<(), Errno> {
         match self {
             Self::None => Ok(()),
             Self::Landlock { ruleset, filter, without_ipc, view, powers, .. } => {
-                // Not every kernel has IPC namespaces.
+                // Fails on kernels without IPC namespaces.
                 let has_own_ipc = view.is_some() && sys::unshare(UnshareFlags::NEWIPC).is_ok();
                 set_no_new_privs(true)?;
                 sys::landlock_restrict(ruleset)?;
@@ -160,9 +156,9 @@ impl<'a> SandboxPlan<'a> {
     }
 }
 
-/// Drops all capabilities except root's over files, which the sandbox confines. Others lead out of the sandbox, such as
-/// loading modules, or undo it, such as those that a user namespace grants. With no_new_privs an exec does not restore
-/// them.
+/// Drops all capabilities except root's over files, which the sandbox confines. Others lead out of the
+/// sandbox, such as loading modules, or undo it, such as those that a user namespace grants. Because of
+/// no_new_privs an exec does not restore them.
 fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
     let kept = CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
     let kept = kept & had;
@@ -182,14 +178,15 @@ impl MountPlan<'_> {
         let namespaces = UnshareFlags::NEWNS | network;
         match (self.identity, self.processes) {
             (Some(identity), Processes::All) => identity.assume(UnshareFlags::NEWUSER | namespaces)?,
-            // This process was forked in a user namespace.
+            // This process was already forked in a user namespace.
             (Some(identity), Processes::Own) => identity.assume(namespaces)?,
             (None, _) => sys::unshare(namespaces)?,
         }
         if let Some(gateway) = gateway {
             open_gateway(gateway)?;
         }
-        // Mounts made here are invisible outside. Unmounting outside takes effect here, so that no disk stays busy.
+        // Mounts made here are invisible outside. Unmounting outside takes effect here, so that no disk
+        // stays busy.
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         match self.shape {
             ShapePlan::All { writable, pinned, sealed } => {
@@ -202,7 +199,8 @@ impl MountPlan<'_> {
                     None => MountAttrFlags::empty(),
                 };
                 attach_mount(mount_procfs(read_only, None)?.as_fd(), open_path(c"/proc")?.as_fd())?;
-                // The ruleset has a rule for the procfs that is now covered, and none for the root directory.
+                // The ruleset has a rule for the procfs that is now covered, and none for the root
+                // directory.
                 sys::landlock_allow_reading(ruleset, open_path(c"/proc")?.as_fd())
             }
             ShapePlan::Pieces { root, proc, sources, places, writable } => {
@@ -211,8 +209,8 @@ impl MountPlan<'_> {
                     Processes::All => mount_procfs(MountAttrFlags::empty(), Some(c"ptraceable")),
                 };
                 let processes = match (processes, self.processes) {
-                    // Only the creator of the PID namespace may mount procfs again. Landlock prevents looking into
-                    // other processes.
+                    // Without a PID namespace of its own, a process may not mount procfs again. Landlock
+                    // prevents inspection of other processes.
                     (Err(Errno::PERM), Processes::All) => clone_mount(open_path(c"/proc")?.as_fd())?,
                     (processes, _) => processes?,
                 };
@@ -271,16 +269,17 @@ fn enter_private_root(
     }
     attach_mount(processes, open_path(proc)?.as_fd())?;
     chdir(root)?;
-    // The old root is stacked on the new one, and is detached.
+    // `pivot_root` stacks the old root on the new one; then the old root is detached.
     pivot_root(c".", c".")?;
     unmount(c".", UnmountFlags::DETACH)?;
     chdir(c"/")
 }
 
-/// Opens a detached procfs of this process's PID namespace. With `hidepid` some processes are missing in it.
+/// Opens a detached procfs of this process's PID namespace. With `hidepid` some processes are missing in
+/// it.
 ///
-/// In its own PID namespace a tree sees all of it: the guardian must find processes that cannot be traced, such as an
-/// SSH agent, or it could not end them.
+/// In its own PID namespace a tree sees all of procfs: the guardian must find processes that cannot be
+/// traced, such as an SSH agent, or it could not end them.
 fn mount_procfs(more: MountAttrFlags, hidepid: Option<&CStr>) -> Result<OwnedFd, Errno> {
     let processes = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(hidepid) = hidepid {
@@ -313,10 +312,10 @@ impl IdentityPlan<'_> {
     fn assume(self, namespaces: UnshareFlags) -> Result<(), Errno> {
         let before = dumpable_behavior()?;
         sys::unshare(namespaces)?;
-        // The files below belong to root while this process cannot be traced.
+        // While this process cannot be traced, the files below belong to root.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         let written = [
-            // Otherwise no group could be mapped. Supplementary groups that deny access are kept.
+            // Without this, no group could be mapped. It keeps supplementary groups that deny access.
             (c"/proc/self/setgroups", c"deny"),
             (c"/proc/self/uid_map", self.user),
             (c"/proc/self/gid_map", self.group),

@@ -11,8 +11,8 @@ pub struct AllowList {
     patterns: Vec<String>,
 }
 
-/// What ordinary programs need for their paths, the user's language and the network. No credentials: a worker that
-/// needs a key gets exactly that key.
+/// Variables that ordinary programs need for their paths, the user's language and the network. No
+/// credentials: a worker that needs a key gets exactly that key.
 const DEFAULT_PATTERNS: &[&str] = &[
     "PATH",
     "HOME",
@@ -44,9 +44,9 @@ const DEFAULT_PATTERNS: &[&str] = &[
 ];
 
 impl Default for AllowList {
-    /// `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `LANG`, `LANGUAGE`, `LC_*`, `TERM`, `COLORTERM`,
-    /// `NO_COLOR`, `TMPDIR`, `TZ`, `XDG_*`, the proxy variables in both cases, `SSL_CERT_FILE`,
-    /// `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS`, `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`.
+    /// Returns the list of `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `LANG`, `LANGUAGE`, `LC_*`, `TERM`,
+    /// `COLORTERM`, `NO_COLOR`, `TMPDIR`, `TZ`, `XDG_*`, the proxy variables in both cases,
+    /// `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS`, `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`.
     fn default() -> Self {
         Self::new(DEFAULT_PATTERNS.iter().copied())
     }
@@ -65,7 +65,7 @@ impl AllowList {
         self
     }
 
-    /// Returns `true` if a variable of this name is passed.
+    /// Returns `true` if a variable of this name is passed on.
     pub fn allows(&self, name: &OsStr) -> bool {
         let name = name.as_bytes();
         self.patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -98,12 +98,12 @@ impl Environment {
         self.variables.insert(name.into(), value.into());
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn get(&self, name: impl AsRef<OsStr>) -> Option<&OsStr> {
         self.variables.get(name.as_ref()).map(OsString::as_os_str)
     }
 
-    /// All variables, by name.
+    /// Iterates over all variables, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }

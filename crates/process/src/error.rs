@@ -1,4 +1,4 @@
-//! Why a worker could not be started.
+//! Errors of starting a worker.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,86 +8,49 @@ use rustix::io::Errno;
 
 use crate::Unenforceable;
 
-/// Why [`spawn`](crate::spawn) failed. The worker has not run and nothing of it is left, except for
-/// [`SpawnError::Guardian`], where the worker may have run briefly.
+/// Reason why [`spawn`](crate::spawn) failed. The worker has not run, and nothing of it is left. Exception:
+/// with [`SpawnError::Guardian`] the worker may have run briefly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
     /// The program exists neither at the path nor in the worker's `PATH`.
     #[error("program {program:?} not found{}", if searched.is_some() { " in PATH" } else { "" })]
     NotFound {
-        /// The requested program.
         program: OsString,
-        /// The `PATH` that was searched; `None` if the program was given as a path.
+        /// The `PATH` that was searched. `None` if the program was given as a path.
         searched: Option<OsString>,
     },
-    /// The file exists but may not be executed.
     #[error("{} is not executable", path.display())]
-    NotExecutable {
-        /// The file that was found.
-        path: PathBuf,
-    },
-    /// The program is a directory.
+    NotExecutable { path: PathBuf },
     #[error("{} is a directory, not a program", path.display())]
-    IsDirectory {
-        /// The directory that was found.
-        path: PathBuf,
-    },
+    IsDirectory { path: PathBuf },
     /// The working directory is missing, not a directory or not accessible.
     #[error("working directory {} is not usable", path.display())]
-    Cwd {
-        /// The requested directory.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Cwd { path: PathBuf, source: io::Error },
     /// A program name, argument or environment variable that a process cannot have.
     #[error("{what} contains a NUL character")]
     Invalid {
-        /// The part of the specification.
+        /// The invalid part of the specification.
         what: &'static str,
     },
-    /// The kernel refused to execute the program.
     #[error("cannot execute {}", path.display())]
-    Exec {
-        /// The file to execute.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A sandbox is required, and this machine supports none.
+    Exec { path: PathBuf, source: io::Error },
+    /// A sandbox is required, but this machine supports none.
     #[error("no sandbox: {why}")]
     NoSandbox {
-        /// What is missing.
+        /// The missing part.
         why: String,
     },
     /// A path that the sandbox must show is missing or cannot be shown.
     #[error("the sandbox cannot mount {}", path.display())]
-    SandboxPlace {
-        /// The path.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-    /// The sandbox could not be created.
+    SandboxPlace { path: PathBuf, source: io::Error },
     #[error("cannot {action}")]
-    Sandbox {
-        /// What was attempted.
-        action: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A limit cannot be enforced.
+    Sandbox { action: &'static str, source: io::Error },
     #[error(transparent)]
     Limit(#[from] Unenforceable),
-    /// The worker's surroundings could not be set up.
+    /// The pipes, processes or other resources of the worker could not be set up.
     #[error("cannot {action}")]
-    Setup {
-        /// What was attempted.
-        action: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+    Setup { action: &'static str, source: io::Error },
     /// The guardian or the worker was killed before the program ran.
     #[error("the process was killed during its start")]
     Guardian,

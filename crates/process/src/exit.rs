@@ -1,39 +1,36 @@
-//! How a worker ended: a class for programs, and text for users.
+//! The end of a worker: a class for programs, and text for users.
 
 use std::fmt;
 
 use rustix::process::Signal;
 
-/// Why the worker ended.
+/// Class of a worker's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExitClass {
-    /// It exited with status 0 on its own.
+    /// The worker exited with status 0 on its own.
     Clean,
-    /// It exited with another status on its own.
+    /// The worker exited with another status on its own.
     Failed,
-    /// A signal from elsewhere ended it.
+    /// A signal from elsewhere ended the worker.
     Crashed,
-    /// It was stopped on request.
     Stopped,
     /// The guardian vanished, so the worker's status is unknown.
     Lost,
 }
 
-/// The end of a worker and of the processes it started.
+/// The end of a worker and of its process tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Exit {
-    /// Why the worker ended.
     pub class: ExitClass,
-    /// The exit status, if it exited.
     pub code: Option<i32>,
-    /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Number of other processes of the tree that were alive when its end began.
+    /// Number of other processes of the tree that were alive when the end of the tree began.
     pub swept: u32,
     /// Number of processes that could not be ended: they belong to another user or hang in the kernel. The guardian
     /// keeps trying.
     pub survivors: u32,
-    /// The kernel killed it because its tree exceeded the memory of its [`Limits`](crate::Limits).
+    /// `true` if the kernel killed the worker because its tree exceeded the memory of its
+    /// [`Limits`](crate::Limits).
     pub oom: bool,
 }
 
@@ -50,16 +47,16 @@ impl Exit {
         Self { class, code: Some(code), ..Self::LOST }
     }
 
-    /// A worker that was asked to stop may die of our signals, or of writing to a closed pipe. Anything else is a crash
-    /// even then.
+    /// Returns the exit of a worker that a signal ended. If the worker was asked to stop, signals of this
+    /// program and `SIGPIPE` count as stopped, all others as a crash.
     pub(crate) fn signaled(signal: i32, asked: bool) -> Self {
         let expected = [Signal::TERM, Signal::KILL, Signal::PIPE].map(Signal::as_raw).contains(&signal);
         let class = if asked && expected { ExitClass::Stopped } else { ExitClass::Crashed };
         Self { class, signal: Some(signal), ..Self::LOST }
     }
 
-    /// Returns `true` if it ended like a process that the kernel kills, or like a shell or launcher whose program was
-    /// killed, and was not asked to stop.
+    /// Returns `true` if the worker was not asked to stop, and ended like a process that the kernel kills,
+    /// or like a shell or launcher whose program was killed.
     pub(crate) fn may_be_oom(&self) -> bool {
         let killed = Signal::KILL.as_raw();
         self.class != ExitClass::Stopped && (self.signal == Some(killed) || self.code == Some(128 + killed))
@@ -67,7 +64,7 @@ impl Exit {
 }
 
 impl Exit {
-    /// The name of the signal that ended it, such as `SIGKILL`.
+    /// Returns the name of the signal that ended the worker, such as `SIGKILL`.
     pub fn signal_name(&self) -> Option<&'static str> {
         self.signal.and_then(signal_name)
     }

@@ -29,35 +29,35 @@ use crate::record::{Order, RECORD_BYTES, Record, Stage};
 use crate::sys::{self, Stack, StringArray};
 use crate::tree::{Member, Tree, open_proc};
 
-/// How long the tree may resist `SIGKILL` before the supervisor is told.
+/// Time that the tree may survive `SIGKILL` before the guardian reports it to the supervisor.
 const STUCK_AFTER_MS: u64 = 3_000;
-/// The pause between two rounds of `SIGKILL` doubles from the first to the second.
+/// Pause between two rounds of `SIGKILL`. It doubles from the start of this range to its end.
 const KILL_RETRY_MS: Range<u64> = 10..500;
 /// Memory kept around the C library's per-thread state.
 const THREAD_STATE_MARGIN_BYTES: usize = 64 << 10;
 
-/// Everything the guardian needs. The plan and all it refers to are in the arena.
 pub(crate) struct GuardPlan<'a> {
-    /// Receives orders, sends records. Its end is the end of the child's handle or of the supervisor.
+    /// Receives orders and sends records. Its end means that the child's handle was dropped or the
+    /// supervisor died.
     pub(crate) control: BorrowedFd<'a>,
-    /// Readable when the supervisor is dead, even if a copy of its end of `control` has leaked.
+    /// Becomes readable when the supervisor is dead, even if a copy of the supervisor's end of `control`
+    /// has leaked.
     pub(crate) supervisor: BorrowedFd<'a>,
     pub(crate) worker: &'a mut WorkerPlan<'a>,
-    /// For the process that the guardian forks: the worker, or the first process of its PID namespace.
+    /// Stack of the process that the guardian forks: the worker, or the first process of its PID namespace.
     pub(crate) worker_stack: Stack<'a>,
-    /// For the worker in a PID namespace.
+    /// Stack of the worker in a PID namespace.
     pub(crate) program_stack: Stack<'a>,
     pub(crate) members: &'a mut [Member],
     pub(crate) arena: Range<usize>,
     pub(crate) grace_ms: u64,
 }
 
-/// Everything the worker needs before its exec.
 pub(crate) struct WorkerPlan<'a> {
     pub(crate) stdin: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
     pub(crate) stderr: BorrowedFd<'a>,
-    /// Closes at exec; what is written before shows how far the worker got.
+    /// Closes at exec. Records written before tell the step that failed.
     pub(crate) report: BorrowedFd<'a>,
     pub(crate) program: &'a CStr,
     pub(crate) argv: StringArray<'a>,
@@ -65,20 +65,22 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) cwd: Option<&'a CStr>,
     pub(crate) cwd_links: CwdLinks,
     pub(crate) cage: SandboxPlan<'a>,
-    /// The control groups of the tree. The process that writes a zero moves in.
+    /// The control groups of the tree. A process that writes a zero moves into the group.
     pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
-    /// The limit of its descriptors, if it differs from ours.
+    /// Limit of the worker's descriptors, if it differs from this program's.
     pub(crate) descriptors: Option<u64>,
     /// The limit of processor time per process, in seconds.
     pub(crate) processor: Option<u64>,
-    /// Set by the guardian, so that the worker can check that it is still its parent.
+    /// Pid of the guardian, set by the guardian, so that the worker can check that its parent is still the
+    /// guardian.
     pub(crate) guardian: i32,
     /// Set by the guardian. Unused in a PID namespace, from which the guardian cannot be stopped.
     pub(crate) guardian_ready: Option<ReadySignal>,
 }
 
-/// A pipe that the guardian closes when it holds no descriptor of the worker any more. The worker waits for that before
-/// its exec: a program could stop its guardian, and the end of `report` would not be seen.
+/// A pipe that the guardian closes after it has closed its copies of the worker's descriptors. The worker
+/// waits for that before its exec: a program could stop its guardian, and then the end of `report` would
+/// not be seen.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadySignal {
     read: RawFd,
@@ -86,9 +88,10 @@ pub(crate) struct ReadySignal {
 }
 
 impl ReadySignal {
-    /// Waits for the guardian. If the guardian ends instead, its death kills the worker.
+    /// Waits for the guardian. If the guardian dies instead, the kernel kills the worker.
     fn wait(self) {
-        // SAFETY: both are copies of the guardian's, made by the fork, and nothing else here uses them.
+        // SAFETY: both are the fork's copies of the guardian's descriptors, and nothing else here uses
+        // them.
         unsafe {
             sys::close(self.write);
             let read_end = BorrowedFd::borrow_raw(self.read);
@@ -98,14 +101,14 @@ impl ReadySignal {
     }
 }
 
-// SAFETY: `run_plan` and all it calls make system calls on memory of the plan and of the stack, nothing else.
+// SAFETY: `run_plan` and all it calls only make system calls on memory of the plan and of the stack.
 unsafe impl sys::Program for GuardPlan<'_> {
     fn run(&mut self) -> c_int {
         match self.run_plan() {
             Ok(()) => 0,
             Err((stage, errno)) => {
                 report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
-                // The fork is the last step that can fail, so there is no tree.
+                // Forking is the last step that can fail, so there is no tree.
                 report(self.control, Record::Finished { swept: 0 });
                 1
             }
@@ -123,12 +126,11 @@ unsafe impl sys::Program for WorkerPlan<'_> {
     }
 }
 
-/// A failed write means that the reader is gone.
+/// Sends a record. A failed write means that the reader is gone, so it is ignored.
 pub(crate) fn report(to: BorrowedFd<'_>, record: Record) {
     _ = write(to, &record.encode());
 }
 
-/// Names the step that failed.
 pub(crate) fn at<T>(stage: Stage, result: Result<T, Errno>) -> Result<T, (Stage, Errno)> {
     result.map_err(|errno| (stage, errno))
 }
@@ -136,7 +138,7 @@ pub(crate) fn at<T>(stage: Stage, result: Result<T, Errno>) -> Result<T, (Stage,
 impl WorkerPlan<'_> {
     fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
         at(Stage::Isolate, setpgid(None, None))?;
-        // The guardian has one thread and outlives this process, so the signal reports the guardian's death.
+        // The guardian has one thread and outlives this process, so the signal means the guardian's death.
         at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
         if getppid().map_or(0, Pid::as_raw_pid) != self.guardian {
             return Err((Stage::Isolate, Errno::SRCH));
@@ -152,7 +154,7 @@ impl WorkerPlan<'_> {
 
     /// Applies the limits and moves the pipes to the standard descriptors.
     pub(crate) fn attach(&self) -> Result<(), (Stage, Errno)> {
-        // First, so that nothing runs without limits. The descriptors close at exec.
+        // Entered first, so that nothing runs without limits. The descriptors close at exec.
         for group in self.groups.into_iter().flatten() {
             at(Stage::Limit, write(group, b"0"))?;
         }
@@ -163,18 +165,17 @@ impl WorkerPlan<'_> {
         Ok(())
     }
 
-    /// Enters the mounts of the sandbox and the working directory.
     pub(crate) fn enter_mounts(&self) -> Result<(), (Stage, Errno)> {
         if let Some(cwd) = self.cwd {
             at(Stage::Chdir, chdir(cwd).and_then(|()| self.check_directory(cwd)))?;
         }
         at(Stage::Confine, self.cage.make_mounts(self.cwd))?;
-        // The mounts were entered by the same path again.
+        // Enters the directory again by its path, now within the mounts.
         self.cwd.map_or(Ok(()), |cwd| at(Stage::Chdir, self.check_directory(cwd)))
     }
 
-    /// Fails if the working directory was reached by forbidden links. Checked from inside: from here on it cannot be
-    /// replaced.
+    /// Fails if a forbidden link led to the working directory. Checked after entering, because from then on
+    /// the directory cannot be replaced.
     fn check_directory(&self, cwd: &CStr) -> Result<(), Errno> {
         match self.cwd_links {
             CwdLinks::Follow => Ok(()),
@@ -187,12 +188,13 @@ impl WorkerPlan<'_> {
     pub(crate) fn confine(&self) -> Result<(), (Stage, Errno)> {
         at(Stage::Confine, self.cage.enter())?;
         if let Some(descriptors) = self.descriptors {
-            // Last, because earlier steps may need more. Fails only where less is allowed anyway.
+            // Done last, because earlier steps may need more descriptors. Fails only if the current limit
+            // is lower anyway.
             let limit = Rlimit { current: Some(descriptors), maximum: getrlimit(Resource::Nofile).maximum };
             _ = setrlimit(Resource::Nofile, limit);
         }
         if let Some(seconds) = self.processor {
-            // A signal that can be handled, followed a second later by one that cannot.
+            // The first signal can be handled; a second later comes one that cannot.
             let limit = Rlimit { current: Some(seconds), maximum: Some(seconds.saturating_add(1)) };
             at(Stage::Limit, setrlimit(Resource::Cpu, limit))?;
         }
@@ -211,7 +213,7 @@ impl GuardPlan<'_> {
         sys::default_signals();
         let me = at(Stage::Isolate, setsid())?;
         at(Stage::Isolate, set_child_subreaper(Some(me)))?;
-        // The copy may hold secrets of the supervisor: no core files, no debugger.
+        // This copy may hold secrets of the supervisor, so core files and debuggers are forbidden.
         at(Stage::Isolate, set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
         _ = rustix::thread::set_name(c"narrows-guard");
         let ([one, two], [three, four]) = (self.worker.cage.descriptors(), self.worker.groups);
@@ -222,19 +224,20 @@ impl GuardPlan<'_> {
             self.worker.report,
             self.control,
             self.supervisor,
-            // Setting it twice does no harm.
+            // Without `one` a descriptor is listed twice, which is harmless.
             one.unwrap_or(self.control),
             two.unwrap_or(self.control),
             three.unwrap_or(self.control),
             four.unwrap_or(self.control),
         ];
-        // SAFETY: this process uses the descriptors of its plan and those it opens from here on.
+        // SAFETY: this process uses only the descriptors of its plan and those that it opens from here on.
         at(Stage::CloseDescriptors, unsafe { sys::close_all_but(&mut fds.map(|fd| fd.as_raw_fd())) })?;
-        // A worker can stop its guardian. An order and the end of the supervisor continue it automatically.
+        // A worker can stop its guardian. An order, and the end of the supervisor, then make the kernel
+        // continue it.
         sys::continue_when_readable(self.control, me.as_raw_pid());
         let proc = at(Stage::OpenProc, open_proc())?;
         let signals = at(Stage::WatchChildren, sys::child_signals())?;
-        // Before the fork, so that the worker does not copy it.
+        // Released before the fork, so that the worker does not copy it.
         self.release_memory();
 
         self.worker.guardian = me.as_raw_pid();
@@ -256,7 +259,7 @@ impl GuardPlan<'_> {
             unsafe { sys::close(fd.as_raw_fd()) };
         }
         drop(ready);
-        // The root directory, because our working directory would keep a file system busy.
+        // In the root directory, because the current one would keep a file system busy.
         _ = chdir(c"/");
 
         let root = init.as_ref().map_or(me, |init| init.pid);
@@ -276,7 +279,8 @@ impl GuardPlan<'_> {
     }
 
     fn fork_init(&mut self, namespaces: UnshareFlags, proc: BorrowedFd<'_>) -> Result<Init, (Stage, Errno)> {
-        // Created here, so that no other process has either end, and each of the two sees the end of the other.
+        // Created here, so that no other process has either end, and each of the two sees the other's end
+        // close.
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = at(Stage::WatchChildren, pair)?;
         let mut init = InitPlan {
@@ -306,41 +310,48 @@ impl GuardPlan<'_> {
         while let Some(text) =
             read(&maps, &mut chunk).ok().and_then(|len| chunk.get(..len)).filter(|text| !text.is_empty())
         {
-            // SAFETY: the arena holds the stack, the plan and all it refers to, and the per-thread state is
-            // kept; libraries' own data is file-backed or smaller than what the parser reports.
+            // SAFETY: the arena holds the stack, the plan and everything it refers to, and the per-thread
+            // state is kept; libraries' own data is file-backed or smaller than the ranges that the parser
+            // reports.
             parser.feed(text, &mut |range| unsafe { sys::discard(&range) });
         }
     }
 }
 
-/// The state of the guardian.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The worker is running.
     Running,
-    /// Everything got `SIGTERM` and will be killed at this time.
-    Terminating { until: u64 },
-    /// Everything gets `SIGKILL`, again at `next`.
-    Killing { since: u64, next: u64, pause: u64, told: bool },
+    /// All processes got `SIGTERM` and will be killed at this time.
+    Terminating {
+        until: u64,
+    },
+    /// All processes get `SIGKILL`, again at `next`.
+    Killing {
+        since: u64,
+        next: u64,
+        pause: u64,
+        told: bool,
+    },
 }
 
-/// The first process of the tree's PID namespace, forked in place of the worker. When it ends, the kernel kills all
-/// others.
+/// The first process of the tree's PID namespace, forked instead of the worker. When it ends, the kernel
+/// kills all others.
 struct Init {
     pid: Pid,
-    /// Where the worker's start and end are reported. `None` after its end.
+    /// Receives the reports of the worker's start and end. `None` after init's end.
     status: Option<OwnedFd>,
-    /// The swept processes were counted. They are reaped in the namespace, so they are counted in advance.
+    /// `true` once the swept processes were counted. They are reaped inside the namespace, so they are
+    /// counted in advance.
     is_counted: bool,
 }
 
 struct GuardianLoop<'a> {
     control: BorrowedFd<'a>,
-    /// The worker; `None` until init has forked it.
+    /// The worker. `None` until init has forked it.
     leader: Option<Pid>,
     leader_ended: bool,
     init: Option<Init>,
-    /// Used without init.
+    /// Unused with init.
     tree: Tree<'a>,
     grace_ms: u64,
     phase: Phase,
@@ -363,7 +374,7 @@ impl GuardianLoop<'_> {
             let status = self.init.as_ref().and_then(|init| init.status.as_ref());
             let mut fds = [
                 PollFd::from_borrowed_fd(signals, PollFlags::IN),
-                // Setting it twice does no harm.
+                // Without init, `signals` is polled twice, which is harmless.
                 PollFd::from_borrowed_fd(status.map_or(signals, AsFd::as_fd), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.control, PollFlags::IN),
                 PollFd::from_borrowed_fd(supervisor, PollFlags::IN),
@@ -374,10 +385,10 @@ impl GuardianLoop<'_> {
             }
             let [child, _, order, death] = fds.map(|fd| !fd.revents().is_empty());
             if child {
-                // Only the fact counts: `reap` collects every child.
+                // The content does not matter: `reap` collects every dead child.
                 _ = read(signals, &mut [0; 1024]);
             }
-            // Before orders: the supervisor gives them when it knows that the worker has started.
+            // Handled before orders: the supervisor gives orders once it knows that the worker has started.
             self.receive_status();
             if supervised && (order || death) {
                 supervised = self.handle_orders() && !death;
@@ -395,7 +406,7 @@ impl GuardianLoop<'_> {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if self.init.as_ref().is_some_and(|init| init.pid == pid) => {
-                    // It died without a report, and the worker died with it.
+                    // Init died without a report, and the worker died with it.
                     self.receive_status();
                     self.end_leader(ended(status));
                 }
@@ -417,7 +428,6 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Handles records from the PID namespace.
     fn receive_status(&mut self) {
         let mut bytes = [0; RECORD_BYTES];
         while let Some(status) = self.init.as_ref().and_then(|init| init.status.as_ref()) {
@@ -425,7 +435,8 @@ impl GuardianLoop<'_> {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Ok((0, _)) | Err(_) => {
-                    // It stays readable, while the end of init may take time.
+                    // The socket stays readable, but the end of init may take time, so polling it is
+                    // useless.
                     if let Some(init) = &mut self.init {
                         init.status = None;
                     }
@@ -433,7 +444,7 @@ impl GuardianLoop<'_> {
                 Ok(_) => match Record::decode(&bytes) {
                     Some(Record::Started { pid }) => self.leader = Pid::from_raw(pid),
                     Some(record) => {
-                        // From here on the worker's pid is not used any more, so the worker may be reaped.
+                        // From here on the worker's pid is not used any more, so init may reap the worker.
                         _ = send(status, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
                         self.end_leader(record);
                     }
@@ -443,7 +454,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Counts the processes that end with the worker, once, when their end begins.
+    /// Counts the processes that end with the worker. Counts once, when their end begins.
     fn count_swept(&mut self, alive: u32) {
         if let Some(init) = self.init.as_mut().filter(|init| !init.is_counted) {
             init.is_counted = true;
@@ -451,7 +462,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Does what is due. Returns when to continue.
+    /// Does the next step of ending the tree if it is due. Returns the time to continue.
     fn advance(&mut self) -> Option<u64> {
         let now = sys::now_ms();
         match self.phase {
@@ -468,7 +479,7 @@ impl GuardianLoop<'_> {
                 if let Some(init) = &self.init {
                     // The kernel also kills processes that the search has missed.
                     _ = kill_process(init.pid, Signal::KILL);
-                    // It is still there, or this code would not run.
+                    // Init still exists, otherwise this code would not run.
                     alive = alive.max(1);
                 }
                 if alive > 0 && !told && now.saturating_sub(since) >= STUCK_AFTER_MS {
@@ -496,7 +507,8 @@ impl GuardianLoop<'_> {
         true
     }
 
-    /// Asks the worker's group to end. A stopped process would not notice it, so it is continued too.
+    /// Sends `SIGTERM` to the worker's group. Also continues stopped processes, which would not handle the
+    /// signal.
     fn terminate_group(&self) {
         if let (false, Some(leader)) = (self.leader_ended, self.leader) {
             _ = kill_process_group(leader, Signal::TERM);

@@ -20,17 +20,18 @@ use crate::sandbox::scratch::Scratch;
 use crate::tree::{Member, Tree};
 use crate::{Exit, ExitClass, orphans, sys, tree};
 
-/// When the tree is gone, so are the writers of its stderr, unless one passed the pipe to another process.
+/// Time to read the rest of stderr. Once the tree is gone so are the writers, unless one passed the pipe to
+/// another process.
 const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long the result may wait for the removal of temporary files, which continues anyway.
+/// Time that the result may wait for the removal of temporary files. The removal continues in any case.
 const SCRATCH_REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Number of rounds in which a tree is killed in place of its guardian, the pause between them, and the number of
-/// processes handled at once.
+/// For killing a tree in place of its guardian: the number of rounds, the pause between them, and the
+/// number of processes handled at once.
 const FORCED_KILL_ROUNDS: u32 = 8;
 const FORCED_KILL_PAUSE: Duration = Duration::from_millis(50);
 const FORCED_KILL_MEMBERS: usize = 32 << 10;
 
-/// A forked guardian. `wait` calls elsewhere in the program do not reap it, because it has no exit signal.
+/// A forked guardian. It has no exit signal, so `wait` calls elsewhere in the program do not reap it.
 #[derive(Debug, Clone)]
 pub(crate) struct Guardian {
     pub(crate) pid: i32,
@@ -38,11 +39,11 @@ pub(crate) struct Guardian {
     state: Arc<Mutex<GuardianState>>,
 }
 
-/// Locked while the guardian is reaped, and while its pid is used.
+/// State of the guardian. Locked while the guardian is reaped, and while its pid is used.
 #[derive(Debug, Default)]
 struct GuardianState {
     reaped: bool,
-    /// Number of processes alive when the guardian had to be killed.
+    /// Number of processes that were alive when the guardian had to be killed.
     survivors: u32,
 }
 
@@ -51,16 +52,16 @@ impl Guardian {
         Self { pid, pidfd: Arc::new(pidfd), state: Arc::default() }
     }
 
-    /// Continues the guardian if its worker has stopped it.
+    /// Continues the guardian in case its worker has stopped it.
     pub(crate) fn wake(&self) {
         // Fails only if the guardian is gone.
         _ = pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 
-    /// Does the work of an unresponsive guardian, then kills it. While it lives, it is the subreaper, so nothing of the
-    /// tree escapes the search.
+    /// Ends the tree in place of an unresponsive guardian, then kills the guardian. As long as the guardian
+    /// lives, it is the subreaper, so no process of the tree escapes the search.
     ///
-    /// Takes a few seconds if processes resist; the watcher sees the end as usual.
+    /// Takes a few seconds if processes resist. The watcher sees the end of the guardian as usual.
     pub(crate) fn end_by_force(&self) {
         let mut state = lock(&self.state);
         if state.reaped {
@@ -81,24 +82,24 @@ impl Guardian {
         _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Number of processes that outlived [`end_by_force`](Self::end_by_force).
+    /// Returns the number of processes that outlived [`end_by_force`](Self::end_by_force).
     pub(crate) fn survivors(&self) -> u32 {
         lock(&self.state).survivors
     }
 }
 
-/// The progress of a worker's end.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Progress {
-    /// The worker itself has ended; its tree may not have.
+    /// Set when the worker itself has ended; its tree may still run.
     pub(crate) worker: Option<Exit>,
-    /// Everything has ended.
+    /// Set when the whole tree has ended.
     pub(crate) tree: Option<Exit>,
 }
 
 /// Follows a guardian to its end, and always reaps it: on a thread if the runtime ends first.
 ///
-/// A thread instead of a second fork that makes the guardian a child of init: in containers init often does not reap.
+/// A second fork could make the guardian a child of init instead, but in containers init often does not
+/// reap.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     inner: Option<WatcherState>,
@@ -114,9 +115,9 @@ struct WatcherState {
     scratch: Option<Scratch>,
     /// Removed when the tree is gone.
     group: Option<TreeCgroups>,
-    /// The last record, after which the guardian exits.
+    /// The result of the last record. The guardian exits after sending it.
     finished: Option<Exit>,
-    /// How it ended, once it is reaped: from then on its pid may be reused.
+    /// The result once the guardian is reaped. From then on its pid may be reused.
     ended: Option<Exit>,
 }
 
@@ -141,7 +142,7 @@ impl Watcher {
             .map_or_else(|| watch::channel(Progress::default()).1, |inner| inner.progress.subscribe())
     }
 
-    /// Shared with the child's handle, which sets it when it asks the worker to end.
+    /// Returns the flag that the child's handle sets when it asks the worker to end.
     pub(crate) fn stop_requested(&self) -> Arc<AtomicBool> {
         self.inner.as_ref().map_or_else(Arc::default, |inner| inner.stop_requested.clone())
     }
@@ -149,7 +150,7 @@ impl Watcher {
     pub(crate) async fn run(mut self, drain: JoinHandle<()>) {
         let Some(inner) = &mut self.inner else { return };
         if let Err(error) = inner.follow().await {
-            // Dropping leaves the rest to a thread.
+            // Dropping this future starts a thread that does the rest.
             tracing::debug!(%error, "watching a guardian with a thread");
             return;
         }
@@ -246,14 +247,14 @@ impl WatcherState {
     fn reap(&mut self) -> Exit {
         let pidfd = self.guardian.pidfd.as_fd();
         let wait = |options: WaitIdOptions| {
-            // __WALL: a child without an exit signal is skipped by default.
+            // __WALL: by default a child without an exit signal is skipped.
             let options = options
                 | WaitIdOptions::EXITED
                 | WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());
             while waitid(WaitId::PidFd(pidfd), options).err() == Some(Errno::INTR) {}
         };
         let exit = self.finished.take().unwrap_or_else(|| {
-            // While the guardian is a zombie, its pid, the session's id, cannot be reused.
+            // While the guardian is a zombie, its pid, which is the session's id, cannot be reused.
             wait(WaitIdOptions::NOWAIT);
             tracing::warn!(guardian = self.guardian.pid, "guardian died, killing the rest of its session");
             tree::kill_session(self.guardian.pid);
@@ -277,9 +278,9 @@ impl WatcherState {
     }
 }
 
-/// Receives the next record, or `None` if the guardian has closed its end, with or without reading all orders.
+/// Receives the next record, or `None` if the guardian has closed its end.
 ///
-/// An unread order is reported as a reset, once and before the waiting records.
+/// If the guardian has left orders unread, the socket reports a reset once, before the waiting records.
 fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {
     let mut buffer = [0; RECORD_BYTES];
     loop {
@@ -327,7 +328,8 @@ mod tests {
         assert_eq!(ended, Some(Exit::exited(4, false)));
     }
 
-    /// A process that cannot be ended must not delay the result, and its late end still counts.
+    /// A process that cannot be ended must not delay the result. If it ends later, the final result counts
+    /// that.
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
     async fn survivors_are_reported_before_the_guardian_gives_up() {

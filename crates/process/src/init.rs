@@ -22,7 +22,6 @@ use crate::tree;
 
 const PROCESS_NAME: &core::ffi::CStr = c"narrows-init";
 
-/// Everything that init needs.
 pub(crate) struct InitPlan<'a, 'b> {
     pub(crate) worker: &'b mut WorkerPlan<'a>,
     pub(crate) program_stack: Stack<'a>,
@@ -30,11 +29,10 @@ pub(crate) struct InitPlan<'a, 'b> {
     pub(crate) proc: BorrowedFd<'b>,
     /// Sends records, and receives a reply to the last one.
     pub(crate) status: BorrowedFd<'b>,
-    /// The guardian's end of `status`.
+    /// The guardian's end of `status`, to be closed here.
     pub(crate) guardian_status: RawFd,
 }
 
-/// Everything the program's process needs before its exec.
 struct ProgramPlan<'a, 'b> {
     worker: &'b mut WorkerPlan<'a>,
     proc: BorrowedFd<'b>,
@@ -69,13 +67,14 @@ impl InitPlan<'_, '_> {
         // SAFETY: it is the guardian's, and nothing here uses it.
         unsafe { sys::close(self.guardian_status) };
         at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
-        // The guardian has no pid here to compare. No other process has its end of the socket.
+        // The guardian has no pid here to compare with. Only the guardian has the other end of the socket.
         if is_hung_up(self.status) {
             return Err((Stage::Isolate, Errno::SRCH));
         }
         _ = rustix::thread::set_name(PROCESS_NAME);
         if let Some(arguments) = tree::own_arguments(self.proc) {
-            // The program can read them, and must not learn how its supervisor was started.
+            // The program can read the arguments of this process, and must not learn how its supervisor was
+            // started.
             // SAFETY: they are on the stack of a thread that this copy does not have.
             unsafe { sys::overwrite(&arguments, PROCESS_NAME.to_bytes()) };
         }
@@ -84,17 +83,17 @@ impl InitPlan<'_, '_> {
         let mut program = ProgramPlan { worker: &mut *self.worker, proc: self.proc, status: self.status };
         let program = sys::fork_child(self.program_stack, &mut program, UnshareFlags::empty());
         let program = at(Stage::Fork, program)?;
-        // Above all the worker's pipes, which stay open while they are open here.
+        // Mainly closes the worker's pipes, whose ends would not be seen as long as they are open here.
         // SAFETY: this process uses no descriptor but its end of the socket from here on.
         let closed = unsafe { sys::close_all_but(&mut [self.status.as_raw_fd()]) };
         at(Stage::CloseDescriptors, closed)?;
-        // The root directory, because the worker's would be kept busy.
+        // In the root directory, because the worker's would be kept busy.
         _ = chdir(c"/");
         self.reap(program);
         Ok(())
     }
 
-    /// Reaps until no child is left, forked here or orphaned.
+    /// Reaps until no child is left: own children and orphans of the namespace.
     fn reap(&self, program: Pid) {
         let mut program = Some(program);
         loop {
@@ -103,7 +102,7 @@ impl InitPlan<'_, '_> {
                 Err(Errno::INTR) => continue,
                 Err(_) => return,
             };
-            // Another process may get its pid later.
+            // Another process may get the same pid later.
             if program == Some(ended) {
                 program = None;
                 self.report_end(ended);
@@ -112,8 +111,8 @@ impl InitPlan<'_, '_> {
         }
     }
 
-    /// Reports the program's end and waits until the guardian knows: it signals the program's group by a number that
-    /// another group may get after the program is reaped.
+    /// Reports the program's end and waits for the guardian's confirmation. The guardian signals the
+    /// program's group by number, and after the program is reaped another group may get that number.
     fn report_end(&self, program: Pid) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let Ok(Some(status)) = waitid(WaitId::Pid(program), options) else { return };
@@ -124,7 +123,7 @@ impl InitPlan<'_, '_> {
 
 impl ProgramPlan<'_, '_> {
     fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
-        // It needs no signal at the end of init, because the kernel kills it then.
+        // The program needs no signal at the end of init, because the kernel kills it then.
         at(Stage::Isolate, setpgid(None, None))?;
         let pid = at(Stage::OpenProc, tree::own_pid(self.proc))?;
         for to in [self.worker.report, self.status] {

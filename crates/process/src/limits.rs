@@ -1,4 +1,4 @@
-//! Limits of a worker's tree, as far as the kernel can enforce them.
+//! Limits of a worker's tree, enforced by the kernel.
 
 mod cgroup;
 mod cgroup_root;
@@ -8,30 +8,28 @@ use std::fmt;
 pub(crate) use self::cgroup::TreeCgroups;
 use self::cgroup_root::CgroupRoot;
 
-/// What a worker and its descendants may use together. The kernel enforces it by control groups from the first
-/// instruction of the worker on.
+/// Limits of the resources that a worker and its descendants may use together. The kernel enforces them by
+/// control groups, from the first instruction of the worker on.
 ///
-/// This prevents accidents, not attacks: a process that may create groups may also leave them, and a worker runs as the
-/// same user, unless a sandbox keeps it from writing there.
+/// This prevents accidents, not attacks: a process that may create groups may also leave them. A worker
+/// runs as the same user as this program, so only a sandbox keeps it from writing there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory, swap included. Beyond it the kernel kills processes ([`Exit::oom`](crate::Exit::oom)).
+    /// Bytes of memory, swap included. Beyond that the kernel kills processes
+    /// ([`Exit::oom`](crate::Exit::oom)).
     pub memory: Option<u64>,
-    /// Processes and threads. Beyond it `fork` fails.
+    /// Number of processes and threads. Beyond that `fork` fails.
     pub pids: Option<u64>,
 }
 
 /// A resource that can be limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Controller {
-    /// Memory.
     Memory,
-    /// Processes and threads.
     Pids,
 }
 
 impl Controller {
-    /// The kernel's name.
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -46,18 +44,16 @@ impl fmt::Display for Controller {
     }
 }
 
-/// A limit that cannot be enforced.
+/// Error: a limit cannot be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {controller} controller is unavailable: {why}")]
 pub struct Unenforceable {
-    /// The resource.
     pub controller: Controller,
-    /// The reason.
     pub why: String,
 }
 
 impl Limits {
-    /// Checks that this machine can enforce a limit of this kind, as far as that is visible without changes.
+    /// Checks that this machine can probably enforce a limit of this kind, without changing anything.
     ///
     /// # Errors
     /// If it cannot.
@@ -67,8 +63,9 @@ impl Limits {
             .map_err(|why| Unenforceable { controller, why })
     }
 
-    /// Checks that these limits can be set, by setting them on empty groups. With control groups version 2, this
-    /// program moves into a child of its own group, because only a group without processes can be divided.
+    /// Checks that these limits can be set, by setting them on empty groups. With control groups version 2,
+    /// this program moves into a child of its own group, because only a group without processes can have
+    /// children with limits.
     ///
     /// # Errors
     /// If one cannot.
@@ -76,7 +73,6 @@ impl Limits {
         TreeCgroups::new(self).map(drop)
     }
 
-    /// The limited resources and their limits.
     fn wanted(&self) -> impl Iterator<Item = (Controller, u64)> {
         let memory = self.memory.map(|limit| (Controller::Memory, limit));
         memory.into_iter().chain(self.pids.map(|limit| (Controller::Pids, limit)))

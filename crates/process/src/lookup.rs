@@ -9,7 +9,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::{SpawnError, Spec};
 
-/// Used if the worker's environment has no `PATH`, as a shell would.
+/// Search path if the worker's environment has no `PATH`, as a shell would use it.
 const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Returns the absolute path of the file that [`spawn`](crate::spawn) would execute for `spec`.
@@ -25,7 +25,7 @@ pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
             Some(cwd) => cwd.join(&spec.program),
             None => PathBuf::from(&spec.program),
         };
-        // Absolute, because the worker changes its directory before it executes.
+        // Made absolute, because the worker changes its directory before it executes the program.
         let path = std::path::absolute(given).map_err(SpawnError::setup("find the working directory"))?;
         return match candidate(&path) {
             Candidate::Usable => Ok(path),
@@ -37,8 +37,8 @@ pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
     search(&spec.program, spec.env.get("PATH").unwrap_or(OsStr::new(FALLBACK_PATH)))
 }
 
-/// Relative and empty entries are skipped: otherwise the working directory, possibly a foreign repository, would decide
-/// which program runs.
+/// Searches a program in `search_path`. Relative and empty entries are skipped: otherwise the working
+/// directory, possibly a foreign repository, would decide which program runs.
 fn search(name: &OsStr, search_path: &OsStr) -> Result<PathBuf, SpawnError> {
     let mut unusable = None;
     for directory in std::env::split_paths(search_path).filter(|entry| entry.is_absolute()) {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_relative_path_entry_never_finds_a_program() {
-        // `Cargo.toml`'s directory is where tests run; `src` is relative to it.
+        // Tests run in the directory of `Cargo.toml`, where `src` is a relative path.
         let error = program(&spec("lib.rs", "src:.:")).unwrap_err();
         assert!(matches!(error, SpawnError::NotFound { .. }), "{error:?}");
     }

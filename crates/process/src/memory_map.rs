@@ -1,18 +1,20 @@
-//! Finds memory that can be returned to the system: a guardian needs almost nothing of the program it was forked from,
-//! and a program needs little of its code after startup.
+//! Finds memory that can be returned to the system. A guardian needs almost nothing of the program it was
+//! forked from, and a program needs little of its code after startup.
 //!
-//! Otherwise a fork of a large supervisor keeps a copy of every page that the supervisor later changes.
+//! Without this, the guardian of a large supervisor keeps a copy of every page that the supervisor later
+//! changes.
 
 use core::ops::Range;
 
-/// Smaller regions are not worth a system call, and loaders and C libraries keep their state in small ones.
+/// Smaller regions are kept: they are not worth a system call, and loaders and C libraries have their state
+/// in small ones.
 const MIN_REGION_BYTES: usize = 1 << 20;
 
 /// A multiple of every page size in use. Ranges shrink to it.
 const GRANULE_BYTES: usize = 64 << 10;
 
-/// Reads lines in the format of `/proc/<pid>/maps` piece by piece and reports the private, anonymous,
-/// writable ranges outside `keep`.
+/// Parses lines in the format of `/proc/<pid>/maps` piece by piece, and reports the private, anonymous,
+/// writable ranges outside of `keep`.
 pub(crate) struct MapsParser<'a> {
     keep: &'a [Range<usize>],
     line: [u8; 192],
@@ -32,7 +34,7 @@ impl<'a> MapsParser<'a> {
                 self.finish_line(release);
                 self.len = 0;
             } else if let Some(slot) = self.line.get_mut(self.len) {
-                // A longer line has a long file name, whose beginning suffices.
+                // In a longer line only the file name is cut off, whose beginning suffices.
                 *slot = byte;
                 self.len += 1;
             }
@@ -48,8 +50,8 @@ impl<'a> MapsParser<'a> {
         if !mapping.anonymous || !mapping.writable_private {
             return;
         }
-        // Cut kept ranges out of the region, lowest first: the kernel merges neighbors, so a thread's stack can be in
-        // one region with a heap.
+        // Kept ranges are cut out of the region, lowest first. The kernel merges neighbors, so a thread's
+        // stack can be in one region with a heap.
         let mut start = mapping.range.start;
         while start < mapping.range.end {
             let mut end = mapping.range.end;
@@ -73,14 +75,14 @@ impl<'a> MapsParser<'a> {
 struct Mapping {
     range: Range<usize>,
     writable_private: bool,
-    /// It holds code, which cannot be written.
+    /// `true` if the mapping holds code, which cannot be written.
     code: bool,
     file: bool,
     anonymous: bool,
 }
 
 impl Mapping {
-    /// `start-end perms offset device inode [path]`
+    /// Parses `start-end perms offset device inode [path]`.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
         let mut bounds = fields.next()?.split(|byte| *byte == b'-');

@@ -11,15 +11,16 @@ use rustix::process::{
 
 use crate::tree::{self, Orphan};
 
-/// Number of rounds, because each killed orphan may leave others, and the pause in which they die.
+/// Limit of rounds, because each killed orphan may leave others, and the pause in which they die.
 const MAX_KILL_ROUNDS: u32 = 50;
 const KILL_ROUND_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Makes this process the subreaper of trees whose guardian was killed, so that they can be ended. Otherwise init
-/// adopts them, and processes that left the guardian's session by `setsid` survive.
+/// Makes this process the subreaper of trees whose guardian was killed, so that they can be ended.
+/// Otherwise init adopts them, and processes that left the guardian's session by `setsid` survive.
 ///
-/// For programs whose other children stay in the program's session: a child that has left it is treated as an orphan
-/// when a guardian vanishes. Orphans of other children are adopted too, and stay zombies when they end.
+/// Only for programs whose other children stay in the program's session: a child that has left it is
+/// treated as an orphan when a guardian vanishes. Orphans of other children are adopted too, and stay
+/// zombies when they end.
 ///
 /// # Errors
 /// If the system refuses.
@@ -27,7 +28,7 @@ pub fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Kills adopted orphans. Returns the number of those that survive.
+/// Kills adopted orphans. Returns the number of survivors.
 pub(crate) fn end_orphans() -> u32 {
     let me = getpid();
     let (Ok(Some(_)), Ok(proc)) = (child_subreaper(), tree::open_proc()) else { return 0 };
@@ -49,7 +50,7 @@ pub(crate) fn end_orphans() -> u32 {
     left
 }
 
-/// Returns `true` if the process is gone.
+/// Reaps a process. Returns `true` if it is gone.
 fn reap(pid: Pid) -> bool {
     loop {
         match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {

@@ -1,23 +1,34 @@
 //! The fixed-size messages between guardian, init, worker and supervisor, readable without allocation.
 
-/// The length of an encoded [`Record`].
 pub(crate) const RECORD_BYTES: usize = 12;
 
 /// A report of the forked side to the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     /// The worker exists and is about to execute its program.
-    Started { pid: i32 },
-    /// The program does not run, because this step failed.
-    Failed { stage: Stage, errno: i32 },
-    /// The worker exited.
-    Exited { code: i32 },
-    /// A signal ended the worker.
-    Signaled { signal: i32 },
-    /// Processes of the tree do not die.
-    Stuck { swept: u32, alive: u32 },
-    /// The tree is gone.
-    Finished { swept: u32 },
+    Started {
+        pid: i32,
+    },
+    /// The program does not run because this step failed.
+    Failed {
+        stage: Stage,
+        errno: i32,
+    },
+    Exited {
+        code: i32,
+    },
+    Signaled {
+        signal: i32,
+    },
+    /// Some processes of the tree survive `SIGKILL`.
+    Stuck {
+        swept: u32,
+        alive: u32,
+    },
+    /// All processes of the tree are gone.
+    Finished {
+        swept: u32,
+    },
 }
 
 /// The steps between fork and exec that can fail.
@@ -49,7 +60,7 @@ impl Stage {
         Self::Exec,
     ];
 
-    /// The attempted action, to follow the word "cannot".
+    /// Returns the attempted action, worded to follow "cannot".
     pub(crate) fn action(self) -> &'static str {
         match self {
             Self::Isolate => "put the guardian into a session of its own",
@@ -115,9 +126,9 @@ impl Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Order {
-    /// `SIGTERM` to the worker's process group.
+    /// Send `SIGTERM` to the worker's process group.
     Terminate = b'T',
-    /// `SIGKILL` to the whole tree.
+    /// Send `SIGKILL` to the whole tree.
     Kill = b'K',
 }
 

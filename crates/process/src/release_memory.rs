@@ -3,16 +3,16 @@
 
 use crate::{memory_map, sys};
 
-/// Drops the pages of the program's code. The system loads needed pages again from its file cache; pages used only at
-/// startup, and their neighbors, stay out.
+/// Drops the pages of the program's code. The system loads pages again when they are needed; those used
+/// only at startup stay out.
 ///
 /// For long-running programs that use a small part of their code.
 pub fn release_code() {
-    // Failure costs only memory.
+    // Failure only costs memory.
     let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
     if let Some(code) = memory_map::code_around(&maps, release_code as fn() as usize) {
-        // SAFETY: the pages belong to a file that cannot be written through this mapping, so they are read again
-        // unchanged.
+        // SAFETY: the pages belong to a file that cannot be written through this mapping, so they are read
+        // again unchanged.
         unsafe { sys::discard(&code) };
     }
 }
@@ -31,7 +31,7 @@ mod tests {
 
     use super::*;
 
-    /// How many KiB of our code are in memory.
+    /// Returns the KiB of this program's code that are in memory.
     fn resident(code: &Range<usize>) -> usize {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let begin = format!("{:x}-{:x} ", code.start, code.end);
@@ -40,7 +40,7 @@ mod tests {
         size.trim().strip_suffix(" kB").unwrap().parse().unwrap()
     }
 
-    /// How many KiB of this process are in memory.
+    /// Returns the KiB of this process that are in memory.
     fn resident_all() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -66,7 +66,7 @@ mod tests {
     fn code_goes_and_comes_back_as_it_was() {
         let maps = std::fs::read("/proc/self/maps").unwrap();
         let code = memory_map::code_around(&maps, release_code as fn() as usize).unwrap();
-        // Everything is there.
+        // The dropped pages are loaded again unchanged.
         let bytes = || {
             let start = core::ptr::with_exposed_provenance::<u8>(code.start);
             // SAFETY: the mapping is readable and stays as it is.

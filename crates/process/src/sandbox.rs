@@ -1,4 +1,4 @@
-//! Sandboxes for workers, and which of them this machine supports.
+//! Sandboxes for workers, and the search for those that this machine supports.
 
 mod bubblewrap;
 pub(crate) mod filter;
@@ -34,41 +34,43 @@ use crate::spawn::{WorkerCommand, above_stdio};
 use crate::sys::Instruction;
 use crate::{SpawnError, sys};
 
-/// What a worker's tree may do to this machine: read all files, change the given paths, use the network or not. It can
-/// use harmless devices such as `/dev/null`, and no terminals.
+/// The permissions of a worker's tree on this machine: read all files, change the given paths, use the
+/// network or not. The tree can use harmless devices such as `/dev/null`, and no terminals.
 ///
-/// It has its own temporary directory, named by `TMPDIR` and removed with the tree. If this program is killed first, a
-/// directory on disk stays until another sandbox is created there.
+/// The tree has its own temporary directory, named by `TMPDIR` and removed with the tree. If this program
+/// is killed first, a directory on disk stays until another sandbox is created there.
 ///
-/// It cannot open sockets to services of this machine (`AF_UNIX`), because these act outside the sandbox for their
-/// clients; pairs of stream sockets work. With the network it reaches TCP and UDP listeners of this machine. It cannot
-/// act on processes outside (limits, priorities, scheduling, memory, System V IPC). It gains no privileges: set-user-id
-/// programs run as the user that starts them, and root has only its powers over files.
+/// The tree cannot open sockets to services of this machine (`AF_UNIX`), because these act outside the
+/// sandbox for their clients; pairs of stream sockets work. With the network it reaches TCP and UDP
+/// listeners of this machine. It cannot act on processes outside (limits, priorities, scheduling, memory,
+/// System V IPC). It gains no privileges: set-user-id programs run as the user that starts them, and root
+/// has only its powers over files.
 ///
-/// Under bubblewrap `argv[0]` is the path of the program, a program that was ended by a signal has the status 128 plus
-/// the number of the signal, and one that cannot be executed after all ends with a status and a line on stderr.
+/// Under bubblewrap `argv[0]` is the path of the program. A program that was ended by a signal has the
+/// status 128 plus the number of the signal. A program that cannot be executed after all ends with a status
+/// and a line on stderr.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
-    /// The mechanism, as found by [`Sandbox::support`].
     pub support: Support,
-    /// Paths that may be changed, recursively. They must exist, be absolute and contain no links, because a link's
-    /// target may have changed since it was checked.
+    /// Paths that may be changed, recursively. They must exist, be absolute and contain no links, because
+    /// the target of a link may change after a check.
     pub writable: Vec<PathBuf>,
-    /// Paths within these that must not be changed, if they exist now and the mechanism can protect them
-    /// ([`Confined::protected`]). If one cannot be examined, the nearest directory around it that can is protected.
+    /// Paths within `writable` that must not be changed, if they exist at the start and the mechanism can
+    /// protect them ([`Confined::protected`]). If a path cannot be examined, the nearest directory around
+    /// it that can be is protected.
     pub protected: Vec<PathBuf>,
-    /// What is visible besides the system's programs and libraries, instead of everything. If set, it also says what
-    /// can be changed, `writable` must be empty, there is a private `/tmp` with a private home in it, and only
-    /// processes of the tree can be inspected.
+    /// The visible paths besides the system's programs and libraries. `None` shows everything. With a view,
+    /// the mounts also define the writable paths, and `writable` must be empty. The tree then has a private
+    /// `/tmp` with a private home, and can only inspect its own processes.
     pub view: Option<Vec<Mount>>,
-    /// Files and directories within the view that appear empty, if they exist when something is started.
+    /// Files and directories within the view that appear empty, if they exist at the start.
     pub hidden: Vec<PathBuf>,
-    /// `true` allows the network.
     pub network: bool,
-    /// The worker has its own network with nothing but a listener at [`Sandbox::GATEWAY`], which this program serves
-    /// ([`Child::take_gateway`](crate::Child::take_gateway)): the only way out is what it forwards.
+    /// Gives the worker its own network with only a listener at [`Sandbox::GATEWAY`]. This program serves
+    /// that listener ([`Child::take_gateway`](crate::Child::take_gateway)), so it decides on every
+    /// connection to the outside.
     pub gateway: bool,
-    /// Parent of the private temporary directory, unless that is in memory.
+    /// Parent of the private temporary directory. Unused if that is in memory.
     pub temp: PathBuf,
 }
 
@@ -77,7 +79,7 @@ impl Sandbox {
     pub const GATEWAY: std::net::SocketAddrV4 =
         std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, GATEWAY_PORT);
 
-    /// Creates a sandbox in which nothing can be changed, without network.
+    /// Creates a sandbox that can change nothing and has no network.
     pub fn new(support: Support) -> Self {
         Self {
             support,
@@ -91,9 +93,10 @@ impl Sandbox {
         }
     }
 
-    /// Returns the best mechanism of this machine: Landlock with namespaces, or bubblewrap if it is installed and
-    /// works, or Landlock alone. Bubblewrap comes second because read-only mounts prevent neither writing to a named
-    /// pipe outside nor root from changing the modes of devices. Starts processes, so the result is worth keeping.
+    /// Returns the best mechanism of this machine: Landlock with namespaces, or bubblewrap if it is
+    /// installed and works, or Landlock alone. Bubblewrap comes second because read-only mounts prevent
+    /// neither writing to a named pipe outside nor root from changing the modes of devices. Starts
+    /// processes, so the result is worth keeping.
     pub async fn support() -> Support {
         let namespaces = Support::namespaces().await;
         if namespaces.confined().files {
@@ -113,7 +116,7 @@ impl Sandbox {
     /// Checks that this sandbox works, by starting a trivial program in it.
     ///
     /// # Errors
-    /// The reason if it does not.
+    /// The reason why it does not work.
     pub async fn try_out(&self, cwd: impl Into<PathBuf>) -> Result<(), String> {
         probe::try_out(self.clone(), cwd.into(), "").await.map_err(|error| error.to_string())
     }
@@ -125,8 +128,9 @@ pub struct Support {
     mechanism: Mechanism,
 }
 
-/// `Untried` means that the search failed, for example because the disk is full. Then no command is started: another
-/// user may have caused it, to have commands run in a weaker sandbox or in none.
+/// A sandbox mechanism, or the result of a failed search. `Untried` means that the search failed, for
+/// example because the disk is full. Then no command is started: another user may have caused the failure,
+/// to make commands run in a weaker sandbox or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mechanism {
     Bubblewrap { program: PathBuf, nesting: Nesting },
@@ -135,37 +139,35 @@ enum Mechanism {
     Untried { why: String },
 }
 
-/// Whether programs inside bubblewrap can create user namespaces. In one, a program has every capability over its own
-/// mounts, which does not affect the outside but exposes more of the kernel.
+/// Ability of programs inside bubblewrap to create user namespaces. In one, a program has every capability
+/// over its own mounts. This does not affect the outside but exposes more of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nesting {
     Disabled,
-    /// Bubblewrap before 0.8 cannot forbid it.
+    /// Possible: bubblewrap before 0.8 cannot forbid it.
     Possible,
 }
 
-/// What a sandbox guarantees.
+/// Guarantees of a sandbox mechanism.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Confined {
-    /// Nothing outside the writable places is created, changed or removed. Landlock alone does not see changes of
-    /// mode, owner and times, as far as the user may make them. With it, extended attributes and flags of files cannot
-    /// be changed anywhere.
+    /// Nothing outside the writable paths is created, changed or removed. Landlock alone does not prevent
+    /// changes of mode, owner and times that the user may make. With Landlock alone, extended attributes
+    /// and flags of files cannot be changed anywhere.
     pub files: bool,
     /// Without [`Sandbox::network`] nothing leaves this machine.
     pub network: bool,
-    /// Existing protected paths are not changed either. Only private mounts can do that: Landlock has no rules that
-    /// take something away, and bubblewrap follows links that a command puts on the way.
+    /// Existing protected paths are not changed either. Only private mounts can guarantee that: Landlock
+    /// rules cannot take a permission away, and bubblewrap follows links that a command creates in a path.
     pub protected: bool,
     /// The worker can neither stop nor kill its guardian.
     pub guardian: bool,
-    /// [`Sandbox::view`] is supported.
     pub view: bool,
-    /// [`Sandbox::gateway`] is supported.
     pub gateway: bool,
 }
 
 impl Support {
-    /// Bubblewrap from the usual install paths, if it works here.
+    /// Returns bubblewrap from one of the usual install paths, if it works here.
     pub async fn bubblewrap() -> Self {
         match bubblewrap::INSTALL_PATHS.iter().map(Path::new).find(|path| path.is_file()) {
             Some(path) => Self::bubblewrap_at(path).await,
@@ -173,7 +175,8 @@ impl Support {
         }
     }
 
-    /// The bubblewrap at this path, if it works here: user namespaces may be unavailable.
+    /// Returns the bubblewrap at this path, if it works here. It does not if user namespaces are
+    /// unavailable.
     pub async fn bubblewrap_at(program: impl Into<PathBuf>) -> Self {
         let program = program.into();
         let mut reason = String::new();
@@ -189,14 +192,14 @@ impl Support {
         Self::unsupported(format!("bubblewrap does not work here ({reason})"))
     }
 
-    /// Landlock in its own mount namespace, in which only the writable paths can be changed and the protected ones
-    /// cannot; if it works here. Users other than root need a user namespace for it. Where possible there is a PID
-    /// namespace too, so that no process outside can be signalled.
+    /// Returns Landlock in its own mount namespace, if it works here. Only the writable paths can be
+    /// changed there, and the protected ones cannot. Users other than root need a user namespace for it.
+    /// Where possible there is a PID namespace too, so that no process outside can be signalled.
     pub async fn namespaces() -> Self {
         Self::namespaces_in(Path::new("/tmp")).await
     }
 
-    /// Like [`Support::namespaces`], with another temporary directory.
+    /// Does the same as [`Support::namespaces`] with another temporary directory.
     async fn namespaces_in(temp: &Path) -> Self {
         let alone = Self::landlock();
         let Mechanism::Landlock { version, .. } = alone.mechanism else { return alone };
@@ -212,7 +215,8 @@ impl Support {
         Self::unsupported(format!("a mount namespace cannot be had here ({reason})"))
     }
 
-    /// Landlock with a system call filter for what it does not cover, if this kernel has both.
+    /// Returns Landlock with a system call filter for the operations it does not cover, if this kernel has
+    /// both.
     pub fn landlock() -> Self {
         match sys::landlock_version() {
             Some(version) if version < landlock::MIN_VERSION => Self::unsupported(format!(
@@ -249,7 +253,7 @@ impl Support {
         Self { mechanism: Mechanism::None { why: why.into() } }
     }
 
-    /// The guarantees of this mechanism; none if there is no sandbox.
+    /// Returns the guarantees of this mechanism. Without a sandbox there are none.
     pub fn confined(&self) -> Confined {
         match self.mechanism {
             Mechanism::Bubblewrap { .. } => Confined {
@@ -270,7 +274,7 @@ impl Support {
                 gateway: mounts.is_some(),
             },
             Mechanism::None { .. } => Confined::default(),
-            // Nothing is started in it.
+            // No worker is started with it.
             Mechanism::Untried { .. } => Confined {
                 files: true,
                 network: true,
@@ -303,7 +307,6 @@ impl fmt::Display for Support {
     }
 }
 
-/// A sandbox prepared for a fork.
 #[derive(Debug)]
 pub(crate) enum PreparedSandbox {
     /// The worker confines itself before its exec.
@@ -314,7 +317,7 @@ pub(crate) enum PreparedSandbox {
         mounts: Option<Mounts>,
         gateway: Option<Gateway>,
     },
-    /// The worker executes a launcher, which reads these descriptors.
+    /// The worker executes a launcher (bubblewrap), which reads these descriptors.
     Launcher { options: OwnedFd, filter: OwnedFd },
 }
 
@@ -322,11 +325,10 @@ pub(crate) enum PreparedSandbox {
 #[derive(Debug)]
 pub(crate) struct Filters {
     pub(crate) main: Vec<Instruction>,
-    /// For a worker that gets no IPC namespace.
     pub(crate) without_ipc: Vec<Instruction>,
 }
 
-/// The socket pair that transfers the listener: the worker's end, and ours.
+/// The socket pair that transfers the listener: the worker's end, and the supervisor's.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) worker: OwnedFd,
@@ -342,7 +344,6 @@ impl Gateway {
 }
 
 impl PreparedSandbox {
-    /// The size of its plan in the arena.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Landlock { mounts: Some(mounts), .. } => mounts.size(),
@@ -387,7 +388,6 @@ impl Sandbox {
         }
     }
 
-    /// Explains why a view or a gateway is not supported.
     fn describe_missing(&self) -> String {
         match self.mechanism() {
             Mechanism::Bubblewrap { .. } => "bubblewrap cannot have a gateway in its network".to_owned(),
@@ -399,7 +399,7 @@ impl Sandbox {
         }
     }
 
-    /// Makes sure that the program and its directory are visible, and sets its home.
+    /// Checks that the program and its directory are visible, and sets the home.
     fn ensure_visible(&self, pieces: &[Mount], start: &mut WorkerCommand) -> Result<(), SpawnError> {
         if !self.writable.is_empty() {
             return Err(setup("create the sandbox's root")(io::Error::other(
@@ -492,7 +492,7 @@ impl Sandbox {
         let cwd = cwd.map_err(setup("find the working directory"))?;
         let private: Vec<&str> =
             bubblewrap::PRIVATE_DIRECTORIES.into_iter().filter(|path| Path::new(path).is_dir()).collect();
-        // Also without the network: then it has its own, empty one.
+        // Also without network access: the launcher then creates an own, empty network.
         let filter = filter::program(Families::Internet, Pids::Namespace);
         let filter = memory_file(&filter::bytes(&filter))?;
         let system = pieces.map(|_| private_root::system()).unwrap_or_default();
@@ -523,7 +523,8 @@ impl Sandbox {
         argv.extend([options.as_raw_fd().to_string().into(), "--".into(), start.program.clone().into()]);
         argv.extend(start.argv.drain(..).skip(1));
         bubblewrap::check_count(option_count + argv.len())?;
-        // The environment must not affect the launcher itself: a preloaded library would run outside.
+        // The environment must not affect the launcher itself: a preloaded library would run outside the
+        // sandbox.
         *start = WorkerCommand {
             program: launcher.to_owned(),
             argv,
@@ -534,21 +535,20 @@ impl Sandbox {
     }
 }
 
-/// The parts of a view.
 struct Pieces {
     mounts: Vec<Mount>,
-    /// What appears empty.
     hidden: Vec<Hidden>,
 }
 
-/// Root-only settings that are hidden unless a mount is in them.
+/// Returns root-only settings to hide, except those that contain a mount.
 fn hidden(mounts: &[Mount]) -> Result<Vec<Hidden>, SpawnError> {
     let mut hidden = secrets::hidden().map_err(setup("hide what is for root alone"))?;
     hidden.retain(|hidden| !mounts.iter().any(|mount| mount.at.starts_with(&hidden.path)));
     Ok(hidden)
 }
 
-/// Programs read several variables; all but the first matter only if they are set.
+/// Sets the temporary directory. Programs read several variables; all but the first are only changed if
+/// they are set.
 fn set_temp(start: &mut WorkerCommand, path: &Path) {
     start.env.set("TMPDIR", path);
     for name in ["TMP", "TEMP", "TEMPDIR"] {
@@ -558,7 +558,6 @@ fn set_temp(start: &mut WorkerCommand, path: &Path) {
     }
 }
 
-/// Creates a file in memory, positioned at its start.
 fn memory_file(contents: &[u8]) -> Result<OwnedFd, SpawnError> {
     let write = || -> io::Result<OwnedFd> {
         let mut file = std::fs::File::from(memfd_create(c"narrows-sandbox", MemfdFlags::CLOEXEC)?);

@@ -33,15 +33,15 @@ use crate::{Environment, SpawnError, Spec, StderrTail, lookup};
 
 const GUARDIAN_STACK_BYTES: usize = 256 << 10;
 const WORKER_STACK_BYTES: usize = 64 << 10;
-/// For a worker that the first process of its PID namespace forks.
+/// Stack of a worker that the first process of its PID namespace forks.
 const PROGRAM_STACK_BYTES: usize = WORKER_STACK_BYTES;
-/// Larger trees are found and ended in portions.
+/// Limit of processes handled at once. Larger trees are found and ended in portions.
 const MAX_TREE_MEMBERS: usize = 32 << 10;
 
 /// Starts a worker. Returns when its program runs.
 ///
-/// The fork runs on a blocking thread of the runtime, because its duration grows with the memory of this program. The
-/// worker does not depend on that thread.
+/// The fork runs on a blocking thread of the runtime, because its duration grows with the memory of this
+/// program. The worker does not depend on that thread.
 ///
 /// Dropping the future or the [`Child`] ends everything that was started.
 pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
@@ -62,7 +62,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     let (progress, stop_requested) = (launched.watcher.progress(), launched.watcher.stop_requested());
     tokio::spawn(launched.watcher.run(drain));
 
-    // The pipe ends with the exec, which closes the worker's end, or with its death.
+    // The pipe ends when the worker executes its program, which closes the worker's end, or dies.
     let mut records = Vec::with_capacity(2 * RECORD_BYTES);
     report.read_to_end(&mut records).await.map_err(SpawnError::setup("learn how the start went"))?;
     let (chunks, _) = records.as_chunks::<RECORD_BYTES>();
@@ -82,7 +82,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     let error = match failure {
         None if pid.is_some() => {
             if let Some(gateway) = launched.gateway {
-                // It was sent before the program ran.
+                // The worker has sent it before its program runs.
                 child.gateway = Some(take_listener(&gateway).map_err(SpawnError::setup("take the gateway"))?);
             }
             tracing::debug!(?program, pid, guardian = guardian_pid, "worker started");
@@ -107,7 +107,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
 
 /// A guardian that was just forked, and the supervisor's ends of everything.
 struct Launched {
-    // First, so that it is dropped before the watcher, which waits for the guardian's end.
+    // The first field, so that it is dropped before the watcher, which waits for the guardian's end.
     lifeline: Lifeline,
     guardian: Guardian,
     watcher: Watcher,
@@ -116,7 +116,6 @@ struct Launched {
     stdout: OwnedFd,
     /// `None` if it is merged with stdout.
     stderr: Option<OwnedFd>,
-    /// Receives the listener of the worker's own network.
     gateway: Option<OwnedFd>,
     path: PathBuf,
     cwd: Option<PathBuf>,
@@ -124,7 +123,7 @@ struct Launched {
 
 fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     let mut start = WorkerCommand::new(spec)?;
-    // Also before a launcher receives them: in its options a zero would start another option.
+    // Checked before a launcher receives the strings: in its options a NUL would start another option.
     let mut text = WorkerStrings::new(&start)?;
     let mut cage = None;
     if let Some(sandbox) = &spec.sandbox {
@@ -144,8 +143,8 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         (Some(ours), theirs)
     };
     let (report, worker_report) = pipe_above_stdio().map_err(&pipes)?;
-    // Not a pipe, so that an order to a dead guardian is an error and not a SIGPIPE, whatever the embedding program
-    // does with that signal. Packets, so that records need no reassembly.
+    // Not a pipe, because an order to a dead guardian must be an error, not a SIGPIPE that the embedding
+    // program may not handle. Packets, so that records need no reassembly.
     let (control, guardian_control) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|errno| pipes(errno.into()))?;
@@ -221,7 +220,6 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     })
 }
 
-/// Receives the listener that a worker has sent.
 fn take_listener(from: &OwnedFd) -> io::Result<TcpListener> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut message = RecvAncillaryBuffer::new(&mut space);
@@ -238,10 +236,9 @@ fn take_listener(from: &OwnedFd) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Room for plans, alignment and guard pages, also with 64 KiB pages.
+/// Room for plans, alignment and guard pages, even with pages of 64 KiB.
 const ARENA_SLACK_BYTES: usize = 512 << 10;
 
-/// Copies the sandbox plan to the arena.
 fn plan_sandbox<'a>(arena: &'a Arena, cage: Option<&'a PreparedSandbox>) -> io::Result<SandboxPlan<'a>> {
     Ok(match cage {
         None => SandboxPlan::None,
@@ -263,9 +260,8 @@ fn plan_sandbox<'a>(arena: &'a Arena, cage: Option<&'a PreparedSandbox>) -> io::
     })
 }
 
-/// What the worker executes: the program of the spec, or a launcher.
+/// The command that the worker executes: the program of the spec, or a launcher.
 pub(crate) struct WorkerCommand {
-    /// The absolute path that was found.
     pub(crate) program: PathBuf,
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Environment,
@@ -312,22 +308,21 @@ impl WorkerStrings {
         Ok(Self { program: string("the program's path", start.program.as_os_str())?, argv, envp, cwd })
     }
 
-    /// The size in the arena, with pointers.
     fn size(&self) -> usize {
         let strings = self.argv.iter().chain(&self.envp).chain(&self.cwd).chain([&self.program]);
         strings.map(|string| string.count_bytes() + 1 + 2 * size_of::<usize>()).sum()
     }
 }
 
-/// Both ends close on exec and block. The runtime makes this program's end non-blocking, which for a pipe does not
-/// affect the other.
+/// Creates a pipe whose ends close on exec and block. The runtime makes this program's end non-blocking,
+/// which for a pipe does not affect the other end.
 fn pipe_above_stdio() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((above_stdio(read)?, above_stdio(write)?))
 }
 
-/// In a program without stdin the next descriptor is 0. The worker's own 0, 1 and 2 must not overwrite a descriptor
-/// that is still needed.
+/// Moves a descriptor above 2. In a program without stdin the next descriptor is 0, and the worker's own 0,
+/// 1 and 2 must not overwrite a descriptor that is still needed.
 pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
     debug_assert!(fcntl_getfd(&fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)));
     if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(fcntl_dupfd_cloexec(&fd, 3)?) }

@@ -1,4 +1,4 @@
-//! What to start, and the timeouts for ending it.
+//! The specification of a worker, and the timeouts for ending it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,39 +9,35 @@ use crate::{Environment, Limits, Sandbox};
 /// The specification of a worker.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The program: a path if it contains a slash, otherwise a name that is searched in the *worker's* `PATH`. A
-    /// relative path starts at `cwd`. Also becomes `argv[0]`.
+    /// The program: a path if it contains a slash, otherwise a name that is searched in the *worker's*
+    /// `PATH`. A relative path starts at `cwd`. Also becomes `argv[0]`.
     pub program: OsString,
-    /// The arguments after `argv[0]`. No shell is involved.
     pub args: Vec<OsString>,
-    /// The worker's working directory; `None` keeps the supervisor's.
     pub cwd: Option<PathBuf>,
-    /// Whether `cwd` may contain links when the worker enters it.
+    /// Policy for links in `cwd` when the worker enters it.
     pub cwd_links: CwdLinks,
-    /// The worker's whole environment.
     pub env: Environment,
-    /// Number of bytes of stderr that are kept.
     pub stderr_limit: usize,
-    /// Merges stderr with stdout, in the order of the worker's writes. Nothing of it is kept.
+    /// Merges stderr with stdout, in the order of the worker's writes. Then no stderr is kept.
     pub merge_stderr: bool,
-    /// The sandbox of the worker's tree. If it is not available, nothing starts.
     pub sandbox: Option<Sandbox>,
     /// The limits of the worker's tree. If one cannot be set, nothing starts.
     pub limits: Limits,
-    /// The soft limit of descriptors; `None` keeps the supervisor's. Programs that use `select` fail with many
-    /// descriptors, and some that close all possible ones are slow.
+    /// Soft limit of descriptors; `None` keeps the supervisor's. With many descriptors, programs that use
+    /// `select` fail, and some programs that close all possible ones are slow.
     pub descriptors: Option<u64>,
-    /// Limit of processor time of each process, in seconds, rounded up. The kernel ends processes beyond it. It does
-    /// not apply to the tree as a whole.
+    /// Limit of processor time of each process, rounded up to seconds. The kernel ends processes beyond it.
+    /// There is no limit for the tree as a whole.
     pub processor: Option<Duration>,
-    /// The time between `SIGTERM` and `SIGKILL` for processes that outlive the worker, the [`Child`](crate::Child) or
-    /// the supervisor.
+    /// Time between `SIGTERM` and `SIGKILL` for processes that outlive the worker, the
+    /// [`Child`](crate::Child) or the supervisor.
     pub orphan_grace: Duration,
 }
 
 impl Spec {
-    /// Creates the specification of a worker without arguments, in this working directory, with an empty environment:
-    /// without a `PATH` in it, a name is searched in the usual system directories only.
+    /// Creates the specification of a worker without arguments, in this working directory, with an empty
+    /// environment. Without a `PATH` in the environment, a program name is searched only in the usual
+    /// system directories.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
             program: program.into(),
@@ -60,14 +56,13 @@ impl Spec {
     }
 }
 
-/// Links in the path of a working directory.
+/// Policy for links in the path of a working directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CwdLinks {
-    /// They are followed.
     #[default]
     Follow,
-    /// They are an error, for a path that was resolved and checked before: a directory that has become a link since
-    /// would lead elsewhere. The path must be absolute and normalized.
+    /// Links are an error. For a path that was resolved and checked before: if a directory has become a
+    /// link since, it would lead elsewhere. The path must be absolute and normalized.
     Refuse,
 }
 
@@ -76,9 +71,8 @@ pub enum CwdLinks {
 /// The default takes at most six seconds, so that a stop fits into ten on a loaded machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ladder {
-    /// Between the end of the worker's stdin and `SIGTERM`.
+    /// Time between the end of the worker's stdin and `SIGTERM`.
     pub eof_grace: Duration,
-    /// Between `SIGTERM` and `SIGKILL`.
     pub term_grace: Duration,
 }
 

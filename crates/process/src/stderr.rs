@@ -31,8 +31,9 @@ impl StderrTail {
 
     /// Returns at most the last `max_lines` lines that are kept.
     ///
-    /// The text is safe to log and to display: invalid UTF-8 is replaced, and control characters, terminal escapes and
-    /// direction overrides are escaped as `\u{…}`. A line whose beginning was dropped starts with `…`.
+    /// The text is safe to log and to display: invalid UTF-8 is replaced, and control characters, terminal
+    /// escapes and direction overrides are escaped as `\u{…}`. A line whose beginning was dropped starts
+    /// with `…`.
     pub fn tail(&self, max_lines: usize) -> String {
         let (kept, cut) = {
             let ring = self.lock();
@@ -56,11 +57,10 @@ impl StderrTail {
         out
     }
 
-    /// Returns the complete lines after the first `from` bytes, as far as they are kept, and the position of the next
-    /// line.
+    /// Returns the kept complete lines after the first `from` bytes, and the position of the next line.
     ///
-    /// They are as safe as those of [`tail`](Self::tail). A line whose beginning was dropped starts with `…`. A line
-    /// without an end is returned when it is as long as all that is kept.
+    /// The lines are escaped as those of [`tail`](Self::tail). A line whose beginning was dropped starts
+    /// with `…`. A line without an end is returned when it fills the whole buffer.
     pub fn lines_after(&self, from: u64) -> (Vec<String>, u64) {
         let (kept, first, full) = {
             let ring = self.lock();
@@ -89,7 +89,7 @@ impl StderrTail {
         loop {
             let appended = self.appended.notified();
             let mut appended = std::pin::pin!(appended);
-            // From here on no notification is missed.
+            // Registered before the check, so that no notification is missed.
             appended.as_mut().enable();
             if self.bytes_seen() > seen {
                 return;
@@ -98,7 +98,7 @@ impl StderrTail {
         }
     }
 
-    /// Number of bytes that the worker has written to stderr.
+    /// Returns the number of bytes that the worker has written to stderr.
     pub fn bytes_seen(&self) -> u64 {
         self.lock().seen
     }
@@ -115,7 +115,7 @@ impl StderrTail {
         self.appended.notify_waiters();
     }
 
-    /// Reads until the end, so that the worker never blocks on stderr.
+    /// Reads stderr to the end, so that the worker never blocks on it.
     pub(crate) async fn drain(self, stderr: Option<pipe::Receiver>) {
         let Some(mut stderr) = stderr else { return };
         let mut chunk = vec![0; 16 * 1024];
@@ -181,7 +181,7 @@ mod tests {
         at = check(&tail, at, &[], 2);
         tail.push(b"c\n\x1b\n");
         at = check(&tail, at, &["bc", "\\u{1b}"], 7);
-        // More than is kept, at once.
+        // One write of more bytes than are kept.
         tail.push(b"0123456789\nx\n");
         at = check(&tail, at, &["…56789", "x"], 20);
         // A line without an end.

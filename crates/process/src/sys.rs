@@ -29,7 +29,7 @@ const MOUNT_SETATTR: libc::c_long = 442;
 /// Types for which all-zero bytes are a value.
 ///
 /// # Safety
-/// That must be true.
+/// All-zero bytes must be a value of the type.
 pub(crate) unsafe trait Zero: Copy {}
 // SAFETY: zero is a number, a pair of numbers and a null pointer.
 unsafe impl Zero for u8 {}
@@ -40,7 +40,7 @@ unsafe impl Zero for *const c_char {}
 
 /// A private mapping for everything the forked processes need, so that they can unmap the rest.
 ///
-/// It hands out disjoint pieces and takes none back before it is dropped.
+/// It returns disjoint pieces, and frees them only when it is dropped.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     len: usize,
@@ -61,7 +61,6 @@ impl Arena {
         Ok(Self { base, len, used: Cell::new(0) })
     }
 
-    /// The addresses the arena occupies.
     pub(crate) fn range(&self) -> Range<usize> {
         let start = self.base.as_ptr().addr();
         start..start + self.len
@@ -98,7 +97,7 @@ impl Arena {
         CStr::from_bytes_with_nul(copy).map_err(io::Error::other)
     }
 
-    /// A null-terminated array of strings, as `execve` wants it.
+    /// Copies strings into a null-terminated array, the form that `execve` requires.
     pub(crate) fn strings<S: AsRef<CStr>>(&self, strings: &[S]) -> io::Result<StringArray<'_>> {
         let pointers = self.zeroed::<*const c_char>(strings.len() + 1)?;
         for (pointer, string) in pointers.iter_mut().zip(strings) {
@@ -107,7 +106,7 @@ impl Arena {
         Ok(StringArray { pointers })
     }
 
-    /// A stack with an unmapped page below it.
+    /// Creates a stack with an unmapped page below it.
     pub(crate) fn stack(&self, len: usize) -> io::Result<Stack<'_>> {
         let page = rustix::param::page_size();
         let len = len.next_multiple_of(page);
@@ -142,9 +141,9 @@ pub(crate) struct StringArray<'a> {
 }
 
 impl<'a> StringArray<'a> {
-    /// The strings, without the end.
+    /// Iterates over the strings, without the final null.
     pub(crate) fn iter(self) -> impl Iterator<Item = &'a CStr> {
-        // SAFETY: whatever is not null is a string in the arena, which outlives this.
+        // SAFETY: every pointer that is not null is a string in the arena, which outlives this.
         self.pointers.iter().filter(|text| !text.is_null()).map(|text| unsafe { CStr::from_ptr(*text) })
     }
 }
@@ -152,11 +151,11 @@ impl<'a> StringArray<'a> {
 /// The code of a forked process.
 ///
 /// # Safety
-/// `run` executes in a copy of a program with many threads, of which it is the only one. It must do only
-/// async-signal-safe work: no allocation, no locks, no panics. It must not touch descriptors other than those it was
-/// given.
+/// `run` executes in a copy of a program with many threads, of which only the calling one exists in the
+/// copy. It must do only async-signal-safe work: no allocation, no locks, no panics. It must not touch
+/// descriptors other than those it was given.
 pub(crate) unsafe trait Program {
-    /// Its result is the exit status.
+    /// Runs the process. The result is the exit status.
     fn run(&mut self) -> c_int;
 }
 
@@ -165,10 +164,11 @@ extern "C" fn start<P: Program>(program: *mut c_void) -> c_int {
     unsafe { (*program.cast::<P>()).run() }
 }
 
-/// Forks the guardian: without an exit signal, so that it is invisible to an embedding program that handles `SIGCHLD`
-/// or waits for any child, and with a pidfd to reap it by.
+/// Forks the guardian without an exit signal, and returns a pidfd to reap it by. Without that signal the
+/// guardian is invisible to an embedding program that handles `SIGCHLD` or waits for any child.
 ///
-/// All signals are blocked in the guardian until it unblocks them; no handler of this program ever runs there.
+/// All signals are blocked in the guardian until it unblocks them; no handler of this program ever runs
+/// there.
 pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io::Result<(i32, OwnedFd)> {
     let _blocked = SignalsBlocked::new();
     let mut pidfd: RawFd = -1;
@@ -190,7 +190,7 @@ pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
-/// Forks an ordinary child, in these new namespaces. The stack must not be the one in use.
+/// Forks an ordinary child in these new namespaces. The stack must not be the one in use.
 pub(crate) fn fork_child<P: Program>(
     stack: Stack<'_>,
     program: &mut P,
@@ -239,7 +239,8 @@ fn last_errno() -> Errno {
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// Two addresses in the C library's per-thread state: without it not even a failed system call can return.
+/// Returns two addresses in the C library's per-thread state. Without that state even a failed system call
+/// cannot return.
 pub(crate) fn thread_state() -> [usize; 2] {
     // SAFETY: both calls only compute addresses.
     unsafe { [libc::__errno_location().addr(), libc::pthread_self() as usize] }
@@ -255,7 +256,8 @@ pub(crate) unsafe fn discard(range: &Range<usize>) {
     unsafe { libc::madvise(start, range.len(), libc::MADV_DONTNEED) };
 }
 
-/// Gives the free pages of the C library's heap back, also those between blocks in use. Does nothing with other libraries.
+/// Returns the free pages of the C library's heap to the system, including those between blocks in use.
+/// Does nothing with other libraries than glibc.
 pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it has no preconditions, locks the heap itself and changes no block in use.
@@ -298,7 +300,7 @@ pub(crate) fn unblock_signals() {
     set_signal_mask(0);
 }
 
-/// Gives every signal its default action: ignored ones would stay ignored across an exec.
+/// Resets every signal to its default action: ignored signals would stay ignored across an exec.
 pub(crate) fn default_signals() {
     // Zeros are SIG_DFL without flags in the kernel's structure, which has at most 32 bytes.
     let action = [0u64; 8];
@@ -316,8 +318,8 @@ pub(crate) fn default_signals() {
     }
 }
 
-/// Makes a write beyond the limit of a file's size (`RLIMIT_FSIZE`) an ordinary error (`EFBIG`) instead of the end of this
-/// program. Workers get the default action back.
+/// Makes a write beyond the limit of a file's size (`RLIMIT_FSIZE`) an ordinary error (`EFBIG`). By default
+/// the signal would end this program. Workers get the default action back.
 pub fn ignore_file_size_signal() {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -346,12 +348,12 @@ pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the kernel send `SIGCONT` to this process whenever input arrives on a socket, including its end. If the kernel
-/// refuses, a stopped process merely stays stopped.
+/// Makes the kernel send `SIGCONT` to this process whenever input arrives on a socket, including its end.
+/// If the kernel refuses, a stopped process merely stays stopped.
 pub(crate) fn continue_when_readable(socket: BorrowedFd<'_>, me: i32) {
     let fd = socket.as_raw_fd();
-    // SAFETY: these calls take numbers and set properties of a descriptor that is open. `SIGCONT` is blocked
-    // here, which does not keep it from continuing the process, and is never handled.
+    // SAFETY: these calls take numbers and set properties of an open descriptor. `SIGCONT` is blocked here,
+    // so it is never handled, but it still continues the process.
     unsafe {
         libc::fcntl(fd, libc::F_SETOWN, me);
         libc::fcntl(fd, F_SETSIG, libc::SIGCONT);
@@ -401,7 +403,7 @@ pub(crate) unsafe fn close(fd: RawFd) {
 /// Makes `target` a second name of `fd` that survives an exec.
 ///
 /// # Safety
-/// Nothing in this process may use what was open at `target`.
+/// Nothing in this process may use the file that was open at `target`.
 pub(crate) unsafe fn duplicate_onto(fd: BorrowedFd<'_>, target: RawFd) -> Result<(), Errno> {
     // SAFETY: the caller vouches for it.
     match unsafe { libc::dup2(fd.as_raw_fd(), target) } {
@@ -410,7 +412,7 @@ pub(crate) unsafe fn duplicate_onto(fd: BorrowedFd<'_>, target: RawFd) -> Result
     }
 }
 
-/// Milliseconds of a clock that never goes back.
+/// Returns the milliseconds of a clock that never goes back.
 pub(crate) fn now_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is ours. This call is async-signal-safe; the one in std may not be.
@@ -439,7 +441,8 @@ pub(crate) fn landlock_version() -> Option<i32> {
     i32::try_from(version).ok().filter(|version| *version > 0)
 }
 
-/// Confines this process, and whatever it becomes, to a ruleset. It must have given up new privileges before.
+/// Confines this process, and every program it executes, to a ruleset. It must have given up new privileges
+/// before.
 pub(crate) fn landlock_restrict(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the call takes numbers.
     match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) } {
@@ -448,7 +451,7 @@ pub(crate) fn landlock_restrict(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Returns `true` if `path` is the working directory by its one path without links.
+/// Returns `true` if `path` is the path of the working directory without links.
 pub(crate) fn is_working_directory(path: &CStr) -> Result<bool, Errno> {
     let mut buffer = [0u8; libc::PATH_MAX as usize];
     // SAFETY: the kernel writes at most as many bytes as it is passed.
@@ -457,7 +460,8 @@ pub(crate) fn is_working_directory(path: &CStr) -> Result<bool, Errno> {
     Ok(buffer.get(..length) == Some(path.to_bytes_with_nul()))
 }
 
-/// Lets whatever is confined to a ruleset read and execute what lies below `place`. The ruleset is not in force yet.
+/// Allows processes confined to the ruleset to read and execute everything below `place`. The ruleset must
+/// not be in force yet.
 pub(crate) fn landlock_allow_reading(ruleset: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
     /// `struct landlock_path_beneath_attr`.
     #[repr(C, packed)]
@@ -483,14 +487,14 @@ pub(crate) fn landlock_allow_reading(ruleset: BorrowedFd<'_>, place: BorrowedFd<
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Puts this process, which has one thread, into new namespaces.
+/// Moves this process, which has one thread, into new namespaces.
 pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
     // SAFETY: only a descriptor table that is no longer shared could be unexpected for other threads.
     unsafe { unshare_unsafe(flags) }
 }
 
-/// Switches the loopback device of this process's network on.
+/// Enables the loopback device of this process's network.
 pub(crate) fn start_loopback() -> Result<(), Errno> {
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::INET,
@@ -512,7 +516,7 @@ pub(crate) fn start_loopback() -> Result<(), Errno> {
     }
 }
 
-/// Makes the mounts of a tree read-only; what is so already stays so.
+/// Makes the mounts of a tree read-only. Mounts that already are stay so.
 pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> Result<(), Errno> {
     let attributes =
         libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
@@ -537,8 +541,8 @@ pub(crate) fn filters_available() -> bool {
     unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0u32, &raw const action) == 0 }
 }
 
-/// Has every system call of this process judged by a filter from now on. It must have given up new privileges
-/// before.
+/// Installs a filter that judges every system call of this process from now on. The process must have given
+/// up new privileges before.
 pub(crate) fn install_filter(filter: &[Instruction]) -> Result<(), Errno> {
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?,
@@ -552,22 +556,23 @@ pub(crate) fn install_filter(filter: &[Instruction]) -> Result<(), Errno> {
     }
 }
 
-/// Set before `main` if the program was started with its stdout closed.
+/// `true` if the program was started with its stdout closed. Set before `main`.
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Returns `true` if the program was started with its stdout closed. By now something else is open there: the standard
-/// library puts /dev/null in the place of what is closed, so that a write would seem to succeed.
+/// Returns `true` if the program was started with its stdout closed. The standard library opens /dev/null
+/// in place of closed standard descriptors, so that a write would seem to succeed.
 pub fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }
 
 /// Runs before `main`, and so before the standard library opens anything.
-// SAFETY: the section holds pointers to functions of this signature, and this one needs nothing that is not there yet.
+// SAFETY: the section holds pointers to functions of this signature. This function needs nothing that is
+// initialized later.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static RECORD_STDOUT_STATE: extern "C" fn() = {
     extern "C" fn record_state() {
-        // SAFETY: asking for the flags of a descriptor changes nothing, whether or not it is open.
+        // SAFETY: reading the flags of a descriptor changes nothing, even if it is closed.
         let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
         STDOUT_WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
     }

@@ -9,27 +9,27 @@ use rustix::fs::{Mode, OFlags, RawDir, openat, readlinkat_raw};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Number of rounds, a millisecond apart, in which the tree is stopped until all of it stands still. A few rounds
-/// suffice, more on a busy machine.
+/// Limit of rounds, a millisecond apart, in which the tree is stopped until no process of it runs. A few
+/// rounds suffice, more on a busy machine.
 const MAX_STOP_ROUNDS: u32 = 256;
 
-/// A process, and the parent by which it was found.
+/// A process of a tree, and the parent by which it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) pid: i32,
     pub(crate) parent: i32,
 }
 
-/// Where parents are read from.
+/// The source of parent ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParentageSource {
-    /// `/proc/<pid>/task/<tid>/children`, which not every kernel is built with.
+    /// `/proc/<pid>/task/<tid>/children`, which some kernels lack.
     Children,
     /// `/proc/<pid>/stat` of every process.
     Stat,
 }
 
-/// The descendants of `root`.
+/// The tree of the descendants of `root`.
 pub(crate) struct Tree<'a> {
     proc: BorrowedFd<'a>,
     root: i32,
@@ -38,21 +38,19 @@ pub(crate) struct Tree<'a> {
     members: &'a mut [Member],
 }
 
-/// The state of the members when they were signalled.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SignalOutcome {
     /// Members that are not dead.
     pub(crate) alive: u32,
-    /// Of these, the number that could still fork.
+    /// Number of these that could still fork.
     moving: u32,
 }
 
 impl SignalOutcome {
-    /// Counts a member by its state, unless it is gone.
     fn add(&mut self, state: Option<u8>) {
         if let Some(state) = state.filter(|state| !matches!(state, b'Z' | b'X')) {
             self.alive = self.alive.saturating_add(1);
-            // A stopped process cannot fork, and one that sleeps in the kernel stops when it wakes.
+            // A stopped process cannot fork, and a process that sleeps in the kernel stops when it wakes.
             self.moving = self.moving.saturating_add(u32::from(!matches!(state, b'T' | b't' | b'D')));
         }
     }
@@ -78,18 +76,19 @@ impl<'a> Tree<'a> {
         seen
     }
 
-    /// Stops the tree, then kills it, so that no child of a dying process escapes. Returns what was alive; the caller
-    /// repeats this until nothing is.
+    /// Stops the tree, then kills it, so that no child of a dying process escapes. Returns the members that
+    /// were alive. The caller repeats this until none is.
     pub(crate) fn kill(&mut self) -> SignalOutcome {
         for _ in 0..MAX_STOP_ROUNDS {
             if self.signal(Signal::STOP).moving == 0 {
                 break;
             }
-            // A process stops when it runs next, so wait for that.
+            // A process stops when it runs next, so this waits.
             let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             _ = rustix::event::poll(&mut [], Some(&pause));
         }
-        // Children first: a member whose parent has died has another parent.
+        // Children first: after the death of its parent, a member has another parent and would not be
+        // signalled.
         let count = self.find();
         let mut seen = SignalOutcome::default();
         let found = self.members.get(..count).unwrap_or_default();
@@ -97,7 +96,6 @@ impl<'a> Tree<'a> {
         seen
     }
 
-    /// Fills `members`. Returns their number.
     fn find(&mut self) -> usize {
         match self.source {
             ParentageSource::Children => self.find_by_children(),
@@ -126,7 +124,7 @@ impl<'a> Tree<'a> {
                 known += 1;
             }
         });
-        // Move descendants to the front until a pass adds none.
+        // Each pass moves descendants to the front, until a pass adds none.
         let mut found = 0;
         loop {
             let before = found;
@@ -145,15 +143,15 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Signals a member, if it still is one. Returns its state before.
+/// Signals a process if it is still a member. Returns its state before.
 ///
-/// The pid is pinned first and its parent is checked afterwards, so a pid that was reused is never signalled. A member
-/// with a new parent is found by the next search.
+/// The pid is pinned first and its parent is checked afterwards, so a reused pid is never signalled. A
+/// member with a new parent is found by the next search.
 fn signal_member(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option<u8> {
     let pidfd = pidfd_open(Pid::from_raw(member.pid)?, PidfdFlags::empty()).ok()?;
     let stat = stat(proc, member.pid).filter(|stat| stat.parent == member.parent)?;
     match pidfd_send_signal(&pidfd, signal) {
-        // It belongs to another user: alive, but waiting for it to stop is useless.
+        // The process belongs to another user: it is alive, but waiting for it to stop is useless.
         Err(Errno::PERM) => Some(b'D'),
         _ => Some(stat.state),
     }
@@ -186,7 +184,6 @@ fn children(proc: BorrowedFd<'_>, pid: i32, members: &mut [Member], found: &mut 
     });
 }
 
-/// What `/proc/<pid>/stat` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     state: u8,
@@ -195,7 +192,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// `pid (name) state parent group session …`, where the name can contain anything.
+    /// Parses `pid (name) state parent group session …`, where the name can contain anything.
     fn parse(text: &[u8]) -> Option<Self> {
         let name_end = text.iter().rposition(|byte| *byte == b')')?;
         let mut fields = text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' ');
@@ -208,20 +205,21 @@ impl Stat {
 
 fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Stat> {
     let file = open_at(proc, &PathBuffer::new(&[pid], &["", "/stat"])).ok()?;
-    // Name, state and ids fit into the first half of this.
+    // Name, state and ids fit into the first half of this buffer.
     let mut text = [0; 256];
     let len = read(&file, &mut text).ok()?;
     Stat::parse(text.get(..len)?)
 }
 
-/// Returns the session of a process: 0 if its leader is outside this PID namespace, as in a container that was entered.
-/// `getsid` has no type for that.
+/// Returns the session of a process. It is 0 if its leader is outside this PID namespace, as in a container
+/// that was entered; `getsid` cannot return that.
 pub(crate) fn session(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
     Some(stat(proc, pid)?.session)
 }
 
-/// Kills every process of a session, which processes leave only by `setsid`: the best option for a tree whose subreaper
-/// is gone. The session's leader must not be reaped yet, so that the id still belongs to this session.
+/// Kills every process of a session, which processes leave only by `setsid`. The best option for a tree
+/// whose subreaper is gone. The session's leader must not be reaped yet, so that the id still belongs to
+/// this session.
 pub(crate) fn kill_session(session: i32) {
     let Ok(proc) = open_proc() else { return };
     let proc = proc.as_fd();
@@ -236,7 +234,7 @@ pub(crate) fn kill_session(session: i32) {
     });
 }
 
-/// A child that this program has not started.
+/// A child that this program has adopted, not started.
 pub(crate) struct Orphan {
     pub(crate) pid: Pid,
     pidfd: OwnedFd,
@@ -244,13 +242,13 @@ pub(crate) struct Orphan {
 
 impl Orphan {
     pub(crate) fn kill(&self, signal: Signal) {
-        // Fails if it has ended or belongs to another user now.
+        // Fails if the orphan has ended or now belongs to another user.
         _ = pidfd_send_signal(&self.pidfd, signal);
     }
 }
 
-/// Calls `each` with every child of `parent` that has left its `session` and is not a guardian: guardians have no exit
-/// signal, which adopted processes get.
+/// Calls `each` with every child of `parent` that has left its `session` and is not a guardian. Guardians
+/// have no exit signal; adopted processes get one.
 pub(crate) fn orphans(proc: BorrowedFd<'_>, parent: i32, session: i32, mut each: impl FnMut(Orphan)) {
     numbers_in(proc, |number| {
         if let Some(pid) = Pid::from_raw(number)
@@ -264,13 +262,13 @@ pub(crate) fn orphans(proc: BorrowedFd<'_>, parent: i32, session: i32, mut each:
     });
 }
 
-/// The signal that a process sends to its parent when it ends.
+/// Returns the signal that a process sends to its parent when it ends.
 fn exit_signal(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
     let mut text = [0; 1024];
     number(stat_fields(proc, &PathBuffer::new(&[pid], &["", "/stat"]), &mut text)?.nth(38 - 3)?)
 }
 
-/// The address range of this process's arguments, which other processes can read.
+/// Returns the address range of this process's arguments, which other processes can read.
 pub(crate) fn own_arguments(proc: BorrowedFd<'_>) -> Option<Range<usize>> {
     let mut text = [0; 1024];
     let mut fields = stat_fields(proc, &PathBuffer::new(&[], &["self/stat"]), &mut text)?;
@@ -278,7 +276,8 @@ pub(crate) fn own_arguments(proc: BorrowedFd<'_>) -> Option<Range<usize>> {
     Some(start?..end?)
 }
 
-/// The fields of a `stat` file from the third on: the second is a name, which can contain anything.
+/// Iterates over the fields of a `stat` file from the third on. The second is a name, which can contain
+/// anything.
 fn stat_fields<'a>(
     proc: BorrowedFd<'_>,
     path: &PathBuffer,
@@ -291,7 +290,7 @@ fn stat_fields<'a>(
     Some(text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' '))
 }
 
-/// The pid of this process in the PID namespace of `proc`, which may differ from its own.
+/// Returns the pid of this process in the PID namespace of `proc`, which may differ from its own namespace.
 pub(crate) fn own_pid(proc: BorrowedFd<'_>) -> Result<i32, Errno> {
     let mut text = [0; 16];
     let len = readlinkat_raw(proc, c"self", &mut text[..])?;
@@ -305,7 +304,7 @@ pub(crate) fn open_proc() -> Result<OwnedFd, Errno> {
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    // A directory of that name is not enough.
+    // Any directory could have that name, so its content is checked.
     open_at(proc.as_fd(), &PathBuffer::new(&[], &["self/stat"]))?;
     Ok(proc)
 }
@@ -335,7 +334,7 @@ struct PathBuffer {
 }
 
 impl PathBuffer {
-    /// `words` and `numbers` in turn.
+    /// Joins `words` and `numbers` in turn.
     fn new(numbers: &[i32], words: &[&str]) -> Self {
         let mut path = Self { bytes: [0; 64], len: 0 };
         let mut numbers = numbers.iter();
@@ -454,8 +453,8 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// One call suffices for a process that forks as fast as it can: it is stopped before its children are counted for
-    /// the last time.
+    /// One call must suffice for a process that forks as fast as it can, because it is stopped before its
+    /// children are counted for the last time.
     #[test]
     fn a_process_that_keeps_forking_has_no_survivors() {
         let name = format!("999.{}", std::process::id());

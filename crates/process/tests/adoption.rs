@@ -1,4 +1,5 @@
-//! A supervisor that is the heir of its guardians. Alone in its file, as this is a property of the whole process.
+//! Tests of a supervisor that adopts orphans. In a file of its own, because that is a property of the whole
+//! process.
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
@@ -15,7 +16,6 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
 
-/// The children of this process that are there, be it as zombies.
 fn children() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let of =
@@ -38,7 +38,7 @@ async fn what_a_killed_guardian_leaves_is_ended_and_nothing_else() {
     assert_eq!(mark.alive(), [0; 0]);
     assert!(other.sleeps(common::HOSTILE_COUNT), "another tree is not touched");
     assert!(exists(plain.id()) && plain.try_wait().unwrap().is_none(), "nor is a child of another kind");
-    // With a PID namespace this process adopts init, and the rest dies with it.
+    // With a PID namespace this process adopts init, and the rest dies with init.
     let root = cage::directory();
     if let Some(support) = cage::with_pid_namespace().await {
         let mut child = spawn(cage::confined(&support, &mark, root.path(), HOSTILE)).await.unwrap();

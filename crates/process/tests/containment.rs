@@ -1,4 +1,4 @@
-//! Nothing of a worker's tree survives, however its end comes about.
+//! Tests that nothing of a worker's tree survives, in all cases of its end.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a helper fails the test")]
 
 mod common;
@@ -68,7 +68,7 @@ async fn an_orphan_may_end_in_its_own_way_first() {
     assert_eq!(fs::read_to_string(farewell).unwrap(), "bye\n");
 }
 
-/// A stopped process does not handle a signal; it has to be continued as well.
+/// A stopped process does not handle a signal, so it must be continued as well.
 #[tokio::test]
 async fn a_stopped_orphan_may_end_in_its_own_way_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ async fn a_worker_that_stops_its_guardian_is_ended_all_the_same() {
     eventually("the tree is complete", || mark.sleeps(2));
     let exit = timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
     assert_eq!(mark.alive(), []);
-    // `Lost` if it had been done without the guardian.
+    // The class would be `Lost` if the tree had been ended without the guardian.
     assert_eq!((exit.class, exit.signal, exit.swept), (ExitClass::Stopped, Some(9), 1));
 }
 
@@ -107,7 +107,7 @@ async fn a_worker_that_keeps_stopping_its_guardian_is_ended_all_the_same() {
     let script = "trap '' TERM; while :; do kill -STOP $PPID; done";
     let child = spawn(mark.shell(script)).await.unwrap();
     eventually("the guardian is stopped", || state(child.guardian_pid()) == Some('T'));
-    // By its guardian or without it, as chance has it.
+    // Ended by its guardian or without it, depending on chance.
     timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
     eventually("the tree is gone", || mark.alive().is_empty());
     assert!(!exists(child.guardian_pid()));
@@ -199,7 +199,7 @@ async fn a_process_that_hops_from_pid_to_pid_is_caught() {
     assert_eq!(mark.alive(), []);
 }
 
-/// End-of-file on stdout while worker and guardian live: the guardian holds no copy of the pipe.
+/// The end of stdout arrives while worker and guardian live: the guardian holds no copy of the pipe.
 #[tokio::test]
 async fn the_guardian_does_not_keep_pipes_open() {
     let mut child = spawn(Mark::new().shell("exec >&- 2>&- <&-; exec sleep 1000")).await.unwrap();
@@ -213,7 +213,8 @@ async fn the_guardian_does_not_keep_pipes_open() {
     child.stop(QUICK).await;
 }
 
-/// The same with a second guardian, forked while the first worker's pipes were open in this process.
+/// Like the test before, with a second guardian that was forked while the first worker's pipes were open in
+/// this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guardians_do_not_hold_each_others_descriptors() {
     let (first_mark, second_mark) = (Mark::new(), Mark::new());
@@ -256,8 +257,8 @@ fn the_worker_outlives_the_thread_that_forked_it() {
     });
 }
 
-/// The worker and what is in its session are ended; a process that has left the session is not, because
-/// with the guardian went the knowledge that it belongs here.
+/// The worker and the processes in its session are ended. A process that has left the session is not,
+/// because only the guardian knew that it belonged to the tree.
 #[tokio::test]
 async fn a_murdered_guardian_is_noticed_and_its_session_ended() {
     let mark = Mark::new();
@@ -275,7 +276,7 @@ async fn a_murdered_guardian_is_noticed_and_its_session_ended() {
     assert_eq!((exit.class, exit.code, exit.signal), (ExitClass::Lost, None, None));
     assert!(!exists(child.guardian_pid()));
     eventually("the session is gone", || mark.alive() == [elsewhere]);
-    // Only this test ends it.
+    // Nothing else ends it.
     signal(elsewhere, Signal::KILL);
     let mut rest = String::new();
     timeout(STEP_TIMEOUT, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();

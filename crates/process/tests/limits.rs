@@ -1,4 +1,4 @@
-//! Limits of what a tree may use, as the kernel enforces them.
+//! Tests of the limits of a tree, as the kernel enforces them.
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -11,10 +11,10 @@ use narrows_process::{Controller, Limits, SpawnError, Spec, spawn};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-/// Does no harm to a process outside a group of its own.
+/// Guards a harmful script: exits if the process is not in a group of this program.
 const GUARD: &str = "grep -q narrows- /proc/self/cgroup || exit 9;";
 
-/// Returns `true` if such a limit is available here. Otherwise no worker starts with one.
+/// Returns `true` if such a limit is available here. If not, also checks that no worker starts with it.
 async fn available(controller: Controller, limits: Limits) -> bool {
     let Err(why) = Limits::check(controller) else { return true };
     eprintln!("not tried: {why}");
@@ -26,12 +26,10 @@ async fn available(controller: Controller, limits: Limits) -> bool {
     false
 }
 
-/// The groups of a process, as the kernel names them.
 fn groups(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap()
 }
 
-/// Returns leftover directories in the usual places of control groups.
 fn left_behind() -> Vec<String> {
     let ours = format!("narrows-{}-", std::process::id());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -73,7 +71,7 @@ async fn a_fork_bomb_stops_at_its_limit() {
     assert_eq!(left_behind(), [""; 0]);
 }
 
-/// The worker learns nothing about its group, and can neither enter nor leave it in a new way.
+/// The worker learns nothing about its group, and gets no descriptor to enter or leave it.
 #[tokio::test]
 async fn a_worker_gets_no_descriptor_of_its_group() {
     let limits = Limits { pids: Some(20), ..Limits::default() };
@@ -100,7 +98,7 @@ async fn who_needs_too_much_memory_is_killed_and_told_of() {
     assert!(exit.oom, "{exit}");
     assert_eq!(exit.signal_name(), Some("SIGKILL"));
     assert!(timeout(STEP_TIMEOUT, child.wait()).await.unwrap().oom);
-    // A kill of another kind is not one for want of memory.
+    // A kill for another reason does not count as `oom`.
     let child = spawn(Spec { limits, ..Mark::new().shell("kill -9 $$") }).await.unwrap();
     let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!((exit.signal_name(), exit.oom), (Some("SIGKILL"), false));

@@ -1,4 +1,4 @@
-//! Processes and sockets outside a sandbox are out of reach of what runs in it.
+//! Tests that processes and sockets outside a sandbox cannot be reached from inside.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -35,7 +35,7 @@ use tempfile::TempDir;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
 
-/// Not a test unless asked to play a role.
+/// Runs the role that the environment names; passes at once if there is none.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -89,7 +89,7 @@ fn act_on_itself(say: &mut impl FnMut(&str, Result<(), Errno>)) {
     let limit = rustix::process::getrlimit(Resource::Core);
     say("limit", prlimit(None, Resource::Core, limit).map(drop));
     say("processors", sched_getaffinity(None).and_then(|set| sched_setaffinity(None, &set)));
-    // The lowest: the tests may run with a low one.
+    // The lowest priority, because the tests may already run with a low one.
     say("priority", setpriority_process(None, 19));
     say("limit by its own id", prlimit(Some(getpid()), Resource::Core, limit).map(drop));
 }
@@ -107,7 +107,7 @@ fn send_datagrams(path: &str, say: &mut impl FnMut(&str, Result<(), Errno>)) {
     }
 }
 
-/// Tries to turn a pair into a connection to something else.
+/// Tries to connect a socket of a pair to something else.
 fn reconnect(path: &str, say: &mut impl FnMut(&str, Result<(), Errno>)) {
     let address = SocketAddrUnix::new(path).unwrap();
     for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
@@ -135,7 +135,7 @@ fn make_sockets(say: &mut impl FnMut(&str, Result<(), Errno>)) {
     make("ciphers", AddressFamily::from_raw(libc::AF_ALG as _), SocketType::SEQPACKET, None);
 }
 
-/// A directory with this program in it, which is all that a sandbox has to show.
+/// A directory with only this program in it, for a sandbox to show.
 struct Inside {
     root: TempDir,
     program: PathBuf,
@@ -194,7 +194,7 @@ impl Drop for Victim {
 async fn a_process_outside_cannot_be_acted_on_from_inside() {
     let inside = Inside::new();
     let role = |victim: &Victim| format!("processes {}", victim.0.id());
-    // Without a sandbox all of it works, so what follows shows something.
+    // Without a sandbox all of it works, which shows that the checks below are significant.
     let victim = Victim::new();
     let plain = inside.say(None, &role(&victim)).await;
     assert!(plain.len() == 6 && plain[..5].iter().all(|line| line.ends_with(": done")), "{plain:?}");
@@ -209,7 +209,7 @@ async fn a_process_outside_cannot_be_acted_on_from_inside() {
             );
             if !launches(&support) {
                 assert!(lines[..5].iter().all(|line| line.ends_with(": PERM")), "{support}: {lines:?}");
-                // No descriptor of a process can be had that cannot be named.
+                // A process without an id inside cannot be opened by descriptor either.
                 let expected = if has_pid_namespace(&support) { "SRCH" } else { "PERM" };
                 assert_eq!(lines[5], format!("descriptor: {expected}"), "{support}");
             }
@@ -233,7 +233,7 @@ async fn a_process_may_still_limit_itself() {
 #[tokio::test]
 async fn no_unix_datagram_leaves_a_sandbox() {
     let inside = Inside::new();
-    // Within what the sandbox shows and may change: even there it would lead out.
+    // Within the visible and writable paths: even there a socket would lead out.
     let path = inside.path().join("datagrams");
     let outside = UnixDatagram::bind(&path).unwrap();
     outside.set_nonblocking(true).unwrap();
@@ -253,7 +253,7 @@ async fn no_unix_datagram_leaves_a_sandbox() {
     }
 }
 
-/// Socket pairs of these kinds are allowed, because the kernel does not let them connect elsewhere.
+/// These kinds of socket pairs are allowed, because the kernel does not let them connect elsewhere.
 #[tokio::test]
 async fn a_pair_of_stream_sockets_cannot_be_connected_to_anything_else() {
     let inside = Inside::new();
@@ -290,7 +290,7 @@ async fn with_the_network_there_are_internet_sockets_and_no_others() {
     }
 }
 
-/// Queues, semaphores and memory of System V have no place in the file system, so Landlock does not see them.
+/// Queues, semaphores and memory of System V are not files, so Landlock does not cover them.
 #[tokio::test]
 async fn a_message_queue_of_another_process_cannot_be_removed_from_inside() {
     let run = |line: &str| {
@@ -311,7 +311,7 @@ async fn a_message_queue_of_another_process_cannot_be_removed_from_inside() {
     assert_eq!(run(&format!("ipcrm -q {id} && echo still there")), "still there\n");
 }
 
-/// A terminal of the same user, as long as this lives.
+/// A terminal of the same user. Exists until it is dropped.
 struct TestTerminal {
     program: Child,
     path: String,

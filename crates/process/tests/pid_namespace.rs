@@ -1,4 +1,4 @@
-//! A sandboxed tree with its own process ids ends, and is reported, like any other.
+//! Tests that a sandboxed tree with its own process ids ends, and is reported, like any other.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -25,7 +25,8 @@ use tokio::time::timeout;
 const ROLE: &str = "NARROWS_TEST_ROLE";
 const ROLE_MARK: &str = "NARROWS_TEST_ROLE_MARK";
 
-/// Not a test unless asked to play a role; then its lines on stdout begin with `@`.
+/// Runs the role that the environment names; passes at once if there is none. A role prints lines that
+/// begin with `@`.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -39,7 +40,7 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a separate line, because libtest writes here too.
+    // On a separate line, because libtest also writes to stdout.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
@@ -52,7 +53,7 @@ async fn supervise() {
     child.wait().await;
 }
 
-/// Ends a tree that it has started, one process of which cannot be traced.
+/// Starts and ends a tree in which one process cannot be traced.
 async fn nest() {
     let mut spec = itself(&std::env::current_exe().unwrap(), "hidden");
     spec.orphan_grace = Duration::from_millis(100);
@@ -63,7 +64,7 @@ async fn nest() {
     say(&format!("{:?} {:?} {}", exit.class, exit.signal, exit.survivors));
 }
 
-/// Cannot be traced, like an SSH agent, and does not exit.
+/// Makes this process untraceable, like an SSH agent, and never exits.
 fn hide() {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
     say("ready");
@@ -72,7 +73,6 @@ fn hide() {
     }
 }
 
-/// This program in a role.
 fn itself(program: &Path, role: &str) -> Spec {
     let mut spec = Spec::new(program);
     spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
@@ -80,7 +80,6 @@ fn itself(program: &Path, role: &str) -> Spec {
     spec
 }
 
-/// Starts the hostile tree in a sandbox, and returns when all of it runs.
 async fn hostile(support: &Support, mark: &Mark, root: &Path) -> Child {
     let mut child = spawn(confined(support, mark, root, HOSTILE)).await.unwrap();
     read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
@@ -92,7 +91,6 @@ async fn ended(child: &Child) -> Exit {
     timeout(STEP_TIMEOUT, child.wait()).await.unwrap()
 }
 
-/// The parent of a process.
 fn parent(pid: u32) -> u32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap()
@@ -134,7 +132,7 @@ async fn the_end_of_the_program_is_told_exactly() {
 async fn only_processes_of_the_tree_are_shown() {
     let Some(support) = with_pid_namespace().await else { return };
     let (root, mark) = (directory(), Mark::new());
-    // Without a fork, so that nothing else is there.
+    // Uses no fork, so that no other process is listed.
     let script = "echo $$ $PPID /proc/[0-9]*; exec readlink /proc/self";
     assert_eq!(output(confined(&support, &mark, root.path(), script)).await, "2 1 /proc/1 /proc/2\n2\n");
     if Path::new("/usr/bin/ps").exists() {
@@ -142,7 +140,7 @@ async fn only_processes_of_the_tree_are_shown() {
         let last: u32 = output(confined(&support, &mark, root.path(), script)).await.trim().parse().unwrap();
         assert!(last < 10, "{last}");
     }
-    // It does not learn how its supervisor was started, and can neither look into init nor change anything inside.
+    // The program cannot learn how its supervisor was started, inspect init, or change anything there.
     let script = "tr -d '\\0' < /proc/1/cmdline; echo; cat /proc/1/comm
         for file in environ maps root/etc/passwd; do cat /proc/1/$file >/dev/null 2>&1 && echo $file; done
         (echo 5 > /proc/self/oom_score_adj) 2>/dev/null && echo written
@@ -164,7 +162,7 @@ async fn the_pid_that_is_told_is_the_programs_outside() {
     assert_eq!(mark.alive(), [child.pid()]);
     let init = parent(child.pid());
     assert_eq!(parent(init), child.guardian_pid());
-    // What may be debugged or dumped has its user as the owner of its files in `/proc`; anything else, root.
+    // The files in `/proc` of a process that cannot be debugged or dumped belong to root.
     assert_eq!(fs::metadata(format!("/proc/{init}/stat")).unwrap().uid(), 0);
     child.stop(QUICK).await;
     assert!(![child.pid(), init, child.guardian_pid()].into_iter().any(exists));
@@ -180,7 +178,7 @@ async fn a_process_outside_cannot_be_signalled_whatever_landlock_can_do() {
     let script = |signal: &str| format!("kill -{signal} {} || exit 1", victim.id());
     let shared = support.clone().without_pid_namespace();
     assert!(support.confined().guardian && !shared.confined().guardian, "{support}, {shared}");
-    // Without a PID namespace it can, so the following check is significant.
+    // Without a PID namespace the signal works, so the check below is significant.
     assert_eq!(output(confined(&shared, &Mark::new(), root.path(), &script("0"))).await, "");
     for signal in ["0", "CONT", "9"] {
         let text = output(confined(&support, &Mark::new(), root.path(), &script(signal))).await;
@@ -201,7 +199,7 @@ async fn a_daemon_is_asked_to_end_then_has_time_and_is_then_killed() {
     let mut spec = confined(&support, &mark, root.path(), script);
     spec.orphan_grace = Duration::from_secs(1);
     let mut child = spawn(spec).await.unwrap();
-    // Kept open: the shell reports the end of its `sleep`, and would die of a closed pipe.
+    // Kept open: the shell reports the end of its `sleep`, and a closed pipe would kill it.
     let mut stdout = child.take_stdout().unwrap();
     read_until(&mut stdout, "ready\n").await;
     drop(child.take_stdin());
@@ -224,7 +222,7 @@ async fn a_stopped_daemon_may_end_in_its_own_way() {
     let mut spec = confined(&support, &mark, root.path(), script);
     spec.orphan_grace = STEP_TIMEOUT;
     let mut child = spawn(spec).await.unwrap();
-    // Kept open: the shell reports the end of its `sleep`, and would die of a closed pipe.
+    // Kept open: the shell reports the end of its `sleep`, and a closed pipe would kill it.
     let mut stdout = child.take_stdout().unwrap();
     read_until(&mut stdout, "ready\n").await;
     drop(child.take_stdin());
@@ -291,7 +289,7 @@ async fn stdout_ends_with_the_last_process_that_has_it_open() {
     child.take_stdin().unwrap().write_all(b"go\n").await.unwrap();
     assert_eq!(read_all(&mut child).await, "late\n");
     assert!(child.try_wait().is_none(), "the program lives on");
-    // Init holds nothing but its connection to the guardian.
+    // Init holds only its connection to the guardian.
     let held = fs::read_dir(format!("/proc/{}/fd", parent(child.pid())));
     if rustix::process::geteuid().is_root() {
         assert_eq!(held.unwrap().count(), 1);
@@ -308,7 +306,8 @@ async fn stdout_ends_with_the_last_process_that_has_it_open() {
     child.stop(QUICK).await;
 }
 
-/// Starts a supervisor of the hostile tree in a separate process. Returns it and the guardian.
+/// Starts a supervisor of the hostile tree in a separate process. Returns the supervisor and the pid of the
+/// guardian.
 fn supervisor(mark: &Mark) -> (std::process::Child, u32) {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "role", "--nocapture", "--test-threads=1"])
@@ -333,11 +332,11 @@ async fn the_tree_ends_with_its_supervisor() {
     process.kill().unwrap();
     process.wait().unwrap();
     eventually("the tree is gone", || mark.alive().is_empty());
-    // Orphaned guardians are init's to reap, and it may take its time.
+    // Orphaned guardians are reaped by init, which may take its time.
     eventually("the guardian is gone", || matches!(state(guardian), None | Some('Z')));
 }
 
-/// Also what has left its session, and also if the supervisor does nothing about it.
+/// Processes that have left the session end as well, even if the supervisor does nothing.
 #[tokio::test]
 async fn the_tree_ends_with_its_guardian() {
     if with_pid_namespace().await.is_none() {
@@ -369,8 +368,8 @@ async fn a_request_to_end_reaches_the_program_and_its_group() {
     read_until(&mut stdout, "program\n").await;
     let exit = ended(&child).await;
     assert_eq!((exit.class, exit.code), (ExitClass::Stopped, Some(4)));
-    // The program leads its group inside too, so that scripts can end it with all they have started.
-    // The trap comes last: a child that a shell has just forked has it too, and would survive.
+    // The program leads its group inside too, so scripts can end it with everything they have started.
+    // The trap comes last: a child that a shell has just forked inherits it, and would survive.
     let script = "sleep 1000 & trap 'wait; exit 6' TERM; kill -TERM -$$; exit 1";
     let child = spawn(confined(&support, &mark, root.path(), script)).await.unwrap();
     assert_eq!(ended(&child).await.code, Some(6));
@@ -380,7 +379,7 @@ async fn a_request_to_end_reaches_the_program_and_its_group() {
 async fn orphans_are_reaped() {
     let Some(support) = with_pid_namespace().await else { return };
     let root = directory();
-    // The last of them may still be on their way, so it is looked again.
+    // The last orphans may still be arriving, so the script checks repeatedly.
     let script = "
         number=0; while [ $number -lt 200 ]; do (true &); number=$((number + 1)); done
         for look in $(seq 1000); do
@@ -409,7 +408,7 @@ async fn an_abandoned_start_leaves_nothing() {
     let (root, mark) = (directory(), Mark::new());
     for _ in 0..20 {
         let spec = confined(&support, &mark, root.path(), "exec sleep 1000");
-        // Polled once, which is enough for the fork to be on its way.
+        // Polled once, which is enough to start the fork.
         _ = timeout(Duration::ZERO, spawn(spec)).await;
     }
     let children = || {

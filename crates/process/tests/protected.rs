@@ -1,4 +1,4 @@
-//! Protected paths in a sandbox stay unchanged, whatever is tried and by whichever user.
+//! Tests that protected paths in a sandbox stay unchanged, for every known attempt and every user.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -20,10 +20,10 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::timeout;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
-/// Commands that start while a directory is exchanged for a link.
+/// Number of commands that start while a directory is exchanged for a link.
 const EXCHANGED_STARTS: u32 = 60;
 
-/// Not a test unless asked to play a role.
+/// Runs the role that the environment names; passes at once if there is none.
 #[test]
 fn role() {
     if std::env::var_os(ROLE).is_some() {
@@ -31,14 +31,13 @@ fn role() {
     }
 }
 
-/// Prints the available sandboxes.
 fn say_support() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let support = runtime.block_on(Support::namespaces());
     std::io::stdout().write_all(format!("\n@{support}\n").as_bytes()).unwrap();
 }
 
-/// Tries to change a protected place; what comes before `|` is the directory in which.
+/// Commands that try to change a protected path. The text before `|` is the directory in which they run.
 const ATTEMPTS: &[&str] = &[
     "| echo x > .git/hooks/new",
     "| echo x > .git/hooks/old",
@@ -116,7 +115,7 @@ async fn protected_places_stay_as_they_are() {
     }
 }
 
-/// Of a link, both ends are protected: the one that is written through and the one that can be replaced.
+/// Both ends of a link are protected: its target could be written, and the link itself replaced.
 #[tokio::test]
 async fn a_protected_link_stays_as_it_is() {
     for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
@@ -147,8 +146,8 @@ async fn a_protected_link_stays_as_it_is() {
     }
 }
 
-/// A command that still runs can exchange a directory around a protected file for a link while the next one starts. What
-/// the link leads to is not mounted.
+/// A running command can exchange a directory around a protected file for a link while the next command
+/// starts. The link's target must not be mounted.
 #[tokio::test]
 async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
     for support in mechanisms().await {
@@ -174,7 +173,7 @@ async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
             let mut spec =
                 confined(&support, &Mark::new(), root.path(), &format!("exec 2>/dev/null; {script}"));
             spec.sandbox.as_mut().unwrap().protected = vec![new.join(".bashrc")];
-            // Not started is as good.
+            // A command that does not start is safe, too.
             if let Ok(child) = spawn(spec).await {
                 timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
             }
@@ -188,8 +187,8 @@ async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
     }
 }
 
-/// A directory that may not be searched hides what is in it, and who owns it can change that. As root the modes mean
-/// nothing, so [`a_plain_user_has_protected_places_too`] is where this can fail.
+/// A directory that may not be searched hides its content, and its owner can change that mode. For root the
+/// modes have no effect, so only [`a_plain_user_has_protected_places_too`] can fail here.
 #[tokio::test]
 async fn what_lies_in_directories_of_any_mode_stays_as_it_is() {
     for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
@@ -236,7 +235,7 @@ async fn what_lies_in_directories_of_any_mode_stays_as_it_is() {
     }
 }
 
-/// The same as a user other than root, which needs a user namespace.
+/// Runs the tests as a user other than root, who needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_protected_places_too() {
     let tests = [
@@ -254,7 +253,7 @@ async fn a_plain_user_has_protected_places_too() {
     }
 }
 
-/// Changes that Landlock does not see: modes, owners and times.
+/// Changes that Landlock does not cover: modes, owners and times.
 #[tokio::test]
 async fn outside_nothing_changes_in_any_way() {
     let has_mounts = |support: &Support| support.confined().protected || launches(support);
@@ -270,7 +269,8 @@ async fn outside_nothing_changes_in_any_way() {
     }
 }
 
-/// A set-user-id program would give the rights of the user to everyone who starts it, outside any sandbox.
+/// A set-user-id program would give the rights of the user to every user who starts it, outside any
+/// sandbox.
 #[tokio::test]
 async fn nothing_is_left_that_runs_as_its_owner_or_group() {
     for support in mechanisms().await {

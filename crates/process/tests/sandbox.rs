@@ -1,4 +1,4 @@
-//! The permissions of a sandboxed tree, and that its guardian still ends it.
+//! Tests of the permissions of a sandboxed tree, and that its guardian still ends the tree.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
 
-/// Not a test unless asked to play a role.
+/// Runs the role that the environment names; passes at once if there is none.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -37,7 +37,7 @@ fn role() {
     }
 }
 
-/// Tries every way to reach another process, and prints which worked.
+/// Tries every way to reach another process, and prints those that worked.
 fn reach(tcp: &str, udp: &str, unix: &str) {
     let mut lines = String::from("\n");
     let mut say = |name: &str, worked: bool| lines.push_str(&format!("@{name} {worked}\n"));
@@ -50,7 +50,7 @@ fn reach(tcp: &str, udp: &str, unix: &str) {
     std::io::stdout().write_all(lines.as_bytes()).unwrap();
 }
 
-/// Prints the available sandboxes, and all warnings on the way.
+/// Prints the available sandboxes, and all warnings of the search.
 fn probe() {
     tracing::subscriber::set_global_default(Warnings).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -58,7 +58,6 @@ fn probe() {
     std::io::stdout().write_all(format!("\n@{support}\n").as_bytes()).unwrap();
 }
 
-/// Prints warnings and errors of the library.
 struct Warnings;
 
 impl tracing::Subscriber for Warnings {
@@ -104,7 +103,6 @@ fn nest(depth: u32) {
     std::io::stdout().write_all(text.as_bytes()).unwrap();
 }
 
-/// This program in a role.
 fn itself(program: &Path, role: &str) -> Spec {
     let mut spec = Spec::new(program);
     spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
@@ -128,7 +126,7 @@ async fn support_is_told_as_it_is() {
     assert!(told.starts_with("bubblewrap does not work here (cannot execute /no/such/launcher: "), "{told}");
 }
 
-/// With a sandbox of every kind, and without one.
+/// Checked with a sandbox of every kind, and without one.
 #[tokio::test]
 async fn a_directory_that_became_a_link_is_not_entered_where_links_are_refused() {
     let sandboxes = mechanisms().await.into_iter().map(Some).chain([None]);
@@ -199,7 +197,8 @@ async fn the_writable_place_is_writable_and_nothing_else_is() {
             let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
             assert_eq!(text, "held\n", "{support}: {attempt}");
         }
-        // A path that a command has replaced by a link to the outside is not writable for the next one.
+        // If a command replaces a path by a link to the outside, that path is not writable for the next
+        // command.
         let mut spec = confined(&support, &Mark::new(), root.path(), "rm -rf inner; ln -s / inner");
         output(spec.clone()).await;
         spec.args = vec!["-c".into(), format!("echo x > {out}/new || echo held").into()];
@@ -220,7 +219,7 @@ async fn what_is_not_secret_can_be_read() {
     for support in mechanisms().await {
         let (root, outside) = (directory(), directory());
         fs::write(outside.path().join("text"), "text").unwrap();
-        // Where everything temporary is hidden, this is too.
+        // If all temporary files are hidden, this one is too.
         if launches(&support) && outside.path().starts_with("/tmp") {
             continue;
         }
@@ -248,7 +247,7 @@ async fn the_temporary_directory_is_its_own_and_goes_with_the_tree() {
         let path = PathBuf::from(text.strip_prefix("x\n").unwrap().trim());
         assert!(path.starts_with(temp.path().canonicalize().unwrap()) || path == Path::new("/tmp"), "{text}");
         assert!(!path.join(name).exists(), "{support}");
-        // Also when the handle is simply dropped.
+        // Also if the handle is simply dropped.
         let mut child = spawn(spec("echo x > $TMPDIR/y; echo ready; exec sleep 1000")).await.unwrap();
         read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
         drop(child);
@@ -268,7 +267,7 @@ async fn the_network_is_there_only_if_it_may_be() {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // Short, and within what may be changed: even there it leads out.
+        // A short path within a writable directory: even there a socket leads out.
         let socket = root.path().join("socket");
         let _unix = UnixListener::bind(&socket).unwrap();
         let role =
@@ -305,7 +304,7 @@ async fn the_guardian_cannot_be_signalled_from_inside() {
         let (root, mark) = (directory(), Mark::new());
         let plain = mark.shell("kill -0 $PPID && echo reached");
         assert_eq!(output(plain).await, "reached\n");
-        // By its number, because inside the parent may be another.
+        // By its number, because inside the parent may be another process.
         let mut spec = confined(&support, &mark, root.path(), "read pid; kill -KILL $pid $PPID || echo held");
         spec.merge_stderr = false;
         let mut child = spawn(spec).await.unwrap();
@@ -335,18 +334,18 @@ async fn a_sandboxed_tree_ends_like_any_other() {
         assert_eq!((exit.class, exit.survivors), (ExitClass::Stopped, 0), "{support}");
         assert!(!exists(child.guardian_pid()));
 
-        // The worker dies with its guardian: entering the sandbox has not cost it the parent-death signal. The watcher
-        // does not end it, because it does not run while nothing here waits.
+        // The worker dies with its guardian: it keeps its parent-death signal in the sandbox. The watcher
+        // cannot end the worker here, because it does not run while this test does not wait.
         let child = start().await;
         kill_process(Pid::from_raw(child.guardian_pid().cast_signed()).unwrap(), Signal::KILL).unwrap();
         eventually("the worker is dead", || matches!(state(child.pid()), None | Some('Z')));
         let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Lost, "{support}");
         if has_pid_namespace(&support) {
-            // With its namespace.
+            // The whole tree ends with its namespace.
             eventually("the tree is gone", || mark.alive().is_empty());
         }
-        // What had left the session is lost to init.
+        // Processes that had left the session were adopted by init, so this test ends them.
         for pid in mark.alive() {
             _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
         }
@@ -376,7 +375,7 @@ async fn a_launcher_sees_nothing_of_the_environment() {
         let mut spec =
             confined(&support, &Mark::new(), root.path(), "echo $SECRET $LD_PRELOAD; exec sleep 1000");
         spec.env.extend([("SECRET", "hunter2"), ("LD_PRELOAD", "/no/such/library")]);
-        // The loader complains there, whenever it is asked for that library.
+        // The loader prints a warning whenever that library is requested.
         spec.merge_stderr = false;
         let mut child = spawn(spec).await.unwrap();
         read_until(&mut child.take_stdout().unwrap(), "hunter2 /no/such/library\n").await;
@@ -390,7 +389,7 @@ async fn a_launcher_sees_nothing_of_the_environment() {
     }
 }
 
-/// Inside bubblewrap there can be no user namespaces.
+/// Checked inside bubblewrap, where no user namespace can be created.
 #[tokio::test]
 async fn looking_for_a_sandbox_that_cannot_be_had_warns_of_nothing() {
     for support in mechanisms().await.into_iter().filter(launches) {
@@ -445,8 +444,8 @@ async fn a_sandbox_that_cannot_be_had_is_an_error() {
     assert!(!root.path().join("ran").exists());
 }
 
-/// Errors that only the worker finds are reported, and nothing runs without its sandbox: the kernel permits sixteen
-/// nested ones.
+/// Errors that only the worker can detect are reported, and nothing runs without its sandbox. The kernel
+/// permits sixteen nested sandboxes.
 #[tokio::test]
 async fn a_sandbox_works_within_a_sandbox_until_there_are_too_many() {
     let support = Support::landlock();

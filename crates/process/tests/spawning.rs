@@ -1,4 +1,4 @@
-//! The environment of a worker, and failures to start it.
+//! Tests of the environment of a worker, and of failures to start it.
 
 mod common;
 
@@ -41,10 +41,10 @@ async fn the_worker_has_three_blocking_descriptors() {
     let script =
         "read line; ls /proc/self/fd; cat /proc/self/fdinfo/0 /proc/self/fdinfo/1 /proc/self/fdinfo/2";
     let mut child = spawn(Mark::new().shell(script)).await.unwrap();
-    // The end in this process is non-blocking by now, which must not show on the other side.
+    // The end in this process is already non-blocking, which must not affect the other end.
     child.take_stdin().unwrap().write_all(b"x\n").await.unwrap();
     let text = read_all(&mut child).await;
-    // The fourth is the directory that `ls` has open.
+    // The fourth descriptor is the directory that `ls` has open.
     assert!(text.starts_with("0\n1\n2\n3\npos:"), "{text}");
     let flags: Vec<u32> = text
         .lines()
@@ -74,7 +74,8 @@ async fn signals_are_as_new_and_the_group_is_its_own() {
     let mut child = spawn(Mark::new().shell(script)).await.unwrap();
     let (pid, guardian) = (child.pid(), child.guardian_pid());
     let text = read_all(&mut child).await;
-    // Rust programs ignore SIGPIPE, and this one SIGXFSZ, so without a reset SigIgn would not be empty.
+    // Rust programs ignore SIGPIPE, and this one also SIGXFSZ, so SigIgn is empty only because of the
+    // reset.
     let none = "0000000000000000";
     assert_eq!(text, format!("SigBlk:\t{none}\nSigIgn:\t{none}\n{pid} {guardian}\n"));
 }
@@ -122,7 +123,7 @@ async fn missing_programs_and_directories_are_told_apart() {
     assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::Invalid { .. }));
 }
 
-/// Errors that only the kernel finds are reported through the fork as errors, not as status 127.
+/// Errors that only the kernel detects are reported through the fork as errors, not as status 127.
 #[tokio::test]
 async fn a_failed_exec_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,7 +200,7 @@ async fn stderr_is_drained_kept_short_and_complete_at_the_end() {
     assert!(tail.tail(usize::MAX).len() < 4096 + 16);
 }
 
-/// An error that quotes the tail must not lose the last words to a race.
+/// An error that quotes stderr must not lose the last lines to a race.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_words_are_there_when_the_end_is_known() {
     for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! Supervisors in separate processes: this program again, in a role.
+//! Tests with supervisors in separate processes: this test binary starts itself in a role.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 
 mod common;
@@ -20,7 +20,8 @@ use tokio::io::AsyncWriteExt;
 const ROLE: &str = "NARROWS_TEST_ROLE";
 const ROLE_MARK: &str = "NARROWS_TEST_ROLE_MARK";
 
-/// Not a test unless asked to play a role; then its lines on stdout begin with `@`.
+/// Runs the role that the environment names; passes at once if there is none. A role prints lines that
+/// begin with `@`.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -36,11 +37,11 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a separate line, because libtest writes here too.
+    // On a separate line, because libtest also writes to stdout.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
-/// Runs the hostile tree until it is asked to stop it.
+/// Runs the hostile tree until the input asks for its stop.
 async fn supervise() {
     let mark = Mark::from_text(&std::env::var(ROLE_MARK).unwrap());
     let child = hostile(&mark).await;
@@ -51,11 +52,11 @@ async fn supervise() {
     say(&format!("{:?}", exit.class));
 }
 
-/// Starts and stops workers and counts what is left.
+/// Starts and stops workers, then counts remaining descriptors and processes.
 async fn churn() {
     let descriptor_count = || fs::read_dir("/proc/self/fd").unwrap().count();
     let mark = Mark::new();
-    // The first start opens what the runtime keeps.
+    // The first start opens descriptors that the runtime keeps.
     spawn(mark.shell("exec cat")).await.unwrap().stop(QUICK).await;
     let descriptors = descriptor_count();
     for round in 0..200 {
@@ -72,22 +73,21 @@ async fn churn() {
     say("done");
 }
 
-/// Returns the pids of the children of this process, zombies included.
 fn children() -> String {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("children")).ok()).collect()
 }
 
-/// Gives starts up as soon as they have begun.
+/// Drops starts right after they have begun.
 fn abandon(runtime: tokio::runtime::Runtime) {
     let mark = Mark::new();
     runtime.block_on(async {
         for _ in 0..50 {
-            // Polled once, which is enough for the fork to be on its way.
+            // Polled once, which is enough to start the fork.
             _ = tokio::time::timeout(Duration::ZERO, spawn(mark.shell("exec sleep 1000"))).await;
         }
     });
-    // After this every fork has either happened or never will.
+    // After this, every fork has either happened or never will.
     drop(runtime);
     eventually("no process is left", || mark.alive().is_empty());
     eventually("no child is left, not even a zombie", || children().is_empty());
@@ -114,7 +114,6 @@ async fn closed() {
 const QUICK_KILL: narrows_process::Ladder =
     narrows_process::Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// Has much memory and a worker.
 async fn large() {
     let memory = std::hint::black_box(vec![1u8; 256 << 20]);
     let child = spawn(Mark::new().shell("exec cat")).await.unwrap();
@@ -139,7 +138,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// In a separate process group, with SIGINT and SIGTERM ignored.
+    /// Starts a supervisor in a separate process group, with SIGINT and SIGTERM ignored.
     fn start(role: &str) -> Self {
         Self::start_as(role, &std::env::current_exe().unwrap(), None)
     }
@@ -185,13 +184,13 @@ impl Supervisor {
         Pid::from_child(&self.process)
     }
 
-    /// Kills it and expects that ten seconds later nothing is left.
+    /// Kills the supervisor and checks that nothing is left ten seconds later.
     fn kill_and_expect_the_end(&mut self, guardian: u32) {
         assert!(self.mark.sleeps(HOSTILE_COUNT));
         self.process.kill().unwrap();
         let killed = Instant::now();
         eventually("the tree is gone", || self.mark.alive().is_empty());
-        // Orphaned guardians are init's to reap, and it may take its time.
+        // Orphaned guardians are reaped by init, which may take its time.
         eventually("the guardian is gone", || state(guardian).is_none_or(|state| state == 'Z'));
         assert!(killed.elapsed() < Duration::from_secs(10), "it took {:?}", killed.elapsed());
         self.process.wait().unwrap();
@@ -205,7 +204,7 @@ fn nothing_survives_a_supervisor_killed_with_sigkill() {
     supervisor.kill_and_expect_the_end(guardian);
 }
 
-/// Only the kernel can continue the guardian.
+/// Only the kernel can continue the guardian here.
 #[test]
 fn nothing_survives_a_dead_supervisor_with_a_stopped_guardian() {
     let mut supervisor = Supervisor::start("supervisor");
@@ -215,7 +214,7 @@ fn nothing_survives_a_dead_supervisor_with_a_stopped_guardian() {
     supervisor.kill_and_expect_the_end(guardian);
 }
 
-/// The files in `/proc` of a process that may be debugged or dumped belong to its user, otherwise to root.
+/// In `/proc`, the files of a process that may be debugged or dumped belong to its user, otherwise to root.
 #[test]
 fn a_guardian_cannot_be_debugged_by_its_user() {
     const NOBODY: u32 = 65534;
@@ -249,7 +248,8 @@ fn a_supervisor_without_standard_descriptors_has_workers_with_them() {
     assert!(supervisor.process.wait().unwrap().success());
 }
 
-/// A copy of the control socket in another process hides its closing, but not the supervisor's death.
+/// A copy of the control socket in another process hides that the socket is closed, but not that the
+/// supervisor died.
 #[test]
 fn a_leaked_control_socket_does_not_keep_the_tree_alive() {
     let mut supervisor = Supervisor::start("supervisor");
@@ -267,7 +267,7 @@ fn a_leaked_control_socket_does_not_keep_the_tree_alive() {
     supervisor.kill_and_expect_the_end(guardian);
 }
 
-/// Without its guardian a worker does not wait for a supervisor that may never react.
+/// A worker without its guardian ends at once, because the supervisor may never react.
 #[test]
 fn a_worker_does_not_outlive_its_guardian() {
     let mut supervisor = Supervisor::start("supervisor");
@@ -282,7 +282,7 @@ fn a_worker_does_not_outlive_its_guardian() {
     eventually("the worker is gone", || state(worker).is_none_or(|state| state == 'Z'));
     supervisor.process.kill().unwrap();
     supervisor.process.wait().unwrap();
-    // The others, in its session or not, can only be ended by this test.
+    // The other processes, in the session or not, can only be ended by this test.
     assert!(supervisor.mark.sleeps(HOSTILE_COUNT - 1));
     for pid in supervisor.mark.alive() {
         _ = rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
@@ -299,7 +299,7 @@ fn signals_to_the_supervisors_group_do_not_reach_the_guardian() {
     assert!(exists(guardian));
     assert!(supervisor.mark.sleeps(HOSTILE_COUNT));
     supervisor.stdin.write_all(b"stop\n").unwrap();
-    // `Lost` if the guardian had been hit.
+    // The class would be `Lost` if a signal had reached the guardian.
     assert_eq!(supervisor.hear(), "Stopped");
     assert!(supervisor.process.wait().unwrap().success());
     assert_eq!(supervisor.mark.alive(), []);

@@ -1,4 +1,4 @@
-//! The view of a tree with a private root, and its gateway as the only network path.
+//! Tests of the view of a tree with a private root, and of its gateway as the only network path.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -20,12 +20,11 @@ use tokio::time::timeout;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
 
-/// All that can have a view here.
 async fn viewers() -> Vec<Support> {
     mechanisms().await.into_iter().filter(|support| support.confined().view).collect()
 }
 
-/// A script in a view, in the first of its mounts.
+/// Returns a script in a view. It runs in the first of the mounts.
 fn seeing(support: &Support, mounts: Vec<Mount>, script: &str) -> Spec {
     let mut spec = Mark::new().shell(script);
     spec.cwd = mounts.first().map(|mount| mount.source.clone());
@@ -66,7 +65,7 @@ async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
     }
 }
 
-/// A launcher follows links, which a command could put in the place of what is to be mounted.
+/// A launcher follows links, and a command could put a link in place of a mount's source.
 #[tokio::test]
 async fn a_launcher_mounts_nothing_within_a_writable_directory() {
     for support in viewers().await.into_iter().filter(launches) {
@@ -170,7 +169,7 @@ async fn nothing_else_of_this_machine_is_there() {
             "ls /root".to_owned(),
             "ls /home".to_owned(),
             "ls /var/log".to_owned(),
-            // Also of root, who could read it outside.
+            // Hidden also from root, who can read it outside.
             "grep . /etc/shadow /etc/gshadow".to_owned(),
             "echo x > /etc/shadow".to_owned(),
             "test -e /etc/ssl/private && ls -A /etc/ssl/private | grep .".to_owned(),
@@ -178,7 +177,7 @@ async fn nothing_else_of_this_machine_is_there() {
             format!("readlink /proc/{me}/fd/0"),
             format!("cat /proc/{me}/root{out}/secret"),
             format!("cat /proc/$PPID/root{out}/secret"),
-            // Where it is the first process of a namespace, there is nothing in it.
+            // Process 1 has an empty environment if it is the init of the tree's namespace.
             "grep -q . /proc/1/environ".to_owned(),
             format!("kill -0 {me}"),
             "mkdir m && mount -t tmpfs none m".to_owned(),
@@ -188,7 +187,8 @@ async fn nothing_else_of_this_machine_is_there() {
             "mknod disk b 8 0".to_owned(),
             "chmod 755 /usr/bin".to_owned(),
         ];
-        // Bubblewrap leaves root the modes of devices, which is why root does not use it if there is another sandbox.
+        // Bubblewrap cannot stop root from changing the modes of devices; therefore root uses another
+        // sandbox if there is one.
         let devices = (!launches(&support) || !rustix::process::geteuid().is_root())
             .then(|| "chmod 600 /dev/zero".to_owned());
         for attempt in attempts.into_iter().chain(devices) {
@@ -197,7 +197,7 @@ async fn nothing_else_of_this_machine_is_there() {
             assert_eq!(text, "held\n", "{support}: {attempt}");
         }
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
-        // What programs need is.
+        // Programs get the paths they need.
         let script = "cd $HOME && echo x > y && cat y && echo z > $TMPDIR/z && echo null > /dev/null && cat /dev/fd/0 < y
             grep -q root /etc/passwd || echo nobody; cat /proc/self/comm; test -e /dev/shm && ls /usr/bin > list && test -s list && pwd";
         let text = output(seeing(&support, vec![Mount::here(root.path(), false)], script)).await;
@@ -240,7 +240,8 @@ async fn what_cannot_be_shown_is_an_error() {
     assert!(!root.path().join("ran").exists());
 }
 
-/// Not a test unless asked to play a role: tries to reach other processes, and prints the result.
+/// Runs the role that the environment names: tries to reach other processes, and prints the result. Passes
+/// at once if there is none.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -252,7 +253,7 @@ fn role() {
     let mut lines = String::from("\n");
     let mut say = |name: &str, what: &str| lines.push_str(&format!("@{name} {what}\n"));
     say("tcp", if TcpStream::connect(tcp).is_ok() { "true" } else { "false" });
-    // In a separate network this is lost without an error.
+    // In a separate network the datagram is lost without an error.
     let _ = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"x", udp));
     say("unix", if std::os::unix::net::UnixStream::connect("/x").is_ok() { "true" } else { "false" });
     let through = TcpStream::connect(Sandbox::GATEWAY).and_then(|mut stream| {
@@ -296,7 +297,7 @@ async fn the_gateway_is_the_only_way_out() {
     }
 }
 
-/// The same as a user other than root, which needs a user namespace.
+/// Runs the tests as a user other than root, who needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_views_and_gateways_too() {
     let tests = [

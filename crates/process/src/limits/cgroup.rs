@@ -11,27 +11,27 @@ use super::cgroup_root::{CgroupRoot, GROUP_PREFIX, OWN_GROUP_NAME, Version, writ
 use super::{Controller, Limits, Unenforceable};
 use crate::spawn::above_stdio;
 
-/// A previous process with our pid may have left groups of the same name.
+/// Limit of names to try. A previous process with this program's pid may have left groups of the same name.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
 /// Number of new groups between two searches for stale ones.
 const SWEEP_EVERY: u64 = 64;
-/// Exiting processes keep a group busy briefly, so removal is retried.
+/// Limit of attempts to remove a group. Exiting processes keep a group busy briefly.
 const MAX_REMOVAL_ATTEMPTS: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Groups with limits, in which a tree starts. Dropping them removes those without processes.
+/// Groups with limits, in which a tree starts. A drop removes those without processes.
 #[derive(Debug)]
 pub(crate) struct TreeCgroups {
-    /// One per hierarchy: one in all with version 2, usually one per controller with version 1.
+    /// One group per hierarchy: one in all with version 2, usually one per controller with version 1.
     parts: Vec<Cgroup>,
-    /// Where the kernel counts processes it has killed.
+    /// The group in which the kernel counts killed processes.
     memory: Option<(PathBuf, Version)>,
 }
 
 #[derive(Debug)]
 struct Cgroup {
     path: PathBuf,
-    /// A process that writes here moves into the group.
+    /// A process that writes to this file moves into the group.
     entry: OwnedFd,
 }
 
@@ -50,7 +50,7 @@ impl TreeCgroups {
     fn add(&mut self, controller: Controller, limit: u64, number: u64) -> Result<(), String> {
         let place = CgroupRoot::find(controller)?;
         place.divide()?;
-        // Twice, because two controllers may have a hierarchy each.
+        // Two numbers, because with version 1 each controller may have its own hierarchy.
         if number % SWEEP_EVERY < 2 {
             remove_stale(&place.path);
         }
@@ -71,12 +71,11 @@ impl TreeCgroups {
         Ok(())
     }
 
-    /// Returns `true` if there is nothing to remove.
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// The files in which a worker writes a zero to move into the groups.
+    /// Returns the files to which a worker writes a zero to move into the groups.
     pub(crate) fn entries(&self) -> [Option<BorrowedFd<'_>>; 2] {
         let mut entries = self.parts.iter().map(|part| part.entry.as_fd());
         [entries.next(), entries.next()]
@@ -88,14 +87,14 @@ impl TreeCgroups {
         let read = |file| fs::read_to_string(path.join(file)).unwrap_or_default();
         match version {
             Version::Two => has_kills(&read("memory.events")).unwrap_or(false),
-            // Old kernels count only how often the limit was reached.
+            // Old kernels only count how often the limit was reached.
             Version::One => has_kills(&read("memory.oom_control"))
                 .unwrap_or_else(|| read("memory.failcnt").trim().parse().is_ok_and(|count: u64| count > 0)),
         }
     }
 }
 
-/// Returns whether a process was killed, if the kernel reports it.
+/// Returns `true` if a process was killed, or `None` if the kernel does not report it.
 fn has_kills(text: &str) -> Option<bool> {
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
     count.trim().parse().ok().map(|count: u64| count > 0)
@@ -141,7 +140,7 @@ fn create_cgroup(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
 }
 
 fn write_limit(path: &Path, controller: Controller, version: Version, limit: u64) -> io::Result<()> {
-    // Memory that can be swapped out would not count.
+    // Without a limit of swap, memory that can be swapped out would not count.
     let (file, swap) = match (controller, version) {
         (Controller::Pids, _) => ("pids.max", None),
         (Controller::Memory, Version::Two) => ("memory.max", Some(("memory.swap.max", 0))),
@@ -157,7 +156,7 @@ fn write_limit(path: &Path, controller: Controller, version: Version, limit: u64
     }
 }
 
-/// Removes groups that dead processes of this program left. A group with processes cannot be removed.
+/// Removes groups that dead processes of this program have left. A group with processes cannot be removed.
 fn remove_stale(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -171,7 +170,6 @@ fn remove_stale(parent: &Path) {
     }
 }
 
-/// Returns the pid of the program that created a group of this name.
 fn owner_pid(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix(GROUP_PREFIX)?.split_once('-')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -203,7 +201,7 @@ mod tests {
     #[test]
     fn only_what_the_dead_left_behind_is_removed() {
         let place = tempfile::tempdir().unwrap();
-        // No process can have the highest of numbers.
+        // No process can have the highest number.
         let dead = format!("narrows-{}-3", u32::MAX);
         let alive = format!("narrows-{}-3", std::process::id());
         for name in [&*dead, &*alive, "strange"] {

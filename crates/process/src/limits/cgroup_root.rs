@@ -1,4 +1,4 @@
-//! Where groups can be created: below the control group of this program, so that its own limits apply too.
+//! Finds the parent for new groups: the control group of this program, so that its own limits apply too.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,11 +12,10 @@ use rustix::process::geteuid;
 
 use super::Controller;
 
-/// The child group into which this program moves, behind its process id.
+/// Suffix of the name of the child group into which this program moves. The process id precedes it.
 pub(super) const OWN_GROUP_NAME: &str = "self";
 pub(super) const GROUP_PREFIX: &str = "narrows-";
 
-/// The version of the kernel's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     One,
@@ -29,12 +28,12 @@ pub(super) struct CgroupRoot {
     pub(super) controller: Controller,
     pub(super) version: Version,
     pub(super) path: PathBuf,
-    /// It is the root of the visible hierarchy.
+    /// `true` if this is the root of the visible hierarchy.
     pub(super) top: bool,
 }
 
 impl CgroupRoot {
-    /// Finds the group, or returns why there is none.
+    /// Finds the group, or returns the reason why there is none.
     pub(super) fn find(controller: Controller) -> Result<Self, String> {
         let read = |file: &str| {
             let text = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
@@ -42,7 +41,7 @@ impl CgroupRoot {
         };
         let (mounts, groups) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
         let mut place = Self::locate(controller, &mounts, &groups)?;
-        // This program may have moved.
+        // This program may already have moved into a child group.
         let moved = format!("{GROUP_PREFIX}{}-{OWN_GROUP_NAME}", std::process::id());
         if place.path.file_name().is_some_and(|name| *name == *moved) {
             place.path.pop();
@@ -70,7 +69,7 @@ impl CgroupRoot {
         mount.cgroup_root(controller, Version::Two, group(groups, str::is_empty))
     }
 
-    /// Checks whether groups can probably be created.
+    /// Checks that groups can probably be created.
     pub(super) fn check(&self) -> Result<(), String> {
         self.check_ownership()?;
         if self.version == Version::Two
@@ -83,7 +82,8 @@ impl CgroupRoot {
         Ok(())
     }
 
-    /// Prepares the group: in version 2 a group has processes or children with limits, not both.
+    /// Prepares the group for children with limits. In version 2 a group with such children must have no
+    /// processes.
     pub(super) fn divide(&self) -> Result<(), String> {
         self.check_ownership()?;
         if self.version == Version::One || self.is_divided()? {
@@ -113,8 +113,8 @@ impl CgroupRoot {
         Ok(())
     }
 
-    /// Checks that the group may be divided. A group belongs to its manager until it is delegated: the manager may
-    /// count or end its processes, and would miss those in children.
+    /// Checks that the group may be divided. Until a group is delegated, it belongs to its manager. The
+    /// manager may count or end the group's processes, and would miss those in children.
     fn check_ownership(&self) -> Result<(), String> {
         let metadata = fs::metadata(&self.path).map_err(|error| self.explain(&error))?;
         let user = geteuid();
@@ -141,12 +141,10 @@ impl CgroupRoot {
         }
     }
 
-    /// Returns `true` if its children can have limits.
     fn is_divided(&self) -> Result<bool, String> {
         self.lists_controller("cgroup.subtree_control")
     }
 
-    /// Returns `true` if a file lists the controller.
     fn lists_controller(&self, file: &str) -> Result<bool, String> {
         let lines = self.lines(file)?;
         Ok(lines.iter().any(|line| line.split(' ').any(|word| word == self.controller.name())))
@@ -175,7 +173,7 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-/// The path of our group in the first hierarchy with a matching controller.
+/// Returns the path of this process's group in the first hierarchy with a matching controller.
 fn group(groups: &str, wanted: impl Fn(&str) -> bool) -> Option<&str> {
     groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -184,7 +182,6 @@ fn group(groups: &str, wanted: impl Fn(&str) -> bool) -> Option<&str> {
     })
 }
 
-/// A line of `mountinfo`.
 struct Mount<'a> {
     root: &'a str,
     point: &'a str,
@@ -200,7 +197,7 @@ impl<'a> Mount<'a> {
         Some(Self { root: fields.next()?, point: fields.next()?, kind: rest.next()?, options: rest.nth(1)? })
     }
 
-    /// The path of our group below this mount.
+    /// Returns the path of this process's group below this mount.
     fn cgroup_root(
         &self,
         controller: Controller,
@@ -284,7 +281,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let place = CgroupRoot { controller: Controller::Memory, version: Version::One, path, top: false };
-        // As root nothing tells that it is ours; as a user it is, by its owner.
+        // Root owns every group, so only ownership by a user proves delegation.
         match place.check_ownership() {
             Err(why) => assert!(geteuid().is_root() && why.contains("not delegated"), "{why}"),
             Ok(()) => assert!(!geteuid().is_root()),

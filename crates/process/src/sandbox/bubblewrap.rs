@@ -1,8 +1,8 @@
 //! Builds the arguments of bubblewrap.
 //!
-//! Bubblewrap takes paths and follows links in the source and the destination of a mount. A concurrent command can
-//! replace a directory it may change by a link, and the link's target would be mounted. So nothing is mounted from or
-//! onto a path below a writable directory.
+//! Bubblewrap takes paths, and follows links in the source and the destination of a mount. A concurrent
+//! command can replace a directory it may change by a link; bubblewrap would then mount the link's target.
+//! So nothing is mounted from or onto a path below a writable directory.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,40 +15,39 @@ use super::private_root::{self, Mount, PRIVATE_HOME, SystemEntry};
 use super::secrets::Hidden;
 use crate::{Environment, SpawnError};
 
-/// Where bubblewrap is installed. Not in the worker's `PATH`, which an agent may choose.
+/// Usual install paths of bubblewrap. The worker's `PATH` is not searched, because an agent may choose it.
 pub(crate) const INSTALL_PATHS: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
-/// Directories replaced by empty ones. `/run` holds the sockets of services that would do what the sandbox forbids.
+/// Directories replaced by empty ones. `/run` holds the sockets of services that would do what the sandbox
+/// forbids.
 pub(crate) const PRIVATE_DIRECTORIES: [&str; 2] = ["/run", "/tmp"];
-/// Parts of these that programs need.
+/// Parts of the private directories that programs need.
 const SHOWN_IN_PRIVATE: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
 
-/// `MAX_ARGS` of bubblewrap, which otherwise exits with a status that looks like the command's.
+/// `MAX_ARGS` of bubblewrap. With more it exits with a status that looks like the command's.
 const MAX_ARGUMENTS: usize = 9000;
 
 /// The capabilities that root keeps: those over files, which the mounts confine.
 const ROOT_CAPABILITIES: [&str; 3] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
 
-/// The input of the arguments. Every path is absolute and free of links.
+/// The input for the arguments. Every path is absolute and free of links.
 pub(crate) struct BubblewrapPlan<'a> {
-    /// What is visible instead of everything: system entries, hidden paths in them, and mounts.
+    /// The visible parts instead of everything: system entries, hidden paths in them, and mounts.
     pub(crate) pieces: Option<(&'a [SystemEntry], &'a [Hidden], &'a [Mount])>,
-    /// Writable directories.
     pub(crate) writable: &'a [PathBuf],
-    /// Those of [`PRIVATE_DIRECTORIES`] that exist here.
+    /// Entries of [`PRIVATE_DIRECTORIES`] that exist here.
     pub(crate) private: &'a [&'a str],
     pub(crate) network: bool,
     pub(crate) cwd: &'a Path,
     pub(crate) env: &'a Environment,
     pub(crate) root: bool,
     pub(crate) nesting: Nesting,
-    /// The descriptor of the system call filter.
     pub(crate) filter: RawFd,
 }
 
 impl BubblewrapPlan<'_> {
-    /// Returns `true` if something at this path is visible inside.
+    /// Returns `true` if there is something visible at this path inside.
     pub(crate) fn shows(&self, path: &Path) -> bool {
         if let Some((_, _, pieces)) = self.pieces {
             return private_root::shows(pieces, path);
@@ -58,7 +57,8 @@ impl BubblewrapPlan<'_> {
         !hidden || shown.into_iter().any(|place| path.starts_with(place))
     }
 
-    /// The options, to be read from a descriptor: on the command line the environment would be public.
+    /// Returns the options. Bubblewrap reads them from a descriptor, because on the command line every
+    /// process could read the environment in them.
     pub(crate) fn options(&self) -> Vec<OsString> {
         let mut options = Options(Vec::new());
         match self.pieces {
@@ -74,7 +74,7 @@ impl BubblewrapPlan<'_> {
         }
         options.push(["--cap-drop", "ALL"]);
         if self.root {
-            // The launcher leaves root write access below /proc/sys, such as `kernel.core_pattern`.
+            // Without this, root could write below /proc/sys, for instance to `kernel.core_pattern`.
             options.push(["--remount-ro", "/proc"]);
             for capability in ROOT_CAPABILITIES {
                 options.push(["--cap-add", capability]);
@@ -130,7 +130,7 @@ pub(crate) fn check_pieces(pieces: &[Mount], hidden: &[Hidden]) -> Result<(), Sp
     }
 }
 
-/// The path outside that a mount at `at` covers.
+/// Returns the path outside that a mount at `at` covers.
 fn path_on_disk(pieces: &[Mount], at: &Path) -> PathBuf {
     // Outer mounts come first.
     let outer = pieces.iter().rfind(|piece| at != piece.at && at.starts_with(&piece.at));
@@ -138,7 +138,7 @@ fn path_on_disk(pieces: &[Mount], at: &Path) -> PathBuf {
     inside.unwrap_or_else(|| at.to_owned())
 }
 
-/// Outer directories before inner ones: a later mount covers an earlier one.
+/// Sorts outer directories before inner ones, because a later mount covers an earlier one.
 fn outer_first(mut paths: Vec<&PathBuf>) -> Vec<&PathBuf> {
     paths.sort();
     paths.dedup();
@@ -152,7 +152,6 @@ impl Options {
         self.0.extend(words.map(OsString::from));
     }
 
-    /// Adds a private root.
     fn show(&mut self, system: &[SystemEntry], hidden: &[Hidden], pieces: &[Mount]) {
         for place in system {
             match place {
@@ -169,7 +168,7 @@ impl Options {
             self.0.extend([how.into(), source.into(), at.into()]);
         }
         self.hide(&within);
-        // The rest of it was created by the launcher for mounting.
+        // The rest of the root was created by the launcher for mounting.
         self.push(["--remount-ro", "/"]);
     }
 
@@ -182,7 +181,6 @@ impl Options {
         }
     }
 
-    /// Mounts a path at the same path inside.
     fn mount(&mut self, how: &str, path: &Path) {
         self.0.extend([how.into(), path.into(), path.into()]);
     }
@@ -241,7 +239,7 @@ mod tests {
         };
         let options: Vec<String> =
             view.options().into_iter().map(|word| word.into_string().unwrap()).collect();
-        // A line for every option.
+        // One line for every option.
         let text = options.join(" ").replace(" --", "\n--");
         assert_eq!(text, expected);
     }
@@ -299,7 +297,7 @@ mod tests {
         assert!(refused(Some(mount("/r/sub", "/x/sub", false)), &[]), "its place can be a link");
         assert!(refused(None, &hide("/w/key")));
         assert!(refused(None, &hide("/x/key")));
-        // By a read-only mount of a directory that can be changed elsewhere.
+        // Reached through a read-only mount of a directory that is writable elsewhere.
         assert!(refused(Some(mount("/", "/all", false)), &hide("/all/w/key")));
         assert!(!refused(Some(mount("/r", "/all", false)), &hide("/all/key")));
     }

@@ -1,8 +1,9 @@
-//! The system call filter of a sandbox: Landlock covers paths, TCP ports and signals, but no other sockets and no other
-//! calls that act on processes outside.
+//! The system call filter of a sandbox: Landlock covers paths, TCP ports and signals, but no other sockets
+//! and no other calls that act on processes outside.
 //!
-//! A classic BPF program for seccomp. It decides by the number of the call and the lower halves of its arguments:
-//! families, types, process ids and commands are 32 bits wide, and the kernel reads nothing else.
+//! The filter is a classic BPF program for seccomp. It decides by the number of the call and the lower
+//! halves of its arguments. That suffices: families, types, process ids and commands are 32 bits wide, and
+//! the kernel reads nothing else.
 
 mod calls;
 
@@ -21,13 +22,14 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
-/// For sockets: the error of a system that restricts sockets.
+/// Result for sockets: the error of a system that restricts sockets.
 const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EACCES as u32;
-/// For calls that act on other processes or the whole machine.
+/// Result for calls that act on other processes or the whole machine.
 const FORBIDDEN: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-/// For calls that programs can do without.
+/// Result for calls that programs can do without.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-/// For extended attributes: the error of a file system without them, which programs that copy files handle.
+/// Result for extended attributes: the error of a file system without them, which programs that copy files
+/// handle.
 const UNSUPPORTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
 
 /// The mode bits that make a program run as its owner or group.
@@ -43,29 +45,30 @@ pub(crate) const IS_SUPPORTED: bool = !CALLS.is_empty();
 
 /// The families of sockets that a process may create.
 ///
-/// Never `AF_UNIX`: such a socket leads to services of this machine that start programs (systemd) or containers
-/// (docker) outside the sandbox. Pairs of connected stream sockets are allowed, because they stay connected to each
-/// other; a datagram socket of a pair can send to any other. Never `AF_VSOCK` or other ways to neighboring machines. Of
-/// netlink only the routing protocol, which the C library needs to resolve names: through others, processes reach each
-/// other.
+/// Never `AF_UNIX`: such a socket leads to services of this machine that start programs (systemd) or
+/// containers (docker) outside the sandbox. Pairs of connected stream sockets are allowed, because they
+/// stay connected to each other; a datagram socket of a pair could send to any other.
+///
+/// Never `AF_VSOCK` or other ways to neighboring machines.
+///
+/// Of netlink only the routing protocol, which the C library needs to resolve names: through others,
+/// processes reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
     /// Internet sockets, in the machine's network or in its own.
     Internet,
-    /// No sockets.
     None,
 }
 
 /// The process ids that a process may act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pids {
-    /// Its own only, as `0`.
+    /// Only its own, written as `0`.
     Own,
-    /// All, because in its PID namespace processes outside have no id.
+    /// All, because processes outside have no id in its PID namespace.
     Namespace,
 }
 
-/// Builds the filter.
 pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
     assemble(|rule| match rule {
         Rule::Refused => Some(vec![end(FORBIDDEN)]),
@@ -87,14 +90,15 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
     })
 }
 
-/// Builds a second filter for a process without its own IPC namespace: with an id or a key it could use System V
-/// queues, semaphores and memory of all processes of this user.
+/// Builds a second filter for a process without its own IPC namespace: with an id or a key the process
+/// could use the System V queues, semaphores and memory of all processes of this user.
 pub(crate) fn no_system_v() -> Vec<Instruction> {
     assemble(|rule| (rule == Rule::SystemV).then(|| vec![end(FORBIDDEN)]))
 }
 
-/// Builds the second filter for a process without any namespace. Landlock does not cover attributes and flags, and no
-/// mount is read-only. A filter cannot tell where a file is, so changes are refused in writable paths too.
+/// Builds the second filter for a process without any namespace. Landlock does not cover attributes and
+/// flags, and no mount is read-only. A filter cannot know the path of a file, so changes are refused in
+/// writable paths too.
 pub(crate) fn no_system_v_nor_attributes() -> Vec<Instruction> {
     assemble(|rule| match rule {
         Rule::SystemV => Some(vec![end(FORBIDDEN)]),
@@ -104,13 +108,13 @@ pub(crate) fn no_system_v_nor_attributes() -> Vec<Instruction> {
     })
 }
 
-/// Builds a program that runs `body` for its calls and allows all others. A body starts with the call's number loaded,
-/// and ends with a verdict.
+/// Builds a program that runs `body` for the filtered calls and allows all others. A body starts with the
+/// call's number loaded, and ends with a verdict.
 fn assemble(body: impl Fn(Rule) -> Option<Vec<Instruction>>) -> Vec<Instruction> {
     let mut program = vec![load(offset_of!(libc::seccomp_data, arch))];
     for calls in CALLS {
         let block = block(calls, &body);
-        // Too far for a conditional jump, which spans 255 instructions.
+        // A conditional jump spans at most 255 instructions, so an unconditional one skips the block.
         let skip = Instruction { code: JUMP, jt: 0, jf: 0, k: block.len() as u32 };
         program.extend([jump(JUMP_IF_EQUAL, calls.arch, 1, 0), skip]);
         program.extend(block);
@@ -194,7 +198,7 @@ fn when(value: u32, verdict: u32) -> [Instruction; 2] {
     [jump(JUMP_IF_EQUAL, value, 0, 1), end(verdict)]
 }
 
-/// Loads the lower half of an argument, which comes first on every supported processor.
+/// Loads the lower half of an argument. It is first in memory on every supported processor.
 fn argument(index: usize) -> Instruction {
     load(offset_of!(libc::seccomp_data, args) + index * size_of::<u64>())
 }
@@ -248,8 +252,8 @@ mod tests {
         }
     }
 
-    /// Checks the verdict about one kind of call, in every kind of program. The kernel ignores the upper halves of
-    /// arguments.
+    /// Checks the verdict about one kind of call, in every kind of program. The upper halves of arguments
+    /// have no effect.
     #[track_caller]
     fn check(program: &[Instruction], kind: Rule, [one, two, three]: [u32; 3], expected: u32) {
         check_all(program, kind, [one, two, three, 0], expected);
@@ -378,7 +382,7 @@ mod tests {
                 check_all(&program, Rule::ModeIfCreated(2), [0, flags, mode, 0], expected);
                 check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], expected);
             }
-            // Without these flags the register has an arbitrary value.
+            // Without these flags the register of the mode has an arbitrary value.
             for flags in [libc::O_DIRECTORY.cast_unsigned(), read_write] {
                 check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], ALLOW);
             }

@@ -13,25 +13,22 @@ use crate::SpawnError;
 
 /// Older versions allow truncating a file without the right to write it.
 pub(crate) const MIN_VERSION: i32 = 3;
-/// Since this version a process can be prevented from signalling processes outside.
+/// First version that can prevent a process from signalling processes outside.
 pub(crate) const SIGNAL_SCOPE_VERSION: i32 = 6;
-/// The newest Landlock ABI version that is tested. Newer kernels are used as if they had this one.
+/// The newest tested version of the Landlock ABI. Newer kernels are used as if they had this one.
 const MAX_TESTED_VERSION: i32 = 7;
 
 /// Harmless devices that programs expect to be writable.
 const WRITABLE_DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// The directory of devices.
 const DEVICE_DIRECTORY: &str = "/dev";
-/// A directory in it that holds ordinary files.
+/// The directory among the devices that holds ordinary files.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What can be read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Readable<'a> {
-    /// All files except devices: reading a terminal would take its input away.
+    /// All files except devices: a process that reads a terminal would take the terminal's input away.
     Files,
-    /// Everything below a directory.
     Below(&'a Path),
 }
 
@@ -43,7 +40,7 @@ pub(crate) fn ruleset<'a>(
     network: bool,
 ) -> Result<OwnedFd, SpawnError> {
     let abi = ABI::from(version.min(MAX_TESTED_VERSION));
-    // The kernel must support everything that is requested: a restriction that is dropped silently is none.
+    // The kernel must support every requested restriction; otherwise it would drop some silently.
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let mut ruleset = ruleset.handle_access(AccessFs::from_all(abi)).map_err(refused)?;
     let ports = AccessNet::from_all(abi);
@@ -66,7 +63,7 @@ pub(crate) fn ruleset<'a>(
     let read = AccessFs::from_read(abi);
     match readable {
         Readable::Below(root) => allow(root, read)?,
-        // A rule cannot take back what another grants, so there is none for the root directory.
+        // A rule cannot take back a right that another rule grants, so the root directory gets no rule.
         Readable::Files => {
             allow(Path::new("/"), AccessFs::ReadDir.into())?;
             for (path, is_directory) in top_level().map_err(refused)? {
@@ -90,7 +87,8 @@ pub(crate) fn ruleset<'a>(
     Option::<OwnedFd>::from(rules).ok_or_else(|| refused(io::Error::from(io::ErrorKind::Unsupported)))
 }
 
-/// Fails if the opened path contained links: a command of another session may have put one there since the check.
+/// Fails if the opened path contained links: a command of another session may have created one since the
+/// check.
 fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
     let real = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))?;
     if real.as_os_str() == path.as_os_str() {
@@ -99,7 +97,8 @@ fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("{} contains a symbolic link", path.display())))
 }
 
-/// The entries of the root directory, and whether each is a directory. Links lead to other entries.
+/// Returns the entries of the root directory; `true` marks a directory. Links are left out, because they
+/// lead to other entries.
 fn top_level() -> io::Result<Vec<(PathBuf, bool)>> {
     let mut found = vec![(PathBuf::from(SHARED_MEMORY), true)];
     for entry in std::fs::read_dir("/")? {

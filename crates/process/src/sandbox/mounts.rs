@@ -16,12 +16,12 @@ use crate::enter_sandbox::{
 };
 use crate::sys::Arena;
 
-/// How a worker gets the right to mount.
+/// The source of a worker's right to mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// As root. It then needs no user namespace, in which the files of others would belong to `nobody`.
+    /// Root. It then needs no user namespace, in which the files of other users would belong to `nobody`.
     Own,
-    /// By a user namespace, in which every user may mount.
+    /// A user namespace, in which every user may mount.
     UserNamespace,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// The combinations to try, best first.
+    /// Returns the combinations to try, best first.
     pub(crate) fn candidates() -> impl Iterator<Item = Self> {
         let own = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
         let rights = own.then_some(Right::Own).into_iter().chain([Right::UserNamespace]);
@@ -44,13 +44,13 @@ impl Namespaces {
     }
 }
 
-/// Directories of procfs that exist as mount points only, and hide nothing.
+/// Directories of procfs that are empty mount points. Covering them hides nothing.
 const EMPTY_IN_PROCFS: [&str; 2] = ["/proc/fs/nfsd", "/proc/sys/fs/binfmt_misc"];
 
 /// Returns `true` if no part of procfs is covered or read-only according to `/proc/self/mountinfo`.
 ///
-/// A container covers what its processes must not access, and a PID namespace needs a new procfs, in which nothing is
-/// covered. In a user namespace the kernel refuses that, but root may do it.
+/// A container covers the parts that its processes must not access. A PID namespace needs a new procfs, in
+/// which nothing is covered. In a user namespace the kernel refuses that mount, but root may make it.
 fn shows_procfs(mounts: &str) -> bool {
     let mut is_mounted = false;
     for line in mounts.lines() {
@@ -67,10 +67,9 @@ fn shows_procfs(mounts: &str) -> bool {
     is_mounted
 }
 
-/// The mounts that the worker will make.
 #[derive(Debug)]
 pub(crate) struct Mounts {
-    /// The id mappings of the user and the group, as the kernel reads them.
+    /// The id mappings of the user and the group, in the kernel's format.
     identity: Option<[CString; 2]>,
     processes: Processes,
     shape: Shape,
@@ -78,10 +77,19 @@ pub(crate) struct Mounts {
 
 #[derive(Debug)]
 enum Shape {
-    /// Everything, of which only some paths are writable.
-    All { writable: Vec<CString>, pinned: Vec<CString>, sealed: Vec<CString> },
-    /// A private root.
-    Pieces { root: CString, proc: CString, sources: Vec<CString>, places: Vec<CString>, writable: Vec<u8> },
+    /// The whole file system, in which only some paths are writable.
+    All {
+        writable: Vec<CString>,
+        pinned: Vec<CString>,
+        sealed: Vec<CString>,
+    },
+    Pieces {
+        root: CString,
+        proc: CString,
+        sources: Vec<CString>,
+        places: Vec<CString>,
+        writable: Vec<u8>,
+    },
 }
 
 impl Mounts {
@@ -99,7 +107,7 @@ impl Mounts {
             protected_paths::pinned(&sealed, writable).into_iter().map(text).collect::<io::Result<_>>()?;
         let is_inside = |path: &Path| writable.iter().any(|root| path.starts_with(root));
         let shown = writable.iter().map(PathBuf::as_path).chain((!is_inside(scratch)).then_some(scratch));
-        // If everything is writable, nothing must become read-only.
+        // If the root is writable, no path must become read-only.
         let everything = writable.iter().any(|root| root == Path::new("/"));
         let writable: Vec<CString> =
             if everything { Vec::new() } else { shown.map(text).collect::<io::Result<_>>()? };
@@ -113,7 +121,6 @@ impl Mounts {
         Ok(Self { identity: identity(right)?, processes, shape: Shape::All { writable, pinned, sealed } })
     }
 
-    /// Prepares mounts for a private root.
     pub(crate) fn private_root(namespaces: Namespaces, layout: &Layout) -> io::Result<Self> {
         if layout.mounts.len() > MAX_ROOT_MOUNTS {
             return Err(io::Error::other(format!("more than {MAX_ROOT_MOUNTS} mounts")));
@@ -132,7 +139,6 @@ impl Mounts {
         })
     }
 
-    /// The size of the plan in the arena.
     pub(crate) fn size(&self) -> usize {
         let (lists, more, bytes): ([&[CString]; 3], [Option<&CString>; 2], usize) = match &self.shape {
             Shape::All { writable, pinned, sealed } => ([writable, pinned, sealed], [None, None], 0),
@@ -145,7 +151,6 @@ impl Mounts {
         bytes + strings.map(|string| string.count_bytes() + 1 + 2 * size_of::<usize>()).sum::<usize>()
     }
 
-    /// Copies the plan to the arena.
     pub(crate) fn plan<'a>(&self, arena: &'a Arena) -> io::Result<MountPlan<'a>> {
         let identity = match &self.identity {
             Some([user, group]) => {

@@ -1,4 +1,4 @@
-//! A private root: the file system of a worker that does not see all of the machine.
+//! A private root: the file system of a worker that sees only parts of the machine.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,13 @@ use super::protected_paths::{self, PathEnd};
 use super::secrets::Hidden;
 use crate::SpawnError;
 
-/// A directory or file of this machine and its path in a sandbox.
+/// A directory or file of this machine, and its path in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// The source. It exists; its path is absolute and contains no links.
+    /// Path outside. It exists, is absolute and contains no links.
     pub source: PathBuf,
-    /// The path inside. It must not collide with the system's own paths.
+    /// Path inside the sandbox. It must not collide with the system's own paths.
     pub at: PathBuf,
-    /// It can be changed inside.
     pub writable: bool,
 }
 
@@ -47,22 +46,18 @@ const SYSTEM_DIRECTORIES: [&str; 15] = [
     "/var/lib/ca-certificates",
 ];
 
-/// Directories that every view provides itself and that nothing else may be mounted in.
+/// Directories that every view provides itself. Nothing else may be mounted there.
 const OWN_DIRECTORIES: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
-/// The private home, in the private temporary directory.
 pub(super) const PRIVATE_HOME: &str = "/tmp/home";
 
 /// A system path on disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SystemEntry {
-    /// Shown read-only.
     Same(PathBuf),
-    /// A link to another path.
     Link { at: PathBuf, to: PathBuf },
 }
 
-/// The existing system paths.
 pub(crate) fn system() -> Vec<SystemEntry> {
     let found = SYSTEM_DIRECTORIES.iter().map(PathBuf::from).filter_map(|path| {
         let metadata = path.symlink_metadata().ok()?;
@@ -105,7 +100,7 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
             }
         }
     }
-    // Outer mounts before inner ones: a later mount covers an earlier one.
+    // Outer mounts come before inner ones, because a later mount covers an earlier one.
     pieces.sort_by(|a, b| a.at.cmp(&b.at));
     for (index, piece) in pieces.iter().enumerate() {
         // A mount within another needs a mount point there.
@@ -131,12 +126,12 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
     Ok(pieces)
 }
 
-/// Returns the paths at which `pieces` show something that must be `hidden`. Mounts within these are removed.
+/// Returns the paths at which `pieces` show a path that must be `hidden`. Removes mounts within them.
 pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
     let mut found: Vec<Hidden> = Vec::new();
     let ends = hidden.iter().filter_map(|path| match protected_paths::follow(path).end {
         PathEnd::At(end) => Some(end),
-        // Its content is unknown and may be what must be hidden.
+        // The content of the directory is unknown and may be the hidden path.
         PathEnd::Unknown(directory) => Some(directory),
         PathEnd::Missing => None,
     });
@@ -185,7 +180,7 @@ fn is_system(path: &Path) -> bool {
     SYSTEM_DIRECTORIES.iter().any(|place| path.starts_with(place))
 }
 
-/// Returns `true` if a path of this machine is at the same path inside.
+/// Returns `true` if a path of this machine has the same path inside.
 pub(crate) fn shows(pieces: &[Mount], path: &Path) -> bool {
     let innermost = pieces.iter().rfind(|piece| path.starts_with(&piece.at));
     match innermost {
@@ -204,16 +199,15 @@ const SHOWN_DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// The root of a view on disk, with a mount point for every mount.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// The directory that becomes the root.
     pub(crate) root: PathBuf,
-    /// Paths that are writable besides the mounts: everything temporary.
+    /// Writable paths for temporary files, besides the mounts.
     pub(crate) temporary: [PathBuf; 2],
-    /// The mounts, outer ones first; their paths are on disk, below the root.
+    /// The mounts, outer ones first. Their paths are on disk, below the root.
     pub(crate) mounts: Vec<Mount>,
 }
 
 impl Layout {
-    /// Creates it in a directory that is not used otherwise. `hidden` paths are empty.
+    /// Creates the root in `scratch`, which must not be used otherwise. `hidden` paths are empty in it.
     pub(crate) fn new(scratch: &Path, pieces: &[Mount], hidden: &[Hidden]) -> io::Result<Self> {
         let [root, temp, shm, empty] = ["root", "tmp", "shm", "empty"].map(|name| scratch.join(name));
         let blank = scratch.join("blank");
@@ -244,7 +238,8 @@ impl Layout {
             let (source, at) = (Path::new("/dev").join(name), root.join("dev").join(name));
             if source.exists() {
                 fs::write(&at, "")?;
-                // Writing to a device does not change it, but its mode and owner could be changed.
+                // Read-only: writing to a device does not change its node, but its mode and owner could be
+                // changed.
                 mounts.push(Mount { source, at, writable: false });
             }
         }
@@ -267,13 +262,12 @@ impl Layout {
             let source = if *is_directory { empty.clone() } else { blank.clone() };
             mounts.push(Mount { source, at: inside(path), writable: false });
         }
-        // The later of two mounts at one path is visible, so hiding comes last.
+        // Of two mounts at one path the later one is visible, so hidden paths come last.
         mounts.sort_by(|a, b| a.at.cmp(&b.at));
         Ok(Self { root, temporary: [temp, shm], mounts })
     }
 }
 
-/// Creates a mount point.
 fn prepare(place: &Path, is_directory: bool) -> io::Result<()> {
     if is_directory {
         return fs::create_dir_all(place);
@@ -292,7 +286,7 @@ mod tests {
         Mount { source: source.to_owned(), at: at.into(), writable }
     }
 
-    /// The mounts of a workspace in which `lib/keep` is protected.
+    /// Describes the mounts of a workspace in which `lib/keep` is protected.
     fn describe_pieces(mounts: &dyn Fn(&Path) -> Vec<Mount>) -> String {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();

@@ -1,4 +1,4 @@
-//! Tests sandboxes: a mechanism is used if a program runs in it and cannot do what it must not.
+//! Tests sandboxes: a mechanism is used only if a program runs in it and forbidden actions fail.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,16 @@ use super::scratch::Scratch;
 use super::{Sandbox, Support};
 use crate::{ExitClass, SpawnError, Spec};
 
-/// How long a launcher may take to start a trivial program.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The exit status of the probe's program. No failing launcher exits with it.
 const PROBE_STATUS: i32 = 42;
 
-/// Why a sandbox does not work.
+/// Reason why a sandbox does not work.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeError {
-    /// This machine does not support it.
     Lacking(String),
-    /// This machine may support it: a temporary directory, memory, processes or descriptors were missing.
+    /// This machine may support the sandbox, but the test lacked a temporary directory, memory, processes
+    /// or descriptors.
     Untried(String),
 }
 
@@ -30,12 +29,11 @@ impl fmt::Display for ProbeError {
     }
 }
 
-/// Runs a program in the sandbox.
 pub(super) async fn probe(support: &Support) -> Result<(), ProbeError> {
     try_out(Sandbox::new(support.clone()), PathBuf::from("/"), "").await
 }
 
-/// Tries to change a protected place.
+/// Checks that a protected path cannot be changed.
 pub(super) async fn probe_mounts(support: &Support, temp: &Path) -> Result<(), ProbeError> {
     let mut sandbox = Sandbox { temp: temp.to_owned(), ..Sandbox::new(support.clone()) };
     let untried = |error: std::io::Error| {
@@ -50,7 +48,6 @@ pub(super) async fn probe_mounts(support: &Support, temp: &Path) -> Result<(), P
     try_out(sandbox, scratch.path().to_owned(), attempts).await
 }
 
-/// Runs a script that must succeed.
 pub(super) async fn try_out(sandbox: Sandbox, cwd: PathBuf, script: &str) -> Result<(), ProbeError> {
     let temp = sandbox.temp.clone();
     let mut spec = Spec::new("sh");
@@ -87,7 +84,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let missing = temp.path().join("missing");
         let support = Support::namespaces_in(&missing).await;
-        // It is not replaced by another mechanism.
+        // No other mechanism replaces it.
         assert!(support.confined().files, "{support}");
         let told = support.to_string();
         assert!(told.contains("cannot make a temporary directory in "), "{told}");

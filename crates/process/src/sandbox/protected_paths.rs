@@ -1,4 +1,4 @@
-//! Decides how a sandbox must treat paths, based on the current state of the disk.
+//! Decides the treatment of paths in a sandbox, from the current state of the disk.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::SpawnError;
 
-/// Returns the writable paths that are not inside another one. Inside, a worker may have replaced a directory by a
-/// link, so no path there is followed.
+/// Returns the writable paths that are not inside another one. Paths inside are not followed, because a
+/// worker may have replaced a directory by a link.
 pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
     let mut kept: Vec<PathBuf> = Vec::new();
     let mut sorted: Vec<&PathBuf> = places.iter().collect();
@@ -17,7 +17,7 @@ pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> 
             continue;
         }
         let unusable = |source| SpawnError::SandboxPlace { path: path.clone(), source };
-        // Compared as text, because components hide a dot.
+        // Compared as text, because a comparison of components ignores `.`.
         if path.canonicalize().map_err(unusable)?.as_os_str() != path.as_os_str() {
             return Err(unusable(io::Error::other(
                 "its path leads through a link, or is not absolute and plain",
@@ -30,8 +30,9 @@ pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> 
 
 /// Returns the paths that must be read-only so that `places` within the writable paths stay unchanged.
 ///
-/// Only what certainly does not exist needs nothing. If a directory cannot be searched, it is protected as a whole: a
-/// worker that owns it could have removed its permissions before, and could restore them afterwards.
+/// Only paths that certainly do not exist need no protection. If a directory cannot be searched, all of it
+/// is protected: a worker that owns the directory could have removed the permission, and could restore it
+/// afterwards.
 pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
     let is_within = |path: &Path| writable.iter().any(|root| path.starts_with(root));
     let mut found: Vec<PathBuf> = Vec::new();
@@ -57,8 +58,8 @@ pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<
     }
 }
 
-/// Returns the links on the way of protected paths, themselves included, within the writable ones. A link can be
-/// replaced without touching its target.
+/// Returns the links on the way to protected paths, including the paths themselves, within the writable
+/// ones. A link can be replaced without changing its target.
 pub(crate) fn links(places: &[PathBuf], writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         places.iter().flat_map(|path| follow(path).links).filter(|path| is_inside(path, writable)).collect();
@@ -67,28 +68,26 @@ pub(crate) fn links(places: &[PathBuf], writable: &[PathBuf]) -> Vec<PathBuf> {
     found
 }
 
-/// Limit of links that the kernel follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// The result of following a path.
 pub(crate) struct Followed {
     pub(crate) end: PathEnd,
-    /// The links on the way, each by a path without links.
+    /// Links on the way, each by a path without links.
     links: Vec<PathBuf>,
 }
 
-/// Where a path leads.
+/// The end of a path after following its links.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PathEnd {
-    /// To this path, which contains no links.
+    /// This path, which contains no links.
     At(PathBuf),
-    /// To nothing, or into a cycle of links.
+    /// Nothing, or a cycle of links.
     Missing,
-    /// Into this directory, from where it cannot be followed: the directory may not be searchable, or the disk fails.
+    /// This directory, after which the path cannot be followed: the directory may not be searchable, or the
+    /// disk fails.
     Unknown(PathBuf),
 }
 
-/// Follows a path name by name.
 pub(crate) fn follow(path: &Path) -> Followed {
     let mut links = Vec::new();
     let end = follow_to_end(path, &mut links);
@@ -98,7 +97,7 @@ pub(crate) fn follow(path: &Path) -> Followed {
 fn follow_to_end(path: &Path, links: &mut Vec<PathBuf>) -> PathEnd {
     let mut at = PathBuf::from("/");
     let Ok(path) = std::path::absolute(path) else { return PathEnd::Unknown(at) };
-    // The names that are left, the next one last.
+    // The remaining components, the next one last.
     let mut rest = reversed(&path);
     while let Some(name) = rest.pop() {
         if name == ".." {
@@ -128,7 +127,6 @@ fn follow_to_end(path: &Path, links: &mut Vec<PathBuf>) -> PathEnd {
     PathEnd::At(at)
 }
 
-/// The names of a path, the last one first.
 fn reversed(path: &Path) -> Vec<OsString> {
     let names = path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -138,20 +136,20 @@ fn reversed(path: &Path) -> Vec<OsString> {
     names.collect()
 }
 
-/// Returns `true` if the error means that there is certainly nothing at a path. Every other error means that it could
-/// not be examined.
+/// Returns `true` if the error means that there is certainly nothing at a path. Every other error means
+/// that the path could not be examined.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns the directories between a writable path and a protected one. A mount point cannot be moved away, but the
-/// directory around it could be, and be replaced; directories that are mounted themselves cannot.
+/// Returns the directories between a writable path and a protected one. A mount point cannot be moved away,
+/// but a directory around it could be moved and replaced. Directories that are mounted themselves cannot.
 pub(crate) fn pinned<'a>(protected: &'a [PathBuf], writable: &[PathBuf]) -> Vec<&'a Path> {
     let mut pinned: Vec<&Path> = Vec::new();
     for place in protected {
         pinned.extend(place.ancestors().skip(1).take_while(|path| is_inside(path, writable)));
     }
-    // Outer directories before inner ones: a later mount covers an earlier one.
+    // Outer directories before inner ones, because a later mount covers an earlier one.
     pinned.sort();
     pinned.dedup();
     pinned
@@ -227,7 +225,7 @@ mod tests {
         assert_eq!(pinned(&found, &writable), within(&["a", "a/b"]));
     }
 
-    /// Names that are too long fail for every user, even for root, who may search every directory.
+    /// Names that are too long cause an error even for root, who may search every directory.
     #[test]
     fn what_cannot_be_looked_at_is_sealed_with_the_directory_it_is_in() {
         let dir = tempfile::tempdir().unwrap();
@@ -242,7 +240,7 @@ mod tests {
         assert_eq!(sealed(&format!("a/b/{long}/c"), &writable).unwrap(), [root.join("a/b")]);
         assert_eq!(sealed("link", &writable).unwrap(), [root.join("a")]);
         assert_eq!(sealed(&long, &writable).unwrap(), writable);
-        // It may lead into the root, so all of that is protected.
+        // The link may lead to the root, so all of the root is protected.
         assert_eq!(sealed("out", &writable).unwrap(), writable);
         assert_eq!(sealed(&format!("../{long}"), &[top.join("other")]).unwrap(), [top.join("other")]);
         let everything = [PathBuf::from("/")];

@@ -1,7 +1,7 @@
 //! A private temporary directory that is removed with its tree.
 //!
-//! Its owner holds a lock on it. The lock ends with its owner in any case, so an unlocked directory is stale and is
-//! removed by the next process.
+//! The process that uses the directory holds a lock on it. The lock ends with that process in any case, so
+//! an unlocked directory is stale, and the next process removes it.
 
 use std::ffi::CString;
 use std::hash::{BuildHasher, RandomState};
@@ -21,14 +21,14 @@ use rustix::process::geteuid;
 const MAX_NAME_ATTEMPTS: u32 = 16;
 /// Limit of directory entries handled at once, because the tree may have created any number.
 const MAX_ENTRIES_PER_ROUND: usize = 4096;
-/// After this many rounds without progress the rest stays.
+/// Limit of rounds without progress. After that the rest stays.
 const MAX_IDLE_ROUNDS: u32 = 16;
 
 /// Number of new directories between two searches for stale ones.
 const SWEEP_EVERY: u64 = 64;
 const NAME_PREFIX: &str = "narrows-";
 
-/// A directory for one tree. Dropping it removes its content.
+/// A directory for one tree. A drop removes it with its content.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -53,7 +53,7 @@ impl Scratch {
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            // Another process may have taken it for a stale one before it was locked.
+            // Another process may have removed the directory as stale before it was locked.
             if let Some(directory) = lock(&path) {
                 return Ok(Self { path, directory });
             }
@@ -112,9 +112,9 @@ fn open_directory(at: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd
     openat(at, name, flags, Mode::empty())
 }
 
-/// Empties a directory without recursion, because the tree may have created any depth. Nested directories move up until
-/// they are empty, so a few descriptors suffice. Entries that cannot be removed do not prevent the removal of others:
-/// another process may replace entries meanwhile.
+/// Empties a directory without recursion, because the tree may have created any depth. Nested directories
+/// move up until they are empty, so a few descriptors suffice. Entries that cannot be removed do not
+/// prevent the removal of others, because another process may replace entries meanwhile.
 fn clear(top: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut cleaner = Cleaner { top, moved: 0, removed: 0 };
     let mut idle_rounds = 0;
@@ -133,7 +133,6 @@ fn clear(top: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// The state of emptying a directory.
 struct Cleaner<'a> {
     top: BorrowedFd<'a>,
     /// Number of directories moved to `top`; used for their names.
@@ -142,7 +141,8 @@ struct Cleaner<'a> {
 }
 
 impl Cleaner<'_> {
-    /// Removes an entry of `top`. For a directory, removes its content: directories move to `top`.
+    /// Removes an entry of `top`. If it is a directory, removes its content; nested directories move to
+    /// `top`.
     fn remove_entry(&mut self, name: &CString) -> Result<(), Errno> {
         if self.remove_file(self.top, name)? {
             return Ok(());
@@ -167,12 +167,12 @@ impl Cleaner<'_> {
         if self.remove_file(directory, name)? {
             return Ok(());
         }
-        // Moving a directory changes its `..`, so it must be writable.
+        // A directory must be writable to be moved, because its `..` changes.
         _ = open_whatever_its_mode(directory, name);
         loop {
             self.moved += 1;
             match renameat(directory, name, self.top, format!("{}.narrows", self.moved)) {
-                // The name is taken. If it was an empty directory, the rename has replaced it.
+                // The name is taken. An empty directory of that name would have been replaced.
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
                 Err(errno) => {
@@ -183,7 +183,7 @@ impl Cleaner<'_> {
         }
     }
 
-    /// Returns `true` if the entry was not a directory and is removed.
+    /// Removes an entry. Returns `false` if it is a directory.
     fn remove_file(&mut self, directory: BorrowedFd<'_>, name: &CString) -> Result<bool, Errno> {
         match unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) => self.removed += 1,
@@ -209,8 +209,8 @@ fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     Ok(names)
 }
 
-/// Opens a directory and gives this user all rights to it: without search and write permission its entries cannot be
-/// removed. Links are not followed: another process may have put one there.
+/// Opens a directory and gives this user all rights to it: without search and write permission its entries
+/// cannot be removed. Does not follow links, because another process may have created one there.
 fn open_whatever_its_mode(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
     match open_directory(at, name) {
         Ok(directory) => {
@@ -220,8 +220,8 @@ fn open_whatever_its_mode(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd,
         Err(Errno::ACCESS) => {}
         Err(errno) => return Err(errno),
     }
-    // It cannot be opened for reading. `fchmod` does not accept a path-only descriptor, but the descriptor's name in
-    // procfs leads to the opened directory.
+    // The directory cannot be opened for reading. `fchmod` does not accept a path-only descriptor, but the
+    // descriptor's name in procfs leads to the opened directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(at, name, flags, Mode::empty())?;
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -279,7 +279,7 @@ mod tests {
         drop(held);
         remove_stale(parent.path());
         assert!(!used.exists());
-        // A directory in use here is in use for all.
+        // A directory in use by this process counts as in use for all.
         let scratch = Scratch::new(parent.path()).unwrap();
         remove_stale(parent.path());
         assert!(scratch.path().exists());
@@ -347,7 +347,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(parent.path()).unwrap();
         let top = scratch.path().to_owned();
-        // Deeper than paths can be long or descriptors can be open.
+        // Deeper than a path can be long and descriptors can be open.
         let mut at = open_directory(CWD, &top).unwrap();
         for _ in 0..1500 {
             mkdirat(&at, "deeper", Mode::RWXU).unwrap();

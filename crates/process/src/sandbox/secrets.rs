@@ -1,4 +1,4 @@
-//! Finds system settings that only root can read, to hide them from what root sandboxes.
+//! Finds system settings that only root can read, to hide them from sandboxes that root starts.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -11,23 +11,20 @@ use super::protected_paths::is_missing;
 /// The directory of settings, most of which are public.
 const SETTINGS_DIRECTORY: &str = "/etc";
 
-/// Limit of nesting.
 const MAX_DEPTH: usize = 12;
 
-/// Limit of examined names.
 const MAX_NAMES: usize = 100_000;
 
 /// Limit of paths that are hidden one by one.
 const MAX_HIDDEN_PATHS: usize = 64;
 
-/// An existing path that is shown as empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hidden {
     pub(crate) path: PathBuf,
     pub(crate) is_directory: bool,
 }
 
-/// Returns what only root can read. For other users there is nothing to hide.
+/// Returns the paths that only root can read. For other users there is nothing to hide.
 ///
 /// # Errors
 /// If there is too much to hide.
@@ -42,7 +39,7 @@ pub(crate) fn hidden() -> io::Result<Vec<Hidden>> {
 fn find_hidden(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
     let mut found = find_unreadable(top)?;
     if found.len() > most {
-        // A single file is hidden alone; if there are several in one directory, the directory is hidden.
+        // A single file in a directory is hidden alone; for several, the directory is hidden.
         for hidden in &mut found {
             if let Some(above) = hidden.path.parent().filter(|above| *above != top) {
                 *hidden = Hidden { path: above.to_owned(), is_directory: true };
@@ -62,7 +59,7 @@ fn find_hidden(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
     Ok(found)
 }
 
-/// Finds the outermost paths that others may not read.
+/// Finds the outermost paths that other users may not read.
 fn find_unreadable(top: &Path) -> io::Result<Vec<Hidden>> {
     let mut found = Vec::new();
     let mut open = vec![(top.to_owned(), 0)];
@@ -70,7 +67,7 @@ fn find_unreadable(top: &Path) -> io::Result<Vec<Hidden>> {
     while let Some((directory, depth)) = open.pop() {
         let entries = match std::fs::read_dir(&directory) {
             Ok(entries) => entries,
-            // A path that is gone need not be hidden.
+            // A path that no longer exists need not be hidden.
             Err(error) if is_missing(&error) => continue,
             Err(error) => return Err(error),
         };

@@ -1,4 +1,4 @@
-//! Sandboxes of every kind that can be had here, and scripts in them.
+//! All kinds of sandboxes that work on this machine, and scripts in them.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
 use std::fs;
@@ -12,19 +12,19 @@ use tokio::time::timeout;
 
 use crate::common::{Mark, STEP_TIMEOUT, read_all};
 
-/// A bubblewrap that is not where systems install it.
+/// Variable with the path of a bubblewrap outside of the usual install paths.
 pub(crate) const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
-/// A directory in which an unprivileged user may create directories.
+/// Variable with the path of a directory in which an unprivileged user may create directories.
 pub(crate) const PLACE: &str = "NARROWS_TEST_PLACE";
 
-/// All that can be tried here.
+/// Returns all sandboxes that work on this machine.
 pub(crate) async fn mechanisms() -> Vec<Support> {
     let launcher = match std::env::var_os(LAUNCHER) {
         Some(path) => Support::bubblewrap_at(path).await,
         None => Support::bubblewrap().await,
     };
     let namespaces = Support::namespaces().await;
-    // What machines have on which there can be no PID namespace.
+    // The same sandbox as on machines without PID namespaces.
     let fewer = namespaces.clone().without_pid_namespace();
     let (mut usable, missing): (Vec<_>, Vec<_>) = [launcher, namespaces, fewer, Support::landlock()]
         .into_iter()
@@ -36,7 +36,7 @@ pub(crate) async fn mechanisms() -> Vec<Support> {
     usable
 }
 
-/// Landlock with a PID namespace, if it can be had here.
+/// Returns Landlock with a PID namespace, if it works on this machine.
 pub(crate) async fn with_pid_namespace() -> Option<Support> {
     let support = Support::namespaces().await;
     if !has_pid_namespace(&support) {
@@ -46,17 +46,18 @@ pub(crate) async fn with_pid_namespace() -> Option<Support> {
     Some(support)
 }
 
-/// Returns `true` if it starts a launcher, with a PID namespace and private temporary directories.
+/// Returns `true` if the sandbox starts a launcher, with a PID namespace and private temporary directories.
 pub(crate) fn launches(support: &Support) -> bool {
     support.to_string().starts_with("bubblewrap")
 }
 
-/// Returns `true` if a tree has its own process ids.
+/// Returns `true` if a tree has its own process ids in the sandbox.
 pub(crate) fn has_pid_namespace(support: &Support) -> bool {
     launches(support) || support.to_string().contains("a PID namespace")
 }
 
-/// Below the build directory: `/tmp` may be the sandbox's own. Links in the path are followed here.
+/// Creates a directory below the build directory, because `/tmp` may be the sandbox's own. Its path is free
+/// of links.
 pub(crate) fn directory() -> TempDir {
     let place = std::env::var_os(PLACE).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
     tempfile::tempdir_in(fs::canonicalize(place).unwrap()).unwrap()
@@ -73,7 +74,7 @@ pub(crate) fn copy_itself(root: &Path) -> PathBuf {
     program
 }
 
-/// A script in a sandbox with one writable directory, in which it starts.
+/// Returns a script in a sandbox with one writable directory, in which it starts.
 pub(crate) fn confined(support: &Support, mark: &Mark, root: &Path, script: &str) -> Spec {
     let mut spec = mark.shell(script);
     spec.cwd = Some(root.to_owned());
@@ -89,7 +90,8 @@ pub(crate) async fn output(spec: Spec) -> String {
     text
 }
 
-/// Runs these tests of this program as `nobody` and returns their output; `None` if that is impossible here.
+/// Runs these tests of this program as `nobody` and returns their output; `None` if that is impossible on
+/// this machine.
 pub(crate) async fn as_nobody(tests: &[&str], env: &[(&str, &str)]) -> Option<String> {
     const NOBODY: u32 = 65534;
     let setpriv = Path::new("/usr/bin/setpriv");

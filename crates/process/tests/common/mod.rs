@@ -1,4 +1,4 @@
-//! Shared by the tests: workers that carry a mark, and a search for it in `/proc`.
+//! Helpers of the tests: workers that carry a mark, and a search for the mark in `/proc`.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
@@ -10,15 +10,15 @@ use narrows_process::{Child, Ladder, Spec};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// Generous, because it only passes when something is broken.
+/// Generous timeout, which only passes when something is broken.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Short graces, so that a worker that resists costs little time.
+/// Short grace periods, so that a worker that resists costs little time.
 pub(crate) const QUICK: Ladder =
     Ladder { eof_grace: Duration::from_millis(100), term_grace: Duration::from_millis(100) };
 
-/// Five processes that ignore SIGTERM: the worker, a child, a child in a separate session, and two daemonised ones.
-/// None of them reads its stdin.
+/// Starts five processes that ignore SIGTERM: the worker, a child, a child in a separate session, and two
+/// daemonised ones. None of them reads its stdin.
 pub(crate) const HOSTILE: &str = "
     trap '' TERM HUP INT
     sleep 1000 &
@@ -46,7 +46,7 @@ impl Mark {
         &self.0
     }
 
-    /// A shell script with this mark, and nothing but `PATH` besides.
+    /// Returns a shell script with this mark in its environment, and nothing else but `PATH`.
     pub(crate) fn shell(&self, script: &str) -> Spec {
         let mut spec = Spec::new("sh");
         spec.args = vec!["-c".into(), script.into()];
@@ -64,7 +64,6 @@ impl Mark {
         alive.len() == count && alive.into_iter().all(sleeps)
     }
 
-    /// The living processes that carry the mark.
     pub(crate) fn alive(&self) -> Vec<u32> {
         let entry = format!("NARROWS_TEST_MARK={}", self.0).into_bytes();
         processes()
@@ -80,18 +79,17 @@ fn processes() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Returns `true` if a process exists, even as a zombie.
 pub(crate) fn exists(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap()
 }
 
-/// The state letter of a process, if it exists.
+/// Returns the state letter of a process, if the process exists.
 pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Looks again and again until `condition` holds.
+/// Checks repeatedly until `condition` holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + STEP_TIMEOUT;
     while !condition() {
@@ -100,7 +98,6 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Reads from a worker until what it wrote ends with `end`.
 pub(crate) async fn read_until(stdout: &mut pipe::Receiver, end: &str) -> String {
     let mut text = Vec::new();
     tokio::time::timeout(STEP_TIMEOUT, async {
@@ -113,7 +110,6 @@ pub(crate) async fn read_until(stdout: &mut pipe::Receiver, end: &str) -> String
     String::from_utf8(text).unwrap()
 }
 
-/// All that a worker writes.
 pub(crate) async fn read_all(child: &mut Child) -> String {
     let mut text = String::new();
     let mut stdout = child.take_stdout().unwrap();
@@ -121,7 +117,6 @@ pub(crate) async fn read_all(child: &mut Child) -> String {
     text
 }
 
-/// Starts the hostile tree and returns when all of it runs.
 pub(crate) async fn hostile(mark: &Mark) -> Child {
     let mut child = narrows_process::spawn(mark.shell(HOSTILE)).await.unwrap();
     read_until(&mut child.take_stdout().unwrap(), "ready\n").await;

@@ -1,29 +1,28 @@
 //! The filtered system calls and their numbers for every kind of program.
 
-/// How a call is filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Refused with `EPERM`.
     Refused,
     /// Refused with `ENOSYS`, for calls that programs can do without.
     Absent,
-    /// `socket`: by family, and netlink by protocol.
+    /// `socket`: decided by family, and for netlink by protocol.
     Socket,
     /// `socketpair`: only unix pairs that cannot be connected to other sockets.
     Pair,
     /// The first argument is a process id; only the caller's own process (`0`) is accepted.
     OwnProcess,
-    /// The first argument is the kind of the second; only this kind is accepted, and only the caller's own (`0`).
+    /// The first argument is the kind of the second; only this kind is accepted, with the caller's own id
+    /// (`0`).
     OwnOf(u32),
     /// The second argument is a command; these are refused.
     Commands(&'static [u32]),
-    /// `ioctl`: by the command.
+    /// `ioctl`: decided by the command.
     Ioctl,
     /// Changes extended attributes, which include access control lists, or file flags.
     Attributes,
     /// The argument with this index is a file mode; modes that run a program as its owner or group are refused.
     Mode(usize),
-    /// Like [`Rule::Mode`], for a call that uses the mode only if the preceding flags create a file.
+    /// The same as [`Rule::Mode`], for a call that uses the mode only if the preceding flags create a file.
     ModeIfCreated(usize),
     /// System V IPC, if the tree has no IPC namespace.
     SystemV,
@@ -42,24 +41,24 @@ const fn on(x86_64: u32, i386: u32, generic: u32, arm: u32) -> Numbers {
     [Some(x86_64), Some(i386), Some(generic), Some(arm)]
 }
 
-/// Calls that only 32-bit programs have.
+/// Numbers of a call that only 32-bit programs have.
 const fn on_32_bit(i386: u32, arm: u32) -> Numbers {
     [None, Some(i386), None, Some(arm)]
 }
 
-/// Calls that newer processors lack.
+/// Numbers of a call that newer processors lack.
 const fn on_old(x86_64: u32, i386: u32, arm: u32) -> Numbers {
     [Some(x86_64), Some(i386), None, Some(arm)]
 }
 
-/// Inserts input into a terminal.
+/// Command that inserts input into a terminal.
 const TIOCSTI: u32 = 0x5412;
-/// Controls the console's selection buffer, which can be pasted.
+/// Command that controls the console's selection buffer, which can be pasted.
 const TIOCLINUX: u32 = 0x541c;
 /// Commands of `ioctl` that are always refused.
 pub(crate) const TERMINAL_COMMANDS: &[u32] = &[TIOCSTI, TIOCLINUX];
-/// Commands of `ioctl` that change a file or directory that is open for reading only. Landlock does not cover them. If
-/// there are two numbers, the second one is for 32-bit programs.
+/// Commands of `ioctl` that change a file or directory that is open for reading only. Landlock does not
+/// cover them. If there are two numbers, the second one is for 32-bit programs.
 pub(crate) const FILE_COMMANDS: &[u32] = &[
     // FS_IOC_SETFLAGS
     0x4008_6602,
@@ -86,22 +85,22 @@ pub(crate) const FILE_COMMANDS: &[u32] = &[
     0x4008_941a,
     0x5000_943f,
 ];
-/// `PRIO_PROCESS`.
 const PRIORITY_OF_PROCESS: u32 = 0;
-/// `IOPRIO_WHO_PROCESS`.
 const IO_PRIORITY_OF_PROCESS: u32 = 1;
 
 /// All calls that are not simply allowed.
 ///
-/// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are not listed: Landlock lets a
-/// process trace only within its own sandbox. Signals are not listed either: a filter cannot tell whose process an id
-/// is; Landlock can, since version 6, and in a PID namespace other processes have no id.
+/// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are not listed:
+/// Landlock lets a process trace only within its own sandbox.
+///
+/// Signals are not listed either, because a filter cannot know the owner of a process id. Landlock prevents
+/// signals to the outside since version 6, and in a PID namespace other processes have no id.
 const RULES: &[(Rule, Numbers)] = &[
     (Rule::Socket, on(41, 359, 198, 281)),
     (Rule::Pair, on(53, 360, 199, 288)),
     // socketcall: every socket call, with its arguments in memory.
     (Rule::Refused, on_32_bit(102, 102)),
-    // io_uring_setup: a ring makes sockets without the call.
+    // io_uring_setup: a ring creates sockets without the call.
     (Rule::Absent, all(425)),
     // prlimit64
     (Rule::OwnProcess, on(302, 340, 261, 369)),
@@ -165,11 +164,11 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Attributes, on(199, 237, 16, 237)),
     (Rule::Attributes, all(466)),
     (Rule::Attributes, all(469)),
-    // fcntl, fcntl64: a lease on a readable file delays everyone who opens it for writing.
+    // fcntl, fcntl64: a lease on a readable file delays every process that opens the file for writing.
     (Rule::Commands(&[libc::F_SETLEASE as u32]), on(72, 55, 25, 55)),
     (Rule::Commands(&[libc::F_SETLEASE as u32]), on_32_bit(221, 221)),
-    // chmod, fchmod, fchmodat, fchmodat2, creat, mknod, mknodat, open, openat: a program that stays behind and runs as
-    // its owner would give the user's rights to everyone who starts it outside.
+    // chmod, fchmod, fchmodat, fchmodat2, creat, mknod, mknodat, open, openat: a set-user-id program that
+    // stays behind would give the user's rights to every user who starts it outside.
     (Rule::Mode(1), on_old(90, 15, 15)),
     (Rule::Mode(1), on(91, 94, 52, 94)),
     (Rule::Mode(2), on(268, 306, 53, 333)),
@@ -196,21 +195,21 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::SystemV, on(69, 400, 189, 301)),
     (Rule::SystemV, on(70, 401, 188, 302)),
     (Rule::SystemV, on(71, 402, 187, 304)),
-    // ipc: all of these in one call.
+    // ipc: all System V calls in one call.
     (Rule::SystemV, on_32_bit(117, 117)),
 ];
 
-/// How one kind of program calls the kernel. A processor may support two.
+/// The system call numbers of one kind of program. A processor may support two kinds.
 pub(crate) struct Calls {
     pub(crate) arch: u32,
-    /// The column of its numbers in the rules.
+    /// Column of the numbers in the rules.
     column: usize,
     /// Numbers from here on belong to another kind of program.
     pub(crate) foreign_from: Option<u32>,
 }
 
 impl Calls {
-    /// The rules for this kind of program, by number.
+    /// Returns the rules for this kind of program, by number.
     pub(crate) fn rules(&self) -> impl Iterator<Item = (u32, Rule)> {
         RULES.iter().filter_map(|(rule, numbers)| Some(((*numbers.get(self.column)?)?, *rule)))
     }
