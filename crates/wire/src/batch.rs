@@ -12,28 +12,26 @@ use crate::frame::Frame;
 use crate::message;
 use crate::scan;
 
-/// Default for the number of entries in a batch.
+/// Default limit of the entries in a batch.
 pub const DEFAULT_MAX_BATCH_ENTRIES: usize = 100;
 
-/// What to do with one entry of a batch.
+/// The handling of one entry of a batch.
 #[derive(Clone, Debug)]
 pub enum BatchStep {
-    /// Handle the entry as a single message. Includes malformed responses ([`Fault::BadResponse`]), which are never
-    /// answered.
+    /// Handle the entry as a single message. Includes malformed responses ([`Fault::BadResponse`]), which
+    /// are never answered.
     Deliver(Frame),
-    /// An invalid entry.
     Answer {
-        /// The response to the entry.
         answer: Bytes,
-        /// The entry, which may be a malformed response to a pending request.
+        /// The entry. It may be a malformed response to a pending request.
         entry: Frame,
     },
 }
 
 /// A batch and the responses to it so far.
 ///
-/// The answer is one array with a response to each request and each invalid entry. If there are none of either, there
-/// is no answer.
+/// The answer is one array with a response to each request and to each invalid entry. A batch with neither
+/// gets no answer.
 #[derive(Debug)]
 pub struct Batch {
     expected: usize,
@@ -41,10 +39,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns the batch and what to do with each entry, in order.
+    /// Returns the batch and the handling of each entry, in order.
     ///
     /// # Errors
-    /// If the batch is empty or has more than `max` entries: it is answered as a whole.
+    /// If the batch is empty or has more than `max` entries. The error answers the whole batch.
     pub fn open(frame: &Frame, max: usize) -> Result<(Self, Vec<BatchStep>), Fault> {
         debug_assert_eq!(frame.kind(), Kind::Batch);
         let entries = scan::entries(frame.bytes(), max.saturating_add(1));
@@ -61,7 +59,8 @@ impl Batch {
             .map(|range| {
                 let entry = Frame::entry(slice_entry(frame.bytes(), range));
                 match entry.kind() {
-                    // Inside an array the response has a null id even if the id is readable.
+                    // Inside an array, the response to an invalid entry has a null id even if the id is
+                    // readable.
                     Kind::Invalid(fault) if fault.is_answered() => {
                         expected += 1;
                         return BatchStep::Answer { answer: message::error(b"null", &fault.into()), entry };
@@ -81,7 +80,7 @@ impl Batch {
         Ok((Self { expected, answers: Vec::with_capacity(expected) }, steps))
     }
 
-    /// Returns `true` if nothing in the batch is answered.
+    /// Returns `true` if no entry of the batch gets an answer.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.expected == 0
@@ -114,7 +113,7 @@ fn slice_entry(array: &Bytes, entry: Range<usize>) -> Bytes {
 mod tests {
     use super::*;
 
-    /// Checks what is done with each entry: its kind, or the id and code of its answer.
+    /// Checks the handling of each entry: its kind, or the id and code of the answer.
     #[track_caller]
     fn check(line: &str, expected: Result<&[&str], Fault>) {
         let frame = Frame::parse(Bytes::copy_from_slice(line.as_bytes()));
@@ -157,7 +156,7 @@ mod tests {
             &format!(" [ {notification} ,\"x\",{request},[{request}],{response} ] "),
             Ok(&["Notification", "null -32600", "Request", "null -32600", "Response"]),
         );
-        // A readable id is answered like an unreadable one.
+        // Invalid entries with a readable id get the null id, too.
         check(r#"[{"id":5,"method":"m"},{"jsonrpc":"2.0","id":null,"method":"m"}]"#, Ok(&["null -32600"; 2]));
         check(r#"[{"jsonrpc":"2.0","id":1,"i\u0064":1,"method":"m"}]"#, Ok(&["null -32600"]));
         check(r#"[{"id":5,"result":1}]"#, Ok(&["Invalid(BadResponse)"]));

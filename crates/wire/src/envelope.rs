@@ -2,25 +2,25 @@
 
 use crate::fault::Fault;
 
-/// Limit of an id, because ids are stored in tables.
+/// Limit of an id. Ids are stored in tables, so a long one would cost memory.
 const MAX_ID_BYTES: usize = 4096;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A method and an id.
+    /// Has a method and an id.
     Request,
-    /// A method and no id.
+    /// Has a method and no id.
     Notification,
-    /// A result or an error, and an id.
+    /// Has an id, and a result or an error.
     Response,
-    /// An array. Its entries have their own kinds.
+    /// An array. Each entry has its own kind.
     Batch,
     /// Must be neither handled nor forwarded.
     Invalid(Fault),
 }
 
-/// A byte range of a message. The default means absent.
+/// A byte range of a message. The default value means that the field is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -34,16 +34,17 @@ impl Span {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// Returns the span with each position at or behind `from` shifted by `to - from`.
+    /// Returns the span with each position at or after `from` moved by `to - from`.
     #[inline(always)]
     pub(crate) fn shifted(self, from: u32, to: u32) -> Self {
-        // Wrapping, so that one addition shifts in both directions.
+        // Wrapping, so that one addition moves in both directions.
         let shift = to.wrapping_sub(from);
         let at = |position: u32| position.wrapping_add(if position >= from { shift } else { 0 });
         Self { start: at(self.start), end: at(self.end) }
     }
 
-    /// Returns `true` if the field is present. In the head of an overlong message its value may be incomplete.
+    /// Returns `true` if the field is present. In the head of an overlong message its value may be
+    /// incomplete.
     #[must_use]
     #[inline]
     pub fn is_some(self) -> bool {
@@ -57,7 +58,7 @@ impl Span {
         (self.start < self.end).then(|| &text[self.range()])
     }
 
-    /// Returns the byte range; it is empty if the field is absent.
+    /// Returns the byte range. Empty if the field is absent.
     #[must_use]
     #[inline]
     pub fn range(self) -> core::ops::Range<usize> {
@@ -68,17 +69,11 @@ impl Span {
 /// Positions of the fields of a message. Values include their quotes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
-    /// `jsonrpc`.
     pub version: Span,
-    /// `id`.
     pub id: Span,
-    /// `method`.
     pub method: Span,
-    /// `params`.
     pub params: Span,
-    /// `result`.
     pub result: Span,
-    /// `error`.
     pub error: Span,
     /// `params.sessionId` or `result.sessionId`.
     pub session: Span,
@@ -88,14 +83,13 @@ pub struct Envelope {
     pub top_session: Span,
     /// `pool` at the top level.
     pub pool: Span,
-    /// The message, its `params` or its `result` has a key that some readers take for `sessionId` or `requestId`: in
-    /// another case, or with `_` or `-` in it.
+    /// `true` if the message, its `params` or its `result` has a key that some readers take for `sessionId`
+    /// or `requestId`: spelled with other case, or with `_` or `-`.
     pub ambiguous: bool,
-    /// The message has a member other than those of JSON-RPC, `sessionId` and `pool`.
+    /// `true` if the message has a member other than those of JSON-RPC, `sessionId` and `pool`.
     pub has_other_members: bool,
 }
 
-/// Returns `true` if `raw` is a valid id of a request.
 #[inline(always)]
 pub(crate) fn is_id(raw: &[u8]) -> bool {
     matches!(raw, [b'"' | b'-' | b'0'..=b'9', ..]) && raw.len() <= MAX_ID_BYTES

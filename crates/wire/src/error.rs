@@ -8,50 +8,41 @@ use serde_json::{Map, Value, json};
 /// Every error code that Narrows sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// Not JSON.
+    /// The line is not JSON.
     ParseError,
-    /// JSON, but not a valid message.
+    /// The line is JSON, but not a valid message.
     InvalidRequest,
-    /// No such method.
     MethodNotFound,
-    /// The method does not take these parameters.
+    /// The method does not accept these parameters.
     InvalidParams,
-    /// A defect of this program.
     Internal,
-    /// The agent wants the user to log in first.
+    /// The user must log in to the agent first.
     AuthRequired,
-    /// No such session or resource.
     NotFound,
-    /// The sender has cancelled the request.
     Cancelled,
-    /// No common protocol version.
     UnsupportedVersion,
-    /// The process that had the request exited.
     WorkerLost,
-    /// The request timed out.
     Deadline,
-    /// A limit or a full queue; try again later.
+    /// A limit was reached or a queue is full. The sender may retry later.
     Backpressure,
-    /// The line was longer than allowed.
+    /// The line exceeds the limit.
     MessageTooLarge,
-    /// The id belongs to another request in flight.
+    /// Another request in flight has the same id.
     DuplicateId,
-    /// A rule forbids it.
+    /// A governance rule denies the request.
     PolicyDenied,
-    /// Shutting down: no new work is accepted.
+    /// The program is shutting down and accepts no new work.
     Draining,
-    /// The decision could not be recorded, so it was not carried out.
+    /// The decision could not be recorded, so the action was not carried out.
     AuditUnavailable,
-    /// The model endpoint failed.
     UpstreamError,
-    /// A newer connection has taken over.
+    /// A newer connection has replaced this one.
     ConnectionFenced,
-    /// It is not known whether the operation took place.
+    /// It is unknown if the request had an effect.
     OutcomeUnknown,
 }
 
 impl Code {
-    /// All codes.
     pub const ALL: [Self; 20] = [
         Self::ParseError,
         Self::InvalidRequest,
@@ -75,13 +66,13 @@ impl Code {
         Self::OutcomeUnknown,
     ];
 
-    /// The number in `code`.
+    /// Returns the number for `code`.
     #[must_use]
     pub fn number(self) -> i32 {
         self.row().0
     }
 
-    /// The name in `data.condition`.
+    /// Returns the name for `data.condition`.
     #[must_use]
     pub fn condition(self) -> &'static str {
         self.row().1
@@ -119,27 +110,25 @@ impl Code {
     }
 }
 
-/// Whether a failed request may have changed something.
+/// Possible effects of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effects {
-    /// The request had no effect.
     None,
-    /// The request may have had an effect: do not repeat it blindly.
+    /// The request may have had an effect, so it must not be repeated blindly.
     Possible,
 }
 
 /// The `error` object of a response.
 ///
-/// [`RpcError::new`] sets `data` to `{condition, retryable, effects}`; an error from a peer keeps its own `data`.
+/// [`RpcError::new`] sets `data` to `{condition, retryable, effects}`. An error of a peer keeps the peer's
+/// `data`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct RpcError {
-    /// The number; one of [`Code`] or any number of a peer.
+    /// A number of [`Code`], or any number of a peer.
     pub code: i64,
-    /// One line for users.
     pub message: Cow<'static, str>,
-    /// Details for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }

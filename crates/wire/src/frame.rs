@@ -13,7 +13,7 @@ use crate::view::{Part, View};
 #[cfg(test)]
 mod tests;
 
-/// The id of a request as written on the wire: `1`, `"1"` and `1.0` are three ids.
+/// The id of a request exactly as the peer wrote it: `1`, `"1"` and `1.0` are three ids.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RawId(Bytes);
 
@@ -24,7 +24,7 @@ impl RawId {
         Self(Bytes::copy_from_slice(raw))
     }
 
-    /// The bytes, including the quotes of a string.
+    /// Returns the bytes, including the quotes of a string.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -53,14 +53,14 @@ impl Frame {
         Self { bytes: line, kind, envelope }
     }
 
-    /// Scans the head of a line over the limit for its id.
+    /// Scans the first bytes of a line over the limit for an id.
     #[must_use]
     pub fn too_long(head: Bytes) -> Self {
         let (kind, envelope) = into_scan(View::too_long(&head));
         Self { bytes: head, kind, envelope }
     }
 
-    /// A batch entry, whose grammar was checked with the batch.
+    /// Scans a batch entry, whose grammar was checked with the batch.
     pub(crate) fn entry(bytes: Bytes) -> Self {
         let (kind, envelope) = into_scan(View::entry(&bytes));
         Self { bytes, kind, envelope }
@@ -73,19 +73,19 @@ impl Frame {
         View::from_parts(&self.bytes, self.kind, self.envelope)
     }
 
-    /// The kind of the message.
+    /// Returns the kind of the message.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The positions of its fields.
+    /// Returns the positions of the fields.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// The bytes of the line.
+    /// Returns the bytes of the line.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
@@ -151,7 +151,8 @@ impl Frame {
         self.view().result()
     }
 
-    /// Deserializes `params`. Absent and `null` params count as `{}`, because many methods have only optional ones.
+    /// Deserializes `params`. Absent and `null` params count as `{}`, because many methods have only
+    /// optional ones.
     ///
     /// # Errors
     /// If the params do not have that type.
@@ -171,7 +172,8 @@ impl Frame {
         self.view().refusal()
     }
 
-    /// Returns the line with one field replaced by `raw`, which must be JSON. All other bytes stay.
+    /// Returns the line with the value of one field replaced by `raw`, which must be JSON. All other bytes
+    /// stay.
     ///
     /// Returns `None` if the field is absent.
     #[must_use]

@@ -3,16 +3,15 @@
 use crate::fault::Fault;
 use crate::skip::{Job, Skip};
 
-/// Limit of containers open at once.
 pub const MAX_DEPTH: u32 = 128;
 
-/// Returns the byte at `at`, or NUL past the end. NUL is valid nowhere, so every end of input ends in an error arm.
+/// Returns the byte at `at`, or NUL past the end. NUL is never valid, so the end of the input reaches an
+/// error arm.
 #[inline(always)]
 pub(crate) fn byte(text: &[u8], at: usize) -> u8 {
     if at < text.len() { text[at] } else { 0 }
 }
 
-/// Returns the first index from `at` on that is not white space.
 #[inline(always)]
 pub(crate) fn skip_blank(text: &[u8], at: usize) -> usize {
     let mut at = at;
@@ -40,7 +39,6 @@ fn literal_end<const N: usize>(text: &[u8], at: usize, expected: &[u8; N]) -> Re
     if text[at..].first_chunk() == Some(expected) { Ok(at + N) } else { Err(Fault::Syntax) }
 }
 
-/// Returns the index after the number at `at`.
 #[inline(always)]
 fn number_end(text: &[u8], at: usize) -> Result<usize, Fault> {
     let at = if byte(text, at) == b'-' { at + 1 } else { at };
@@ -77,11 +75,11 @@ fn required_digits_end(text: &[u8], at: usize) -> Result<usize, Fault> {
     if end > at { Ok(end) } else { Err(Fault::Syntax) }
 }
 
-/// A job that checks the container whose opening bracket is at `at` and returns the index after it.
+/// A job that checks the container whose opening bracket is at `at`, and returns the index after it.
 pub(crate) struct Container<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) at: usize,
-    /// Limit of containers open at once, this one included; at most [`MAX_DEPTH`].
+    /// Limit of nested containers, this one included. At most [`MAX_DEPTH`].
     pub(crate) levels: u32,
 }
 
@@ -112,7 +110,7 @@ fn container_end<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Resul
                 kinds = kinds << 1 | u128::from(object);
                 at = skip_blank(text, at + 1);
                 if byte(text, at) == opening + 2 {
-                    // Empty: fall through to the code that closes every container.
+                    // An empty container continues with the code that closes every container.
                 } else if object {
                     at = key_value(skip, text, at)?;
                     continue 'value;
@@ -165,7 +163,7 @@ mod tests {
     use super::*;
     use crate::{Check, Kind, scan, scan_portable};
 
-    /// Compares the result with serde_json, which neither decodes nor limits what it ignores.
+    /// Compares the result with serde_json, which neither decodes nor limits ignored values.
     #[track_caller]
     fn check(text: &[u8]) {
         let json = serde_json::from_slice::<IgnoredAny>(text).is_ok();

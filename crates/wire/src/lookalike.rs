@@ -1,7 +1,8 @@
 //! Detects keys that some readers take for a routing key although they are spelled differently.
 //!
-//! Several JSON libraries ignore the case of keys, and some agents accept `session_id` for `sessionId`. A message
-//! routed by one key and read by another would reach a session or method that was not checked.
+//! Several JSON libraries ignore the case of keys, and some agents accept `session_id` for `sessionId`. If
+//! the router and the receiver read different keys, a message could reach a session or method that was not
+//! checked.
 
 /// The top-level keys of a message, in lower case.
 const TOP: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
@@ -9,10 +10,11 @@ const TOP: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 /// The keys of `params` that route a message, in lower case.
 const ROUTING: [&str; 2] = ["sessionid", "requestid"];
 
-/// The length of each of [`ROUTING`]. No other spelling is shorter.
+/// Length of each key in [`ROUTING`]. Other spellings are at least as long.
 const MIN_ROUTING_BYTES: usize = 9;
 
-/// Returns `true` if a key, which is not in [`TOP`] as written, is in it when case is ignored.
+/// Returns `true` if `key` matches one of [`TOP`] when case is ignored. `key` must not be in [`TOP`] as
+/// written.
 #[inline(always)]
 pub(crate) fn is_like_top_key(key: &[u8]) -> bool {
     match key.first() {
@@ -23,11 +25,13 @@ pub(crate) fn is_like_top_key(key: &[u8]) -> bool {
     }
 }
 
-/// Returns `true` if a key is in [`ROUTING`] when case, `_` and `-` are ignored, and is not spelled as in the protocol.
+/// Returns `true` if `key` matches one of [`ROUTING`] when case, `_` and `-` are ignored, but is not
+/// spelled as in the protocol.
 #[inline(always)]
 pub(crate) fn is_like_routing_key(key: &[u8]) -> bool {
     match key {
-        // Both begin with a letter and an `e`, and have nine letters. A key may also have separators and escapes.
+        // Fast path: both keys begin with a letter and an `e`, and have nine letters. Other spellings may
+        // add separators and escapes.
         [b's' | b'S' | b'r' | b'R', b'e' | b'E' | b'_' | b'-' | b'\\', ..]
         // 0xc5 is the first byte of `ſ`, which equals `s` when case is ignored.
         | [b'_' | b'-' | b'\\' | 0xc5, ..]
@@ -52,8 +56,8 @@ pub fn folds_to(key: &str, name: &str, ignores_separators: bool) -> bool {
     fold(key.chars(), ignores_separators).eq(name.chars())
 }
 
-/// Like [`folds_to`], for a key as written in JSON, with its quotes, and an ASCII name. Does not allocate and stops at
-/// the first letter that differs, because a message may have millions of keys.
+/// Does the same as [`folds_to`] for a key as written in JSON, with its quotes; `name` must be ASCII. Does
+/// not allocate and stops at the first different letter, because a message may have millions of keys.
 #[must_use]
 pub fn written_key_folds_to(key: &[u8], name: &str, ignores_separators: bool) -> bool {
     let content = key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\""));
@@ -70,8 +74,8 @@ fn fold(letters: impl Iterator<Item = char>, ignores_separators: bool) -> impl I
     })
 }
 
-/// The letters of a key as written in JSON, without its quotes. All letters that neither are ASCII nor equal an ASCII
-/// letter when case is ignored are U+FFFD, as are lone surrogates.
+/// The letters of a key as written in JSON, without its quotes. Lone surrogates become U+FFFD, as do all
+/// letters that neither are ASCII nor equal an ASCII letter when case is ignored.
 #[derive(Clone)]
 pub(crate) struct Letters<'a>(pub(crate) &'a [u8]);
 
@@ -94,7 +98,6 @@ impl Iterator for Letters<'_> {
     }
 }
 
-/// Returns the letter that four hexadecimal digits encode.
 fn decode_escape(digits: &[u8]) -> char {
     let mut digits = digits.iter().take(4);
     let number = digits.try_fold(0, |number, digit| Some(number * 16 + char::from(*digit).to_digit(16)?));
@@ -168,7 +171,7 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"{key}":"t"}},"{key}":"t"}}"#);
             assert_eq!((scanned(&text).0, scanned(&text).1.ambiguous), (Kind::Notification, false), "{key}");
         }
-        // Deeper keys are not searched.
+        // Keys at deeper levels are not checked.
         let text = r#"{"jsonrpc":"2.0","method":"a","params":{"_meta":{"session_id":"t"},"list":[{"SessionId":1}]}}"#;
         assert!(!scanned(text).1.ambiguous);
     }
@@ -211,7 +214,7 @@ mod tests {
                 );
             }
         }
-        // A lone surrogate is not text, and no reader finds a key in it.
+        // A lone surrogate is not text, so no reader finds a key here.
         assert!(!super::written_key_folds_to(br#""\ud83dsessionid""#, "sessionid", true));
         assert!(super::written_key_folds_to("\"to\u{212a}en\"".as_bytes(), "token", false));
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::lookalike::Letters;
 
-/// A key occurs twice: two readers may choose different values.
+/// Error: a key occurs twice, so two readers may choose different values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("duplicate key")]
 pub struct DuplicateKey;
@@ -37,7 +37,7 @@ pub fn members(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)
             return None;
         }
         let behind = string_end(text, name);
-        // Behind the colon.
+        // Skips the colon.
         let start = skip_blank(text, skip_blank(text, behind) + 1);
         let end = value_end(text, start);
         next = after_comma(text, end);
@@ -97,13 +97,11 @@ fn key_equals(raw: &[u8], key: &str) -> bool {
     }
 }
 
-/// Returns the first index from `at` on that is not white space.
 fn skip_blank(text: &[u8], at: usize) -> usize {
     let blanks = text.iter().skip(at).take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     at + blanks.count()
 }
 
-/// Returns the index after the string that begins at `at`.
 fn string_end(text: &[u8], at: usize) -> usize {
     let mut at = at + 1;
     while let Some(next) = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
@@ -115,7 +113,6 @@ fn string_end(text: &[u8], at: usize) -> usize {
     text.len()
 }
 
-/// Returns the index after the value that begins at `at`.
 fn value_end(text: &[u8], at: usize) -> usize {
     let mut depth = 0_usize;
     let mut now = at;

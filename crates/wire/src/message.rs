@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use crate::error::RpcError;
 
-/// Initial capacity: most messages are shorter.
+/// Initial capacity of a message. Most are shorter.
 const TYPICAL_MESSAGE_BYTES: usize = 256;
 
-/// Capacity of the buffer that several messages of a series share.
+/// Size of the buffer that several messages of a template share.
 const TEMPLATE_BUFFER_BYTES: usize = 4 << 10;
 
 /// Writes a request.
@@ -69,7 +69,8 @@ pub fn with_session_tag(line: &[u8], raw: &[u8]) -> Bytes {
     tagged.into()
 }
 
-/// A message in which one string varies. Several results share a buffer, which is freed with the last of them.
+/// A message in which one string varies. Several results share a buffer, which is freed with the last of
+/// them.
 #[derive(Debug)]
 pub struct MessageTemplate {
     start: Vec<u8>,
@@ -78,14 +79,14 @@ pub struct MessageTemplate {
 }
 
 impl MessageTemplate {
-    /// Creates a template from `line`, which must contain an empty string that only brackets follow. Otherwise returns
-    /// `None`.
+    /// Creates a template from `line`, in which only brackets may follow an empty string. Returns `None`
+    /// for other lines.
     #[must_use]
     pub fn from_line(line: &[u8]) -> Option<Self> {
         let is_bracket = |byte: &u8| matches!(byte, b'}' | b']');
         let closed = line.iter().rposition(|byte| !is_bracket(byte))? + 1;
         let start = line[..closed].strip_suffix(b"\"\"")?;
-        // A backslash before the two quotes means that the first one is escaped and opens no string.
+        // If the two quotes follow a backslash, the first one is escaped and opens no string.
         if !matches!(start.last(), Some(b':' | b',' | b'[')) {
             return None;
         }
@@ -125,11 +126,11 @@ fn write_call<P: Serialize + ?Sized>(
     Ok(close_line(line))
 }
 
-/// Closes the object and replaces line ends.
+/// Adds the closing bracket and replaces line ends.
 fn close_line(mut line: Vec<u8>) -> Bytes {
     line.push(b'}');
-    // Raw JSON of a caller may span several lines. Line ends inside strings are always escaped, so those found here are
-    // white space.
+    // Raw JSON of a caller may span several lines. Line ends inside strings are always escaped, so the ones
+    // here are white space.
     if memchr::memchr2(b'\n', b'\r', &line).is_some() {
         for byte in &mut line {
             if matches!(byte, b'\n' | b'\r') {
@@ -183,7 +184,7 @@ mod tests {
         let long = "long ".repeat(TEMPLATE_BUFFER_BYTES);
         let texts = ["a", "", "\"quoted\"\n\u{1}", "é", &long, "b"];
         let texts: Vec<&str> = texts.into_iter().chain(["again"; 99]).collect();
-        // All results are kept, to show that none is overwritten.
+        // All results are kept, to check that none is overwritten.
         let lines: Vec<Bytes> = texts.iter().map(|text| template.fill(text)).collect();
         for (text, found) in texts.iter().zip(lines) {
             assert_eq!(found, line(text), "{text}");

@@ -1,8 +1,8 @@
 //! One pass over a message that finds its kind and the positions of its routing fields.
 //!
-//! Reads the top level and one level of `params` and `result`. Everything else is skipped: its grammar is checked
-//! ([`Check::Grammar`]), or only its brackets are counted ([`Check::Envelope`], for bytes that were checked before,
-//! such as batch entries).
+//! Reads the top level and one level of `params` and `result`. Everything deeper is skipped: with
+//! [`Check::Grammar`] its grammar is checked; with [`Check::Envelope`] only brackets are counted, which is
+//! enough for bytes that were checked before, such as batch entries.
 
 use std::borrow::Cow;
 
@@ -15,19 +15,20 @@ use crate::skip::{self, ContainerFault, Job, Scalar, Skip};
 #[cfg(test)]
 mod tests;
 
-/// How much of a message is checked.
+/// The part of a message whose grammar is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// The whole grammar: for everything received from outside.
+    /// The whole message. Required for everything received from outside.
     Grammar,
-    /// The envelope only: for bytes whose grammar was checked before.
+    /// The envelope only. For bytes whose grammar was checked before.
     Envelope,
 }
 
-/// Returns the kind of `text` and the positions of its fields. Never fails: a fault becomes [`Kind::Invalid`].
+/// Returns the kind of `text` and the positions of its fields. Never fails: a fault becomes
+/// [`Kind::Invalid`].
 ///
-/// Bytes that are not UTF-8 count as a syntax error; [`crate::Frame::parse`] distinguishes the two. Text that is not
-/// JSON has no fields.
+/// Bytes that are not UTF-8 count as a syntax error here; [`crate::Frame::parse`] distinguishes the two.
+/// Text that is not JSON has no fields.
 #[must_use]
 #[inline]
 pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
@@ -39,7 +40,7 @@ pub fn scan(text: &[u8], check: Check) -> (Kind, Envelope) {
     into_result(outcome, &found)
 }
 
-/// Like [`scan`], without vector instructions.
+/// Does the same as [`scan`] without vector instructions.
 #[must_use]
 pub fn scan_portable(text: &[u8], check: Check) -> (Kind, Envelope) {
     let mut found = Found::default();
@@ -61,25 +62,25 @@ fn into_result(outcome: Result<Kind, Fault>, found: &Found) -> (Kind, Envelope) 
 
 /// Returns the fields in the head of a message whose rest is missing.
 ///
-/// A field whose value is cut off is present but empty. The id is present only if it is complete and unique.
+/// A field whose value is cut off is present but empty. The id is present only if it is complete and
+/// unique.
 #[must_use]
 pub(crate) fn scan_head(text: &[u8]) -> Envelope {
     let mut found = Found::default();
-    // The message is incomplete, so its outcome is ignored; the fields before the cut count.
+    // The message is incomplete, so the result is an error. The fields before the cut are valid.
     let _ = skip::run(Scan::<true> { text, found: &mut found });
     let Found { mut envelope, repeated } = found;
-    // A number that touches the cut may continue behind it.
+    // A number that ends at the cut may be incomplete.
     if repeated || envelope.id.range().end == text.len() {
         envelope.id = Span::default();
     }
     envelope
 }
 
-/// The fields found so far.
 #[derive(Default)]
 struct Found {
     envelope: Envelope,
-    /// A routing key occurs twice. Reported only if there is no worse fault.
+    /// `true` if a routing key occurs twice. Reported only if there is no worse fault.
     repeated: bool,
 }
 
@@ -160,7 +161,8 @@ fn message<S: Skip, const STRICT: bool>(
             }
         };
         *repeated |= slot.is_some();
-        // The field is empty until its end is known, so that the head of a cut message shows which keys it has.
+        // Present but empty until the end of the value is known, so that the head of a cut message shows
+        // its keys.
         *slot = Span::new(at, at);
         members.at = match routed {
             Some(request_id) if byte(text, at) == b'{' => {
@@ -174,7 +176,6 @@ fn message<S: Skip, const STRICT: bool>(
     Ok(members.at)
 }
 
-/// The fields to find in `params` or `result`.
 struct RoutingFields<'a> {
     session: &'a mut Span,
     request_id: Option<&'a mut Span>,
@@ -219,7 +220,6 @@ struct Members {
 }
 
 impl Members {
-    /// Starts after the opening bracket.
     #[inline(always)]
     fn new(at: usize) -> Self {
         Self { at, first: true }
@@ -227,9 +227,10 @@ impl Members {
 
     /// Returns the next key, with `at` at its value, or `None`, with `at` after the closing bracket.
     ///
-    /// A key with escapes is unescaped into `plain` if it can be a routing key; otherwise it is returned as written. No
-    /// routing key has a backslash, so one result serves the comparison with routing keys and the search for similar
-    /// keys. Storing the position of the key in `self` for that search made the scan of a short message 4 % slower.
+    /// A key with escapes is unescaped into `plain` if it can be a routing key; otherwise it is returned as
+    /// written. No routing key has a backslash, so the result serves both comparisons: with routing keys
+    /// and with similar keys. Storing the position of the key in `self` for the second comparison made the
+    /// scan of a short message 4 % slower.
     #[inline(always)]
     fn next<'a, S: Skip, const STRICT: bool>(
         &mut self,
@@ -271,7 +272,6 @@ fn string_end<S: Skip, const STRICT: bool>(
     if STRICT { skip.strict_string(text, at) } else { skip.string(text, at) }.ok_or(Fault::Syntax)
 }
 
-/// Returns the index after the value at `at`.
 #[inline(always)]
 fn value_end<S: Skip, const STRICT: bool>(
     skip: S,
@@ -290,11 +290,11 @@ fn value_end<S: Skip, const STRICT: bool>(
     }
 }
 
-/// A buffer that holds any routing key.
+/// A buffer large enough for any routing key.
 const EMPTY_KEY_BUFFER: [u8; 16] = [0; 16];
 
-/// Returns a key without its escapes. Keys that cannot be routing keys (too long, not ASCII, with a backslash) are
-/// returned as written, so a backslash in the result always begins an escape.
+/// Returns a key without its escapes. Keys that cannot be routing keys (too long, not ASCII, with a
+/// backslash) are returned as written, so a backslash in the result always begins an escape.
 #[cold]
 fn unescape_short<'a>(key: &'a [u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
     let mut length = 0;
@@ -317,14 +317,13 @@ fn unescape_short<'a>(key: &'a [u8], plain: &'a mut [u8; 16]) -> &'a [u8] {
     &plain[..length]
 }
 
-/// Returns the ASCII character with this code of four hexadecimal digits.
 fn decode_ascii(digits: Option<&[u8]>) -> Option<u8> {
     let [b'0', b'0', high @ b'0'..=b'7', low] = digits? else { return None };
     let low = char::from(*low).to_digit(16)?;
     Some((high - b'0') << 4 | u8::try_from(low).ok()?)
 }
 
-/// Derives the kind of a message from its fields.
+/// Determines the kind of a message from its fields.
 #[inline(always)]
 fn classify(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
     let answers = envelope.result.is_some() || envelope.error.is_some();
@@ -350,7 +349,7 @@ fn classify(text: &[u8], envelope: &Envelope) -> Result<Kind, Fault> {
     }
 }
 
-/// Returns `true` if `raw` is a string that decodes: a lone surrogate is grammatical but does not.
+/// Returns `true` if `raw` is a string that can be decoded. A lone surrogate is grammatical but cannot.
 #[inline(always)]
 fn is_text(raw: &[u8]) -> bool {
     raw[0] == b'"' && (memchr::memchr(b'\\', raw).is_none() || can_unescape(raw))

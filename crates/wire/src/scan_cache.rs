@@ -1,7 +1,8 @@
-//! A cache of the last scan of a source: consecutive lines of a text stream differ in one string that routes nothing.
+//! A cache of the last scan of a source. In a text stream, consecutive lines differ in one string that does
+//! not affect routing.
 //!
-//! Such a line is compared with the last one and only its string is checked. Every other line is scanned, so the result
-//! always equals that of [`View::parse`].
+//! Such a line is compared with the last one, and only the changed string is checked. Every other line is
+//! scanned, so the result always equals that of [`View::parse`].
 
 use std::ops::Range;
 
@@ -9,19 +10,20 @@ use crate::envelope::{Envelope, Kind, Span};
 use crate::skip::{self, Job, Skip};
 use crate::view::View;
 
-/// Longer lines are not cached: comparing them costs as much as scanning, and they are not chunks of a stream.
+/// Limit of a cached line. Comparing a longer one costs as much as scanning, and it is no chunk of a text
+/// stream.
 const MAX_CACHED_LINE_BYTES: usize = 4 << 10;
 
 /// Length of the prefix that two lines must share before they are compared in full.
 const SHARED_PREFIX_BYTES: usize = 32;
 
-/// The last line of one source and its scan.
+/// The last line of one source, and its scan.
 #[derive(Clone, Debug, Default)]
 pub struct ScanCache {
     line: Vec<u8>,
     kind: Option<Kind>,
     envelope: Envelope,
-    /// The content of the string that changes, once two lines have shown which one it is.
+    /// Content of the string that changes. `None` until two similar lines have shown it.
     text: Option<Range<usize>>,
 }
 
@@ -49,7 +51,7 @@ impl ScanCache {
         {
             return None;
         }
-        // Streams of equal chunks shift nothing.
+        // If the string has the same length as before, no position moves.
         let shifted = match new.end == text.end {
             true => self.envelope,
             false => self.envelope.shifted(text.end, new.end),
@@ -57,7 +59,7 @@ impl ScanCache {
         Some(View::from_parts(line, self.kind?, shifted))
     }
 
-    /// Remembers a line and the string in which it differs from the last one.
+    /// Stores a line and the string in which it differs from the last one.
     fn learn(&mut self, view: &View<'_>) {
         let line = view.bytes();
         self.text = None;
@@ -84,7 +86,8 @@ fn changed_string(last: &[u8], line: &[u8]) -> Option<Range<usize>> {
     let shared = last.iter().zip(line).take_while(|(one, other)| one == other).count();
     // The start of the string is in the shared prefix, unless the lines differ outside of strings.
     let start = memchr::memrchr(b'"', &line[..shared])? + 1;
-    // The string must be a value, not a key, and the quote must open it: a string can end in a colon.
+    // The string must be a value, not a key. Its quote must open it, because a string may also end in a
+    // colon.
     if line.get(start.checked_sub(2)?) != Some(&b':') || ends_inside_string(&line[..start - 1]) {
         return None;
     }
@@ -92,7 +95,6 @@ fn changed_string(last: &[u8], line: &[u8]) -> Option<Range<usize>> {
     (line[end..] == last[last_end..]).then_some(start..end)
 }
 
-/// Returns `true` if the prefix `text` of a line ends within a string.
 fn ends_inside_string(text: &[u8]) -> bool {
     let (mut inside, mut escaped) = (false, false);
     for &byte in text {
@@ -140,18 +142,19 @@ impl Envelope {
         [version, id, method, params, result, error, session, request_id, top_session, pool]
     }
 
-    /// Returns `true` if no recorded field lies in `text`. A field may contain all of it.
+    /// Returns `true` if no recorded field lies within `text`. A field may contain all of `text`.
     fn has_no_field_in(&self, text: &Range<usize>) -> bool {
         self.spans().into_iter().filter(|span| span.is_some()).all(|span| {
             let range = span.range();
-            // A span includes the quotes, `text` does not.
+            // A span includes the quotes; `text` does not.
             range.end < text.start
                 || range.start > text.end
                 || range.start + 1 < text.start && range.end > text.end + 1
         })
     }
 
-    /// Returns the envelope with every position behind `from` shifted by `to - from`. Absent spans are at 0 and stay.
+    /// Returns the envelope with every position after `from` moved by `to - from`. Absent spans are at 0
+    /// and stay.
     #[inline]
     fn shifted(&self, from: usize, to: usize) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "the limit of a line is far below 4 GiB")]
@@ -182,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks whether the last line is recognized after those before it.
+    /// Checks that the last line is recognized from the cache (`known`), or scanned.
     #[track_caller]
     fn check(lines: &[&str], known: bool) {
         let mut cache = ScanCache::default();
@@ -213,7 +216,7 @@ mod tests {
         check(&[&one, &two, &three], true);
         check(&[&one, &two, &chunk("s", "ünï")], true);
         check(&[&one, &two], false);
-        // Another session, and a third one.
+        // Lines of a second and a third session.
         check(&[&one, &two, &chunk("t", "x")], false);
         check(&[&one, &chunk("t", "one"), &chunk("u", "one")], false);
         for escaped in
@@ -236,7 +239,7 @@ mod tests {
         check(&[&line("a"), &line("b"), &line("c")], false);
         let line = |key: &str| format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"{key}":"x","z":1}}}}"#);
         check(&[&line("aa"), &line("bb"), &line("sessionId")], false);
-        // Between two strings, the first of which ends in a colon.
+        // The cursor between two strings, the first of which ends in a colon.
         let line =
             |rest: &str| format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"a":"b:"{rest}"c":1}}}}"#);
         check(&[&line(", "), &line(" ,"), &line("x")], false);
@@ -245,7 +248,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// In any order of lines, the result equals that of a scan.
+        /// For any order of lines, the result equals that of a scan.
         #[test]
         fn it_is_always_what_a_scan_says(picks in prop::collection::vec((0usize..7, "[a-c\"\\\\:{}, é\u{1}]{0,4}"), 1..12)) {
             let mut cache = ScanCache::default();

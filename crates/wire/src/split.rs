@@ -1,23 +1,22 @@
-//! Cuts a byte stream into lines, independent of the boundaries of its reads.
+//! Cuts a byte stream into lines, independent of the sizes of its reads.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Default limit of a line: 64 MiB.
 pub const DEFAULT_MAX_LINE_BYTES: usize = 64 << 20;
 
-/// How much of an overlong line is kept, to find its id.
+/// Length of the head of an overlong line, in which an id is searched.
 pub const OVERLONG_HEAD_BYTES: usize = 64 << 10;
 
-/// Minimum capacity for one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Shorter lines are copied out, so that a short line in a queue does not keep a whole chunk in memory.
+/// Lines up to this size are copied, so that a short line in a queue does not keep a whole chunk in memory.
 const MAX_COPIED_BYTES: usize = READ_BYTES / 4;
 
 /// A result of [`Splitter::next_line`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its line end, never blank.
+    /// A complete line without its line end. Never blank.
     Whole(Bytes),
     /// The first bytes of a line over the limit. The rest is skipped.
     TooLong(Bytes),
@@ -26,16 +25,14 @@ pub enum Line {
 /// A result of [`Splitter::feed`], borrowed from the splitter or its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineRef<'a> {
-    /// See [`Line::Whole`].
     Whole(&'a [u8]),
-    /// See [`Line::TooLong`].
     TooLong(&'a [u8]),
 }
 
-/// Makes a message a single line for every reader: some treat a carriage return as a line end.
+/// Makes a message a single line for every reader. Some readers treat a carriage return as a line end.
 ///
-/// Line ends become tabs. Between tokens a tab is white space too, and within a string it is invalid too, so valid JSON
-/// stays valid and invalid JSON stays invalid.
+/// Line ends become tabs. Between tokens both are white space, and within a string both are invalid. So
+/// valid JSON stays valid, and invalid JSON stays invalid.
 pub fn make_line(message: &mut [u8]) {
     for byte in message {
         if matches!(byte, b'\n' | b'\r') {
@@ -53,15 +50,15 @@ pub fn is_one_line(line: &[u8]) -> bool {
 
 /// Cuts a byte stream into lines of bounded length.
 ///
-/// Append input to [`Splitter::buffer`] and take lines with [`Splitter::next_line`] until it returns `None`, or pass
-/// input to [`Splitter::feed`], which hands out borrowed lines.
+/// Append input to [`Splitter::buffer`] and get lines from [`Splitter::next_line`] until it returns `None`.
+/// Or pass input to [`Splitter::feed`], which passes on borrowed lines.
 #[derive(Debug)]
 pub struct Splitter {
     buffer: BytesMut,
-    /// Length of the prefix of the buffer that has no line end.
+    /// Length of the searched prefix of the buffer: it has no line end.
     searched: usize,
     limit: usize,
-    /// The current line was reported as too long.
+    /// `true` if the current line was reported as too long and its rest is skipped.
     skipping: bool,
 }
 
@@ -72,21 +69,22 @@ impl Splitter {
         Self { buffer: BytesMut::new(), searched: 0, limit, skipping: false }
     }
 
-    /// Changes the limit. An unfinished line over it is reported when more of it arrives; a line reported before stays
-    /// reported.
+    /// Changes the limit. If the unfinished line exceeds the new limit, it is reported when more of it
+    /// arrives. A line that was already reported as too long is skipped to its end.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// The buffer to append input to, with room for a read.
+    /// Returns the buffer to append input to, with room for a read.
     pub fn buffer(&mut self) -> &mut BytesMut {
         let length = self.buffer.len();
         if self.buffer.capacity() - length < READ_BYTES / 4 {
             if length < READ_BYTES {
                 self.buffer.reserve(READ_BYTES);
             } else {
-                // A long line. The buffer doubles; from a quarter of the limit on it grows at once to the limit plus
-                // one read. The old and the new buffer together then need less than twice the limit.
+                // A long line: the buffer doubles until a quarter of the limit, then grows at once to the
+                // limit plus one read. So the old and the new buffer together need less than twice the
+                // limit.
                 let room = if length > self.limit / 4 { self.limit.saturating_sub(length) } else { length };
                 let mut larger = BytesMut::with_capacity(length + room.max(READ_BYTES) + READ_BYTES);
                 larger.extend_from_slice(&self.buffer);
@@ -117,7 +115,7 @@ impl Splitter {
             }
             let Some(end) = found.map(|end| self.searched + end) else {
                 self.searched = self.buffer.len();
-                // A carriage return that may belong to the line end does not count.
+                // A final carriage return may belong to the line end, so it does not count.
                 let length = self.buffer.len() - usize::from(self.buffer.ends_with(b"\r"));
                 return (length > self.limit).then(|| self.start_skipping());
             };
@@ -136,10 +134,10 @@ impl Splitter {
         }
     }
 
-    /// Hands out every line that `read` completes. Copies only an unfinished line, so that a peer that sends whole
-    /// lines needs no buffer.
+    /// Passes every line that `read` completes to `each`. Copies only an unfinished line, so a peer that
+    /// sends whole lines needs no buffer.
     pub fn feed(&mut self, mut read: &[u8], mut each: impl FnMut(LineRef<'_>)) {
-        // If the beginning of a line is stored, its end is appended to it, and not the other way round.
+        // If the beginning of a line is stored, the rest of the line is appended to it.
         while self.skipping || !self.buffer.is_empty() {
             let Some(end) = memchr::memchr(b'\n', read) else {
                 self.store_partial(read, &mut each);
@@ -165,7 +163,7 @@ impl Splitter {
         }
     }
 
-    /// Stores a copy of `piece`, which has either one line end, at its end, or none.
+    /// Stores a copy of `piece`, which has at most one line end, at its end.
     fn store_partial(&mut self, piece: &[u8], each: &mut impl FnMut(LineRef<'_>)) {
         if self.buffer.capacity() - self.buffer.len() < piece.len() && !self.buffer.is_empty() {
             self.buffer();
@@ -196,7 +194,7 @@ impl Splitter {
         }
     }
 
-    /// Number of bytes of the unfinished line. At the end of the stream these bytes are lost.
+    /// Returns the number of bytes of the unfinished line. At the end of the stream they are lost.
     #[must_use]
     pub fn partial(&self) -> usize {
         self.buffer.len()
@@ -208,7 +206,6 @@ impl Splitter {
         self.skipping
     }
 
-    /// Takes the first `length` bytes and removes everything before `next` from the buffer.
     fn take_line(&mut self, length: usize, next: usize) -> Bytes {
         if length <= MAX_COPIED_BYTES {
             let line = Bytes::copy_from_slice(&self.buffer[..length]);
@@ -217,7 +214,8 @@ impl Splitter {
         }
         let mut line = self.buffer.split_to(next);
         if self.buffer.len() <= length {
-            // The line takes the memory with it, so that a few bytes behind it do not keep all of it.
+            // The line keeps the memory. The few bytes after it are copied, so that they do not keep all of
+            // it.
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
         line.truncate(length);
@@ -233,7 +231,6 @@ impl Splitter {
         Line::TooLong(head)
     }
 
-    /// Frees the memory of a long line that was taken.
     fn shrink(&mut self) {
         if self.buffer.is_empty() && self.buffer.capacity() > 4 * READ_BYTES {
             self.buffer = BytesMut::new();
@@ -249,7 +246,7 @@ fn is_blank(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Like [`feed`], through [`Splitter::feed`].
+    /// Does the same as [`feed`] with [`Splitter::feed`].
     fn feed_in_place<'a>(splitter: &mut Splitter, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut lines = Vec::new();
         for piece in pieces {
@@ -274,7 +271,7 @@ mod tests {
         assert_eq!(feed_in_place(&mut splitter, [&b"o"[..], b"\nthree\n"]), ["three"]);
     }
 
-    /// Feeds `pieces` and takes every line as soon as it is complete, as text; `!` marks the head of an overlong one.
+    /// Feeds `pieces` and returns the text of every line; `!` marks the head of an overlong line.
     fn feed<'a>(splitter: &mut Splitter, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut lines = Vec::new();
         for piece in pieces {
@@ -289,7 +286,8 @@ mod tests {
         lines
     }
 
-    /// Checks the lines of `stream` with a limit of eight bytes, and the rest, for every way to cut it in three.
+    /// Splits `stream` with a limit of eight bytes, cut in three in every possible way. Checks the lines
+    /// and the number of remaining bytes.
     #[track_caller]
     fn check(stream: &str, expected: &[&str], partial: usize) {
         let stream = stream.as_bytes();
@@ -337,7 +335,7 @@ mod tests {
 
     #[test]
     fn another_limit_holds_for_what_comes_then() {
-        /// Checks what is found before the limit changes from `limits.0` to `limits.1`, and after.
+        /// Checks the lines before and after a change of the limit from `limits.0` to `limits.1`.
         #[track_caller]
         fn check(limits: (usize, usize), stream: (&str, &str), expected: (&[&str], &[&str])) {
             for feed in [feed, feed_in_place] {
@@ -349,7 +347,7 @@ mod tests {
         }
         check((4, 8), ("12345\n", "12345678\n123456789\n"), (&["!1234"], &["12345678", "!12345678"]));
         check((4, 8), ("123", "45678\n"), (&[], &["12345678"]));
-        // A line that was reported as too long is not resumed in its middle.
+        // After a line was reported as too long, its rest is no new line.
         check((4, 8), ("12345", "678\n9\n"), (&["!1234"], &["9"]));
         check((8, 4), ("12345\n", "1234\n12345\n1\n"), (&["12345"], &["1234", "!1234", "1"]));
         check((8, 4), ("123456", "7\n8\n"), (&[], &["!1234", "8"]));
@@ -448,7 +446,7 @@ mod tests {
         let mut splitter = Splitter::new(200_000);
         splitter.buffer().extend_from_slice(&[b'x'; 200_001]);
         assert_eq!(splitter.next_line(), Some(Line::TooLong(Bytes::from(vec![b'x'; 65_536]))));
-        // An id that ends with the head is found; one that the head cuts is not.
+        // An id that ends with the head is found; an id that is cut off is not.
         for (padding, id) in [(65_536 - 25, Some(&b"77"[..])), (65_536 - 24, None)] {
             let line = format!(r#"{{"jsonrpc":"2.0",{}"id":77,"method":"x","params":""#, " ".repeat(padding));
             let head = Bytes::from(line.into_bytes()).slice(..OVERLONG_HEAD_BYTES);

@@ -2,15 +2,13 @@
 
 use crate::skip::{Job, Skip, run};
 
-/// Shorter texts are not worth the dispatch to vector instructions.
+/// Texts shorter than this are checked without vector instructions, because the dispatch would cost more.
 const MIN_VECTOR_BYTES: usize = 256;
-/// Bytes per step.
 const STEP_BYTES: usize = 128;
 
-/// Returns `true` if `text` is UTF-8.
 #[inline]
 pub(crate) fn is_utf8(text: &[u8]) -> bool {
-    // The part before the first byte that is not ASCII ends with a whole character.
+    // The first byte that is not ASCII begins a character, so the prefix before it can be cut off.
     let plain = if text.len() < MIN_VECTOR_BYTES { 0 } else { run(AsciiPrefix(text)) };
     std::str::from_utf8(&text[plain..]).is_ok()
 }
@@ -24,7 +22,7 @@ impl Job for AsciiPrefix<'_> {
     #[inline(always)]
     fn run<S: Skip>(self, _: S) -> usize {
         let (steps, _) = self.0.as_chunks::<STEP_BYTES>();
-        // No exit inside a step, so that it compiles to a few wide instructions.
+        // The fold has no early exit, so that it compiles to a few wide instructions.
         let plain = |step: &[u8; STEP_BYTES]| step.iter().fold(0, |all, byte| all | byte) < 0x80;
         steps.iter().position(|step| !plain(step)).unwrap_or(steps.len()) * STEP_BYTES
     }

@@ -36,7 +36,7 @@ impl<'a> View<'a> {
         Self { bytes: line, kind, envelope }
     }
 
-    /// A line with a fault. If there are several, the worst one counts.
+    /// Returns a line with a fault. If there are several faults, the worst one counts.
     #[cold]
     fn invalid(bytes: &'a [u8], kind: Kind, envelope: Envelope) -> Self {
         match is_utf8(bytes) {
@@ -45,17 +45,18 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Scans the head of a line over the limit for its id.
+    /// Scans the first bytes of a line over the limit for an id.
     #[must_use]
     pub fn too_long(head: &'a [u8]) -> Self {
         let envelope = scan::scan_head(head);
-        // A response has an id of ours, a request one of the peer. The keys in the head tell which it is.
+        // The id of a response belongs to a request of this side, the id of a request to the peer. The keys
+        // in the head show the kind.
         let answers = envelope.result.is_some() || envelope.error.is_some();
         let fault = if answers && !envelope.method.is_some() { Fault::LongResponse } else { Fault::TooLong };
         Self { bytes: head, kind: Kind::Invalid(fault), envelope }
     }
 
-    /// A batch entry, whose grammar was checked with the batch.
+    /// Scans a batch entry, whose grammar was checked with the batch.
     pub(crate) fn entry(bytes: &'a [u8]) -> Self {
         let (kind, envelope) = scan(bytes, Check::Envelope);
         let kind = if kind == Kind::Batch { Kind::Invalid(Fault::NotAMessage) } else { kind };
@@ -66,31 +67,31 @@ impl<'a> View<'a> {
         Self { bytes, kind, envelope }
     }
 
-    /// The kind of the message.
+    /// Returns the kind of the message.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The positions of its fields.
+    /// Returns the positions of the fields.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// The bytes of the line.
+    /// Returns the bytes of the line.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The id, if it is valid: a string or a number.
+    /// Returns the id, if it is valid: a string or a number.
     #[must_use]
     pub fn id(&self) -> Option<&'a [u8]> {
         self.envelope.id.slice(self.bytes).filter(|id| is_id(id))
     }
 
-    /// The method, unescaped.
+    /// Returns the method, unescaped.
     #[must_use]
     pub fn method(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.method)
@@ -101,12 +102,12 @@ impl<'a> View<'a> {
     #[inline]
     pub fn is_method(&self, name: &str) -> bool {
         let Some(raw) = self.envelope.method.slice(self.bytes) else { return false };
-        // Escapes only make it longer.
+        // Escapes only make the written method longer.
         match raw.len().cmp(&(name.len() + 2)) {
             Ordering::Less => false,
             Ordering::Equal => raw[1..].starts_with(name.as_bytes()),
             Ordering::Greater => {
-                // Up to the first difference both are equal, and only an escape can make them equal there.
+                // At their first difference, the two can only be equal if an escape begins there.
                 let first_difference = raw[1..].iter().zip(name.as_bytes()).find(|(raw, name)| raw != name);
                 first_difference.is_some_and(|(raw, _)| *raw == b'\\')
                     && self.method().is_some_and(|method| method == name)
@@ -114,50 +115,50 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The session, unescaped: `params.sessionId` or `result.sessionId`.
+    /// Returns the unescaped `params.sessionId` or `result.sessionId`.
     #[must_use]
     pub fn session(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.session)
     }
 
-    /// `params.requestId` as written.
+    /// Returns `params.requestId` as written.
     #[must_use]
     pub fn request_id(&self) -> Option<&'a [u8]> {
         self.envelope.request_id.slice(self.bytes)
     }
 
-    /// `sessionId` at the top level, unescaped.
+    /// Returns the unescaped `sessionId` at the top level.
     #[must_use]
     pub fn top_session(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.top_session)
     }
 
-    /// `sessionId` at the top level as written, if it is a string and not too long to store.
+    /// Returns `sessionId` at the top level as written, if it is a string and short enough to store.
     #[must_use]
     pub fn tag(&self) -> Option<&'a [u8]> {
         self.envelope.top_session.slice(self.bytes).filter(|tag| tag[0] == b'"' && is_id(tag))
     }
 
-    /// `pool` at the top level, unescaped.
+    /// Returns the unescaped `pool` at the top level.
     #[must_use]
     pub fn pool(&self) -> Option<Cow<'a, str>> {
         self.text(self.envelope.pool)
     }
 
-    /// `params` as written.
+    /// Returns `params` as written.
     #[must_use]
     pub fn params(&self) -> Option<&'a [u8]> {
         self.envelope.params.slice(self.bytes)
     }
 
-    /// `result` as written.
+    /// Returns `result` as written.
     #[must_use]
     pub fn result(&self) -> Option<&'a [u8]> {
         self.envelope.result.slice(self.bytes)
     }
 
-    /// The error object. A malformed one is replaced by an error that says so. `data` with more than
-    /// [`MAX_PEER_VALUES`] values is dropped.
+    /// Returns the error object. A malformed one is replaced by an error that says so. `data` with more
+    /// than [`MAX_PEER_VALUES`] values is dropped.
     #[must_use]
     pub fn error(&self) -> Option<RpcError> {
         #[derive(Deserialize)]
@@ -181,7 +182,7 @@ impl<'a> View<'a> {
         }))
     }
 
-    /// The error response that the fault requires, or `None` if the line must not be answered.
+    /// Returns the error response that the fault requires, or `None` if the line must not be answered.
     #[must_use]
     pub fn refusal(&self) -> Option<Bytes> {
         let Kind::Invalid(fault) = self.kind else { return None };
@@ -229,9 +230,7 @@ impl<'a> View<'a> {
 /// A field whose value can be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// `id`.
     Id,
-    /// `params.requestId`.
     RequestId,
     /// `params.sessionId` or `result.sessionId`.
     Session,

@@ -1,26 +1,23 @@
 //! The server side of WebSocket framing: decodes frames of a client, encodes messages to it.
 //!
-//! Only unfinished frames and messages are buffered, so an idle connection holds no memory here.
+//! Only unfinished frames and messages are buffered, so an idle connection uses no memory here.
 
-/// Why the connection to a client must be closed.
+/// Reason why the connection to a client must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// It violated the WebSocket protocol.
     #[error("not WebSocket")]
     Protocol,
-    /// It sent a binary message; only text is accepted.
+    /// The client sent a binary message; only text is accepted.
     #[error("binary messages are not supported")]
     Binary,
-    /// It sent text that is not UTF-8.
     #[error("not UTF-8")]
     Utf8,
-    /// It sent a message over the limit.
     #[error("message too long")]
     TooLong,
 }
 
 impl Violation {
-    /// The close code.
+    /// Returns the close code for the reason.
     #[must_use]
     pub fn code(self) -> u16 {
         match self {
@@ -37,11 +34,10 @@ impl Violation {
 pub enum Event<'a> {
     /// A whole message: valid UTF-8, any content. It may be modified in place.
     Message(&'a mut [u8]),
-    /// Must be answered with the same payload.
+    /// A ping, which must be answered with the same payload.
     Ping(&'a [u8]),
-    /// An answer to a ping.
     Pong,
-    /// The close frame, with its code if it had one.
+    /// A close frame, with its code if there was one.
     Close(Option<u16>),
 }
 
@@ -53,17 +49,16 @@ const PING: u8 = 0x9;
 const PONG: u8 = 0xa;
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
-/// Limit of the payload of a control frame.
 const MAX_CONTROL_BYTES: usize = 125;
 
 /// Decodes the frames of a client.
 #[derive(Debug)]
 pub struct Decoder {
-    /// An incomplete frame, as received.
+    /// Bytes of an incomplete frame, as received.
     held: Vec<u8>,
-    /// The fragments of an incomplete message.
+    /// Fragments of an incomplete message.
     message: Vec<u8>,
-    /// A fragmented message has begun.
+    /// `true` after the first fragment of a message.
     in_fragments: bool,
     limit: usize,
 }
@@ -75,18 +70,18 @@ impl Decoder {
         Self { held: Vec::new(), message: Vec::new(), in_fragments: false, limit }
     }
 
-    /// Number of bytes of unfinished messages.
+    /// Returns the number of bytes of unfinished frames and messages.
     #[must_use]
     #[inline]
     pub fn partial(&self) -> usize {
         self.held.len() + self.message.len()
     }
 
-    /// Decodes `read` in place and reports every event that it completes. Must not be called again after an error or a
-    /// close.
+    /// Decodes `read` in place and passes every completed event to `each`. Must not be called again after
+    /// an error or a close frame.
     ///
     /// # Errors
-    /// If the connection must be closed. Events before the error were reported.
+    /// If the connection must be closed. Earlier events were passed on.
     pub fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Violation> {
         if self.held.is_empty() {
             let used = self.frames(read, &mut each)?;
@@ -182,21 +177,20 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, Violation> {
     }
 }
 
-/// The header of a frame.
 struct Head {
     fin: bool,
     opcode: u8,
     mask: [u8; 4],
     length: usize,
-    /// Length of the header itself.
+    /// Length of the header itself, without the payload.
     size: usize,
 }
 
 impl Head {
-    /// Reads the header at the beginning of `bytes`, if it is complete.
+    /// Reads the header at the beginning of `bytes`. Returns `None` if it is incomplete.
     fn read(bytes: &[u8]) -> Result<Option<Self>, Violation> {
         let &[first, second, ref rest @ ..] = bytes else { return Ok(None) };
-        // No extension was negotiated, and a client must mask.
+        // Reserved bits must be zero because no extension was negotiated, and a client must mask.
         if first & 0x70 != 0 || second & MASKED == 0 {
             return Err(Violation::Protocol);
         }
@@ -221,7 +215,6 @@ impl Head {
         matches!(self.opcode, CLOSE | PING | PONG)
     }
 
-    /// Checks that the frame is allowed in this state.
     fn check(&self, in_fragments: bool) -> Result<(), Violation> {
         match self.opcode {
             TEXT if !in_fragments => Ok(()),
@@ -247,26 +240,26 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     }
 }
 
-/// Appends a text message.
+/// Appends a text message to `out`.
 pub fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put(out, TEXT, text);
 }
 
-/// Appends a ping.
+/// Appends a ping to `out`.
 pub fn put_ping(out: &mut Vec<u8>) {
     put(out, PING, b"");
 }
 
-/// Appends a pong.
+/// Appends a pong to `out`.
 pub fn put_pong(out: &mut Vec<u8>, payload: &[u8]) {
     put(out, PONG, payload);
 }
 
-/// Appends a close frame.
+/// Appends a close frame to `out`.
 pub fn put_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     let mut payload = code.to_be_bytes().to_vec();
     payload.extend_from_slice(reason.as_bytes());
-    // Reasons are constants of this program, in ASCII.
+    // Reasons are ASCII constants of this program, so truncation splits no character.
     payload.truncate(MAX_CONTROL_BYTES);
     put(out, CLOSE, &payload);
 }

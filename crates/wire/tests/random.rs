@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::RngSeed;
 
-/// Every run uses the same cases; the fuzzer searches for new ones.
+/// Uses the same cases in every run; the fuzzer searches for new ones.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
@@ -17,12 +17,12 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// White space between tokens, mostly none.
+/// Generates white space between tokens, mostly none.
 fn blank() -> impl Strategy<Value = &'static str> {
     prop_oneof![6 => Just(""), 1 => select(vec![" ", "\t", "  \n", "\r\n", "                                 "])]
 }
 
-/// A string with its quotes: plain, escaped, long enough to cross several vectors.
+/// Generates a string with its quotes: plain, escaped, or long enough to cross several vectors.
 fn string() -> impl Strategy<Value = String> {
     let piece = select(vec![
         "a",
@@ -60,7 +60,7 @@ fn scalar() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A key: a routing key, a routing key with an escape, or any other.
+/// Generates a key: a routing key, a routing key with an escape, or any other.
 fn key() -> impl Strategy<Value = String> {
     let routing =
         ["jsonrpc", "id", "method", "params", "result", "error", "sessionId", "requestId", "pool", "x", ""];
@@ -79,7 +79,7 @@ fn key() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Members or elements between brackets, with white space wherever it is allowed.
+/// Joins members or elements between brackets, with white space wherever it is allowed.
 fn joined(open: char, parts: &[(&str, String)], close: char) -> String {
     let inner: Vec<String> = parts.iter().map(|(blank, part)| format!("{blank}{part}{blank}")).collect();
     format!("{open}{}{close}", inner.join(","))
@@ -95,12 +95,13 @@ fn array(value: impl Strategy<Value = String>) -> impl Strategy<Value = String> 
     vec((blank(), value), 0..6).prop_map(|elements| joined('[', &elements, ']'))
 }
 
-/// Any JSON, a few levels deep.
+/// Generates any JSON, a few levels deep.
 fn json() -> impl Strategy<Value = String> {
     scalar().prop_recursive(4, 40, 6, |inner| prop_oneof![object(inner.clone()), array(inner)])
 }
 
-/// Something close to a message: the usual fields, each present or not, in any order, with others between.
+/// Generates a text close to a message: each usual field is present or not, in any order, with other
+/// members.
 fn message() -> impl Strategy<Value = String> {
     let id = prop_oneof![4 => scalar(), 1 => json()];
     let fields = vec![
@@ -116,7 +117,7 @@ fn message() -> impl Strategy<Value = String> {
     ];
     (fields, any::<[bool; 9]>(), any::<bool>(), Just(()).prop_perturb(|(), mut rng| rng.random::<u64>()))
         .prop_map(|(fields, wanted, good, order)| {
-            // Most cases get what makes a message valid; otherwise hardly any would be.
+            // Most cases get the fields of a valid message; otherwise hardly any message would be valid.
             let mut wanted: Vec<bool> = wanted.to_vec();
             if good {
                 wanted[0] = true;
@@ -138,7 +139,7 @@ fn message() -> impl Strategy<Value = String> {
         })
 }
 
-/// A change to a text that may or may not leave it valid JSON.
+/// A change to a text. The result may or may not be valid JSON.
 fn damage() -> impl Strategy<Value = (Index, Index, Vec<u8>)> {
     let piece =
         prop_oneof![vec(any::<u8>(), 0..3), select(b"\"\\{}[],: \0\n0e-".to_vec()).prop_map(|b| vec![b])];
@@ -153,7 +154,7 @@ fn damaged(text: &str, (at, to, piece): (Index, Index, Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// Lines of many lengths around a limit, with all kinds of line ends.
+/// Generates lines of many lengths around a limit, with all kinds of line ends.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         select(vec!["", " ", "\t ", "{}", "12345678", "123456789", "\u{feff}", "\0", "é", "\r"])

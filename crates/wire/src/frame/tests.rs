@@ -7,7 +7,7 @@ fn frame(line: impl AsRef<[u8]>) -> Frame {
     Frame::parse(Bytes::copy_from_slice(line.as_ref()))
 }
 
-/// Checks the id and code of the answer to a line, or `None` if it gets none.
+/// Checks the id and code of the answer to a line; `None` means that the line gets no answer.
 #[track_caller]
 fn check(line: impl AsRef<[u8]>, expected: Option<(&str, i64)>) {
     check_answer(&frame(line), expected);

@@ -17,7 +17,6 @@ fn check(text: &str, kind: Kind, fields: &[(&str, &str)]) {
     }
 }
 
-/// The fields that are present, by name.
 fn list<'a>(text: &'a str, envelope: &Envelope) -> Vec<(&'static str, &'a str)> {
     let Envelope {
         version, id, method, params, result, error, session, request_id, top_session, pool, ..
@@ -39,7 +38,6 @@ fn list<'a>(text: &'a str, envelope: &Envelope) -> Vec<(&'static str, &'a str)> 
     .collect()
 }
 
-/// Checks that a message is refused for `fault`.
 #[track_caller]
 fn refused(text: &str, fault: Fault) {
     let bytes = text.as_bytes();
@@ -83,7 +81,7 @@ fn kinds_and_fields() {
         Kind::Notification,
         &[V, ("method", "\"m\""), ("top_session", "\"top\""), ("pool", "\"p\"")],
     );
-    // Only one level deep, and only as a key.
+    // A session id counts only at one level, and only as a key.
     check(
         r#"{"jsonrpc":"2.0","method":"m","params":{"a":{"sessionId":"no"},"b":"\"sessionId\":1","c":["sessionId"]}}"#,
         Kind::Notification,
@@ -93,7 +91,7 @@ fn kinds_and_fields() {
             ("params", r#"{"a":{"sessionId":"no"},"b":"\"sessionId\":1","c":["sessionId"]}"#),
         ],
     );
-    // Keys with escapes are the keys they spell; those that only look alike are not.
+    // Escaped spellings of a key count as the key; keys that only look similar do not.
     check(
         r#"{"\u006asonrpc":"2.0","\u0069\u0064":1,"m\u0065thod":"\u006d","par\u0061ms":{"session\u0049d":"s"}}"#,
         Kind::Request,
@@ -165,7 +163,7 @@ fn a_repeated_routing_key_in_any_spelling() {
     refused(r#"{"jsonrpc":"2.0","id":1,"result":{"sessionId":"a","sessionId":"a"}}"#, Fault::RepeatedKey);
     refused(r#"{"jsonrpc":"2.0","id":1,"result":{},"result":{}}"#, Fault::RepeatedKey);
     refused(r#"{"jsonrpc":"2.0","id":1,"error":{},"error":{}}"#, Fault::RepeatedKey);
-    // Other keys may be repeated: they route nothing.
+    // Other keys may be repeated, because they do not affect routing.
     let harmless =
         r#"{"jsonrpc":"2.0","method":"m","x":1,"x":2,"params":{"id":1,"id":2,"method":1,"method":2}}"#;
     assert_eq!(scan(harmless.as_bytes(), Check::Grammar).0, Kind::Notification);
@@ -176,7 +174,7 @@ fn check_good(members: &str) {
     assert_eq!(scan(format!("{{{members}}}").as_bytes(), Check::Grammar).0, Kind::Request);
 }
 
-/// A key as it is, with one character escaped, and with all of them escaped.
+/// Returns a key as it is, with one character escaped, and with all of them escaped.
 fn spellings(key: &str) -> [String; 4] {
     let escape = |escaped: fn(usize) -> bool| {
         let mut spelled = String::new();

@@ -1,4 +1,4 @@
-//! Skipping 32 and 64 bytes at a time with AVX2: quotes, escapes and brackets become bit masks.
+//! Skips 32 and 64 bytes at a time with AVX2: quotes, escapes and brackets become bit masks.
 #![expect(
     unsafe_code,
     reason = "vector loads, and calls of functions compiled for more than the base processor"
@@ -14,7 +14,7 @@ use core::arch::x86_64::{
 use super::{ContainerFault, Job, Scalar, Skip, StringEnd, has_four_hex_digits};
 use crate::utf8::is_utf8;
 
-/// Proof that this processor has AVX2 and the features used with it: only [`Avx2::detect`] creates one.
+/// Proof that this processor has AVX2 and the other features used here. Only [`Avx2::detect`] creates one.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -33,19 +33,19 @@ impl Avx2 {
 impl Skip for Avx2 {
     #[inline(always)]
     fn string(self, text: &[u8], at: usize) -> Option<StringEnd> {
-        // SAFETY: `self` proves the features.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { string::<false>(text, at) }
     }
 
     #[inline(always)]
     fn strict_string(self, text: &[u8], at: usize) -> Option<StringEnd> {
-        // SAFETY: `self` proves the features.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { string::<true>(text, at) }
     }
 
     #[inline(always)]
     fn container(self, text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault> {
-        // SAFETY: `self` proves the features.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { container(text, at, levels) }
     }
 
@@ -55,17 +55,15 @@ impl Skip for Avx2 {
         fn with_features<J: Job>(skip: Avx2, job: J) -> J::Out {
             job.run(skip)
         }
-        // SAFETY: `self` proves the features.
+        // SAFETY: `self` proves that the processor has the features.
         unsafe { with_features(self, job) }
     }
 }
 
-/// Bytes of one vector.
 const VECTOR_BYTES: usize = 32;
-/// Bytes of one block: two vectors, one bit each in a `u64`.
+/// Size of a block: two vectors, with one bit per byte in a `u64`.
 const BLOCK_BYTES: usize = 64;
 
-/// One vector of `text` at `at`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn load(text: &[u8], at: usize) -> __m256i {
@@ -74,21 +72,19 @@ fn load(text: &[u8], at: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(text.as_ptr().add(at).cast()) }
 }
 
-/// One bit per byte of `vector` that equals `byte`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn equal(vector: __m256i, byte: u8) -> u32 {
     _mm256_movemask_epi8(_mm256_cmpeq_epi8(vector, _mm256_set1_epi8(byte.cast_signed()))).cast_unsigned()
 }
 
-/// One bit per byte of `vector` that is not ASCII.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn wide(vector: __m256i) -> u32 {
     _mm256_movemask_epi8(vector).cast_unsigned()
 }
 
-/// All bits of each byte of `vector` that is below 0x20.
+/// Sets all bits of each byte of `vector` that is below 0x20.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn controls(vector: __m256i) -> __m256i {
@@ -96,16 +92,17 @@ fn controls(vector: __m256i) -> __m256i {
     _mm256_cmpeq_epi8(_mm256_max_epu8(vector, top), top)
 }
 
-/// All bits of each byte of `vector` that is a quote or a backslash.
+/// Sets all bits of each byte of `vector` that is a quote or a backslash.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn ends(vector: __m256i) -> __m256i {
-    // By its low nibble a byte finds the one byte of that nibble that it is compared with; the others find none.
+    // A lookup by the low nibble returns the only byte with that nibble that can match. For the other
+    // nibbles it returns a byte that matches nothing.
     const WANTED: [i8; 16] = [1, 0, b'"' as i8, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'\\' as i8, 0, 0, 0];
     _mm256_cmpeq_epi8(_mm256_shuffle_epi8(table(WANTED), vector), vector)
 }
 
-/// One bit per byte of `vector` that is a quote or a backslash, or (if `STRICT`) a control character.
+/// Returns one bit per byte of `vector` that is a quote, a backslash, or (if `STRICT`) a control character.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn string_stops<const STRICT: bool>(vector: __m256i) -> u32 {
@@ -116,11 +113,12 @@ fn string_stops<const STRICT: bool>(vector: __m256i) -> u32 {
     _mm256_movemask_epi8(stops).cast_unsigned()
 }
 
-/// One bit per byte of `vector` that may follow a backslash: `"\/bfnrtu`.
+/// Returns one bit per byte of `vector` that may follow a backslash: `"\/bfnrtu`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn escapable(vector: __m256i) -> u32 {
-    // Each high nibble that occurs owns one bit; a byte is in the set if the tables of its nibbles share it.
+    // Each high nibble of the set has one bit. A byte is in the set if the table entries of its two nibbles
+    // share a bit.
     const HIGH: [i8; 16] = [0, 0, 1, 0, 0, 2, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     const LOW: [i8; 16] = [0, 0, 1 | 4 | 8, 0, 8, 8, 4, 0, 0, 0, 0, 0, 2, 0, 4, 1];
     let low = _mm256_shuffle_epi8(table(LOW), vector);
@@ -130,7 +128,7 @@ fn escapable(vector: __m256i) -> u32 {
     !_mm256_movemask_epi8(outside).cast_unsigned()
 }
 
-/// The same 16 bytes in both halves, as `shuffle_epi8` wants its table.
+/// Returns the 16 bytes in both halves of a vector, the form of a table for `shuffle_epi8`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn table(t: [i8; 16]) -> __m256i {
@@ -140,12 +138,12 @@ fn table(t: [i8; 16]) -> __m256i {
     )
 }
 
-/// 64 bytes as two vectors, or what is left at the end of the text.
+/// 64 bytes as two vectors. At the end of the text it may begin with bytes of the block before.
 #[derive(Clone, Copy)]
 struct Block {
     low: __m256i,
     high: __m256i,
-    /// Number of bytes at the beginning that were seen before.
+    /// Number of bytes at the beginning that belong to the block before.
     seen: u32,
 }
 
@@ -165,7 +163,7 @@ impl Block {
         Self { low: load(&tail, 0), high: load(&tail, VECTOR_BYTES), seen: 0 }
     }
 
-    /// One bit per byte from `at` on; zero behind the end of the text.
+    /// Joins the bits of both vectors: one bit per byte from `at` on, zero past the end of the text.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn bits(self, low: u32, high: u32) -> u64 {
@@ -178,7 +176,7 @@ impl Block {
         self.bits(equal(self.low, byte), equal(self.high, byte))
     }
 
-    /// Bytes that are `bracket` or its sibling 0x20 below it: `{` and `[`, `}` and `]`.
+    /// Returns the bytes that are `bracket` or the bracket 0x20 below it: `{` and `[`, or `}` and `]`.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn brackets(self, bracket: u8) -> u64 {
@@ -202,7 +200,8 @@ impl Block {
     }
 }
 
-/// Bits of the characters that a backslash escapes; `carry` says that the last block ended in an odd backslash.
+/// Returns the bits of the escaped characters. `carry` is 1 if the last block ended in an odd number of
+/// backslashes.
 #[inline(always)]
 fn escaped(backslashes: u64, carry: &mut u64) -> u64 {
     if backslashes == 0 {
@@ -219,7 +218,7 @@ fn escaped(backslashes: u64, carry: &mut u64) -> u64 {
     (EVEN ^ (sequences << 1)) & follows
 }
 
-/// Prefix XOR: bit n is the parity of bits 0..=n, so quotes become the stretches between them.
+/// Computes the prefix XOR: bit n is the parity of bits 0 to n, so quotes become the ranges between them.
 #[target_feature(enable = "pclmulqdq")]
 #[inline]
 fn inside(quotes: u64) -> u64 {
@@ -230,7 +229,7 @@ fn inside(quotes: u64) -> u64 {
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline]
 fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
-    // Most strings end in their first vector. This much is inlined wherever a string is skipped.
+    // Most strings end in their first vector, so this part is inlined in all callers.
     if text.len().checked_sub(at)? >= VECTOR_BYTES {
         let vector = load(text, at);
         let stops = string_stops::<STRICT>(vector);
@@ -246,7 +245,7 @@ fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline(never)]
 fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEnd> {
-    // The OR of all bytes, including some beside the string.
+    // The OR of all bytes, including some outside of the string.
     let mut all = _mm256_setzero_si256();
     let mut at = if STRICT { ascii_blocks(text, start) } else { start };
     at = plain_blocks::<STRICT>(text, at, &mut all);
@@ -256,7 +255,7 @@ fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEn
             all = _mm256_or_si256(all, vector);
             (string_stops::<STRICT>(vector), VECTOR_BYTES)
         } else if text.len() >= VECTOR_BYTES && at < text.len() {
-            // The last bytes: look at the last whole vector and drop what came before `at`.
+            // For the last bytes, the last whole vector is loaded, and the bits before `at` are dropped.
             let last = text.len() - VECTOR_BYTES;
             let vector = load(text, last);
             all = _mm256_or_si256(all, vector);
@@ -277,7 +276,8 @@ fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEn
     (!STRICT || wide(all) == 0 || is_utf8(&text[start..end.quote])).then_some(end)
 }
 
-/// Like [`plain_blocks`] with `STRICT`, for ASCII only: the signed minimum then also reveals bytes that are not ASCII.
+/// Skips blocks of plain ASCII as [`plain_blocks`] with `STRICT` does. The signed minimum also shows bytes
+/// that are not ASCII.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn ascii_blocks(text: &[u8], start: usize) -> usize {
@@ -296,7 +296,8 @@ fn ascii_blocks(text: &[u8], start: usize) -> usize {
     at
 }
 
-/// Skips four vectors at a time while none of their bytes needs a closer look. Returns where that ends.
+/// Skips four vectors at a time as long as no byte needs a check of its own. Returns the index of the first
+/// vector not skipped.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn plain_blocks<const STRICT: bool>(text: &[u8], start: usize, all: &mut __m256i) -> usize {
@@ -378,8 +379,8 @@ fn container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFaul
         let opening = block.brackets(b'{') & !strings;
         let mut closing = block.brackets(b'}') & !strings;
         let mut closed = closing.count_ones();
-        // Only in a block that could close the container or go too deep are the closing brackets walked: the
-        // depth is at its highest before one of them and at its lowest after it.
+        // Closing brackets are only walked one by one in a block that could close the container or go too
+        // deep. The depth is highest before such a bracket and lowest after it.
         if open <= closed || open + opening.count_ones() > levels {
             closed = 0;
             while closing != 0 {

@@ -52,8 +52,9 @@ impl Skip for Scalar {
         loop {
             match *text.get(at).ok_or(ContainerFault::Unclosed)? {
                 b'"' => at = self.string(text, at + 1).ok_or(ContainerFault::Unclosed)?.quote,
-                // Not JSON here. Vectors do not see where an escape is, and all implementations must agree on any
-                // bytes.
+                // Outside of strings a backslash is not JSON. It is handled only because all
+                // implementations must agree on any bytes, and the vector code does not check where an
+                // escape is.
                 b'\\' if matches!(text.get(at + 1), Some(b'"' | b'\\')) => at += 1,
                 b'{' | b'[' => {
                     open += 1;

@@ -1,8 +1,7 @@
-//! Compares every implementation with a naive one, which reads byte by byte.
+//! Compares every implementation with a simple one that reads byte by byte.
 
 use super::{ContainerFault, Job, Scalar, Skip, StringEnd, run};
 
-/// The end of a string, read naively.
 fn naive_string(text: &[u8], at: usize, strict: bool) -> Option<StringEnd> {
     let mut bytes = text.iter().enumerate().skip(at);
     let mut escaped = false;
@@ -28,7 +27,6 @@ fn naive_string(text: &[u8], at: usize, strict: bool) -> Option<StringEnd> {
     }
 }
 
-/// The end of a container, read naively.
 fn naive_container(text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault> {
     let (mut open, mut in_string, mut escaped) = (1, false, false);
     if levels == 0 {
@@ -53,7 +51,7 @@ fn naive_container(text: &[u8], at: usize, levels: u32) -> Result<usize, Contain
     Err(ContainerFault::Unclosed)
 }
 
-/// The results of every [`Skip`] method at one place in a text.
+/// The results of every [`Skip`] method for one position in a text.
 #[derive(Debug, PartialEq)]
 struct Answers {
     string: Option<StringEnd>,
@@ -82,7 +80,6 @@ impl Job for Ask<'_> {
     }
 }
 
-/// Checks that all implementations agree about `text` from `at` on.
 #[track_caller]
 fn check(text: &[u8], at: usize) {
     let naive = Answers {
@@ -95,7 +92,6 @@ fn check(text: &[u8], at: usize) {
     assert_eq!(run(Ask { text, at }), naive, "fastest, from {at} of {shown}");
 }
 
-/// Pseudorandom numbers, equal in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -116,7 +112,7 @@ fn a_quote_or_bracket_at_every_place_of_every_length() {
             for at in (0..text.len()).step_by(7).chain([text.len()]) {
                 check(&text, at);
             }
-            // Also cut in the middle of the closing bytes.
+            // The text is also cut within the closing bytes.
             for cut in 1..end.len() {
                 check(&text[..length + cut], 0);
             }
@@ -184,7 +180,7 @@ fn a_character_of_several_bytes_at_every_place() {
                     text.extend(std::iter::repeat_n(b'a', length - before));
                     text.extend_from_slice(b"\", \"\xff\"]");
                     check(&text, 0);
-                    // From within it, and without its last byte.
+                    // Starts within the character, and ends before its last byte.
                     check(&text, before + 1);
                     text.remove(before + character.len() - 1);
                     check(&text, 0);

@@ -10,7 +10,6 @@ use super::*;
 
 const LIMIT: usize = 1 << 17;
 
-/// One frame of a client, encoded by the other implementation.
 fn frame(opcode: OpCode, fin: bool, payload: &[u8]) -> Vec<u8> {
     let header = FrameHeader { is_final: fin, opcode, mask: Some([1, 2, 0xfe, 4]), ..FrameHeader::default() };
     let mut bytes = Vec::new();
@@ -18,7 +17,6 @@ fn frame(opcode: OpCode, fin: bool, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes `stream`, read in pieces of `size`.
 fn read(stream: &[u8], size: usize) -> (Vec<String>, Result<(), Violation>) {
     let mut decoder = Decoder::new(LIMIT);
     let mut events = Vec::new();
@@ -107,7 +105,7 @@ fn violations_are_reported() {
     check(&frame(OpCode::Data(Data::Reserved(3)), true, b""), &[], Err(Violation::Protocol));
     check(&[0x81, 0x01, b'x'], &[], Err(Violation::Protocol));
     check(&[0xc1, 0x81, 0, 0, 0, 0, b'x'], &[], Err(Violation::Protocol));
-    // Refused by the announced length, before the payload arrives.
+    // Refused because of the announced length, before the payload arrives.
     let claim = |length: u64| [&[0x81, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat();
     check(&claim(LIMIT as u64 + 1), &[], Err(Violation::TooLong));
     check(&claim(u64::MAX), &[], Err(Violation::TooLong));
@@ -130,7 +128,7 @@ fn nothing_is_held_when_nothing_is_unfinished() {
     assert_eq!(decoder.message.capacity(), 0);
 }
 
-/// A stream that returns the bytes it was given and discards what is written.
+/// A stream that returns the given bytes and discards written ones.
 struct Tape(std::io::Cursor<Vec<u8>>);
 
 impl std::io::Read for Tape {
@@ -205,7 +203,7 @@ proptest! {
     fn garbage_is_judged_as_the_other_implementation_judges_it(bytes in prop::collection::vec(any::<u8>(), 0..200), masked: bool) {
         let mut bytes = bytes;
         if masked {
-            // Otherwise almost no input gets past the first two bytes.
+            // Fixes the first two bytes; otherwise almost no input would pass them.
             for (at, byte) in [(0, 0x81), (1, 0x85)] {
                 if let Some(place) = bytes.get_mut(at) {
                     *place = byte;
