@@ -1,7 +1,7 @@
 //! The agent's side of version negotiation.
 //!
-//! A request for a supported version must match its schema. A request for a newer version follows unknown rules, so
-//! only its version number must be valid: members that do not parse are dropped.
+//! A request for a supported version must match its schema. A request for a newer version follows unknown
+//! rules, so only its version number must be valid: invalid members are dropped.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,15 @@ use crate::{ProtocolVersion, v1, v2};
 
 /// An accepted `initialize` request, in the version that the connection now speaks.
 ///
-/// Its `protocol_version` is still the one that the client requested.
+/// The `protocol_version` field still holds the version that the client requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Agreed {
-    /// The connection speaks version 1.
     V1(Box<v1::InitializeRequest>),
-    /// The connection speaks version 2.
     V2(Box<v2::InitializeRequest>),
 }
 
 impl Agreed {
-    /// The version of the connection, for the answer.
+    /// Returns the version of the connection, for the answer.
     pub fn version(&self) -> Version {
         match self {
             Self::V1(_) => Version::V1,
@@ -33,7 +31,7 @@ impl Agreed {
         }
     }
 
-    /// The version number that the client requested.
+    /// Returns the version number that the client requested.
     pub fn requested(&self) -> u16 {
         match self {
             Self::V1(request) => request.protocol_version,
@@ -43,30 +41,25 @@ impl Agreed {
     }
 }
 
-/// Why `initialize` or an early request is refused. `Display` is the message of the error.
+/// Reason to refuse `initialize` or an early request. `Display` is the message of the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The params of `initialize` are malformed.
     #[error("initialize: {0}")]
     Params(#[from] ReadError),
-    /// Every supported version is newer than the requested one. The client may try again on this connection.
+    /// All supported versions are newer than the requested one. The client may try again on this
+    /// connection.
     #[error("protocol version {requested} is not supported, only {supported}")]
-    Version {
-        /// The requested version.
-        requested: u16,
-        /// The supported versions.
-        supported: Versions,
-    },
+    Version { requested: u16, supported: Versions },
     /// `initialize` was repeated after another request.
     #[error("initialize cannot be repeated after another request: open a new connection")]
     Late,
-    /// Another request preceded `initialize`.
+    /// Another request came before `initialize`.
     #[error("the first request of a connection must be initialize")]
     Early,
 }
 
 impl Refusal {
-    /// The JSON-RPC error code.
+    /// Returns the JSON-RPC error code.
     pub fn code(&self) -> i32 {
         match self {
             Self::Params(_) => v2::ErrorCode::InvalidParams,
@@ -76,7 +69,7 @@ impl Refusal {
         .into()
     }
 
-    /// The `data` that the protocol requires for this code.
+    /// Returns the `data` that the protocol requires for this code.
     pub fn data(&self) -> Option<Value> {
         let Self::Version { requested, supported } = self else { return None };
         let supported: Vec<_> = supported.all().iter().map(|version| version.number()).collect();
@@ -106,10 +99,9 @@ pub fn agree(params: Option<&RawValue>, supported: Versions) -> Result<Agreed, R
     })
 }
 
-/// The members of an object as text, so that one that does not parse does not affect the others.
+/// The members of an object as unparsed text, so that an invalid one does not affect the others.
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
-/// Deserializes a member, if it is present and valid.
 fn member<'a, T: Deserialize<'a>>(members: &Members<'a>, name: &str) -> Option<T> {
     members.get(name).and_then(|text| read(text.get()).ok())
 }
@@ -122,11 +114,11 @@ fn newer_as_v2(requested: ProtocolVersion, params: &RawValue) -> Result<v2::Init
         .meta(member::<v2::Meta>(&params, "_meta")))
 }
 
-/// Replaces the name and version of a newer client if they are missing or malformed.
+/// Name and version of a newer client whose own are missing or malformed.
 const UNKNOWN: &str = "unknown";
 
-/// Reads the members that v1 and v2 share. `clientCapabilities` is not one of them: v2 does not define it, and a member
-/// of unknown meaning must not grant an agent access to the client's files and terminals.
+/// Reads the members that v1 and v2 share. `clientCapabilities` is not read: v2 does not define it, and a
+/// member of unknown meaning must not grant an agent access to the client's files and terminals.
 fn newer_as_v1(requested: ProtocolVersion, params: &RawValue) -> Result<v1::InitializeRequest, ReadError> {
     let params: Members<'_> = read_object(params)?;
     let shared: Members<'_> = member(&params, "capabilities").unwrap_or_default();
@@ -143,8 +135,9 @@ fn newer_as_v1(requested: ProtocolVersion, params: &RawValue) -> Result<v1::Init
 
 /// The version state of an agent's connection.
 ///
-/// `initialize` may be repeated until the first other request, and the last success counts. After that a v2 connection
-/// refuses it. A v1 connection, whose specification lacks that rule, answers it again and stays v1.
+/// `initialize` may be repeated until the first other request, and the last success counts. After that a v2
+/// connection refuses `initialize`. A v1 connection, whose specification lacks that rule, answers it again
+/// and stays v1.
 #[derive(Debug, Clone)]
 pub struct Handshake {
     supported: Versions,
@@ -164,7 +157,7 @@ impl Handshake {
         Self { supported, state: State::Fresh }
     }
 
-    /// The version of the connection, once it is negotiated.
+    /// Returns the version of the connection, or `None` before it is negotiated.
     pub fn version(&self) -> Option<Version> {
         match self.state {
             State::Fresh => None,
@@ -172,7 +165,8 @@ impl Handshake {
         }
     }
 
-    /// Handles an `initialize` request. The returned agreement is in force; the caller only has to answer.
+    /// Handles an `initialize` request. The returned agreement is already in force; the caller only has to
+    /// answer.
     ///
     /// # Errors
     /// If [`agree`] refuses, or with [`Refusal::Late`]. A refusal leaves an earlier agreement in force.
@@ -188,7 +182,7 @@ impl Handshake {
         }
     }
 
-    /// Records any other request. Returns the version in which to read it.
+    /// Records a request other than `initialize`. Returns the version in which to read the request.
     ///
     /// # Errors
     /// [`Refusal::Early`] before the first successful `initialize`.

@@ -1,4 +1,4 @@
-//! Version negotiation: tables of cases, and properties over any input.
+//! Tests of version negotiation: tables of cases, and properties over any input.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,6 @@ fn raw(text: &str) -> &RawValue {
     serde_json::from_str(text).unwrap()
 }
 
-/// Checks which version is agreed on, or the code and message of the refusal.
 #[track_caller]
 fn check(supported: Versions, params: &str, expected: Result<Version, (i32, &str)>) {
     let agreed = agree(Some(raw(params)), supported);
@@ -138,8 +137,8 @@ fn a_refused_version_says_what_there_is() {
     assert_eq!(Refusal::Late.data(), None);
 }
 
-/// Runs `i1`, `i2` (initialize with that version), `bad` (initialize refused) and `other` requests, and checks the
-/// version or the error code that each gets.
+/// Handles the events `i1`, `i2` (`initialize` with that version), `bad` (an invalid `initialize`) and
+/// `other`. Checks the version or the error code that each event gets.
 #[track_caller]
 fn play(supported: Versions, events: &[(&str, i32)]) {
     let two = format!(r#"{{"protocolVersion":2,{INFO}}}"#);

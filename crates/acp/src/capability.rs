@@ -1,42 +1,45 @@
 //! Capabilities of the peer, in one form for both versions.
 //!
-//! Version 1 mixes booleans and object markers; version 2 has markers only: `{}` is yes, while `null`, absence and
-//! everything else (`true` included) are no. The schema types decide that; this module adds the defaults of each
-//! version.
+//! Version 1 mixes booleans and object markers. Version 2 has only markers: `{}` means yes; `null`, absence
+//! and everything else (even `true`) mean no. The schema types implement that; this module adds the
+//! defaults of each version.
 
 use crate::{v1, v2};
 
-/// A key of `_meta` in a client's capabilities, its prompts (version 1) and its MCP servers of type `acp`. `true` in
-/// capabilities and prompt means that the client authorizes each `terminal/create` itself and asks its user if needed,
-/// so an agent that runs commands only through the client need not request permission. `true` in capabilities and
-/// server means the same for that server's tools. The capabilities alone are not enough: on a bus, another client may
-/// continue the session.
+/// A key of `_meta` in a client's capabilities, in its prompts (version 1) and in its MCP servers of type
+/// `acp`.
+///
+/// `true` in capabilities and prompt: the client authorizes each `terminal/create` itself and asks its user
+/// if needed. An agent that runs commands only through the client then need not request permission.
+///
+/// `true` in capabilities and server: the same for that server's tools.
+///
+/// The capabilities alone are not enough, because on a bus another client may continue the session.
 pub const AUTHORIZES: &str = "narrows/authorizes";
 
 /// Capabilities of a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientCan {
-    /// Serve `fs/read_text_file`.
+    /// Serves `fs/read_text_file`.
     pub read_text_file: bool,
-    /// Serve `fs/write_text_file`.
+    /// Serves `fs/write_text_file`.
     pub write_text_file: bool,
-    /// Serve the five `terminal/*` methods of v1.
     pub terminal: bool,
-    /// Log in by running the agent in a terminal; without it, such an auth method must not be offered.
+    /// Can log in by running the agent in a terminal. Without it, auth methods of that kind must not be
+    /// offered.
     pub terminal_login: bool,
-    /// Show a form for `elicitation/create`.
+    /// Can show a form for `elicitation/create`.
     pub elicit_form: bool,
-    /// Open a URL for `elicitation/create`.
+    /// Can open a URL for `elicitation/create`.
     pub elicit_url: bool,
-    /// Show configuration options that are booleans.
+    /// Shows boolean configuration options.
     pub boolean_options: bool,
-    /// Accept `notice` updates.
     pub notices: bool,
-    /// Accept `compaction_update` and `compaction_summary_chunk`.
+    /// Accepts `compaction_update` and `compaction_summary_chunk`.
     pub compaction: bool,
-    /// Accept `plan_update`, plans with an id.
+    /// Accepts `plan_update`: plans with an id.
     pub plan_updates: bool,
-    /// Authorize each `terminal/create` and each tool of its MCP servers itself ([`AUTHORIZES`]).
+    /// Authorizes each `terminal/create` and each tool of its MCP servers itself ([`AUTHORIZES`]).
     pub authorizes: bool,
 }
 
@@ -88,35 +91,26 @@ fn is_marked(meta: Option<&serde_json::Map<String, serde_json::Value>>) -> bool 
 /// Capabilities of an agent. Every agent can create and prompt sessions and cancel prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentCan {
-    /// Serve `session/load`: v1 only, v2 replays on `session/resume`.
+    /// Serves `session/load`. Only v1 has it; v2 replays on `session/resume`.
     pub load: bool,
-    /// Serve `session/resume`.
     pub resume: bool,
-    /// Serve `session/list`.
     pub list: bool,
-    /// Serve `session/close`.
     pub close: bool,
-    /// Serve `session/delete`.
     pub delete: bool,
-    /// Serve `session/fork`.
     pub fork: bool,
-    /// Use several directories.
+    /// Accepts additional directories for a session.
     pub additional_directories: bool,
-    /// Serve `logout` (v1) or `auth/logout` (v2).
+    /// Serves `logout` (v1) or `auth/logout` (v2).
     pub logout: bool,
-    /// Accept images in a prompt.
     pub image: bool,
-    /// Accept audio in a prompt.
     pub audio: bool,
-    /// Accept embedded resources in a prompt.
     pub embedded_context: bool,
-    /// Use MCP servers that it starts itself.
+    /// Connects to MCP servers that the agent starts itself.
     pub mcp_stdio: bool,
-    /// Use MCP servers over HTTP.
     pub mcp_http: bool,
-    /// Use MCP servers over SSE: v1 only.
+    /// Connects to MCP servers over SSE (v1 only).
     pub mcp_sse: bool,
-    /// Use MCP servers that run in the client.
+    /// Connects to MCP servers that run in the client.
     pub mcp_acp: bool,
 }
 
@@ -146,7 +140,7 @@ impl From<&v1::InitializeResponse> for AgentCan {
 
 impl From<&v2::InitializeResponse> for AgentCan {
     fn from(answer: &v2::InitializeResponse) -> Self {
-        // Login and logout come as a pair; auth methods announce both.
+        // Login and logout come as a pair: auth methods announce both.
         let logout = !answer.auth_methods.is_empty();
         let Some(session) = &answer.capabilities.session else {
             return Self { logout, ..Self::default() };

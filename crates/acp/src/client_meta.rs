@@ -1,7 +1,7 @@
 //! Removes members from `_meta` in a client's messages unless they are listed.
 //!
-//! Agents take settings from `_meta`: programs to start, directories, a mode without permission requests. That would
-//! bypass every rule, so the bus and the gate forward only listed members.
+//! Agents read settings from `_meta`: programs to start, directories, a mode without permission requests.
+//! These would bypass every rule, so the bus and the gate forward only listed members.
 
 use std::ops::Range;
 
@@ -11,40 +11,38 @@ use crate::method;
 
 const META_KEY: &str = "_meta";
 
-/// The official Python SDK also accepts this as `_meta`, ignoring separators.
+/// Another key that the official Python SDK accepts as `_meta`, with or without separators.
 const META_ALIAS: &str = "fieldmeta";
 
-/// The capabilities of a client, by version.
+/// The members of `initialize` that hold the client's capabilities, in v1 and v2.
 const CAPABILITIES_KEYS: [&str; 2] = ["clientCapabilities", "capabilities"];
 
-/// Deeper than the objects of the protocol are nested.
+/// Nesting level up to which `_meta` is searched. Objects of the protocol are less deep.
 const MAX_DEPTH: usize = 8;
 
-/// Limits of the recorded member names of a message, in number and in characters of each.
+/// Limits of the recorded names: their number per message, and the characters of each.
 const MAX_NAMES: usize = 16;
 const MAX_NAME_CHARS: usize = 128;
 
-/// A message from whose `_meta` members were removed.
+/// A message after the removal of members from its `_meta`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StrippedMeta {
-    /// The message without them.
     pub line: Vec<u8>,
-    /// The names of the removed members.
     pub names: Vec<String>,
 }
 
-/// Removes members from `_meta`, at any depth of a client's request or notification, except those in `listed` and those
-/// with a fixed meaning. Returns `None` if there is nothing to remove.
+/// Removes members from `_meta`, at any depth of a client's request or notification. Members in `listed`
+/// and those with a fixed meaning stay. Returns `None` if there is nothing to remove.
 pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<StrippedMeta> {
     let method = message.method()?;
-    // Its `_meta` belongs to MCP and addresses the agent as a user of the server.
+    // The `_meta` inside belongs to MCP, and the client speaks there as the user of the server.
     if method == method::MCP_MESSAGE {
         return None;
     }
     let (bytes, params) = (message.bytes(), message.params()?);
-    // Most messages have no such key in any spelling.
+    // Fast path: most messages contain no `_meta` in any spelling.
     memchr::memchr2(b'_', b'\\', params)?;
-    // `_meta` of the capabilities says what a client can display.
+    // `_meta` in the capabilities tells the agent what the client can display, so it stays.
     let kept: &[&str] = if method == method::INITIALIZE { &CAPABILITIES_KEYS } else { &[] };
     let mut edits = MetaFilter { listed, kept, bytes, replaced: Vec::new(), names: Vec::new() };
     edits.walk(message.envelope().params.range(), MAX_DEPTH);
@@ -64,10 +62,10 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
 
 struct MetaFilter<'a> {
     listed: &'a [String],
-    /// Members of the parameters from which nothing is removed.
+    /// Names of members of the params from which nothing is removed.
     kept: &'a [&'a str],
     bytes: &'a [u8],
-    /// Replacements of ranges of the message, in order.
+    /// Ranges of the message with their replacements, in order.
     replaced: Vec<(Range<usize>, Vec<u8>)>,
     names: Vec<String>,
 }
@@ -107,7 +105,7 @@ impl MetaFilter<'_> {
     fn filter_meta(&mut self, range: Range<usize>) {
         let value = self.bytes.get(range.clone()).unwrap_or_default();
         if value.first() != Some(&b'{') {
-            // Not an object, so it has no listed member.
+            // Not an object, so there is no listed member to keep.
             if value != b"null" {
                 self.record_name(META_KEY);
                 self.replaced.push((range, b"null".to_vec()));
@@ -180,7 +178,7 @@ mod tests {
             Some((r#"{"_meta":{"traceparent":"t"},"cwd":"/w"}"#, &["a", "b", "c"]))
         });
         check(r#"{"_meta":{"x":{}}}"#, Some((r#"{"_meta":{}}"#, &["x"])));
-        // In any spelling.
+        // Escaped spellings of the same keys.
         check(r#"{"\u005fmeta":{"\u0078":1}}"#, Some((r#"{"\u005fmeta":{}}"#, &["x"])));
         check(r#"{"_Meta":{"x":1},"_META":{"y":1}}"#, Some((r#"{"_Meta":{},"_META":{}}"#, &["x", "y"])));
         check(r#"{"field_meta":{"x":1},"Field-Meta":{"y":1}}"#, {

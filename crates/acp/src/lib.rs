@@ -1,11 +1,11 @@
 //! The types and rules of the Agent Client Protocol, versions 1 and 2.
 //!
-//! The types are those of the pinned official schema crate, under [`v1`] and [`v2`]. This crate adds what the schema
-//! does not contain: who may send which [`method`], how a version is negotiated ([`agree`] for an agent, [`offer`] for
-//! a client), how to keep unknown data ([`raw`], [`union`](mod@union)), and which members a message may have
-//! ([`shape`]).
+//! The types are those of the pinned official schema crate, under [`v1`] and [`v2`]. This crate adds the
+//! rules that the schema lacks: the side that may send each [`method`], version negotiation ([`agree`] for
+//! an agent, [`offer`] for a client), lossless storage of unknown data ([`raw`], [`union`](mod@union)), and
+//! the members that a message may have ([`shape`]).
 //!
-//! The crate does no I/O, has no clock, and does not convert one version into the other.
+//! The crate does no I/O, has no clock, and does not convert between versions.
 
 pub mod agree;
 pub mod capability;

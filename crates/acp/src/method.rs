@@ -1,12 +1,11 @@
 //! Every method of both versions: its direction, kind and scope.
 //!
-//! The table describes the protocol, not what a role implements: a request for a method that [`find`] does not know, or
-//! that the role does not serve, is answered with -32601, and such a notification is ignored. `proxy/*` has no rows,
-//! because neither agents nor clients serve it.
+//! The table describes the protocol, not the methods that a role implements. A request for a method that
+//! [`find`] does not know, or that the role does not serve, is answered with -32601; such a notification is
+//! ignored. `proxy/*` has no rows, because neither agents nor clients serve it.
 
 use crate::version::{Version, Versions};
 
-/// Opens a connection and negotiates its version.
 pub const INITIALIZE: &str = "initialize";
 /// Logs in (v1).
 pub const AUTHENTICATE: &str = "authenticate";
@@ -16,152 +15,118 @@ pub const LOGOUT: &str = "logout";
 pub const AUTH_LOGIN: &str = "auth/login";
 /// Logs out (v2).
 pub const AUTH_LOGOUT: &str = "auth/logout";
-/// Returns the login status.
 pub const AUTH_STATUS: &str = "auth/status";
-/// Reports that the login status has changed.
 pub const AUTH_STATUS_UPDATE: &str = "auth/status_update";
-/// Lists the model providers of an agent.
 pub const PROVIDERS_LIST: &str = "providers/list";
-/// Configures a model provider of an agent.
 pub const PROVIDERS_SET: &str = "providers/set";
-/// Disables a model provider of an agent.
 pub const PROVIDERS_DISABLE: &str = "providers/disable";
-/// Creates a session.
 pub const SESSION_NEW: &str = "session/new";
 /// Opens a stored session and replays its history (v1).
 pub const SESSION_LOAD: &str = "session/load";
-/// Opens a stored session; in v2 with a replay on request.
+/// Opens a stored session. In v2 the history is replayed on request.
 pub const SESSION_RESUME: &str = "session/resume";
-/// Creates a session from the history of another.
 pub const SESSION_FORK: &str = "session/fork";
-/// Lists stored sessions.
 pub const SESSION_LIST: &str = "session/list";
-/// Ends a session's work and frees it.
+/// Stops the work of a session and frees its resources. A stored session stays stored.
 pub const SESSION_CLOSE: &str = "session/close";
-/// Deletes a stored session.
 pub const SESSION_DELETE: &str = "session/delete";
-/// Archives a stored session.
 pub const SESSION_ARCHIVE: &str = "session/archive";
-/// Restores a session from the archive.
 pub const SESSION_UNARCHIVE: &str = "session/unarchive";
-/// Returns whether a session is open or stored.
 pub const SESSION_STATUS: &str = "session/status";
-/// Sets the title of a session.
 pub const SESSION_SET_TITLE: &str = "session/set_title";
 /// Chooses a mode (v1).
 pub const SESSION_SET_MODE: &str = "session/set_mode";
-/// Chooses a model. No longer in the schema, but some v1 clients still send it.
+/// Chooses a model. Removed from the schema, but some v1 clients still send it.
 pub const SESSION_SET_MODEL: &str = "session/set_model";
-/// Sets a configuration option.
 pub const SESSION_SET_CONFIG_OPTION: &str = "session/set_config_option";
-/// Sends a prompt. The answer ends the turn in v1; in v2 it says that the message was inserted.
+/// Sends a prompt. In v1 the answer ends the turn; in v2 it only confirms that the message was inserted.
 pub const SESSION_PROMPT: &str = "session/prompt";
-/// Cancels the work of a session.
 pub const SESSION_CANCEL: &str = "session/cancel";
-/// Cancels one tool call (v2).
 pub const TOOL_CALL_CANCEL: &str = "tool_call/cancel";
 /// Ends the process of one of the agent's terminals (v2). Unrelated to [`TERMINAL_KILL`].
 pub const TERMINAL_CANCEL: &str = "terminal/cancel";
-/// Reports an event of a session.
 pub const SESSION_UPDATE: &str = "session/update";
-/// Requests the user's permission for an operation.
 pub const SESSION_REQUEST_PERMISSION: &str = "session/request_permission";
-/// Reads a file through the client (v1).
 pub const FS_READ_TEXT_FILE: &str = "fs/read_text_file";
-/// Writes a file through the client (v1).
 pub const FS_WRITE_TEXT_FILE: &str = "fs/write_text_file";
-/// Starts a command in the client (v1).
 pub const TERMINAL_CREATE: &str = "terminal/create";
-/// Reads a command's output so far (v1).
 pub const TERMINAL_OUTPUT: &str = "terminal/output";
-/// Waits for a command to end (v1).
 pub const TERMINAL_WAIT_FOR_EXIT: &str = "terminal/wait_for_exit";
 /// Kills a command and keeps its terminal (v1).
 pub const TERMINAL_KILL: &str = "terminal/kill";
-/// Releases a terminal (v1).
 pub const TERMINAL_RELEASE: &str = "terminal/release";
-/// Asks the user for input.
 pub const ELICITATION_CREATE: &str = "elicitation/create";
 /// Reports that input requested by URL has arrived.
 pub const ELICITATION_COMPLETE: &str = "elicitation/complete";
 /// Carries a message of an MCP server that runs in the client.
 pub const MCP_MESSAGE: &str = "mcp/message";
-/// Opens such a server, in an older form of MCP over ACP.
+/// Opens an MCP server in the client, in an older form of MCP over ACP.
 pub const MCP_CONNECT: &str = "mcp/connect";
-/// Closes such a server, in an older form of MCP over ACP.
+/// Closes an MCP server in the client, in an older form of MCP over ACP.
 pub const MCP_DISCONNECT: &str = "mcp/disconnect";
-/// Introduces a conductor to a proxy that has a successor.
+/// Initializes a proxy that has a successor in a proxy chain.
 pub const PROXY_INITIALIZE: &str = "proxy/initialize";
 /// Carries a message between a proxy and its successor, through their conductor.
 pub const PROXY_SUCCESSOR: &str = "proxy/successor";
-/// Cancels a request, which is still answered.
+/// Cancels a request. The request is still answered.
 pub const CANCEL_REQUEST: &str = "$/cancel_request";
 
-/// The role of a peer.
+/// The role of a peer in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The end that runs turns.
+    /// The side that runs turns.
     Agent,
-    /// The end a user sits at.
+    /// The side with the user.
     Client,
 }
 
 /// The direction in which a method is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From client to agent.
     ToAgent,
-    /// From agent to client.
     ToClient,
-    /// Either way.
     Both,
 }
 
-/// Whether a method is answered.
+/// Kind of a method: request or notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Has an id and gets exactly one response.
     Request,
-    /// Has no id. If a client sends one, it is a request and must be answered.
+    /// Has no id. If it arrives with an id, it is a request and must be answered.
     Notification,
 }
 
-/// What a message belongs to.
+/// The unit that a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The connection.
     Connection,
     /// The session named by `params.sessionId`.
     Session,
-    /// A session if the params name one, the connection otherwise.
+    /// The session that the params name, or the connection if they name none.
     ByParams,
 }
 
 /// Stability of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Part of the version.
+    /// In the stable part of the version.
     Stable,
-    /// Behind a feature of the schema crate.
+    /// Behind an unstable feature of the schema crate.
     Unstable,
-    /// Dropped from the schema, but still in use.
+    /// Removed from the schema, but still in use.
     Legacy,
 }
 
 /// A row of the method table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
-    /// The name on the wire.
     pub name: &'static str,
-    /// The direction in which it is sent.
     pub direction: Direction,
-    /// Request or notification.
     pub kind: Kind,
-    /// What it belongs to.
+    /// The unit that its messages belong to.
     pub scope: Scope,
-    /// The versions that have it.
     pub versions: Versions,
-    /// Its stability.
     pub status: Status,
 }
 
@@ -175,7 +140,7 @@ impl Method {
         }
     }
 
-    /// The side that answers: the receiver of a request; `None` for a notification.
+    /// Returns the side that answers a request: its receiver. `None` for a notification.
     pub fn answering_side(&self) -> Option<Side> {
         match (self.kind, self.direction) {
             (Kind::Request, Direction::ToAgent) => Some(Side::Agent),
@@ -185,14 +150,14 @@ impl Method {
     }
 }
 
-/// Returns the row for `name` that `side` receives on a connection of `version`.
+/// Returns the row for method `name` as received by `side` on a connection of `version`.
 pub fn find(side: Side, version: Version, name: &str) -> Option<&'static Method> {
     METHODS.iter().find(|method| {
         method.name == name && method.is_received_by(side) && method.versions.contains(version)
     })
 }
 
-/// Returns `true` if `side` may receive a method of this name in `version`, extensions aside.
+/// Returns `true` if `side` may receive a method of this name in `version`. Ignores extensions.
 pub fn knows(side: Side, version: Version, name: &str) -> bool {
     find(side, version, name).is_some()
 }
@@ -204,7 +169,8 @@ pub fn is_extension(name: &str) -> bool {
 
 /// Returns `true` if later entries of a batch wait for this method.
 ///
-/// These methods change what later messages mean. A prompt never does: it may wait for entries behind it.
+/// These methods change the meaning of later messages. A prompt is not one of them: it may itself wait for
+/// later entries of the batch.
 pub fn is_lifecycle(name: &str) -> bool {
     matches!(
         name,
@@ -293,7 +259,7 @@ mod tests {
     use super::*;
     use crate::{v1, v2};
 
-    /// The names in a list of the schema crate, which depend on its features.
+    /// Returns the names in a list of the schema crate. The list depends on the features of that crate.
     fn exported(names: &impl Serialize) -> BTreeSet<String> {
         let names = serde_json::to_value(names).unwrap();
         names.as_object().unwrap().values().map(|name| name.as_str().unwrap().to_owned()).collect()

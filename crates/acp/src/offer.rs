@@ -1,7 +1,8 @@
 //! The client's side of version negotiation.
 //!
-//! A client offers its highest version and evaluates the answer. Each result ends the attempt, asks for another
-//! connection with a lower version, or is final, so the attempts always end.
+//! A client offers its highest version and evaluates the answer. The result ends the attempt, asks for
+//! another connection with a lower version, or is final. Because the version only goes down, the attempts
+//! always end.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,57 +11,47 @@ use crate::raw::{ReadError, read_object};
 use crate::version::{Version, Versions};
 use crate::{v1, v2};
 
-/// What to do after an agent has answered `initialize`.
+/// Next step after an agent has answered `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Negotiation {
     /// Continue: the agent accepted the offered version.
     Accepted(InitializeAnswer),
     /// Disconnect, and open another connection with an `initialize` in this lower version.
     ///
-    /// The same connection cannot be used: the agent has read a request of the higher version, which does not mention
-    /// the client's files and terminals.
+    /// The same connection cannot be used: the agent has read a request of the higher version, in which the
+    /// client's file and terminal capabilities are missing.
     Reconnect(Version),
 }
 
 /// The agent's answer, in the version of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InitializeAnswer {
-    /// The connection speaks version 1.
     V1(Box<v1::InitializeResponse>),
-    /// The connection speaks version 2.
     V2(Box<v2::InitializeResponse>),
 }
 
-/// Why the client cannot use this agent. `Display` is for the user.
+/// Reason why the client cannot use this agent. `Display` is for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
     /// The agent chose an unsupported version, or one above the offer.
     #[error("the agent chose protocol version {chosen}; this client offered {offered} and speaks {spoken}")]
     Chosen {
-        /// The version that the agent chose.
+        /// The version number in the agent's answer.
         chosen: u16,
-        /// The version that the client offered.
         offered: Version,
-        /// The versions that the client supports.
         spoken: Versions,
     },
-    /// The agent has no version at or below the offered one.
+    /// The agent supports no version at or below the offered one.
     #[error("the agent supports protocol versions {supported:?}; this client speaks {spoken}")]
     Unsupported {
-        /// The versions that the agent reports; empty if it reports none.
+        /// The versions that the agent reports. Empty if it reports none.
         supported: Vec<u16>,
-        /// The versions that the client supports.
         spoken: Versions,
     },
-    /// The answer is malformed.
     #[error("the agent's response to initialize is invalid: {0}")]
     Answer(#[from] ReadError),
-    /// The agent refused for another reason.
     #[error("the agent refused initialize with error {code}")]
-    Refused {
-        /// The JSON-RPC error code.
-        code: i32,
-    },
+    Refused { code: i32 },
 }
 
 /// Evaluates the result of an `initialize` that offered `offered`.
@@ -111,7 +102,7 @@ pub fn judge_error(
                 None => Err(NegotiationError::Unsupported { supported, spoken }),
             }
         }
-        // A v1 agent with strict params rejects those of v2 instead of answering 1.
+        // A v1 agent with strict params rejects v2 params instead of answering with version 1.
         v2::ErrorCode::InvalidRequest | v2::ErrorCode::InvalidParams | v2::ErrorCode::InternalError
             if lower(&Version::V1) =>
         {
@@ -129,7 +120,6 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// Describes a result in a few words.
     fn describe(verdict: Result<Negotiation, NegotiationError>) -> String {
         match verdict {
             Ok(Negotiation::Accepted(InitializeAnswer::V1(answer))) => {
@@ -201,7 +191,7 @@ mod tests {
             "the agent supports protocol versions [2]; this client speaks 1",
         );
         check(Both, V2, -32022, Some(r#"{"requested":2,"supported":[0,1]}"#), "reconnect 1");
-        // Never a higher version again, or the two could alternate without end.
+        // Never a higher version again; otherwise the two could alternate without end.
         check(
             Both,
             V1,

@@ -1,7 +1,7 @@
 //! Evaluates the answer to `session/request_permission`: only a clear approval allows anything.
 //!
-//! Options and outcomes have the same form in both versions. The text is read directly, because the outcomes of v1 are
-//! a closed enum: an unknown one would make the answer malformed instead of a refusal.
+//! Options and outcomes have the same form in both versions. The text is read directly: the outcomes of v1
+//! are a closed enum, so an unknown outcome would become a malformed answer instead of a refusal.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,12 +9,12 @@ use serde_json::value::RawValue;
 use crate::raw::read_object;
 use crate::{v1, v2};
 
-/// An offered option, in either version.
+/// An offered permission option of either version.
 pub trait Offered {
-    /// The id of the option.
+    /// Returns the id of the option.
     fn id(&self) -> &str;
 
-    /// Returns `true` if choosing the option allows the operation. Unknown kinds do not.
+    /// Returns `true` if choosing the option allows the operation. Options of unknown kinds do not.
     fn allows(&self) -> bool;
 }
 
@@ -42,8 +42,8 @@ impl Offered for v2::PermissionOption {
 
 /// Returns the offered option that `result`, the answer to a permission request, selects.
 ///
-/// Nothing is selected by an unknown outcome, an id that was not offered or was offered twice, a repeated member, or a
-/// malformed answer.
+/// Returns `None` for an unknown outcome, an id that was not offered or was offered twice, a repeated
+/// member, and a malformed answer.
 pub fn selected_option<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -64,9 +64,7 @@ pub fn selected_option<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> O
     named.next().is_none().then_some(option)
 }
 
-/// Returns the selected option if it allows the operation.
-///
-/// Returns `None` for everything that is not clearly an approval.
+/// Returns the selected option if it allows the operation, and `None` for everything else.
 pub fn approved_option<'o, O: Offered>(result: &RawValue, offered: &'o [O]) -> Option<&'o O> {
     selected_option(result, offered).filter(|option| option.allows())
 }
@@ -82,7 +80,7 @@ mod tests {
         {"optionId":"twice","name":"Allow","kind":"allow_once"},
         {"optionId":"twice","name":"Reject","kind":"reject_once"}]"#;
 
-    /// Checks the ids of the selected and of the approved option, in both versions.
+    /// Checks the id of the selected and of the approved option, in both versions.
     #[track_caller]
     fn check(result: &str, expected: (Option<&str>, Option<&str>)) {
         let result: &RawValue = serde_json::from_str(result).unwrap();

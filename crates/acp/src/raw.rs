@@ -1,7 +1,7 @@
-//! JSON kept as received, with a typed view on demand.
+//! JSON kept exactly as received, with a typed view on demand.
 //!
-//! A typed value drops what its type does not know. Code that stores or forwards a message keeps a [`Raw`] and reads a
-//! view of it.
+//! Reading a typed value drops unknown members. Code that stores or forwards a message keeps a [`Raw`] and
+//! reads a view of it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,10 +12,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// The exact text of a JSON value that is expected to be a `T`.
+/// The exact text of a JSON value that should be a `T`.
 ///
-/// Two values are equal if their texts are. Clones share the text. Like [`RawValue`], it can only be read from and
-/// written to JSON text by `serde_json`, and not inside a flattened, untagged or internally tagged type.
+/// Two values are equal if their texts are. Clones share the text. Like [`RawValue`], it can only be read
+/// from and written to JSON text by `serde_json`, and not inside a flattened, untagged or internally tagged
+/// type.
 pub struct Raw<T> {
     text: Arc<RawValue>,
     // `fn() -> T`: a Raw owns no T, so it is Send and Sync whatever T is.
@@ -26,19 +27,19 @@ impl<T> Raw<T> {
     /// Keeps `text`, which must be one JSON value.
     ///
     /// # Errors
-    /// [`ReadError::Json`] otherwise.
+    /// [`ReadError::Json`] if it is not.
     pub fn parse(text: &str) -> Result<Self, ReadError> {
         serde_json::from_str::<&RawValue>(text)
             .map(Self::from)
             .map_err(|error| ReadError::Json { reason: bounded_line(&error) })
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         self.text.get()
     }
 
-    /// The text, as `serde_json` embeds it.
+    /// Returns the text as a `RawValue`, for embedding with `serde_json`.
     pub fn as_raw(&self) -> &RawValue {
         &self.text
     }
@@ -47,10 +48,11 @@ impl<T> Raw<T> {
 impl<T: DeserializeOwned> Raw<T> {
     /// Deserializes the text.
     ///
-    /// For a type with variants, [`read_variant`](Self::read_variant) distinguishes unknown variants from malformed ones.
+    /// For a type with variants, use [`read_variant`](Self::read_variant), which distinguishes unknown
+    /// variants from malformed ones.
     ///
     /// # Errors
-    /// [`ReadError::Shape`] if it is not a `T`.
+    /// [`ReadError::Shape`] if the text is not a `T`.
     pub fn read(&self) -> Result<T, ReadError> {
         read(self.text())
     }
@@ -100,51 +102,34 @@ impl<'de, T> Deserialize<'de> for Raw<T> {
     }
 }
 
-/// Why a value could not be deserialized. Its text is still valid.
+/// Reason why a value could not be deserialized.
 ///
-/// Text of the peer appears escaped and shortened, so the message may be logged or sent in an answer.
+/// Text of the peer is escaped and shortened, so the message may be logged or sent in an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The text is not one JSON value.
     #[error("not JSON: {reason}")]
-    Json {
-        /// The parser's message.
-        reason: String,
-    },
-    /// The value does not match its type.
+    Json { reason: String },
     #[error("unexpected form: {reason}")]
-    Shape {
-        /// The parser's message.
-        reason: String,
-    },
+    Shape { reason: String },
     /// The value is not an object with exactly one string that names the variant.
     #[error("no usable `{field}`: {reason}")]
     Tag {
-        /// The member that should name the variant.
+        /// Name of the member that should name the variant.
         field: &'static str,
-        /// The parser's message.
         reason: String,
     },
     /// The variant is known, but its content is malformed. Must not be treated as unknown.
     #[error("`{field}` is `{tag}`, but the rest does not fit: {reason}")]
-    Payload {
-        /// The member that names the variant.
-        field: &'static str,
-        /// The variant.
-        tag: String,
-        /// The parser's message.
-        reason: String,
-    },
+    Payload { field: &'static str, tag: String, reason: String },
 }
 
-/// Deserializes JSON text.
 pub(crate) fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ReadError> {
     serde_json::from_str(text).map_err(|error| ReadError::Shape { reason: bounded_line(&error) })
 }
 
 /// Deserializes JSON text if it is an object.
 ///
-/// A derived struct also accepts an array of its fields, which no peer may send.
+/// A derived struct would also accept an array of its fields, which no peer may send.
 pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a RawValue) -> Result<T, ReadError> {
     if text.get().starts_with('{') {
         read(text.get())
@@ -153,9 +138,9 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a RawValue) -> Result<
     }
 }
 
-/// Formats `error` as one line of bounded length without control characters.
+/// Formats `error` as one short line without control characters.
 ///
-/// Parsers quote the peer: a whole string, unescaped, where a variant name was expected.
+/// Parsers quote the peer's text unescaped: for a wrong variant name, the whole string.
 pub(crate) fn bounded_line(error: &dyn fmt::Display) -> String {
     const MAX_CHARS: usize = 200;
     one_line(&error.to_string(), MAX_CHARS)

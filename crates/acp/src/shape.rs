@@ -1,11 +1,12 @@
 //! The members of every protocol message and their types.
 //!
-//! A program that checks and forwards a message must know that the receiver finds nothing else in it. A [`Shape`] lists
-//! the members that the receiver may find. [`Shape::fit`] compares JSON text with it without building a value, and
-//! copies only messages that do not fit.
+//! A program that checks and forwards a message must know every member that the receiver may read. A
+//! [`Shape`] lists these members. [`Shape::fit`] compares JSON text with it without building a value. The
+//! text is copied only if something must be removed.
 //!
-//! `null` fits everywhere, because readers treat it as a missing member. `_meta` may hold anything in every object,
-//! because it belongs to extensions. String values, such as names of kinds and states, are not compared.
+//! `null` fits everywhere, because readers treat it as a missing member. `_meta` may hold anything in every
+//! object, because it belongs to extensions. String values, such as names of kinds and states, are not
+//! compared.
 
 /// Defines objects: `NAME { "member": SHAPE, … }`.
 macro_rules! objects {
@@ -43,48 +44,43 @@ use crate::version::Version;
 
 const META: &str = "_meta";
 
-/// Limits of the reported names that do not fit, in number and in characters of each.
+/// Limits of the reported names of removed members: their number, and the characters of each.
 const MAX_NAMES: usize = 16;
 const MAX_NAME_CHARS: usize = 128;
 
-/// The type of a protocol value.
+/// The type of a value in a protocol message.
 #[derive(Debug)]
 pub enum Shape {
-    /// Any JSON value. The protocol does not define its content.
+    /// Any JSON value, because the protocol does not define its content.
     Any,
-    /// A string.
     Text,
-    /// `true` or `false`.
     Bool,
     /// An integer without a sign, a fraction or an exponent.
     Unsigned,
     /// An integer without a fraction or an exponent.
     Integer,
-    /// A number.
     Number,
     /// The id of a request: a string or an integer.
     Id,
-    /// An array.
     List(&'static Shape),
-    /// An object with arbitrary keys.
+    /// An object with arbitrary keys, whose values have this shape.
     Map(&'static Shape),
-    /// An object with no other members than these.
     Object(&'static [Member]),
-    /// An object with one member that determines the others.
+    /// An object with one member, the tag, that determines the others.
     Tagged(Tagged),
 }
 
-/// The name and type of a member.
 type Member = (&'static str, &'static Shape);
 
-/// An object with one member that determines the others.
+/// An object with one member, the tag, that determines the others.
 #[derive(Debug)]
 pub struct Tagged {
     tag: &'static str,
     variants: &'static [(&'static str, &'static [Member])],
-    /// The shape without the tag: none or one.
+    /// The shape of an object without the tag. Empty if the tag is required; otherwise one element.
     untagged: &'static [&'static Shape],
-    /// The shapes for an unknown tag: the first that has such a variant, or that has no variants.
+    /// The shapes for an unknown tag, in order. The first one that has such a variant, or has no variants,
+    /// applies.
     others: &'static [&'static Shape],
 }
 
@@ -95,10 +91,10 @@ static UINT: Shape = Shape::Unsigned;
 static INT: Shape = Shape::Integer;
 static NUMBER: Shape = Shape::Number;
 static ID: Shape = Shape::Id;
-/// An object that has at most `_meta`.
+/// An object without members, except `_meta`.
 static EMPTY: Shape = Shape::Object(&[]);
 
-/// The version is only known after this request, so a client may send the members of both.
+/// Has the members of both versions: the version is known only after this request.
 static INITIALIZE_PARAMS: Shape = Shape::Object(&[
     ("protocolVersion", &UINT),
     ("clientCapabilities", &v1::CLIENT_CAPABILITIES),
@@ -107,18 +103,17 @@ static INITIALIZE_PARAMS: Shape = Shape::Object(&[
     ("info", &IMPLEMENTATION),
 ]);
 
-/// A method, its receiver, its parameters and its result.
+/// Method, receiver, shape of the params, shape of the result.
 type Row = (&'static str, Side, &'static Shape, &'static Shape);
 
-/// Returns the parameters of a method that `receiver` receives on a connection of `version`, or `None` if no version
-/// has it.
+/// Returns the shape of the params of a method that `receiver` receives on a connection of `version`.
 ///
-/// If only the other version has the method, returns its shape there.
+/// If only the other version has the method, returns its shape there. Returns `None` if no version has it.
 pub fn params(version: Version, receiver: Side, method: &str) -> Option<&'static Shape> {
     find(version, receiver, method).map(|(_, _, params, _)| *params)
 }
 
-/// Returns the result of a method that `receiver` received. See [`params`].
+/// Returns the shape of the result of a method that `receiver` received. Other rules as for [`params`].
 pub fn result(version: Version, receiver: Side, method: &str) -> Option<&'static Shape> {
     find(version, receiver, method).map(|(.., result)| *result)
 }
@@ -135,22 +130,21 @@ fn find(version: Version, receiver: Side, method: &str) -> Option<&'static Row> 
 /// The result of [`Shape::fit`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The text fits.
+    /// The text fits unchanged.
     Whole,
-    /// The text fits after some members and elements were removed.
+    /// The text fits after some members or elements were removed.
     Part {
         /// The remaining text.
         text: Vec<u8>,
-        /// Paths of what was removed, such as `update.content.x`. Limited in number.
+        /// Paths of the removed members, such as `update.content.x`. Their number is limited.
         names: Vec<String>,
     },
-    /// The text does not fit at all.
     Nothing,
 }
 
 impl Shape {
-    /// Compares valid JSON text with the shape. Removes unknown members, values of another type, unknown variants, and
-    /// all but the first of members with equal names.
+    /// Compares valid JSON text with the shape. Removes unknown members, values of another type, unknown
+    /// variants, and all but the first of members with equal names.
     pub fn fit(&self, text: &[u8]) -> Fit {
         let mut names = Vec::new();
         match self.keep(text, &mut names) {
@@ -222,7 +216,6 @@ impl Tagged {
     }
 }
 
-/// What remains of a value.
 enum Kept {
     All,
     Some(Vec<u8>),
@@ -244,7 +237,7 @@ fn keep_entries(text: &[u8], shape: &Shape, names: &mut Vec<String>) -> Kept {
 enum Found {
     Known(&'static Shape),
     Unknown,
-    /// An earlier member has the name: readers differ in which one they use.
+    /// An earlier member has the same name, and readers differ in the one they use.
     Repeated,
 }
 
@@ -264,9 +257,10 @@ fn keep_members(text: &[u8], names: &mut Vec<String>, mut find: impl FnMut(&str)
     edit.finish(b'}')
 }
 
-/// Returns a function that finds members of an object: these, `_meta`, and the tag if there is one.
+/// Returns a function that finds members of an object: the `known` ones, `_meta`, and the tag if there is
+/// one.
 fn member_finder(known: &'static [Member], tag: Option<&'static str>) -> impl FnMut(&str) -> Found {
-    // One bit per member: no object of the protocol has more.
+    // One bit per member: no object of the protocol has more than 64.
     let mut seen = 0_u64;
     move |name| {
         let (bit, shape) = match known.iter().position(|(known, _)| *known == name) {
@@ -282,12 +276,11 @@ fn member_finder(known: &'static [Member], tag: Option<&'static str>) -> impl Fn
     }
 }
 
-/// An object or array that is being reduced to what fits.
+/// An object or array from which misfits are being removed.
 struct Edit<'a> {
     text: &'a [u8],
-    /// The text without what does not fit. `None` while everything fits.
+    /// The text without the misfits. `None` while everything fits.
     kept: Option<Vec<u8>>,
-    /// End of the text that was handled.
     end: usize,
     is_empty: bool,
 }
@@ -297,8 +290,8 @@ impl<'a> Edit<'a> {
         Self { text, kept: None, end: 1, is_empty: true }
     }
 
-    /// Adds the part at `place`, whose value begins at `value` and is reduced to `kept`. `before` is the number of
-    /// recorded names before that value.
+    /// Adds the element at `place`. Its value begins at `value` and is reduced to `kept`. `before` is the
+    /// number of recorded names before that value.
     fn put<'n>(
         &mut self,
         place: Range<usize>,

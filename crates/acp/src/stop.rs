@@ -1,4 +1,4 @@
-//! Why a turn ended, in one form for both versions.
+//! Stop reasons of a turn, in one form for both versions.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -6,27 +6,23 @@ use serde_json::value::RawValue;
 use crate::raw::{ReadError, read_object};
 use crate::{v1, v2};
 
-/// Why a turn ended.
+/// Reason why a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// The agent finished.
     EndTurn,
-    /// The token limit was reached.
     MaxTokens,
-    /// The limit of model requests per turn was reached.
     MaxTurnRequests,
-    /// The agent refused. In v1 the prompt and everything behind it leave the history.
+    /// The agent refused. In v1 the prompt and everything after it leave the history.
     Refusal,
-    /// The client cancelled the turn.
     Cancelled,
     /// The turn failed. v1 has no such reason.
     Error(Option<Box<v2::Error>>),
-    /// A custom or future reason, with its name on the wire.
+    /// A custom or future reason, with its name in the protocol.
     Other(String),
 }
 
 impl StopReason {
-    /// Returns the reason with this name on the wire.
+    /// Returns the reason with this name in the protocol.
     pub fn from_name(name: &str) -> Self {
         match name {
             "end_turn" => Self::EndTurn,
@@ -39,7 +35,7 @@ impl StopReason {
         }
     }
 
-    /// The name on the wire.
+    /// Returns the name of the reason in the protocol.
     pub fn name(&self) -> &str {
         match self {
             Self::EndTurn => "end_turn",
@@ -54,7 +50,8 @@ impl StopReason {
 
     /// Reads the reason from the result of a v1 `session/prompt`.
     ///
-    /// The schema's enum is closed: it would turn a turn that ended for a newer reason into a malformed answer.
+    /// The schema's enum is closed: with it, a turn that ended for a newer reason would look like a
+    /// malformed answer.
     ///
     /// # Errors
     /// [`ReadError::Shape`] if there is no reason.
@@ -67,7 +64,7 @@ impl StopReason {
         read_object(result).map(|Result { stop_reason }| Self::from_name(&stop_reason))
     }
 
-    /// Returns the reason in v1, which lacks some.
+    /// Returns the reason in v1, or `None` if v1 lacks it.
     pub fn to_v1(&self) -> Option<v1::StopReason> {
         match self {
             Self::EndTurn => Some(v1::StopReason::EndTurn),
@@ -103,7 +100,7 @@ impl From<&v2::StopReason> for StopReason {
             v2::StopReason::Cancelled => Self::Cancelled,
             v2::StopReason::Error(reason) => Self::Error(reason.error.clone()),
             v2::StopReason::Other(reason) => Self::from_name(&reason.stop_reason),
-            // A variant that the pinned schema lacks. It is never a success.
+            // A variant that the pinned schema lacks. It must not count as a success.
             _ => Self::Other(String::new()),
         }
     }

@@ -1,8 +1,8 @@
-//! Reads types with variants so that an unknown variant is neither lost nor an error.
+//! Reads types with variants, so that an unknown variant is neither lost nor an error.
 //!
-//! The unions of v1 are closed: an unknown variant fails to parse like a malformed one. Those of v2 have a catch-all.
-//! [`Raw::read_variant`] gives both the same three outcomes: known, unknown, and an error for a known variant with malformed
-//! content.
+//! The unions of v1 are closed: an unknown variant fails to parse like a malformed one. Those of v2 have a
+//! catch-all. [`Raw::read_variant`] gives both the same three outcomes: known, unknown, and an error for a
+//! known variant with malformed content.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::{v1, v2};
 
 /// A schema type whose variants are named by one string member.
 pub trait Union: DeserializeOwned {
-    /// The member that names the variant.
+    /// Name of the member that names the variant.
     const TAG: &'static str;
 
     /// Returns `true` for the schema's own catch-all variant.
@@ -25,13 +25,10 @@ pub trait Union: DeserializeOwned {
 /// A [`Union`] as read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum VariantReading<T> {
-    /// A variant of the schema.
     Known(T),
-    /// A custom or future variant: display it generically or ignore it, and forward it unchanged.
+    /// A custom or future variant. Display it generically or ignore it, and forward it unchanged.
     Unknown {
-        /// The name of the variant.
         tag: String,
-        /// The whole value.
         raw: Raw<T>,
     },
 }
@@ -40,12 +37,14 @@ impl<T: Union> Raw<T> {
     /// Reads the variant.
     ///
     /// # Errors
-    /// [`ReadError::Tag`] if no variant is named, [`ReadError::Payload`] if a known one is malformed. In v1 that
-    /// includes a known variant with an unknown one inside, such as a message chunk of an unknown content type. The
-    /// error concerns this value only, never the turn it belongs to.
+    /// [`ReadError::Tag`] if no variant is named, [`ReadError::Payload`] if a known one is malformed. In v1
+    /// that includes a known variant with an unknown one inside, such as a message chunk of an unknown
+    /// content type.
+    ///
+    /// The error concerns this value only: the turn must go on.
     pub fn read_variant(&self) -> Result<VariantReading<T>, ReadError> {
-        // The common case costs one parse; other values are examined again. Text that is not an object takes the slow
-        // path, because the schema would also accept an array of members.
+        // The common case costs one parse; other values are examined again. Text that is not an object
+        // takes the slow path, because the schema would also accept an array of members.
         let reason = match read::<T>(self.text()) {
             Ok(value) if self.text().starts_with('{') && !value.is_other() => {
                 return Ok(VariantReading::Known(value));
@@ -102,8 +101,8 @@ unions!("outcome": closed v1::RequestPermissionOutcome, open v2::RequestPermissi
 
 /// Returns `true` if the schema has a variant of this name.
 ///
-/// Asks the type itself with a value that has only the tag: a list of names would become outdated and would ignore the
-/// features of the schema crate.
+/// Tries to deserialize a value that has only the tag. A list of names would become outdated and would
+/// ignore the features of the schema crate.
 fn knows<T: Union>(tag: &str) -> bool {
     let nothing_but_the_name = MapDeserializer::new(std::iter::once((T::TAG, tag)));
     match T::deserialize(nothing_but_the_name) {
@@ -113,7 +112,7 @@ fn knows<T: Union>(tag: &str) -> bool {
     }
 }
 
-/// The error of [`knows`]. Only whether the name was the problem matters.
+/// The error type of [`knows`]. Only tells if the variant name was the problem.
 #[derive(Debug)]
 enum Probe {
     UnknownVariant,
@@ -138,7 +137,8 @@ impl de::Error for Probe {
     }
 }
 
-/// Finds the string member of this name. A second one is an error: two readers could choose differently.
+/// Finds the string member of this name. A second one is an error, because two readers could choose
+/// differently.
 struct TagVisitor(&'static str);
 
 impl<'de> DeserializeSeed<'de> for TagVisitor {

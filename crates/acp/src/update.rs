@@ -9,14 +9,13 @@ use crate::raw::{Raw, ReadError, read_object};
 
 /// A view of the params of `session/update`. `U` is the update type of the connection's version.
 ///
-/// The schema's notification types fail to parse if the update is an unknown v1 variant. Code that stores or forwards a
-/// notification keeps its text instead of this view.
+/// The schema's notification types fail to parse if the update is an unknown v1 variant. Code that stores
+/// or forwards a notification keeps its text instead of this view.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", bound = "")]
 pub struct Update<U> {
-    /// The session.
     pub session_id: Arc<str>,
-    /// The update, of any kind.
+    /// The update, possibly of an unknown kind.
     pub update: Raw<U>,
 }
 

@@ -7,14 +7,13 @@ use agent_client_protocol_schema::ProtocolVersion;
 /// A protocol version with types in this crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// Version 1, the stable one.
     V1,
-    /// Version 2, the draft of the pinned schema crate.
+    /// The draft in the pinned schema crate.
     V2,
 }
 
 impl Version {
-    /// The number on the wire.
+    /// Returns the number in the protocol.
     pub const fn number(self) -> u16 {
         match self {
             Self::V1 => 1,
@@ -47,16 +46,13 @@ impl fmt::Display for Version {
 /// A non-empty set of versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Versions {
-    /// Version 1 alone.
     OnlyV1,
-    /// Version 2 alone.
     OnlyV2,
-    /// Both.
     Both,
 }
 
 impl Versions {
-    /// The members, lowest first.
+    /// Returns the members, lowest first.
     pub const fn all(self) -> &'static [Version] {
         match self {
             Self::OnlyV1 => &[Version::V1],
@@ -70,7 +66,7 @@ impl Versions {
         self.all().contains(&version)
     }
 
-    /// The highest member, which a client offers first.
+    /// Returns the highest member, which a client offers first.
     pub const fn highest(self) -> Version {
         match self {
             Self::OnlyV1 => Version::V1,
@@ -78,10 +74,10 @@ impl Versions {
         }
     }
 
-    /// The version with which an agent answers a client that requests `requested`.
+    /// Returns the version with which an agent answers a client that requests `requested`.
     ///
-    /// An agent that supports v2 follows its rule: the highest member that is not above the request, or none. A pure v1
-    /// agent follows the older rule, which has no refusal: it always answers its own version.
+    /// An agent that supports v2 answers with the highest member that is not above the request, or refuses
+    /// (`None`). A pure v1 agent follows the older rule, which has no refusal: it always answers 1.
     pub fn answer_to(self, requested: u16) -> Option<Version> {
         match self {
             Self::OnlyV1 => Some(Version::V1),

@@ -1,4 +1,4 @@
-//! Unknown data survives reading, and known data is not taken for unknown.
+//! Tests: unknown data survives reading, and known data is not mistaken for unknown data.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use std::fmt::Debug;
@@ -11,7 +11,6 @@ use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The expected result of reading a text.
 #[derive(Clone, Copy)]
 enum Is {
     Known,
@@ -29,7 +28,7 @@ struct Stored<T> {
     after: Vec<Raw<T>>,
 }
 
-/// Checks how `text` is read, and that reading and storing it keeps every byte.
+/// Checks the result of reading `text`, and that reading and storing it keeps every byte.
 #[track_caller]
 fn check<T: Union + Debug + Clone>(text: &str, expected: Is) {
     let raw = Raw::<T>::parse(text).unwrap();
@@ -178,7 +177,8 @@ fn an_envelope_is_readable_whatever_it_holds() {
     );
 }
 
-/// JSON text in any form a peer may send: spaces, escapes, repeated members, numbers of any spelling.
+/// Generates JSON text in any form that a peer may send: spaces, escapes, repeated members, numbers of any
+/// spelling.
 fn any_text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         Just(r#""type""#.to_owned()),

@@ -1,4 +1,4 @@
-//! Properties of the pinned schema crate that other crates rely on.
+//! Tests of properties of the pinned schema crate that other crates rely on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use narrows_acp::{MaybeUndefined, Raw, v1, v2};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// Checks that `null` is read as an empty result, and an empty result is written as `{}`.
+/// Checks that `null` is read as an empty result, and that an empty result is written as `{}`.
 #[track_caller]
 fn check_empty<T: DeserializeOwned + Serialize>() {
     for text in ["null", "{}"] {

@@ -1,4 +1,4 @@
-//! Messages that fit and messages that do not.
+//! Tests of messages that fit and messages that do not.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ fn shape(version: Version, receiver: Side, name: &str) -> &'static Shape {
     params(version, receiver, name).unwrap_or_else(|| panic!("{name} has no shape"))
 }
 
-/// `expected` is the remaining text and the removed names.
 #[track_caller]
 fn check(shape: &Shape, text: &str, expected: (&str, &[&str])) {
     let (kept, names) = match shape.fit(text.as_bytes()) {
@@ -136,7 +135,7 @@ fn names_are_few_and_short() {
     assert!(names.iter().all(|name| name.len() <= MAX_NAME_CHARS));
 }
 
-/// Builds the types of the schema crate with every member that this build has.
+/// Serializes the types of the schema crate with every member that this build has.
 #[test]
 fn what_the_schema_crate_writes_fits() {
     use crate::v1::*;

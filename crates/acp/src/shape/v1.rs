@@ -1,4 +1,4 @@
-//! Version 1 of the protocol, with its unstable parts and what older peers still send.
+//! Version 1 of the protocol, with its unstable parts and members that older peers still send.
 
 use super::Shape::{List, Map};
 use super::common::{
@@ -13,7 +13,6 @@ use super::common::{
 use super::{ANY, BOOL, EMPTY, INITIALIZE_PARAMS, INT, Row, Shape, TEXT, UINT};
 use crate::method::{self, Side};
 
-/// The methods with their receivers, parameters and results.
 pub(super) static METHODS: &[Row] = &[
     (method::FS_WRITE_TEXT_FILE, Side::Client, &WRITE_TEXT_FILE_REQUEST, &EMPTY),
     (method::FS_READ_TEXT_FILE, Side::Client, &READ_TEXT_FILE_REQUEST, &READ_TEXT_FILE_RESPONSE),

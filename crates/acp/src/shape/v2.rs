@@ -13,7 +13,6 @@ use super::common::{
 use super::{ANY, BOOL, EMPTY, INITIALIZE_PARAMS, INT, Row, Shape, TEXT, UINT};
 use crate::method::{self, Side};
 
-/// The methods with their receivers, parameters and results.
 pub(super) static METHODS: &[Row] = &[
     (
         method::SESSION_REQUEST_PERMISSION,
