@@ -1,4 +1,4 @@
-//! Echoes frames on stdio and prints on the side: what the tests of `stdio` talk to.
+//! Echoes frames on stdio and prints beside them. The tests of `stdio` start this program.
 #![expect(clippy::print_stdout, reason = "the point is that it cannot reach the wire")]
 
 use narrows_link::{Options, stdio};
@@ -7,11 +7,11 @@ use narrows_link::{Options, stdio};
 async fn main() -> std::io::Result<()> {
     println!("printed before");
     let mut link = stdio::take(&Options::default())?;
-    // Nothing of stdin is left for other readers.
+    // All input belongs to the link: other readers of stdin get nothing.
     println!("printed after, {} bytes to read", std::io::read_to_string(std::io::stdin())?.len());
     while let Some(frame) = link.receiver.recv().await {
         println!("printed beside");
-        // Whether the peer still listens shows at the next frame.
+        // A peer that has left is noticed at the next frame.
         let _ = link.sender.send(frame.into_bytes()).await;
     }
     let _ = link.sender.flush().await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use narrows_process::Child;
-/// Re-exported so that users of links need no other crate to start a process and learn how it ended.
+/// Re-exported so that users of links can start a process and read its exit without another crate.
 pub use narrows_process::{AllowList, Environment, Exit, ExitClass, Ladder, SpawnError, Spec, StderrTail};
 
 use crate::close::CloseReason;
@@ -15,10 +15,10 @@ use crate::link::{Link, Options};
 use crate::peer_events;
 use crate::stream::{PeerSignals, stream_until};
 
-/// How long a process that has closed its stdout may take to exit, so that its exit explains the end.
+/// Time for a process that has closed its stdout to exit. Its exit then becomes the close reason.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Number of stderr lines that explain an end.
+/// Number of stderr lines in a close reason.
 const STDERR_TAIL_LINES: usize = 20;
 
 /// The process at the other end of a link. Dropping it ends the process tree.
@@ -30,10 +30,10 @@ pub struct Process {
 
 /// Starts a process and links to it. Must be called inside a runtime.
 ///
-/// If the process exits, the link's close reason contains how, with the last lines of its stderr.
+/// If the process exits, the link's close reason contains the exit and the last lines of stderr.
 ///
 /// # Errors
-/// If it cannot be started.
+/// If the process cannot be started.
 pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), SpawnError> {
     let mut child = narrows_process::spawn(spec).await?;
     let (Some(stdin), Some(stdout)) = (child.take_stdin(), child.take_stdout()) else {
@@ -42,11 +42,13 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
     let gateway = child.take_gateway();
     let reader_gone = peer_events::reader_gone(stdin.as_fd().try_clone_to_owned());
     let child = Arc::new(child);
-    // The reader must not keep the process alive, because the end of the process ends the reader.
+    // The reader holds no strong reference: the process must end when its handles are dropped, which ends
+    // the reader.
     let watched = Arc::downgrade(&child);
     let why = async move {
         let Some(child) = watched.upgrade() else { return CloseReason::Local };
-        // When the whole tree has ended, stderr is complete. If only the process itself has, take what is there.
+        // Once the whole process tree has exited, stderr is complete. If only the process itself has, the
+        // lines so far must do.
         let exit = match tokio::time::timeout(EXIT_TIMEOUT, child.wait()).await {
             Ok(exit) => Some(exit),
             Err(_) => tokio::time::timeout(Duration::ZERO, child.worker_ended()).await.ok(),
@@ -61,24 +63,26 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
 }
 
 impl Process {
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// The last lines of its stderr.
+    /// Returns the last lines of stderr.
     #[must_use]
     pub fn stderr(&self) -> StderrTail {
         self.child.stderr()
     }
 
-    /// Takes the listener in the process's own network, if its sandbox has a gateway.
+    /// Takes the listener inside the process's own network. `None` if the sandbox has no gateway, or on a
+    /// second call.
     pub fn take_gateway(&mut self) -> Option<TcpListener> {
         self.gateway.take()
     }
 
-    /// Kills the process tree if it is still running after `limit`. The task returns `true` if it did.
+    /// Kills the process tree if it is still running after `limit`. The task returns `true` if it killed
+    /// the tree.
     pub fn kill_after(&self, limit: Duration) -> tokio::task::JoinHandle<bool> {
         let child = Arc::downgrade(&self.child);
         tokio::spawn(async move {
@@ -96,8 +100,8 @@ impl Process {
         self.child.wait().await
     }
 
-    /// Ends the process tree, gently at first. End of input, the first step, requires that the link's sender is closed
-    /// or dropped.
+    /// Ends the process tree with the steps of `ladder`. The first step, end of input, requires that the
+    /// link's sender is closed or dropped.
     pub async fn stop(self, ladder: Ladder) -> Exit {
         self.child.stop(ladder).await
     }

@@ -1,4 +1,4 @@
-//! A link whose transport is in another crate.
+//! A link whose transport is implemented in another crate.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,8 @@ use crate::close::CloseReason;
 use crate::link::{Link, Options, Outgoing, Shared};
 use crate::queue::{self, Closed};
 
-/// Creates a link whose frames the caller transports: the link, what it sends, and the queue for what it receives.
+/// Creates a link for a transport of the caller. Returns the link, the lines to transport, and the queue
+/// for received frames.
 #[must_use]
 pub fn external_link(options: &Options) -> (Link, OutgoingLines, IncomingFrames) {
     let (link, to_write, was_read, shared) = Link::new(options);
@@ -24,13 +25,13 @@ pub fn external_link(options: &Options) -> (Link, OutgoingLines, IncomingFrames)
     (link, outgoing, IncomingFrames { queue: was_read, shared })
 }
 
-/// The lines that the holder of an external link sends. While it exists, [`Sender::written`](crate::Sender::written)
-/// waits.
+/// The lines that the holder of an external link sends. [`Sender::written`](crate::Sender::written) waits
+/// until this value is dropped.
 pub struct OutgoingLines {
     queue: queue::Receiver<Outgoing>,
-    /// Removed from the queue, but not yet returned.
+    /// Removed from the queue, but not yet returned to the transport.
     taken: Vec<Outgoing>,
-    /// Callers that wait until everything before them is written.
+    /// Flushes that complete when the lines taken so far are written.
     waiting: Vec<oneshot::Sender<()>>,
     shared: Arc<Shared>,
 }
@@ -49,7 +50,7 @@ impl OutgoingLines {
         }
     }
 
-    /// Like [`recv_lines`](Self::recv_lines), without waiting.
+    /// Moves all available lines to `lines` without waiting.
     pub fn try_recv_lines(&mut self, lines: &mut Vec<Bytes>) {
         self.taken.extend(std::iter::from_fn(|| self.queue.try_recv()));
         self.split_lines(lines);
@@ -64,7 +65,7 @@ impl OutgoingLines {
         }
     }
 
-    /// Marks the link as writing.
+    /// Marks the link as writing, so that a lack of progress counts as a standstill.
     pub fn mark_writing(&self) {
         self.shared.writing.store(true, Ordering::Relaxed);
     }
@@ -75,7 +76,7 @@ impl OutgoingLines {
         self.shared.bytes_out.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Marks everything received so far as handed to the system.
+    /// Completes the flushes of all lines received so far: the operating system has them.
     pub fn mark_flushed(&mut self) {
         self.shared.writing.store(false, Ordering::Relaxed);
         for done in self.waiting.drain(..) {
@@ -84,12 +85,12 @@ impl OutgoingLines {
         }
     }
 
-    /// Waits until the holder sends nothing more. Lines may still be queued.
+    /// Waits until the holder of the link will send nothing more. Lines may still be queued.
     pub fn ended(&self) -> impl Future<Output = ()> + use<> {
         self.queue.ended()
     }
 
-    /// Waits until the link is abandoned: queued lines must not be written.
+    /// Waits until the link is abandoned. Queued lines must not be written then.
     pub fn abandoned(&self) -> impl Future<Output = ()> + use<> {
         let shared = Arc::clone(&self.shared);
         async move { shared.abandoned().await }
@@ -102,14 +103,14 @@ impl std::fmt::Debug for OutgoingLines {
     }
 }
 
-/// Where frames for the holder of an external link are put.
+/// The queue for frames that the transport has received.
 pub struct IncomingFrames {
     queue: queue::Sender<Frame>,
     shared: Arc<Shared>,
 }
 
 impl IncomingFrames {
-    /// Passes a frame on as soon as there is room. Cancel-safe: a dropped call has not passed it on.
+    /// Queues a frame, waiting for room. Cancel-safe: a dropped call has not queued it.
     ///
     /// # Errors
     /// If the receiver is dropped.
@@ -120,7 +121,7 @@ impl IncomingFrames {
         Ok(())
     }
 
-    /// Ends the link with this reason after the queued frames are received.
+    /// Ends the link with `reason`, after the receiver has read the queued frames.
     pub fn close(self, reason: CloseReason) {
         self.shared.close(reason);
         self.shared.mark_peer_closed();

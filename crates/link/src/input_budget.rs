@@ -1,8 +1,9 @@
 //! A shared budget for unfinished input lines of many links.
 //!
-//! Each link may buffer one long line. Without a common bound, clients that start long lines and never end them would
-//! make a process buffer the longest line once per link. If the budget is exceeded, the longest unfinished line is
-//! abandoned, so the client that holds most makes room, not the one that comes next.
+//! Each link may buffer one long line. Without a shared limit, clients could start long lines on many links
+//! and never end them, and each link would hold a line of the maximum length. If the budget is exceeded,
+//! the longest unfinished line is abandoned. This affects the client that holds most, not the one that
+//! sends next.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 use tokio::sync::Notify;
 
-/// Bytes of a link that are not counted, so that short lines get through when the budget is full.
+/// Bytes per link that are not counted, so that short lines work even if the budget is used up.
 const FREE_BYTES: usize = 16 << 10;
 
-/// Limits of buffered unfinished input: of all links, and per identity.
+/// Limits of buffered unfinished input: for all links together, and for each identity.
 #[derive(Debug)]
 pub struct InputBudget {
     max: usize,
@@ -30,7 +31,6 @@ struct BudgetUse {
     links: HashMap<u64, HeldLine>,
 }
 
-/// The unfinished line of one link.
 #[derive(Debug)]
 struct HeldLine {
     identity: Arc<str>,
@@ -39,7 +39,7 @@ struct HeldLine {
     over: Arc<AbandonSignal>,
 }
 
-/// Tells a link to abandon its line.
+/// Wakes a link that must abandon its line.
 #[derive(Debug, Default)]
 struct AbandonSignal {
     is_set: AtomicBool,
@@ -47,7 +47,7 @@ struct AbandonSignal {
 }
 
 impl InputBudget {
-    /// Creates a budget of `max` bytes in total and `max_per_identity` per identity.
+    /// Creates a budget of `max` bytes in total and `max_per_identity` bytes per identity.
     #[must_use]
     pub fn new(max: usize, max_per_identity: usize) -> Arc<Self> {
         Arc::new(Self { max: max.max(max_per_identity), max_per_identity, held: Mutex::default() })
@@ -67,7 +67,6 @@ impl InputBudget {
 }
 
 impl BudgetUse {
-    /// Sets the bytes that a link holds.
     fn set(&mut self, number: u64, bytes: usize) {
         let Some(line) = self.links.get_mut(&number) else { return };
         let before = std::mem::replace(&mut line.bytes, bytes);
@@ -79,7 +78,7 @@ impl BudgetUse {
         }
     }
 
-    /// Abandons the longest line, of one identity or of all.
+    /// Abandons the longest line: of `identity` if given, otherwise of all links.
     fn abandon_longest(&mut self, identity: Option<&str>) {
         let is_meant = |line: &HeldLine| identity.is_none_or(|identity| *line.identity == *identity);
         let longest = self.links.iter().filter(|(_, line)| is_meant(line)).max_by_key(|(_, line)| line.bytes);
@@ -92,7 +91,7 @@ impl BudgetUse {
     }
 }
 
-/// The part of an [`InputBudget`] that one link uses. Returned on drop.
+/// The bytes of an [`InputBudget`] that one link uses. A drop returns them.
 #[derive(Debug)]
 pub struct InputShare {
     budget: Arc<InputBudget>,
@@ -101,11 +100,12 @@ pub struct InputShare {
 }
 
 impl InputShare {
-    /// Sets the bytes of the unfinished line. Over budget, the longest line of any link is abandoned.
+    /// Sets the size of the unfinished line. If that exceeds the budget, the longest line of any link is
+    /// abandoned.
     pub(crate) fn set(&self, bytes: usize) {
         let bytes = if bytes <= FREE_BYTES { 0 } else { bytes };
         if bytes == 0 {
-            // The line that was to be abandoned has ended; the next one is another.
+            // The line to abandon has ended. The signal must not affect the next line.
             self.over.is_set.store(false, Ordering::Relaxed);
         }
         let InputBudget { max, max_per_identity, held } = &*self.budget;
@@ -170,7 +170,6 @@ mod tests {
         assert!(held.bytes == 0 && held.by_identity.is_empty() && held.links.is_empty(), "{held:?}");
     }
 
-    /// A link whose input the test writes.
     fn link(share: InputShare) -> (Link, tokio::io::DuplexStream) {
         let (near, far) = tokio::io::duplex(64 << 10);
         let (reader, writer) = tokio::io::split(near);

@@ -1,12 +1,12 @@
 //! Bidirectional transport of frames.
 //!
-//! A [`Link`] is two bounded queues of frames and the reason why it ended. The transport can be a pair in memory
-//! ([`memory`]), this process's stdin and stdout ([`stdio`]), a child process ([`child`]), TCP and unix sockets
-//! ([`socket`]), or code of another crate ([`external_link`]). The holder of a link sees no difference but the
-//! [`CloseReason`].
+//! A [`Link`] is two bounded queues of frames and the reason why it ended. The transport can be a pair in
+//! memory ([`memory`]), this process's stdin and stdout ([`stdio`]), a child process ([`child`]), TCP and
+//! unix sockets ([`socket`]), or code of another crate ([`external_link`]). All transports behave alike;
+//! only the [`CloseReason`] differs.
 //!
-//! Backpressure works the same everywhere: a full outgoing queue makes [`Sender::send`] wait, and a full incoming queue
-//! stops reading from the peer.
+//! Backpressure works alike, too: a full outgoing queue makes [`Sender::send`] wait, and a full incoming
+//! queue stops reading from the peer.
 
 pub mod child;
 mod close;

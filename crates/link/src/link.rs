@@ -1,4 +1,4 @@
-//! The two ends of a link and the items between them and their driver.
+//! The sending and receiving ends of a link, and the state they share with the task that does the I/O.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use crate::queue;
 pub struct Options {
     /// Limit of a line from the peer, in bytes.
     pub max_line: usize,
-    /// Limit of each queue in bytes; a larger frame is admitted when the queue is empty.
+    /// Limit of each queue in bytes. A larger frame is admitted if the queue is empty.
     pub queue_bytes: usize,
     /// Disconnect a peer whose first line is not a JSON object or array, such as a web page that guessed the port.
     pub guard_first_line: bool,
@@ -30,51 +30,45 @@ impl Default for Options {
     }
 }
 
-/// Number of checks during the period of a standstill.
+/// Number of progress checks during the time given to [`Sender::standstill`].
 const STANDSTILL_CHECKS: u32 = 10;
 
-/// The link has ended; [`Sender::reason`] says why.
+/// Error: the link has ended. [`Sender::reason`] returns the reason.
 pub use crate::queue::Closed;
 
-/// What happened on a link so far.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Frames received.
     pub frames_in: u64,
-    /// Frames written completely.
     pub frames_out: u64,
-    /// Bytes written, line ends included, counted as the system accepts them, so that slow reading of a long line is
-    /// visible.
+    /// Bytes written, line ends included. Counted as the operating system accepts them, so slow reading of
+    /// a long line is visible.
     pub bytes_out: u64,
-    /// Lines over the limit.
+    /// Received lines over the limit.
     pub too_long: u64,
-    /// Unfinished lines at the end of the stream. They are never handled.
+    /// Unfinished lines at the end of the stream. They are dropped.
     pub partial: u64,
 }
 
-/// State shared by the ends and the driver of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     reason: OnceLock<CloseReason>,
-    /// The peer no longer reads: the reason if there is no better one.
+    /// The peer no longer reads. Used as the close reason if no better one is found.
     not_reading: AtomicBool,
-    /// Something is being written.
     pub(crate) writing: AtomicBool,
-    /// The peer has closed its end. Data sent before may still arrive.
+    /// `true` once the peer has closed its end. Data sent before may still arrive.
     peer_closed: watch::Sender<bool>,
-    /// Queued lines must not be written.
+    /// `true` once queued lines must not be written.
     abandoned: watch::Sender<bool>,
     pub(crate) frames_in: AtomicU64,
     pub(crate) frames_out: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
     pub(crate) too_long: AtomicU64,
     pub(crate) partial: AtomicU64,
-    /// The budget in which the unfinished line is counted.
     input: OnceLock<InputShare>,
 }
 
 impl Shared {
-    /// Counts the bytes of an unfinished line.
     pub(crate) fn count_input(&self, bytes: usize) {
         if let Some(share) = self.input.get() {
             share.set(bytes);
@@ -89,13 +83,12 @@ impl Shared {
         }
     }
 
-    /// Sets the close reason, if none is set.
+    /// Sets the close reason unless one is set.
     pub(crate) fn close(&self, reason: CloseReason) {
-        // The first reason is the cause; later ones are its consequences.
+        // The first reason is the cause; later ones are consequences.
         let _ = self.reason.set(reason);
     }
 
-    /// Records that writing failed.
     pub(crate) fn close_writing(&self, error: std::io::Error) {
         tracing::debug!(%error, "write to peer failed");
         match error.into() {
@@ -104,17 +97,15 @@ impl Shared {
         }
     }
 
-    /// Records that the peer stopped reading. The reading side may still learn how the peer ended.
+    /// Records that the peer stopped reading. The reading side may still find a better close reason.
     pub(crate) fn mark_not_reading(&self) {
         self.not_reading.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the peer has closed its end.
     pub(crate) fn mark_peer_closed(&self) {
         self.peer_closed.send_replace(true);
     }
 
-    /// Waits until queued lines must not be written.
     pub(crate) async fn abandoned(&self) {
         raised(&self.abandoned).await;
     }
@@ -139,32 +130,27 @@ impl Shared {
     }
 }
 
-/// Waits until a flag is set.
 async fn raised(flag: &watch::Sender<bool>) {
-    // The channel cannot close earlier: the caller borrows its sender.
+    // The channel stays open: the caller borrows its sender.
     let _ = flag.subscribe().wait_for(|raised| *raised).await;
 }
 
-/// An item of the outgoing queue.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
-    /// A line.
     Line(Bytes),
-    /// Reply when everything before this item is written.
+    /// Replies when everything before this item is written.
     Flush(oneshot::Sender<()>),
 }
 
-/// One end of a connection: outgoing and incoming frames.
+/// Both ends of one side of a connection: outgoing and incoming frames.
 #[derive(Debug)]
 pub struct Link {
-    /// Sends frames.
     pub sender: Sender,
-    /// Receives frames.
     pub receiver: Receiver,
 }
 
 impl Link {
-    /// Creates a link and the queue ends for its driver: lines to write, frames that were read.
+    /// Creates a link, and for its driver the lines to write and the queue for read frames.
     pub(crate) fn new(
         options: &Options,
     ) -> (Self, queue::Receiver<Outgoing>, queue::Sender<Frame>, Arc<Shared>) {
@@ -178,14 +164,15 @@ impl Link {
         (link, to_write, was_read, shared)
     }
 
-    /// Counts the unfinished input of the peer in a budget. An abandoned line is received as one that is too long. Only
-    /// the first call has an effect.
+    /// Counts the unfinished input of the peer in a budget. An abandoned line is received as one over the
+    /// limit. Only the first call has an effect.
     pub fn limit_input(&self, share: InputShare) {
         let _ = self.sender.shared.input.set(share);
     }
 }
 
-/// The sending end. When the last clone is dropped, queued lines are written and the peer sees the end of the stream.
+/// The sending end. After the drop of the last clone, queued lines are written and the peer sees the end of
+/// the stream.
 #[derive(Clone)]
 pub struct Sender {
     queue: queue::Sender<Outgoing>,
@@ -193,7 +180,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends a line as soon as there is room.
+    /// Sends a line, waiting for room.
     ///
     /// # Errors
     /// If the link has ended.
@@ -202,8 +189,8 @@ impl Sender {
         self.queue.send(Outgoing::Line(line), size).await
     }
 
-    /// Sends a line without waiting, in order: for answers and cancellations. See [`crate::queue`] for what keeps this
-    /// bounded.
+    /// Sends a line in order without waiting, for answers and cancellations. [`crate::queue`] describes how
+    /// callers limit pushed lines.
     ///
     /// # Errors
     /// If the link has ended.
@@ -212,15 +199,15 @@ impl Sender {
         self.queue.push(Outgoing::Line(line), size)
     }
 
-    /// Waits until pushed lines are within their bound (see [`crate::queue`]), or the link has ended.
+    /// Waits until pushed lines are within their limit (see [`crate::queue`]), or the link has ended.
     pub async fn room(&self) {
         self.queue.room().await;
     }
 
-    /// Waits until everything sent so far is handed to the system.
+    /// Waits until everything sent so far is handed to the operating system.
     ///
     /// # Errors
-    /// If the link ended before.
+    /// If the link ends first.
     pub async fn flush(&self) -> Result<(), Closed> {
         let (done, written) = oneshot::channel();
         self.queue.push(Outgoing::Flush(done), 0)?;
@@ -233,20 +220,20 @@ impl Sender {
         self.queue.close();
     }
 
-    /// Ends the link from this side without writing queued lines, for a peer that does not read.
+    /// Ends the link from this side without writing queued lines. For a peer that does not read.
     pub fn abandon(&self) {
         self.shared.mark_not_reading();
         self.shared.abandoned.send_replace(true);
         self.queue.close();
     }
 
-    /// Waits until the peer has closed its end. Data sent before may still arrive. On stdio and in memory this also
-    /// works while a full queue stops reading; elsewhere only after everything was read.
+    /// Waits until the peer has closed its end. Data sent before may still arrive. On stdio and in memory
+    /// this works even while a full queue stops reading. On other transports all input must be read first.
     pub async fn peer_closed(&self) {
         raised(&self.shared.peer_closed).await;
     }
 
-    /// Waits until data is queued and none of its bytes could be written for `patience`.
+    /// Waits until lines are queued and no byte could be written for `patience`.
     pub async fn standstill(&self, patience: Duration) {
         let (mut before, mut since) = (self.stats().bytes_out, Instant::now());
         loop {
@@ -260,8 +247,8 @@ impl Sender {
         }
     }
 
-    /// Waits until nothing more will be written: the link was closed and everything is written, or the peer no longer
-    /// reads.
+    /// Waits until nothing more will be written: the link was closed and all lines are written, or the peer
+    /// no longer reads.
     pub async fn written(&self) {
         self.queue.receiver_dropped().await;
     }
@@ -272,13 +259,13 @@ impl Sender {
         self.queue.is_closed()
     }
 
-    /// Why the link ended.
+    /// Returns the reason why the link ended.
     #[must_use]
     pub fn reason(&self) -> CloseReason {
         self.shared.reason()
     }
 
-    /// The counters.
+    /// Returns the counters of the link.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats()
@@ -291,7 +278,7 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// The receiving end.
+/// The receiving end of a link.
 pub struct Receiver {
     queue: queue::Receiver<Frame>,
     /// A frame that was peeked but not received.
@@ -325,7 +312,7 @@ impl Receiver {
         self.queue.recv_all(frames).await
     }
 
-    /// Why the link ended.
+    /// Returns the reason why the link ended.
     #[must_use]
     pub fn reason(&self) -> CloseReason {
         self.shared.reason()

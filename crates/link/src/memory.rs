@@ -54,7 +54,7 @@ async fn carry(
     }
 }
 
-/// Moves queued frames until the senders are dropped, or the receiver is: then returns `false`.
+/// Moves queued frames until the senders are dropped. Returns `false` if the receiver is dropped first.
 async fn carry_all(
     from: &mut queue::Receiver<Outgoing>,
     to: &queue::Sender<Frame>,
@@ -85,7 +85,7 @@ async fn carry_all(
         }
         sender.writing.store(false, Ordering::Relaxed);
         sender.frames_out.fetch_add(1, Ordering::Relaxed);
-        // Like on a byte stream, where the line end separates messages.
+        // Counts the line end, which a byte stream would carry.
         sender.bytes_out.fetch_add(written, Ordering::Relaxed);
     }
     true

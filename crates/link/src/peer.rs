@@ -1,20 +1,19 @@
-//! The user at the other end of a loopback connection, as far as the system reports it.
+//! The user at the other end of a loopback connection, as reported by the system.
 //!
-//! The kernel is asked for one socket (`sock_diag`), which takes microseconds regardless of the number of connections,
-//! so an event loop may ask. Kernels without it are served from the tables in `/proc`.
+//! The kernel is asked for one socket (`sock_diag`). That takes microseconds for any number of connections,
+//! so an event loop may ask. On kernels without this lookup, the tables in `/proc` are read instead.
 
 mod diag;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-/// The kernel's tables of TCP connections.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
 /// Returns the user at the other end of a connected TCP socket, or `None` if it is remote or unknown.
 ///
-/// The answer counts only if the socket is still connected after the lookup: once a connection is reset, its address is
-/// free for a socket of another user, while what it sent can still be read.
+/// The result counts only if the socket is still connected after the lookup. After a reset, another user's
+/// socket may get the address while earlier data of the first peer is still readable.
 #[must_use]
 pub fn user_of(socket: BorrowedFd<'_>) -> Option<u32> {
     let peer = connected_peer(socket)?;
@@ -27,7 +26,7 @@ fn connected_peer(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()
 }
 
-/// Returns the user who owns the other end of a loopback connection, or `None` if it is unknown.
+/// Returns the user who owns the other end of a loopback connection, or `None` if the user is unknown.
 fn user_of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     match diag::owner(peer, local) {
         Ok(user) => user,
@@ -35,7 +34,7 @@ fn user_of_connection(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     }
 }
 
-/// Finds the user of the connection from `from` to `to` in a table.
+/// Returns the user of the connection from `from` to `to` in a table of `/proc`.
 fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
     // The IPv6 table may contain an IPv4 connection.
     let forms =
@@ -45,14 +44,14 @@ fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
         let (local, remote) = (*fields.get(1)?, *fields.get(2)?);
         let is_connected = u8::from_str_radix(fields.get(3)?, 16).is_ok_and(diag::is_connected);
         let is_it = is_connected && forms.iter().any(|(from, to)| local == from && remote == to);
-        // The kernel reports user 0 for a socket without a process, which means unknown.
+        // For a socket without a process the kernel reports user 0. That means unknown.
         let is_held = fields.get(9).is_some_and(|inode| *inode != "0");
         if is_it && is_held { fields.get(7)?.parse().ok() } else { None }
     });
     found.next().filter(|_| found.next().is_none())
 }
 
-/// Formats an address as in such a table: the address in words of the processor's byte order, and the port.
+/// Formats an address as in the table: the address in words of the processor's byte order, then the port.
 fn table_address(address: SocketAddr) -> String {
     match address.ip() {
         IpAddr::V4(ip) => hex_address(&ip.octets(), address.port()),
@@ -101,7 +100,7 @@ mod tests {
         check(&line(&mapped_table_address(from), &mapped_table_address(to), "7", "77"), Some(7));
         // The other direction of the connection.
         check(&line(&t, &f, "1000", "77"), None);
-        // No process has the socket, so the reported user is wrong.
+        // No process has the socket, so user 0 does not count.
         check(&line(&f, &t, "0", "0"), None);
         check(&line(&f, &t, "1000", "77").replace(" 01 ", " 0A "), None);
         check(&(line(&f, &t, "1", "7") + &line(&f, &t, "2", "8")), None);

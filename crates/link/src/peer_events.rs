@@ -1,7 +1,8 @@
 //! Events of the peer that the operating system reports beside the bytes.
 //!
-//! Both functions need their own handle, which must be dropped with the one that is read or written: otherwise the peer
-//! would not see that this side has left. Where the system reports nothing, such as for files, both wait forever.
+//! Both functions need their own duplicate of the descriptor. It must be dropped together with the one that
+//! is read or written; otherwise the peer would not see that this side has left. For files and other
+//! descriptors without such events, both wait forever.
 
 use std::future::pending;
 use std::io;
@@ -12,22 +13,23 @@ use tokio::net::unix::pipe;
 
 /// Waits until no process can write to the pipe or socket any more. Unread data may remain.
 pub(crate) async fn peer_closed(descriptor: io::Result<OwnedFd>) {
-    // "Unchecked" allows descriptors that are not pipes: sockets and terminals report in the same way.
+    // The unchecked constructor also accepts sockets and terminals, which report the same events as pipes.
     let Ok(descriptor) = descriptor.and_then(pipe::Receiver::from_owned_fd_unchecked) else {
         return pending().await;
     };
-    // A pipe has no urgent data, so this interest leaves only the end of the stream. Waiting for readability would
-    // return at once while data is unread.
+    // A pipe has no urgent data, so this interest reports only the end of the stream. Interest in
+    // readability would complete at once while data is unread.
     while !ready_state(descriptor.ready(Interest::PRIORITY).await).await.is_read_closed() {}
 }
 
-/// Waits until no process can read from the pipe or socket any more. Otherwise only the next write would show it.
+/// Waits until no process can read from the pipe or socket any more. Without this, only the next write
+/// would fail.
 pub(crate) async fn reader_gone(descriptor: io::Result<OwnedFd>) {
     let Ok(descriptor) = descriptor.and_then(pipe::Sender::from_owned_fd_unchecked) else {
         return pending().await;
     };
-    // A pipe without a reader is in an error state; a socket that both sides have closed is reported as hung up. A
-    // socket whose peer only stopped writing is neither, because readability is not polled here.
+    // A pipe without a reader reports an error; a socket closed by both sides reports a hang-up. A peer
+    // that only stopped writing causes neither, because readability is not polled here.
     let gone = Interest::ERROR | Interest::PRIORITY;
     loop {
         let ready = ready_state(descriptor.ready(gone).await).await;
@@ -37,7 +39,8 @@ pub(crate) async fn reader_gone(descriptor: io::Result<OwnedFd>) {
     }
 }
 
-/// The reported readiness. An error means that the runtime is shutting down, so wait forever instead of polling again.
+/// Returns the reported readiness. An error means that the runtime is shutting down, so this waits forever
+/// instead of polling again.
 async fn ready_state(ready: io::Result<Ready>) -> Ready {
     match ready {
         Ok(ready) => ready,
@@ -56,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for events that have already happened.
+    /// Long enough for pending events to arrive.
     const SETTLE_TIME: Duration = Duration::from_millis(50);
 
     /// Checks that `sign` completes after `act`, and not before.

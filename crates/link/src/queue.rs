@@ -11,25 +11,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use narrows_base::sync::lock;
 use tokio::sync::Notify;
 
-/// Number of budgets that pushed items may fill before [`Sender::room`] waits. Two peers that wait for room before
-/// reading on deadlock if both have more to send than this. With one budget that happens soon; with eight, both must
-/// send many requests and read nothing.
+/// Number of budgets that pushed items may fill before [`Sender::room`] waits. Two peers that both wait for
+/// room before they read deadlock once both queues exceed this. With one budget that happens soon; with
+/// eight, both must send many requests without reading.
 const MAX_PUSHED_BUDGETS: usize = 8;
 
 /// Cost of an item in addition to its bytes.
 const ITEM_OVERHEAD_BYTES: usize = 128;
 
-/// The other end of the queue is dropped or closed.
+/// Error: the other end of the queue is dropped or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the queue is closed")]
 pub struct Closed;
 
-/// Why [`Sender::try_send`] did not accept an item.
+/// Reason why [`Sender::try_send`] did not accept an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrySendError<T> {
-    /// The queue is full; returns the item.
+    /// The queue is full. Contains the item.
     Full(T),
-    /// The receiver is dropped.
     Closed,
 }
 
@@ -37,9 +36,8 @@ struct State<T> {
     items: VecDeque<(usize, T)>,
     bytes: usize,
     senders: usize,
-    /// A sender has closed the queue.
+    /// Set when a sender closes the queue.
     finished: bool,
-    /// The receiver is dropped.
     receiver_gone: bool,
 }
 
@@ -56,11 +54,11 @@ impl<T> State<T> {
 struct Shared<T> {
     state: Mutex<State<T>>,
     budget: usize,
-    /// An item is available, or no sender is left.
+    /// Notified when an item is available, or no sender is left.
     ready: Notify,
-    /// There is room, or no receiver is left.
+    /// Notified when there is room, or no receiver is left.
     room: Notify,
-    /// Nothing more will be sent.
+    /// Notified when nothing more will be sent.
     end: Notify,
 }
 
@@ -90,16 +88,16 @@ pub fn bounded<T>(budget: usize) -> (Sender<T>, Receiver<T>) {
     (Sender { shared: Arc::clone(&shared) }, Receiver { shared })
 }
 
-/// The sending end. Clones share the queue.
+/// The sending end of a queue. Clones share the queue.
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Sender<T> {
-    /// Sends `item` of `size` bytes as soon as there is room.
+    /// Sends `item` of `size` bytes, waiting for room.
     ///
     /// # Errors
-    /// If the receiver is dropped.
+    /// If the receiver is dropped or the queue closed.
     pub async fn send(&self, item: T, size: usize) -> Result<(), Closed> {
         let mut item = item;
         loop {
@@ -128,10 +126,10 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Sends `item` at once, even over the budget.
+    /// Sends `item` without waiting, even over the budget.
     ///
     /// # Errors
-    /// If the receiver is dropped.
+    /// If the receiver is dropped or the queue closed.
     pub fn push(&self, item: T, size: usize) -> Result<(), Closed> {
         let state = self.shared.state();
         if state.is_closed_for_sending() {
@@ -141,7 +139,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Waits until pushed items are within their bound, or the queue is closed.
+    /// Waits until pushed items are within their limit, or the queue is closed.
     pub async fn room(&self) {
         self.wait_until(|state| state.bytes <= self.shared.budget.saturating_mul(MAX_PUSHED_BUDGETS)).await;
     }
@@ -151,12 +149,12 @@ impl<T> Sender<T> {
         self.wait_until(|_| false).await;
     }
 
-    /// Waits until the receiver is dropped: no more items will be received.
+    /// Waits until the receiver is dropped: nobody receives items any more.
     pub async fn receiver_dropped(&self) {
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
-            // Register before checking, or a wake-up between the two is lost.
+            // Registered before the check; otherwise a wake-up between the two would be lost.
             room.as_mut().enable();
             if self.shared.state().receiver_gone {
                 return;
@@ -197,7 +195,7 @@ impl<T> Sender<T> {
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
-            // Register before checking, or a wake-up between the two is lost.
+            // Registered before the check; otherwise a wake-up between the two would be lost.
             room.as_mut().enable();
             {
                 let state = self.shared.state();
@@ -231,13 +229,13 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// The receiving end.
+/// The receiving end of a queue.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Receiver<T> {
-    /// Receives the next item, or `None` when the queue is empty and every sender is dropped. Cancel-safe.
+    /// Receives the next item, or `None` if the queue is empty and closed by its senders. Cancel-safe.
     pub async fn recv(&mut self) -> Option<T> {
         loop {
             {
@@ -253,13 +251,13 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Receives the next item if there is one now.
+    /// Receives the next item if one is queued.
     pub fn try_recv(&mut self) -> Option<T> {
         self.pop(&mut self.shared.state())
     }
 
-    /// Moves all available items to `items`, waiting for the first. Returns `false` when nothing more will come.
-    /// Cancel-safe.
+    /// Moves all available items to `items`, waiting for the first. Returns `false` if nothing more will
+    /// come. Cancel-safe.
     pub async fn recv_all(&mut self, items: &mut Vec<T>) -> bool {
         loop {
             {
@@ -285,7 +283,7 @@ impl<T> Receiver<T> {
         async move {
             let end = shared.end.notified();
             tokio::pin!(end);
-            // Register before checking, or the end between the two is missed.
+            // Registered before the check; otherwise the end between the two would be missed.
             end.as_mut().enable();
             if !shared.state().is_exhausted() {
                 end.await;
@@ -297,7 +295,7 @@ impl<T> Receiver<T> {
         let (cost, item) = state.items.pop_front()?;
         let was_over = state.bytes + ITEM_OVERHEAD_BYTES > self.shared.budget / 2;
         state.bytes -= cost;
-        // Waking senders when half of the queue is free, not for each item, lets them send in bursts.
+        // Senders are woken when half of the queue is free, not for each item, so they send in bursts.
         if was_over && state.bytes + ITEM_OVERHEAD_BYTES <= self.shared.budget / 2 || state.items.is_empty() {
             self.shared.room.notify_waiters();
         }
@@ -327,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough that paused time passes it only when nothing else can run.
+    /// So long that paused time reaches it only when nothing else can run.
     const NEVER: Duration = Duration::from_secs(3600);
 
     #[tokio::test(start_paused = true)]

@@ -1,8 +1,8 @@
 //! Links over TCP and unix sockets, for both sides.
 //!
-//! Safe by default: only loopback addresses can be listened on, a unix socket belongs to its owner alone, and a TCP
-//! peer whose first line is not JSON is disconnected (a web page can reach a loopback port, but cannot send JSON
-//! first).
+//! Safe by default: only loopback addresses can be listened on, a unix socket is accessible to its owner
+//! alone, and a TCP peer whose first line is not JSON is disconnected. (A web page can reach a loopback
+//! port, but cannot send JSON first.)
 
 use std::fmt;
 use std::future::{pending, ready};
@@ -21,25 +21,22 @@ use crate::link::{Link, Options};
 use crate::peer_events;
 use crate::stream::{PeerSignals, stream, stream_until};
 
-/// An address as a user writes it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
+/// An address as users write it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Host and port.
     Tcp(String),
-    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
-/// Why an address is invalid.
+/// Reason why an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Neither `tcp://` nor `unix:`.
+    /// The text begins with neither `tcp://` nor `unix:`.
     #[error("{0:?} is neither tcp://HOST:PORT nor unix:/PATH")]
     Scheme(String),
-    /// No port.
+    /// The port is missing or invalid.
     #[error("{0:?} has no port")]
     Port(String),
-    /// No path.
     #[error("unix: needs the path of a socket")]
     Path,
 }
@@ -69,7 +66,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host) => write!(f, "tcp://{host}"),
-            // Two slashes before a path would be parsed as those of a scheme.
+            // Two slashes before a path would be read as those of `unix://`.
             Self::Unix(path) if path.as_os_str().as_encoded_bytes().starts_with(b"//") => {
                 write!(f, "unix://{}", path.display())
             }
@@ -78,32 +75,26 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why listening failed.
+/// Reason why listening failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address is reachable from the network.
     #[error("{0} is not a loopback address")]
     NotLoopback(SocketAddr),
-    /// Another process is listening there.
     #[error("{0} is in use by another process")]
     InUse(Address),
     /// The path exists and is not a socket.
     #[error("{0:?} exists and is not a socket")]
     NotASocket(PathBuf),
-    /// The system refused.
+    /// The system refused to bind or listen.
     #[error("cannot listen on {address}: {source}")]
-    Io {
-        /// The address.
-        address: Address,
-        /// The system's error.
-        source: io::Error,
-    },
+    Io { address: Address, source: io::Error },
 }
 
 /// Connects to the listener at `address`.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no listener, or it refuses.
 pub async fn connect(address: &Address, options: &Options) -> io::Result<Link> {
     match address {
         Address::Tcp(host) => tcp_link(TcpStream::connect(host.as_str()).await?, options),
@@ -128,7 +119,7 @@ impl Listener {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// If that is impossible or unsafe.
+    /// If the address is unsafe, in use, or refused by the system.
     pub async fn bind(address: &Address, options: &Options) -> Result<Self, ListenError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => ListenError::InUse(address.clone()),
@@ -152,7 +143,7 @@ impl Listener {
         Ok(Self { kind, options: *options })
     }
 
-    /// Returns the bound address; port 0 is replaced by the real one.
+    /// Returns the bound address. Port 0 is replaced by the actual port.
     ///
     /// # Errors
     /// If the system does not report it.
@@ -166,7 +157,7 @@ impl Listener {
     /// Accepts the next peer. Cancel-safe.
     ///
     /// # Errors
-    /// If the system refuses, for instance for lack of descriptors. The caller should retry later.
+    /// If the system refuses, for instance because no descriptor is free. The caller should retry later.
     pub async fn accept(&self) -> io::Result<Link> {
         match &self.kind {
             Kind::Tcp(listener) => {
@@ -194,7 +185,7 @@ impl Drop for Listener {
     }
 }
 
-/// Removes the socket of a dead process. Fails if a process listens on it.
+/// Removes the socket of a process that has exited. Fails if another process listens on it.
 async fn remove_stale(path: &Path, address: &Address) -> Result<(), ListenError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -208,7 +199,7 @@ async fn remove_stale(path: &Path, address: &Address) -> Result<(), ListenError>
     }
 }
 
-/// Binds a socket at `path` that only its owner can connect to from the start.
+/// Binds a socket at `path`. From its first moment only the owner can connect.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     // Bound in a private directory and moved into place, so it never exists at `path` with another mode.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -229,14 +220,14 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn tcp_link(peer: TcpStream, options: &Options) -> io::Result<Link> {
-    // Lines are gathered before they are written, so waiting for more would only add delay.
+    // Lines are already gathered into one write, so Nagle's algorithm would only add delay.
     peer.set_nodelay(true)?;
     let (reader, writer) = peer.into_split();
     Ok(stream(reader, writer, options))
 }
 
-/// Creates a link over a unix socket. Unlike TCP, it reports when the peer has closed the socket completely, not only
-/// its sending side. Must be called inside a runtime.
+/// Creates a link over a unix socket. Must be called inside a runtime. Unlike TCP, a unix socket
+/// distinguishes a peer that has closed the socket from one that only stopped sending.
 pub fn unix(peer: UnixStream, options: &Options) -> Link {
     let reader_gone = peer_events::reader_gone(peer.as_fd().try_clone_to_owned());
     let (reader, writer) = peer.into_split();

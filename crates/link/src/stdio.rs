@@ -1,7 +1,7 @@
 //! This process's stdin and stdout as a link, hidden from all other code.
 //!
-//! After [`take`], descriptor 1 is stderr and descriptor 0 is empty: a `println!` in a library cannot corrupt the
-//! protocol, and a child that inherits them cannot consume its input.
+//! After [`take`], descriptor 1 is stderr and descriptor 0 is empty. So a `println!` in a library cannot
+//! corrupt the protocol, and a child process that inherits both descriptors cannot consume its input.
 
 use std::fs::File;
 use std::future::ready;
@@ -19,10 +19,11 @@ use crate::link::{Link, Options};
 use crate::peer_events;
 use crate::stream::{PeerSignals, stream_until};
 
-/// Takes stdin and stdout for the protocol. Must be called once, inside a runtime, before anything is read.
+/// Takes stdin and stdout for the protocol. Must be called once, inside a runtime, before any other code
+/// reads stdin.
 ///
 /// # Errors
-/// If they cannot be duplicated or replaced: they are closed, or no descriptor is left.
+/// If stdin or stdout is closed, or no descriptor is free.
 pub fn take(options: &Options) -> io::Result<Link> {
     let (input, output) = take_descriptors()?;
     let (input, output) = (Descriptor::new(input, OFlags::RDONLY)?, Descriptor::new(output, OFlags::WRONLY)?);
@@ -36,7 +37,7 @@ pub fn take(options: &Options) -> io::Result<Link> {
 
 /// Moves descriptors 0 and 1 to private ones and replaces them by `/dev/null` and stderr.
 fn take_descriptors() -> io::Result<(OwnedFd, OwnedFd)> {
-    // At least 3: a lower number could become a standard stream of a child.
+    // At least 3: a lower number could become a standard stream of a child process.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
@@ -45,13 +46,13 @@ fn take_descriptors() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((input, output))
 }
 
-/// A standard stream and how to use it without blocking or affecting other processes.
+/// A standard stream, and the way to use it without blocking this process or affecting others.
 enum Descriptor {
-    /// Non-blocking and not shared.
+    /// Non-blocking; the open file belongs to this process alone.
     Own(OwnedFd),
-    /// Shared with other processes and made non-blocking; holds the flags to restore.
+    /// Non-blocking; the open file is shared with other processes. Holds the flags to restore.
     Shared(OwnedFd, OFlags),
-    /// Must be used from another thread.
+    /// Blocking, so it must be used from another thread.
     Blocking(OwnedFd),
 }
 
@@ -61,15 +62,16 @@ impl Descriptor {
         if kind == FileType::RegularFile {
             return Ok(Self::Blocking(fd));
         }
-        // Non-blocking mode belongs to the open file, which parents and siblings share. Reopening gives this process
-        // its own open file. That works for pipes and terminals, but not for sockets or another user's pipe.
+        // Non-blocking mode belongs to the open file, which parents and siblings share. Reopening gives
+        // this process a separate open file. That works for pipes and terminals, but not for sockets or
+        // another user's pipe.
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
             return Ok(Self::Own(own));
         }
         let flags = rustix::fs::fcntl_getfl(&fd)?;
-        // A terminal that cannot be reopened stays blocking: the shell requires it.
+        // A terminal that cannot be reopened stays blocking, because the shell uses the same open file.
         Ok(if matches!(kind, FileType::Fifo | FileType::Socket) {
             Self::Shared(fd, flags)
         } else {
@@ -84,7 +86,8 @@ impl Descriptor {
     }
 
     fn into_reader(self) -> io::Result<Box<dyn AsyncRead + Send + Unpin>> {
-        // "Unchecked" allows descriptors that are not pipes: a socket or a terminal is read in the same way.
+        // The unchecked constructor also accepts sockets and terminals, which are read in the same way as
+        // pipes.
         Ok(match self {
             Self::Own(fd) => match fd.try_clone().and_then(pipe::Receiver::from_owned_fd_unchecked) {
                 Ok(reader) => Box::new(reader),

@@ -17,13 +17,13 @@ use crate::close::CloseReason;
 use crate::link::{Link, Options, Outgoing, Sender, Shared};
 use crate::queue;
 
-/// Size of a batch of lines for one write. A longer line is written by itself, without a copy.
+/// Size of a batch of lines for one write. A longer line is written alone, without a copy.
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
-/// How long a peer may take to read the rest after the link is closed.
+/// Time for a peer to read the remaining lines after the link is closed.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a peer that does not speak JSON-RPC may take to read the refusal.
+/// Time for a peer that does not speak JSON-RPC to read the refusal.
 const REFUSAL_LINGER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Creates a link that reads lines from `reader` and writes to `writer`. Must be called inside a runtime.
@@ -36,18 +36,18 @@ where
     stream_until(reader, writer, options, signs)
 }
 
-/// Events of the peer that a byte stream itself does not show.
+/// Events of the peer that the byte stream itself does not show.
 pub(crate) struct PeerSignals<F, D, H> {
-    /// Returns the close reason at the end of the stream, such as how a process ended.
+    /// Returns the close reason at the end of the stream, such as the exit of a process.
     pub(crate) why: F,
-    /// Completes when the peer stopped reading; otherwise only the next write shows it.
+    /// Completes when the peer stopped reading. Without it, only the next write fails.
     pub(crate) reader_gone: D,
-    /// Completes when the peer has closed its end; otherwise only the end of the stream shows it. Polled only while
-    /// reading must wait.
+    /// Completes when the peer has closed its end. Without it, only the end of the stream tells. Polled
+    /// only while reading must wait.
     pub(crate) peer_closed: H,
 }
 
-/// Like [`stream`], with events of the peer.
+/// Creates a link as [`stream`] does, with events of the peer.
 pub(crate) fn stream_until<R, W, F, D, H>(
     reader: R,
     writer: W,
@@ -67,7 +67,8 @@ where
     let splitter = Splitter::new(options.max_line);
     let to_read = LineReader { reader, splitter, frames: was_read, guard, shared: Arc::clone(&shared) };
     tokio::spawn(async move {
-        // The receiver sees the end when the last frame sender is dropped, so the reason must be set before.
+        // The receiver sees the end when the last frame sender is dropped, so the reason must be set
+        // before.
         let (frames, shared, ended) = to_read.run(peer_closed).await;
         shared.close(match ended {
             ReadEnd::Stream => why.await,
@@ -80,11 +81,9 @@ where
     link
 }
 
-/// How reading ended.
 enum ReadEnd {
-    /// The stream ended.
     Stream,
-    /// For another reason.
+    /// Reading ended before the stream, for this reason.
     Because(CloseReason),
 }
 
@@ -92,7 +91,7 @@ struct LineReader<R> {
     reader: R,
     splitter: Splitter,
     frames: queue::Sender<Frame>,
-    /// Until the first line is read: where to send the refusal.
+    /// The sender for the refusal. `None` once the first line was read.
     guard: Option<Sender>,
     shared: Arc<Shared>,
 }
@@ -115,7 +114,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         let ended = loop {
             let read = tokio::select! {
                 biased;
-                // A silent peer must not keep its descriptor open when the receiver is dropped.
+                // When the receiver is dropped, a silent peer must not keep its descriptor open.
                 () = &mut abandoned => break ReadEnd::Because(CloseReason::Local),
                 () = shared.input_abandoned() => {
                     if let Some(ended) = self.abandon_line(watch.as_mut()).await {
@@ -147,7 +146,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         self.shared.count_input(if is_held { self.splitter.partial() } else { 0 });
     }
 
-    /// Abandons the unfinished line. Its head is delivered as that of an overlong line.
+    /// Abandons the unfinished line. Its first bytes are delivered as those of an overlong line.
     async fn abandon_line(&mut self, watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<ReadEnd> {
         let head = self.splitter.abandon_line()?;
         self.shared.too_long.fetch_add(1, Ordering::Relaxed);
@@ -173,7 +172,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                     let _ = sender.push(refusal);
                 }
                 sender.close();
-                // Closing a socket with unread input resets it, and the answer would be lost.
+                // Closing a socket with unread input would reset it, and the peer would lose the answer.
                 let _ = timeout(REFUSAL_LINGER_TIMEOUT, self.discard()).await;
                 return Some(ReadEnd::Because(CloseReason::NotJson));
             }
@@ -197,7 +196,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             sent = self.frames.send(frame, size) => sent,
             never = &mut watch => match never {},
         };
-        // The receiver is dropped, so input is ignored.
+        // The receiver is dropped, so reading can end.
         sent.is_err().then_some(ReadEnd::Because(CloseReason::Local))
     }
 
@@ -288,7 +287,6 @@ impl<W: AsyncWrite + Unpin> LineWriter<'_, W> {
         Ok(())
     }
 
-    /// Writes the batch.
     async fn flush_batch(&mut self) -> io::Result<()> {
         if self.batch.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! An upgraded WebSocket that is handed to another owner.
+//! An upgraded WebSocket that another part of the program takes over.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -6,15 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use narrows_wire::websocket::Decoder;
 
-/// A WebSocket without TLS, and what was already read from it.
+/// A WebSocket without TLS, and the data already read from it.
 #[derive(Debug)]
 pub struct WebSocketHandoff {
-    /// The socket.
     pub socket: OwnedFd,
-    /// Its decoder, which may hold an incomplete frame.
+    /// May hold an incomplete frame.
     pub decoder: Decoder,
-    /// The messages received so far.
+    /// Complete messages that were received before the handoff.
     pub messages: Vec<Bytes>,
-    /// How soon a missing peer must be noticed.
+    /// Silence after which the peer must be checked.
     pub idle: Duration,
 }

@@ -1,4 +1,4 @@
-//! Links to real child processes.
+//! Tests of links to real child processes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use bytes::Bytes;

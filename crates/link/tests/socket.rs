@@ -1,4 +1,4 @@
-//! Links over TCP and unix sockets.
+//! Tests of links over TCP and unix sockets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::PermissionsExt;

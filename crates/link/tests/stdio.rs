@@ -1,4 +1,4 @@
-//! This process's stdin and stdout as a link, in a real process, over everything they can be connected to.
+//! Tests of stdin and stdout as a link, in a real process, with pipes, files, sockets and terminals.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 const LINE: &str = r#"{"jsonrpc":"2.0","method":"x","params":{"text":"grüß"}}"#;
 
-/// `examples/stdio_echo.rs`, which cargo builds beside the tests.
+/// Returns the path of `examples/stdio_echo.rs`, which cargo builds for the tests.
 fn example() -> PathBuf {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
@@ -36,7 +36,7 @@ fn prints_go_to_stderr_and_only_frames_to_stdout() {
     let mut child = start(Stdio::piped(), Stdio::piped());
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    // Output printed before the link took stdout cannot be undone; a program takes it first.
+    // Output printed before the link takes stdout cannot be redirected; a program must take stdout first.
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "printed before\n");

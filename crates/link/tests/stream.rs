@@ -1,4 +1,4 @@
-//! Links over byte streams: limits, ends, backpressure and peers that do not speak the protocol.
+//! Tests of links over byte streams: limits, ends, backpressure and peers that do not speak the protocol.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io;
@@ -13,10 +13,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Long enough that paused time passes it only when nothing else can run.
+/// So long that paused time reaches it only when nothing else can run.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A link over a pipe of `capacity` bytes, and the other end of it.
+/// Returns a link over a pipe of `capacity` bytes, and the other end of the pipe.
 fn rig(capacity: usize, options: &Options) -> (Link, DuplexStream) {
     let (ours, theirs) = tokio::io::duplex(capacity);
     let (reader, writer) = tokio::io::split(ours);
@@ -139,7 +139,7 @@ async fn what_is_written_is_counted_as_it_is_taken() {
     }
     let mut taken = 1000;
     for _ in 0..50 {
-        // Nothing else can run once this is over.
+        // Paused time reaches this timeout only when nothing else can run.
         let _ = timeout(NEVER, link.sender.flush()).await;
         let stats = link.sender.stats();
         assert_eq!((stats.frames_out, stats.bytes_out), (1, taken));
@@ -189,7 +189,7 @@ async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
     assert!(timeout(NEVER, other.sender.peer_closed()).await.is_err());
     one.sender.close();
     other.sender.peer_closed().await;
-    // The peer still has output.
+    // The peer's output was not read yet, so the link is not over.
     assert!(timeout(NEVER, one.sender.written()).await.is_err());
     one.sender.abandon();
     one.sender.written().await;
@@ -270,7 +270,7 @@ async fn a_memory_pair_is_like_any_other_link() {
     }
 }
 
-/// A reader that signals its drop.
+/// A reader whose drop the test observes.
 struct Watched<R>(R, #[expect(dead_code, reason = "its end is what is waited for")] oneshot::Sender<()>);
 
 impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
@@ -285,7 +285,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
 
 #[tokio::test(start_paused = true)]
 async fn a_link_that_is_let_go_of_lets_go_of_its_peer() {
-    // A silent peer, and one that reads nothing of what it is sent.
+    // A silent peer, and a peer that reads nothing.
     for lines in [0, 100] {
         let (ours, mut peer) = tokio::io::duplex(64);
         let (reader, writer) = tokio::io::split(ours);

@@ -1,7 +1,7 @@
-//! Asks the kernel for the owner of the socket with two given addresses.
+//! Asks the kernel for the owner of a socket by its two addresses.
 //!
-//! A `sock_diag` request without `NLM_F_DUMP` names one connection and is answered from the table that routes packets.
-//! The answer is ready when the request is sent.
+//! A `sock_diag` request without `NLM_F_DUMP` names one connection. The kernel answers from the table it
+//! routes packets with, so the answer is ready as soon as the request is sent.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,21 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// Message types of `sock_diag`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
-/// Request flag.
 const NLM_F_REQUEST: u16 = 1;
-/// Protocol and address families.
 const IPPROTO_TCP: u8 = 6;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// Sizes of a message header, a request, and a reply up to the inode.
+/// Sizes of a message header, a request, and a reply up to its inode field.
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = 56;
 const REPLY_BYTES: usize = 72;
-/// Offsets in a reply of the family, the state, the ports, the addresses, the user and the inode.
+/// Offsets of the fields in a reply.
 const FAMILY_OFFSET: usize = 0;
 const STATE_OFFSET: usize = 1;
 const PORTS_OFFSET: usize = 4;
@@ -31,11 +28,12 @@ const ADDRESSES_OFFSET: usize = 8;
 const UID_OFFSET: usize = 64;
 const INODE_OFFSET: usize = 68;
 
-/// The kernel has answered before, so "not found" means that there is no such socket.
+/// `true` once the kernel has answered a lookup: a later "not found" then means that there is no such
+/// socket.
 static KERNEL_ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// Returns the user of the socket connected from `from` to `to`, or `None` if there is no such socket or it has no
-/// process.
+/// Returns the user of the socket connected from `from` to `to`. `None` if there is no such socket or no
+/// process has it.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -50,14 +48,14 @@ pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Err
     let found = parse_reply(buffer.get(..length).unwrap_or_default(), from, to);
     match found {
         Ok(_) => KERNEL_ANSWERS.store(true, Ordering::Relaxed),
-        // Either there is no such socket, or the kernel lacks the lookup.
+        // Before the first answer, "not found" may also mean that the kernel lacks the lookup.
         Err(Errno::NOENT) if KERNEL_ANSWERS.load(Ordering::Relaxed) => return Ok(None),
         Err(_) => {}
     }
     found
 }
 
-/// Encodes the request for the socket at `from` that is connected to `to`.
+/// Encodes the request for the socket that is connected from `from` to `to`.
 fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
     let family = if from_ip.is_ipv4() && to_ip.is_ipv4() { AF_INET } else { AF_INET6 };
@@ -66,7 +64,7 @@ fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     bytes.extend_from_slice(&((HEADER_BYTES + REQUEST_BYTES) as u32).to_ne_bytes());
     bytes.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and sender; each socket has one request, so both are zero.
+    // Sequence number and sender. Both are zero, because each netlink socket sends only one request.
     bytes.extend_from_slice(&[0; 8]);
     // No extensions, any state.
     bytes.extend_from_slice(&[family, IPPROTO_TCP, 0, 0]);
@@ -87,8 +85,9 @@ fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a reply. If the connection does not exist, the kernel may return the socket that listens on its port, which
-/// belongs to somebody else: a reply counts only if it is about a connection with the requested addresses.
+/// Decodes a reply. If the connection does not exist, the kernel may return the socket that listens on its
+/// port, which another user may own. So a reply counts only if it describes a connection with the requested
+/// addresses.
 fn parse_reply(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
     let word = |at: usize| {
         let bytes = answer.get(at..at + 4)?;
@@ -103,7 +102,7 @@ fn parse_reply(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Result<Option
             if !is_it || !is_connected(reply[STATE_OFFSET]) {
                 return Ok(None);
             }
-            // The kernel reports user 0 for a socket without a process, which means unknown.
+            // For a socket without a process the kernel reports user 0. That means unknown.
             let is_held = word(HEADER_BYTES + INODE_OFFSET).is_some_and(|inode| inode != 0);
             Ok(word(HEADER_BYTES + UID_OFFSET).filter(|_| is_held))
         }
@@ -115,7 +114,8 @@ fn parse_reply(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Result<Option
     }
 }
 
-/// Returns the local (0) or remote (1) address of a reply. A socket for IPv6 has an IPv4 address in its mapped form.
+/// Returns the local (index 0) or remote (index 1) address of a reply. An IPv6 socket reports an IPv4
+/// address in its mapped form.
 fn reply_address(reply: &[u8], index: usize) -> SocketAddr {
     let port = &reply[PORTS_OFFSET + 2 * index..];
     let mut octets = [0; 16];
@@ -127,13 +127,13 @@ fn reply_address(reply: &[u8], index: usize) -> SocketAddr {
     canonical(SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]])))
 }
 
-/// Returns the address and the port alone, an IPv4 address in its own form.
+/// Returns the address with its port and without an IPv6 scope; a mapped IPv4 address becomes IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Returns `true` for the states of a connection whose process has not closed it: established, half-closed by it, or
-/// half-closed by its peer.
+/// Returns `true` for the states of a connection that its process has not fully closed: established, or
+/// half-closed by either side.
 pub(super) fn is_connected(state: u8) -> bool {
     const ESTABLISHED: u8 = 1;
     const FIN_WAIT: [u8; 2] = [4, 5];
