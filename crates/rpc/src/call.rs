@@ -1,4 +1,4 @@
-//! An outgoing request, from sending to settling.
+//! An outgoing request, from sending to its answer.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 use crate::error::CallError;
 use crate::shared::Shared;
 
-/// A successful response.
+/// A successful response to a request.
 #[derive(Clone, Debug)]
 pub struct Response {
     frame: Frame,
 }
 
 impl Response {
-    /// Reads a response frame: a result, an error, or a malformed response.
+    /// Reads a response frame. An error and a malformed response become a [`CallError`].
     pub(crate) fn read_from(frame: Frame) -> Result<Self, CallError> {
         match (frame.result(), frame.error()) {
             (Some(_), None) => Ok(Self { frame }),
@@ -26,22 +26,22 @@ impl Response {
         }
     }
 
-    /// The whole message.
+    /// Returns the whole message.
     #[must_use]
     pub fn frame(&self) -> &Frame {
         &self.frame
     }
 
-    /// The result as written.
+    /// Returns the result exactly as the peer wrote it.
     #[must_use]
     pub fn raw(&self) -> &[u8] {
         self.frame.result().unwrap_or(b"null")
     }
 
-    /// Deserializes the result. `null` counts as an empty object: many agents send it.
+    /// Deserializes the result. `null` counts as an empty object, because many agents send it.
     ///
     /// # Errors
-    /// If it does not have that type.
+    /// If the result does not have that type.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, CallError> {
         let raw = self.raw();
         serde_json::from_slice(raw)
@@ -55,7 +55,7 @@ pub struct Call {
     shared: Arc<Shared>,
     id: u64,
     answer: oneshot::Receiver<Result<Response, CallError>>,
-    /// The request was handed to the link; otherwise it need not be cancelled.
+    /// `true` once the request was handed to the link. Only then must a drop cancel it.
     sent: bool,
 }
 
@@ -72,13 +72,13 @@ impl Call {
         self.sent = true;
     }
 
-    /// The id on the wire.
+    /// Returns the id of the request in the protocol.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Asks the peer to cancel. The answer still comes, and may still be a result.
+    /// Asks the peer to cancel. The answer still arrives, and may still be a result.
     pub fn cancel(&self) {
         cancel(&self.shared, self.id);
     }
@@ -86,7 +86,7 @@ impl Call {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// If it is an error, or the peer is lost first.
+    /// If the answer is an error, or the peer is lost first.
     pub async fn response(mut self) -> Result<Response, CallError> {
         match (&mut self.answer).await {
             Ok(outcome) => outcome,
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// Asks the peer to cancel our request `id`.
+/// Asks the peer to cancel request `id` of this side.
 pub(crate) fn cancel(shared: &Shared, id: u64) {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "camelCase")]

@@ -20,19 +20,20 @@ use crate::request::{Progress, ReplyTo, Request, Responder};
 use crate::sessions::InboxRoute;
 use crate::shared::{Shared, count};
 
-/// The member that every message has.
+/// The member that every message has. Its presence in an invalid line suggests a message.
 const JSONRPC: &[u8] = b"\"jsonrpc\"";
 
-/// Bytes of an invalid line that a log shows.
+/// Limit of the bytes of an invalid line in the log.
 const MAX_LOGGED_BYTES: usize = 100;
 
-/// A peer that no longer reads is lost after being silent for this long.
+/// Silence after which a peer that no longer reads counts as lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A peer that has closed its end is lost after accepting no data for this long.
+/// Time without any progress of writing after which a peer that has closed its end counts as lost.
 const STANDSTILL_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Limit of batches that wait for one of their entries, because the rest of each stays in memory.
+/// Limit of batches that wait for the answer to one of their entries. The rest of each waiting batch stays
+/// in memory.
 const MAX_WAITING_BATCHES: usize = 8;
 
 /// Starts a conversation on `link`. Must be called inside a runtime.
@@ -64,15 +65,15 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
         shared.sender.close();
     }
     shared.end(&reason);
-    // A batch that waits for one of its entries still holds the queue.
+    // A batch that waits for an answer still holds the queue open.
     dispatch.main.close();
-    // A peer that sends nothing more may still read the answers.
+    // A peer that sends nothing more may still read answers.
     shared.stop.wait().await;
     shared.sender.close();
 }
 
-/// Waits until the peer neither reads nor sends. It may still have data to send, or exit and thereby explain itself;
-/// after a period of silence it has not understood its input.
+/// Waits until the peer neither reads nor sends. A peer that stopped reading may still send data, or exit
+/// with an explanation on stderr. After [`SILENCE_TIMEOUT`] it counts as lost.
 async fn wait_silent(sender: &Sender) {
     sender.written().await;
     loop {
@@ -84,14 +85,14 @@ async fn wait_silent(sender: &Sender) {
     }
 }
 
-/// Waits until a peer that has closed its end accepts no data. While answers fill the link, its input is not read, so
-/// the end of the stream behind its last requests would not be seen.
+/// Waits until a peer that has closed its end accepts no data. While answers fill the link, the peer's
+/// input is not read, so the end of the stream behind its last requests would not be seen.
 async fn wait_stuck(sender: &Sender) {
     sender.peer_closed().await;
     sender.standstill(STANDSTILL_TIMEOUT).await;
 }
 
-/// State of the loop. A batch that waits for one of its entries takes a clone.
+/// State of the loop. A batch that waits for an answer gets a clone.
 #[derive(Clone)]
 struct Dispatch {
     shared: Arc<Shared>,
@@ -99,19 +100,18 @@ struct Dispatch {
 }
 
 impl Dispatch {
-    /// Reads frames until the link ends.
     async fn read(&self, receiver: &mut Receiver) {
         let mut frames = Vec::new();
         while receiver.recv_all(&mut frames).await {
             for frame in frames.drain(..) {
                 self.accept(frame).await;
             }
-            // Answers do not wait for room, so a peer that sends requests faster than it reads answers is paused.
+            // Answers are sent without waiting for room. A peer that sends requests faster than it reads
+            // answers is paused here.
             self.shared.sender.room().await;
         }
     }
 
-    /// Handles one line.
     async fn accept(&self, frame: Frame) {
         tracing::trace!(?frame, "frame received");
         match frame.kind() {
@@ -123,7 +123,7 @@ impl Dispatch {
         }
     }
 
-    /// Handles a valid message. For a request that was delivered, returns its progress.
+    /// Handles a valid message. For a delivered request, returns its progress, on which a batch can wait.
     async fn message(&self, frame: Frame, reply: &ReplyTo) -> Option<Arc<Progress>> {
         if frame.kind() == Kind::Response {
             self.response(&frame);
@@ -136,7 +136,8 @@ impl Dispatch {
                 self.cancel(&frame);
             } else if (self.shared.options.serves)(&method) && has_named_params(&frame) {
                 if method == SESSION_UPDATE && frame.session().is_none() {
-                    // Counted before delivery, so that a caller that has read the answer behind it finds it counted.
+                    // Counted before delivery, so that a caller that has read the next answer finds the
+                    // update counted.
                     count(&self.shared.counters.nameless);
                     if may_be_answer(&frame) {
                         count(&self.shared.counters.nameless_answers);
@@ -164,7 +165,6 @@ impl Dispatch {
         }
     }
 
-    /// Registers an incoming request, or returns its refusal.
     fn admit(
         &self,
         frame: &Frame,
@@ -241,12 +241,12 @@ impl Dispatch {
         }
     }
 
-    /// The peer cancels one of its requests.
+    /// Handles the peer's cancellation of one of its requests.
     fn cancel(&self, frame: &Frame) {
         let Some(id) = frame.request_id() else { return count(&self.shared.counters.ignored) };
         match self.shared.tables().answering.get(&RawId::copy(id)) {
             Some(progress) => progress.cancelled.raise(),
-            // It was answered meanwhile, or never existed.
+            // The request was answered meanwhile, or never existed.
             None => count(&self.shared.counters.ignored),
         }
     }
@@ -260,8 +260,8 @@ impl Dispatch {
         if noise && is_message {
             count(&counters.unreadable);
         }
-        // The beginning of the line shows which code prints into the protocol. Not logged if the line looks like a
-        // message, because logs must not contain message content.
+        // The beginning of the line helps to find the code that prints to stdout. A line that looks like a
+        // message is not logged, because logs must not contain message content.
         let is_shown = !is_message && !frame.bytes().starts_with(b"{");
         let shown = if is_shown { frame.bytes().len().min(MAX_LOGGED_BYTES) } else { 0 };
         let head = frame.bytes()[..shown].escape_ascii().to_string();
@@ -273,12 +273,12 @@ impl Dispatch {
             return;
         }
         if let Some(refusal) = frame.refusal() {
-            // A lost peer needs no answer.
+            // A lost peer gets no answer.
             let _ = self.shared.sender.push(refusal);
         }
     }
 
-    /// Settles a request to which `frame` may be a malformed answer. Returns `true` if there is one.
+    /// Fails the request to which `frame` may be a malformed answer. Returns `true` if there is one.
     fn settle_broken(&self, frame: &Frame) -> bool {
         let Kind::Invalid(fault @ (Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)) =
             frame.kind()
@@ -300,7 +300,8 @@ impl Dispatch {
         let mut steps = steps.into_iter();
         let reply = ReplyTo::batch(batch);
         if let Some(barrier) = self.batch_until_barrier(&mut steps, &reply).await {
-            // The loop must continue while the rest waits: the answer to the entry may need messages of the peer.
+            // The loop must continue while the rest waits: answering the entry may need more messages of
+            // the peer.
             let dispatch = self.clone();
             let waiting = &self.shared.waiting_batches;
             if waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING_BATCHES {
@@ -318,7 +319,7 @@ impl Dispatch {
         }
     }
 
-    /// Refuses the requests among the remaining entries, because too many batches are waiting.
+    /// Refuses the requests among the remaining entries because too many batches are waiting.
     fn refuse_rest(&self, steps: std::vec::IntoIter<BatchStep>, reply: &ReplyTo) {
         let error = RpcError::new(Code::Backpressure, "too many incomplete batches");
         for step in steps {
@@ -335,7 +336,7 @@ impl Dispatch {
         }
     }
 
-    /// Handles entries up to one that the rest must wait for.
+    /// Handles entries up to one whose answer the rest must wait for.
     async fn batch_until_barrier(
         &self,
         steps: &mut std::vec::IntoIter<BatchStep>,
@@ -366,8 +367,9 @@ impl Dispatch {
     }
 }
 
-/// Returns `true` if a line that cannot be parsed begins like a message or has one in it: output of other code may have no
-/// line end. Log lines begin with `[` or `{` too, so what follows counts.
+/// Returns `true` if a line that is not valid JSON begins like a message or contains one. Other output
+/// without a line end may precede a message. Log lines may also begin with `[` or `{`, so the next bytes
+/// are checked too.
 fn looks_like_message(line: &[u8]) -> bool {
     let mut start = line.trim_ascii_start();
     if let Some(entry) = start.strip_prefix(b"[") {
@@ -391,8 +393,8 @@ fn may_be_answer(frame: &Frame) -> bool {
     }
 }
 
-/// Returns `true` if the params are an object or absent. JSON-RPC allows an array, which no ACP method uses;
-/// deserialized, it would pass with a session that no router has seen.
+/// Returns `true` if the params are an object or absent. JSON-RPC also allows an array, which no ACP method
+/// uses. An array would deserialize into a struct, with a session id that the router has not seen.
 fn has_named_params(frame: &Frame) -> bool {
     frame.params().is_none_or(|params| params[0] == b'{' || params == b"null")
 }

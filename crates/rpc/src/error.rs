@@ -5,34 +5,31 @@ use std::time::Duration;
 use narrows_link::CloseReason;
 use narrows_wire::{Code, Effects, RpcError};
 
-/// Why a request has no result.
+/// Reason why a request has no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The peer answered with an error.
     #[error("{0}")]
     Refused(RpcError),
-    /// The answer is malformed or not of the expected type.
     #[error("malformed response: {0}")]
     Malformed(String),
-    /// The request timed out and was cancelled.
+    /// The request timed out after this duration and was cancelled.
     #[error("no response within {0:?}")]
     Deadline(Duration),
-    /// The peer was lost first.
+    /// The peer was lost before it answered.
     #[error("{reason}")]
     Lost {
-        /// Why the peer was lost.
         reason: CloseReason,
         /// `Possible` if the request had been sent.
         effects: Effects,
     },
-    /// The parameters could not be serialized.
+    /// The parameters could not be serialized. Nothing was sent.
     #[error("the parameters cannot be serialized: {0}")]
     Unwritable(String),
 }
 
 impl CallError {
-    /// The error to send to a peer on whose behalf the request was made.
+    /// Returns the error for the peer on whose behalf the request was made.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         match self {

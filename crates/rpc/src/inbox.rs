@@ -1,4 +1,4 @@
-//! Incoming messages, in order.
+//! Incoming messages in the order in which the peer sent them.
 
 use std::sync::Arc;
 
@@ -13,28 +13,24 @@ use crate::request::Request;
 /// An incoming item.
 #[derive(Debug)]
 pub enum Item {
-    /// A request, which must be answered.
+    /// A request; it must be answered.
     Request(Request),
-    /// A notification.
     Notification(Frame),
-    /// The answer to a request made with [`crate::Peer::call_in`].
     Answer(Answer),
 }
 
 /// The answer to a request made with [`crate::Peer::call_in`], in order among the messages of its session.
 #[derive(Debug)]
 pub struct Answer {
-    /// The id that [`crate::Peer::call_in`] returned.
     pub id: u64,
-    /// The answer.
     pub outcome: Result<Response, CallError>,
 }
 
 /// Incoming items that belong to no claimed session.
 ///
-/// Read it, or drop it: an inbox that is kept but not read stops the conversation when it is full. After it is dropped
-/// its notifications are ignored and its requests are answered with an error. Dropping it and every [`crate::Peer`] and
-/// [`Session`] ends the conversation.
+/// Read it, or drop it: if an inbox is kept but not read, the conversation stops when the inbox is full.
+/// After a drop, notifications for it are ignored and requests are answered with an error. The conversation
+/// ends when the inbox, every [`crate::Peer`] and every [`Session`] are dropped.
 pub struct Inbox {
     queue: queue::Receiver<Item>,
     alive: Arc<EndOnDrop>,
@@ -50,7 +46,7 @@ impl Inbox {
         self.queue.recv().await
     }
 
-    /// Why the conversation is over.
+    /// Returns the reason why the conversation is over.
     #[must_use]
     pub fn reason(&self) -> CloseReason {
         self.alive.shared.sender.reason()
@@ -78,7 +74,6 @@ impl Session {
         Self { id: id.into(), queue, alive }
     }
 
-    /// The session's id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -89,7 +84,7 @@ impl Session {
         self.queue.recv().await
     }
 
-    /// Receives the next item if there is one now.
+    /// Receives the next item if one is queued.
     pub fn try_recv(&mut self) -> Option<Item> {
         self.queue.try_recv()
     }

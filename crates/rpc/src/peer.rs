@@ -16,7 +16,7 @@ use crate::inbox::Session;
 use crate::sessions::AlreadyClaimed;
 use crate::shared::{Pending, Shared, Stats};
 
-/// Shared by all handles; the conversation ends when the last one is dropped.
+/// Shared by all handles. The drop of the last one ends the conversation.
 pub(crate) struct EndOnDrop {
     pub(crate) shared: Arc<Shared>,
 }
@@ -27,11 +27,11 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// The peer of a conversation. Clones belong to the same conversation.
+/// The sending handle of a conversation. Clones belong to the same conversation.
 #[derive(Clone)]
 pub struct Peer {
     alive: Arc<EndOnDrop>,
-    /// The value of the top-level `sessionId` that this handle sends.
+    /// The JSON string that this handle sends as top-level `sessionId`.
     tag: Option<Bytes>,
 }
 
@@ -51,7 +51,7 @@ impl Peer {
         &self.alive.shared
     }
 
-    /// Sends a notification as soon as there is room.
+    /// Sends a notification, waiting for room.
     ///
     /// # Errors
     /// If the peer is lost.
@@ -60,7 +60,7 @@ impl Peer {
         self.send(line).await
     }
 
-    /// Sends a notification that is already serialized: for streams of similar ones.
+    /// Sends a serialized notification, waiting for room. For streams of similar notifications.
     ///
     /// # Errors
     /// If the peer is lost.
@@ -68,8 +68,8 @@ impl Peer {
         self.send(line).await
     }
 
-    /// Sends a notification at once, in order, even without room: for cancellations, which must not wait for a slow
-    /// peer. Callers must bound the number of calls.
+    /// Sends a notification without waiting for room, in order. For cancellations, which must not wait for
+    /// a slow peer. Callers must bound the number of calls.
     ///
     /// # Errors
     /// If the peer is lost.
@@ -78,14 +78,15 @@ impl Peer {
         self.shared().sender.push(self.add_tag(line)).map_err(|_| self.shared().lost_unsent())
     }
 
-    /// Sends a request as soon as there is room, and returns without the answer.
+    /// Sends a request, waiting for room but not for the answer.
     ///
     /// # Errors
     /// If the peer is lost.
     pub async fn call<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<Call, CallError> {
         let (answer, waiting) = oneshot::channel();
         let id = self.shared().expect(Pending::Caller(answer))?;
-        // From here on, dropping `call` forgets the request, also if this future is dropped while it waits for room.
+        // From here on, dropping `call` forgets the request. This covers a drop of this future while it
+        // waits for room.
         let mut call = Call::new(Arc::clone(self.shared()), id, waiting);
         let line = message::request(id.to_string().as_bytes(), method, params).map_err(unwritable)?;
         self.send(line).await?;
@@ -93,7 +94,7 @@ impl Peer {
         Ok(call)
     }
 
-    /// Sends a request and waits for the answer, at most `deadline`.
+    /// Sends a request and waits at most `deadline` for the answer.
     ///
     /// # Errors
     /// If the answer is an error or has another type, the request times out, or the peer is lost.
@@ -109,10 +110,11 @@ impl Peer {
         }
     }
 
-    /// Sends a request whose answer arrives in the inbox of `session`, as [`crate::Item::Answer`] with the returned id:
-    /// after everything the peer sent before it, so that a turn's updates precede its end.
+    /// Sends a request whose answer arrives in the inbox of `session` as [`crate::Item::Answer`] with the
+    /// returned id. The answer comes after everything the peer sent before it, so the updates of a turn
+    /// precede the end of the turn.
     ///
-    /// It has no deadline: set one on [`Session::recv`], then [`Peer::cancel`] the id.
+    /// There is no deadline: set one on [`Session::recv`], then [`Peer::cancel`] the id.
     ///
     /// # Errors
     /// If the peer is lost.
@@ -133,12 +135,12 @@ impl Peer {
         Ok(id)
     }
 
-    /// Asks the peer to cancel a request made with [`Peer::call_in`]. The answer still comes.
+    /// Asks the peer to cancel a request made with [`Peer::call_in`]. The answer still arrives.
     pub fn cancel(&self, id: u64) {
         call::cancel(self.shared(), id);
     }
 
-    /// Claims the inbox of a session, including what was held for it.
+    /// Claims the inbox of a session, with the notifications held for the session.
     ///
     /// # Errors
     /// If it is already claimed.
@@ -147,7 +149,7 @@ impl Peer {
         Ok(Session::new(id, queue, Arc::clone(&self.alive)))
     }
 
-    /// Waits until everything sent so far is handed to the system.
+    /// Waits until everything sent so far is handed to the operating system.
     ///
     /// # Errors
     /// If the peer is lost first.
@@ -160,8 +162,8 @@ impl Peer {
         self.shared().stop.raise();
     }
 
-    /// Ends the conversation and waits until everything sent is written, or the peer stopped reading. A program that
-    /// exits without it may lose its last answers.
+    /// Ends the conversation and waits until everything sent is written or the peer stopped reading. A
+    /// program that exits without this call may lose its last answers.
     pub async fn finish(&self) {
         self.close();
         self.shared().sender.written().await;
@@ -173,19 +175,20 @@ impl Peer {
         self.shared().sender.reason()
     }
 
-    /// The counters of the conversation.
+    /// Returns the counters of the conversation.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
 
-    /// The beginnings of the first lines that were not JSON, escaped, to find the code that prints into the protocol.
+    /// Returns the beginnings of the first lines that were not JSON, escaped. They help to find the code
+    /// that prints to stdout.
     #[must_use]
     pub fn stray_lines(&self) -> Vec<String> {
         self.shared().stray_lines()
     }
 
-    /// The counters of the link.
+    /// Returns the counters of the link.
     #[must_use]
     pub fn link_stats(&self) -> narrows_link::Stats {
         self.shared().sender.stats()
@@ -209,7 +212,7 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// Forgets a request whose sending was cancelled.
+/// Forgets a request if its sending is dropped.
 struct ForgetOnDrop<'a> {
     shared: &'a Shared,
     id: u64,

@@ -1,4 +1,4 @@
-//! An incoming request and the obligation to answer it.
+//! An incoming request and its responder, which guarantees one answer.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,36 +10,31 @@ use serde::Serialize;
 use crate::shared::Shared;
 use crate::signal::Signal;
 
-/// The state of an incoming request.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// The peer has cancelled it or is lost.
+    /// Raised when the peer has cancelled the request or is lost.
     pub(crate) cancelled: Signal,
-    /// It has been answered.
     pub(crate) answered: Signal,
 }
 
-/// The destination of an answer.
 #[derive(Clone, Default)]
 pub(crate) struct ReplyTo {
-    /// The batch that contained the request: the answer becomes part of the batch's answer.
+    /// The batch that contained the request. The answer becomes part of the batch's answer.
     batch: Option<Arc<Mutex<Batch>>>,
-    /// The top-level `sessionId` of the request. The router that added it expects it in the answer.
+    /// The top-level `sessionId` of the request. A router added it and expects it in the answer.
     tag: Option<Bytes>,
 }
 
 impl ReplyTo {
-    /// The destination of answers in this batch.
     pub(crate) fn batch(batch: Batch) -> Self {
         Self { batch: Some(Arc::new(Mutex::new(batch))), tag: None }
     }
 
-    /// The destination of the answer to `frame`.
+    /// Returns the destination of the answer to `frame`.
     pub(crate) fn to(&self, frame: &Frame) -> Self {
         Self { batch: self.batch.clone(), tag: frame.tag().map(Bytes::copy_from_slice) }
     }
 
-    /// Sends `line` to its destination.
     pub(crate) fn send(&self, shared: &Shared, line: Bytes) {
         let line = match &self.tag {
             Some(tag) => message::with_session_tag(&line, tag),
@@ -50,22 +45,19 @@ impl ReplyTo {
             Some(batch) => lock(batch).answer(line),
         };
         if let Some(line) = line {
-            // A lost peer needs no answer.
+            // A lost peer gets no answer.
             let _ = shared.sender.push(line);
         }
     }
 }
 
-/// An incoming request.
 #[derive(Debug)]
 pub struct Request {
-    /// The message.
     pub frame: Frame,
-    /// Sends its answer.
     pub responder: Responder,
 }
 
-/// The obligation to answer one request. Dropping it answers with -32603.
+/// The obligation to answer one request. A drop answers with -32603.
 pub struct Responder {
     shared: Arc<Shared>,
     id: RawId,
@@ -79,13 +71,13 @@ impl Responder {
         Self { shared, id, progress, reply, answered: false }
     }
 
-    /// The id of the request, as the peer wrote it.
+    /// Returns the id of the request exactly as the peer wrote it.
     #[must_use]
     pub fn id(&self) -> &RawId {
         &self.id
     }
 
-    /// Answers with a result.
+    /// Answers the request with a result.
     pub fn respond<R: Serialize + ?Sized>(self, result: &R) {
         let line = message::response(self.id.as_bytes(), result).unwrap_or_else(|error| {
             tracing::error!(%error, "result cannot be serialized");
@@ -97,13 +89,13 @@ impl Responder {
         self.finish(line);
     }
 
-    /// Answers with an error.
+    /// Answers the request with an error.
     pub fn fail(self, error: &RpcError) {
         let line = message::error(self.id.as_bytes(), error);
         self.finish(line);
     }
 
-    /// Returns `true` if the peer has cancelled the request or is lost. The request must be answered all the same.
+    /// Returns `true` if the peer has cancelled the request or is lost. The request must still be answered.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.progress.cancelled.is_raised()
@@ -115,8 +107,8 @@ impl Responder {
         async move { progress.cancelled.wait().await }
     }
 
-    /// Waits until the queued answers are within their bound, or the peer is lost. Answers are queued without waiting,
-    /// so a caller that sends many large answers must wait first.
+    /// Waits until the queued answers are within their limit, or the peer is lost. Answers are queued
+    /// without waiting, so a caller that sends many large answers must wait here first.
     pub fn room(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let sender = self.shared.sender.clone();
         async move { sender.room().await }

@@ -6,7 +6,8 @@ use narrows_link::queue;
 
 use crate::inbox::Item;
 
-/// Longer session ids are not stored: they would fill the tables, and no agent uses them.
+/// Limit of a session id. Messages with longer ids are not held for a session: they would fill the tables,
+/// and no agent uses such ids.
 const MAX_SESSION_ID_BYTES: usize = 4096;
 
 /// Memory cost of a held message in addition to its bytes.
@@ -15,41 +16,36 @@ const HELD_MESSAGE_OVERHEAD_BYTES: usize = 256;
 /// Number of closed sessions that are remembered, so that late messages for them are ignored.
 const MAX_CLOSED_SESSIONS: usize = 1024;
 
-/// The inbox of this session is already claimed.
+/// Error: the inbox of this session is already claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the session is already claimed")]
 pub struct AlreadyClaimed;
 
-/// The destination of a message.
 pub(crate) enum InboxRoute {
-    /// The inbox of its session.
     Session(queue::Sender<Item>),
-    /// An unclaimed inbox. It may never be read, so sending must not wait for room.
+    /// An unclaimed inbox. Sending must not wait for room, because the inbox may never be read.
     Held(queue::Sender<Item>),
-    /// Dropped: the bound of messages for unclaimed sessions is reached.
+    /// Dropped: the limit of messages for unclaimed sessions is reached.
     Full,
-    /// The inbox of the conversation.
+    /// The inbox of the conversation ([`crate::Inbox`]).
     Main,
     /// Dropped: its session is closed.
     Closed,
 }
 
-/// An open session.
 struct SessionSlot {
     queue: queue::Sender<Item>,
-    /// The receiving end until the session is claimed. Until then the queue holds notifications only, so dropping it
-    /// answers nothing; an answer would lock the tables that contain it.
+    /// The receiving end until the session is claimed. Until then the queue holds only notifications.
+    /// Dropping them sends no answers; an answer would lock the tables that contain this slot.
     unclaimed: Option<queue::Receiver<Item>>,
-    /// Bytes held until then.
     held_bytes: usize,
 }
 
 pub(crate) struct Sessions {
     open: HashMap<Box<str>, SessionSlot>,
-    /// Unclaimed sessions, oldest first.
     held: VecDeque<Box<str>>,
     max_held: usize,
-    /// Bytes held for all unclaimed sessions together: at most those of one inbox.
+    /// Bytes held for all unclaimed sessions together. The limit is that of one inbox.
     held_bytes: usize,
     closed: HashSet<Box<str>>,
     closed_order: VecDeque<Box<str>>,
@@ -79,8 +75,8 @@ impl Sessions {
         }
     }
 
-    /// Returns the destination of requests of `session`. Requests are never held: the peer waits for the answer, and
-    /// the session may never be claimed.
+    /// Returns the destination of requests of `session`. Requests are never held: the peer waits for the
+    /// answer, and the session may never be claimed.
     pub(crate) fn route_request(&self, session: &str) -> InboxRoute {
         match self.open.get(session) {
             Some(SessionSlot { queue, unclaimed: None, .. }) => InboxRoute::Session(queue.clone()),
@@ -117,7 +113,6 @@ impl Sessions {
         }
     }
 
-    /// Claims the inbox of `session`, including what was held for it.
     pub(crate) fn claim(&mut self, session: &str) -> Result<queue::Receiver<Item>, AlreadyClaimed> {
         if self.closed.remove(session) {
             self.closed_order.retain(|closed| &**closed != session);
@@ -132,7 +127,6 @@ impl Sessions {
         Ok(receiver)
     }
 
-    /// The queue of the inbox of `session`, if it is claimed.
     pub(crate) fn queue(&self, session: &str) -> Option<queue::Sender<Item>> {
         self.open.get(session).map(|slot| slot.queue.clone())
     }
@@ -150,7 +144,7 @@ impl Sessions {
         }
     }
 
-    /// Closes every inbox. Holders still receive what is queued.
+    /// Closes every inbox. Receivers still get the queued items.
     pub(crate) fn clear(&mut self) {
         self.held.clear();
         self.held_bytes = 0;

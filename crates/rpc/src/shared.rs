@@ -18,16 +18,14 @@ use crate::request::Progress;
 use crate::sessions::Sessions;
 use crate::signal::Signal;
 
-/// Counters of a conversation; the link has its own.
+/// Counters of a conversation. The link has separate ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Lines that were not JSON.
     pub noise: u64,
-    /// Of these, lines that look like a message, so that one was lost.
+    /// Part of `noise`: lines that look like a message, so that a message was probably lost.
     pub unreadable: u64,
-    /// JSON that was not a valid message, not counting batch entries.
+    /// JSON lines that were not valid messages, not counting batch entries.
     pub invalid: u64,
-    /// Answers to unknown requests.
     pub unasked: u64,
     /// Answers to requests that were cancelled or timed out.
     pub late: u64,
@@ -35,13 +33,13 @@ pub struct Stats {
     pub ignored: u64,
     /// Messages dropped because too much was held for unclaimed sessions.
     pub unclaimed: u64,
-    /// Updates without a session.
+    /// Updates that name no session.
     pub nameless: u64,
-    /// Of these, updates that may be part of an agent's answer.
+    /// Part of `nameless`: updates that may be part of an agent's answer.
     pub nameless_answers: u64,
 }
 
-/// Number of lines that were not JSON that are kept.
+/// Limit of the kept lines that were not JSON.
 const MAX_STRAY_LINES: usize = 3;
 
 #[derive(Debug, Default)]
@@ -57,16 +55,14 @@ pub(crate) struct Counters {
     pub(crate) nameless_answers: AtomicU64,
 }
 
-/// Increments a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The destination of an answer.
+/// The destination of an answer to a request of this side.
 pub(crate) enum Pending {
-    /// The caller that waits for it.
     Caller(oneshot::Sender<Result<Response, CallError>>),
-    /// The inbox of a session, behind everything received before it.
+    /// The inbox of a session: the answer is queued after everything received before.
     Session(queue::Sender<Item>),
 }
 
@@ -76,7 +72,7 @@ pub(crate) struct Tables {
     /// Requests of the peer that are not answered yet.
     pub(crate) answering: HashMap<RawId, Arc<Progress>>,
     pub(crate) sessions: Sessions,
-    /// Set when the conversation is over.
+    /// `Some` when the conversation is over.
     over: Option<CloseReason>,
 }
 
@@ -86,11 +82,11 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// The beginnings of the first lines that were not JSON.
     stray_lines: Mutex<Vec<String>>,
-    /// Number of batches that wait for one of their entries.
+    /// Number of batches that wait for the answer to one of their entries.
     pub(crate) waiting_batches: AtomicUsize,
-    /// Raised to end the dispatch loop.
+    /// Raised to make the dispatch loop end.
     pub(crate) stop: Signal,
-    /// Raised when the dispatch loop has ended and every request is settled.
+    /// Raised after the dispatch loop has ended and every request has its outcome.
     pub(crate) ended: Signal,
     tables: Mutex<Tables>,
 }
@@ -121,7 +117,7 @@ impl Shared {
         lock(&self.tables)
     }
 
-    /// Keeps a line that is not JSON, if few were kept.
+    /// Keeps a line that is not JSON, up to [`MAX_STRAY_LINES`].
     pub(crate) fn keep_stray_line(&self, line: impl fmt::Display) {
         let mut stray_lines = lock(&self.stray_lines);
         if stray_lines.len() < MAX_STRAY_LINES {
@@ -148,7 +144,7 @@ impl Shared {
         }
     }
 
-    /// The error of a request that was not sent and had no effects.
+    /// Returns the error of a request that was not sent and so had no effects.
     pub(crate) fn lost_unsent(&self) -> CallError {
         let reason = self.tables().over.clone().unwrap_or_else(|| self.sender.reason());
         CallError::Lost { reason, effects: Effects::None }
@@ -167,12 +163,12 @@ impl Shared {
         Ok(id)
     }
 
-    /// Removes a request. Returns `false` if it was already settled.
+    /// Removes a request. Returns `false` if it already has an outcome.
     pub(crate) fn forget(&self, id: u64) -> bool {
         self.tables().pending.remove(&id).is_some()
     }
 
-    /// Settles the request that `frame` answers. Returns `None` if there is none.
+    /// Passes `outcome` to the request that `frame` answers. Returns `None` if there is none.
     pub(crate) fn settle(&self, frame: &Frame, outcome: Result<Response, CallError>) -> Option<()> {
         let id: u64 = std::str::from_utf8(frame.id()?).ok()?.parse().ok()?;
         let (pending, minted) = {
@@ -187,7 +183,7 @@ impl Shared {
         Some(())
     }
 
-    /// Ends the conversation: settles every request and closes every inbox.
+    /// Ends the conversation: fails every pending request and closes every inbox.
     pub(crate) fn end(&self, reason: &CloseReason) {
         let (pending, answering) = {
             let mut tables = self.tables();
@@ -199,7 +195,7 @@ impl Shared {
             let lost = CallError::Lost { reason: reason.clone(), effects: Effects::Possible };
             deliver(id, pending, Err(lost));
         }
-        // Work on requests of a lost peer is useless, so it is cancelled.
+        // The results for a lost peer are useless, so the work on its requests is cancelled.
         for progress in answering.into_values() {
             progress.cancelled.raise();
         }

@@ -23,7 +23,7 @@ impl Signal {
     pub(crate) async fn wait(&self) {
         let notified = self.waiters.notified();
         tokio::pin!(notified);
-        // Register before checking, or a signal between the two is lost.
+        // Registered before the check; otherwise a signal between the two would be lost.
         notified.as_mut().enable();
         if !self.is_raised() {
             notified.await;

@@ -1,4 +1,4 @@
-//! Responses to invalid input. The connection stays usable after each.
+//! Tests of invalid input. The connection stays usable after each line.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use narrows_link::{Link, Options as LinkOptions, memory};
 use narrows_rpc::{Item, Options, start};
 use serde_json::{Value, json};
 
-/// An agent that echoes the params of `ok`, and the link to it.
+/// Starts an agent that echoes the params of `ok`. Returns the link to it.
 fn agent(options: &LinkOptions) -> Link {
     let (ours, theirs) = memory::pair(options);
     let serves = |method: &str| matches!(method, "ok" | "initialize" | "session/update");
@@ -23,7 +23,7 @@ fn agent(options: &LinkOptions) -> Link {
     ours
 }
 
-/// The responses to a line: everything before the response to a request that follows it.
+/// Returns the responses to a line: everything before the response to a later request.
 async fn answers(line: impl Into<Bytes>) -> Vec<Value> {
     let mut link = agent(&LinkOptions::default());
     exchange(&mut link, line.into()).await

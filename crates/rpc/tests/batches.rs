@@ -1,4 +1,4 @@
-//! JSON-RPC batches, on both ends of a conversation.
+//! Tests of JSON-RPC batches, on both ends of a conversation.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use bytes::Bytes;
@@ -31,7 +31,7 @@ fn call(id: u32, method: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method})
 }
 
-/// The ids of an answer with their codes, 0 for a result, in order.
+/// Returns the ids and codes of a batch answer in order; code 0 is a result.
 fn outcomes(answer: &Value) -> Vec<(Value, i64)> {
     let answers = answer.as_array().expect("an array answers an array");
     answers
@@ -51,7 +51,7 @@ async fn mixed_entries_get_one_array_once_all_are_answered() {
     assert!(matches!(inbox.recv().await, Some(Item::Notification(_))));
     let second = request(&mut inbox).await;
     second.responder.respond(&json!({}));
-    // Nothing is sent before the last answer: another request overtakes the batch.
+    // Nothing of the batch is sent before its last answer: another request overtakes it.
     send(&link, &call(9, "alone")).await;
     request(&mut inbox).await.responder.respond(&json!({}));
     assert_eq!(recv(&mut link).await["id"], 9);

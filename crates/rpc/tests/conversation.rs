@@ -1,4 +1,4 @@
-//! Requests, cancellation, sessions and loss, over a pair in memory with paused time.
+//! Tests of requests, cancellation, sessions and lost peers, over a pair in memory with paused time.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -10,17 +10,17 @@ use narrows_wire::Effects;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-/// Long enough that paused time passes it only when nothing else can run.
+/// So long that paused time reaches it only when nothing else can run.
 const NEVER: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(5);
 
-/// A client and an agent, both of this crate.
+/// Returns a client and an agent, both of this crate, linked in memory.
 fn both() -> ((Peer, Inbox), (Peer, Inbox)) {
     let (one, other) = memory::pair(&LinkOptions::default());
     (start(one, Options::client(|_| true)), start(other, Options::agent(|_| true)))
 }
 
-/// A client and the bare link to it.
+/// Returns a client and the other end of its link.
 fn client() -> (Peer, Inbox, Link) {
     let (one, other) = memory::pair(&LinkOptions::default());
     let (peer, inbox) = start(one, Options::client(|_| true));
@@ -62,7 +62,7 @@ async fn both_ends_ask_and_answer_at_the_same_time() {
     };
     let serve = async {
         let up = request(&mut agent_inbox).await;
-        // Sends a request before answering: neither may block the loop.
+        // The agent sends a request before it answers: neither may block the loop.
         let back: Value = agent.request("back", &json!({}), SOON).await.unwrap();
         assert_eq!(back, json!("back"));
         up.responder.respond(&json!({"y": 2}));
@@ -81,7 +81,7 @@ async fn a_deadline_settles_the_request_and_tells_the_peer_to_give_up() {
     assert_eq!(sent(&mut link).await["id"], 1);
     let cancel = sent(&mut link).await;
     assert_eq!(cancel, json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
-    // The late answer is dropped, and counted separately from one to an unknown request.
+    // The late answer is dropped. It is counted separately from answers to unknown requests.
     send(&link, &json!({"jsonrpc": "2.0", "id": 1, "result": {}})).await;
     send(&link, &json!({"jsonrpc": "2.0", "id": 2, "result": {}})).await;
     send(&link, &json!({"jsonrpc": "2.0", "id": "1", "result": {}})).await;
@@ -283,7 +283,7 @@ async fn what_is_held_for_unclaimed_sessions_is_bounded_together() {
     let (client, mut inbox) = start(one, Options { inbox_bytes: 10_000, ..Options::client(|_| true) });
     let long = "x".repeat(5000);
     send(&link, &update("first", 1)).await;
-    // Too large for the rest of the budget, and sessions whose names alone would fill the tables.
+    // A message too large for the rest of the budget, and sessions whose names alone would fill the tables.
     send(
         &link,
         &json!({"jsonrpc": "2.0", "method": "n", "params": {"sessionId": "second", "x": "y".repeat(20_000)}}),

@@ -1,4 +1,4 @@
-//! `sessionId` at the top level, for routers that do not read `params`.
+//! Tests of the top-level `sessionId`, for routers that do not read `params`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
