@@ -16,13 +16,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The session's id.
+    /// Returns the session's id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.held.id
     }
 
-    /// Shares the right with a job that may outlive the claim.
     pub(crate) fn share(&self) -> Arc<Held> {
         self.held.clone()
     }
@@ -34,7 +33,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// An open session.
+/// An open session. Shared by its claim and the jobs that work for the claim.
 pub(crate) struct Held {
     id: String,
     claims: Arc<Claims>,
@@ -43,7 +42,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Returns the id of the session if it was opened through `claims`.
+    /// Returns the session's id, or an error if the session was opened through another store.
     pub(crate) fn id_in(&self, claims: &Arc<Claims>) -> Result<&str, StoreError> {
         if Arc::ptr_eq(&self.claims, claims) { Ok(&self.id) } else { Err(StoreError::NotClaimed) }
     }
@@ -65,7 +64,6 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Creates an empty set.
     pub(crate) fn new(directory: Option<PathBuf>) -> Arc<Self> {
         Arc::new(Self { directory, ids: Mutex::default() })
     }

@@ -5,23 +5,20 @@ use crate::StoreError;
 /// The last session of a page. The next page has sessions updated before it, even if others are added or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// When it was updated, in milliseconds.
     pub(crate) updated: i64,
-    /// Its id.
     pub(crate) id: String,
 }
 
-/// Number of hexadecimal digits of the time.
+/// Length of the time at the start of the text, in hexadecimal digits.
 const TIME_DIGITS: usize = 16;
 
 impl Cursor {
-    /// Returns the opaque text.
     pub(crate) fn to_text(&self) -> String {
         let id: String = self.id.bytes().map(|byte| format!("{byte:02x}")).collect();
         format!("{:0TIME_DIGITS$x}{id}", self.updated)
     }
 
-    /// Parses a text that [`Cursor::to_text`] has written, and no other.
+    /// Parses a text that [`Cursor::to_text`] has written, and rejects every other text.
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         let (time, id) = text.split_at_checked(TIME_DIGITS).ok_or(StoreError::BadCursor)?;
         let time: Vec<u8> = decode_hex(time).ok_or(StoreError::BadCursor)?;
@@ -34,7 +31,6 @@ impl Cursor {
     }
 }
 
-/// Decodes lower-case hexadecimal digits.
 fn decode_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -12,13 +12,12 @@ use crate::StoreError;
 use crate::claim::Claims;
 use crate::schema;
 
-/// Begins a write transaction.
 const BEGIN_IMMEDIATE: &str = "BEGIN IMMEDIATE";
 
 /// An open database and the open sessions in it.
 pub(crate) struct Database {
     connection: Connection,
-    /// For error messages.
+    /// Path shown in error messages.
     file: PathBuf,
     /// Device and inode of the file; `None` in memory.
     identity: Option<(u64, u64)>,
@@ -26,7 +25,6 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Opens the database in `directory`, or one in memory.
     pub(crate) fn open(directory: Option<&Path>, claims: Arc<Claims>) -> Result<Self, StoreError> {
         let (connection, file) = match directory {
             Some(directory) => (schema::open(directory)?, schema::file(directory)),
@@ -55,7 +53,8 @@ impl Database {
         &mut self,
         work: impl FnOnce(&Connection) -> Result<T, DbError>,
     ) -> Result<T, StoreError> {
-        // Immediate: a reader that becomes a writer fails at once if another process has written meanwhile.
+        // Takes the write lock at the start: a transaction that starts as a reader fails at its first write
+        // if another process has written since.
         self.run(BEGIN_IMMEDIATE, work)
     }
 
@@ -68,8 +67,8 @@ impl Database {
         if self.in_transaction() { work(self) } else { self.transaction(begin, work) }
     }
 
-    /// Runs `work` in one transaction for all reads and writes in it. Writing to disk takes longer than everything
-    /// else, and happens once.
+    /// Runs `work` in one transaction for all its reads and writes, so that the slow wait for the disk
+    /// happens once.
     pub(crate) fn in_one_transaction(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<(), StoreError>,
@@ -84,14 +83,14 @@ impl Database {
     ) -> Result<T, StoreError> {
         self.statement(begin)?;
         let done = work(self).and_then(|value| self.statement("COMMIT").map(|()| value));
-        // Some failures have already ended the transaction.
+        // Some errors make SQLite end the transaction itself.
         if done.is_err() && self.in_transaction() {
             self.statement("ROLLBACK")?;
         }
         done
     }
 
-    /// Returns `true` if a transaction of several jobs is open.
+    /// Returns `true` if [`Database::in_one_transaction`] is running.
     pub(crate) fn in_transaction(&self) -> bool {
         !self.connection.is_autocommit()
     }
@@ -106,7 +105,6 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
     fs::metadata(file).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// An error in a transaction.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DbError {
     #[error(transparent)]
@@ -116,7 +114,6 @@ pub(crate) enum DbError {
 }
 
 impl DbError {
-    /// Converts the error, adding the file.
     pub(crate) fn at(&self, file: &Path) -> StoreError {
         match self {
             Self::Store(error) => error.clone(),
@@ -142,7 +139,7 @@ impl FromSql for TextList<Vec<String>> {
     }
 }
 
-/// Converts to SQLite's signed integers.
+/// Converts to SQLite's signed integers. Larger numbers become the largest one.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -167,7 +164,7 @@ mod tests {
         Turn::new(vec![text.to_owned()], vec![text.to_uppercase()])
     }
 
-    /// Limits the pages of the database; 0 returns their number.
+    /// Sets the maximum number of pages of the database and returns it; 0 only returns the current number.
     fn limit(database: &Database, pages: i64) -> i64 {
         let pragma = if pages == 0 { "page_count" } else { "max_page_count" };
         let asked = match pages {
@@ -214,7 +211,7 @@ mod tests {
         other.execute_batch("BEGIN IMMEDIATE; UPDATE sessions SET title = 'x'").unwrap();
         assert_eq!(database.history("a").unwrap().len(), 1);
         assert_eq!(database.record("a").unwrap().unwrap().title, None);
-        // Not for the whole timeout.
+        // Fail at once instead of waiting for the whole timeout.
         database.connection.busy_timeout(std::time::Duration::ZERO).unwrap();
         assert_eq!(database.append(&held, &turn("2"), None), Err(StoreError::Busy));
         other.execute_batch("COMMIT").unwrap();
@@ -254,7 +251,7 @@ mod tests {
         let claim = first.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
         first.append(&claim.share(), &turn(&"needle ".repeat(3000)), None).unwrap();
         let found = |database: Database| {
-            // Closing moves everything into the main file.
+            // Closing the connection moves the log into the main file.
             drop(database);
             let bytes = fs::read(schema::file(place.path())).unwrap();
             bytes.windows(6).any(|window| window == b"needle")

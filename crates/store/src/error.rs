@@ -1,27 +1,24 @@
-//! Errors of the store, and the meaning of SQLite's codes.
+//! Errors of the store, and the mapping of SQLite's error codes to them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{ErrorCode, ffi};
 
-/// Why an operation failed. Nothing was changed.
+/// Error of an operation. The stored data was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No session has this id.
     #[error("session not found")]
     NotFound,
-    /// A session with this id exists.
     #[error("a session with this id already exists")]
     Exists,
     /// The id is empty or longer than 64 bytes.
     #[error("a session id must have 1 to 64 bytes")]
     BadId,
-    /// The session is open.
     #[error("the session is open {}", if *.by_us { "already" } else { "in another process" })]
     InUse {
-        /// It is open through this store.
+        /// `true`: open through this store. `false`: open in another process.
         by_us: bool,
     },
     /// The claim belongs to another store.
@@ -32,63 +29,35 @@ pub enum StoreError {
     BadCursor,
     /// A summary covers turns that do not exist, or fewer than the one before.
     #[error("a summary can cover the turns up to one of {least} to {last}, not up to {through}")]
-    BadTurn {
-        /// The given turn.
-        through: u64,
-        /// The first possible turn.
-        least: u64,
-        /// The last possible turn.
-        last: u64,
-    },
+    BadTurn { through: u64, least: u64, last: u64 },
     /// The disk is full. Stored data stays, and storing works again when there is room.
     #[error("the disk is full")]
     Full,
-    /// Another process has been writing for longer than the timeout.
     #[error("another process has locked the session store")]
     Busy,
     /// The file is damaged, or not a session file. It was not changed.
     #[error("{} is not a session store: {reason}", file.display())]
-    Corrupt {
-        /// The file.
-        file: PathBuf,
-        /// The reason.
-        reason: String,
-    },
+    Corrupt { file: PathBuf, reason: String },
     /// A newer program has written the file. It was not changed.
     #[error("{} has version {found}, the newest supported version is {known}", file.display())]
-    NewerSchema {
-        /// The file.
-        file: PathBuf,
-        /// Its version.
-        found: i64,
-        /// The newest version known here.
-        known: i64,
-    },
-    /// A file or directory cannot be used.
+    NewerSchema { file: PathBuf, found: i64, known: i64 },
     #[error("{}: {reason}", file.display())]
-    Io {
-        /// The path.
-        file: PathBuf,
-        /// The system's error.
-        reason: String,
-    },
+    Io { file: PathBuf, reason: String },
     /// Any other error of SQLite.
     #[error("the session store failed: {0}")]
     Sqlite(String),
-    /// The writer thread has ended, which is a defect.
     #[error("the session store has stopped")]
     Stopped,
 }
 
 impl StoreError {
-    /// Returns `true` if the operation may succeed later without a change of the store: there is room again, or the
-    /// file can be used again.
+    /// Returns `true` if the operation may succeed later without a change of the stored data: the disk has
+    /// room again, or the file can be used again.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Full | Self::Busy | Self::Io { .. } | Self::Sqlite(_))
     }
 
-    /// Converts an error of the file system.
     pub(crate) fn io(file: &Path, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
@@ -96,7 +65,6 @@ impl StoreError {
         }
     }
 
-    /// Converts an error of SQLite.
     pub(crate) fn sqlite(file: &Path, error: &rusqlite::Error) -> Self {
         let corrupt = || Self::Corrupt { file: file.to_owned(), reason: error.to_string() };
         let rusqlite::Error::SqliteFailure(failure, _) = error else {
@@ -109,7 +77,7 @@ impl StoreError {
             };
         };
         match (failure.code, failure.extended_code) {
-            // The shared memory beside the log could not be extended, for lack of room.
+            // SQLite could not extend the shared-memory file because the disk is full.
             (ErrorCode::DiskFull, _) | (_, ffi::SQLITE_IOERR_SHMSIZE) => Self::Full,
             (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => Self::Busy,
             (ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase, _) => corrupt(),

@@ -1,4 +1,4 @@
-//! Histories in the database: they grow by whole turns, and nothing that the user has seen is removed.
+//! Histories in the database: they grow by whole turns, and text that the user has seen is never removed.
 
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -8,7 +8,6 @@ use crate::sessions::key;
 use crate::{StoreError, Timestamp, Turn};
 
 impl Database {
-    /// Appends a turn to the session of `held`, and sets its title if there is one. Returns the number of the turn.
     pub(crate) fn append(
         &mut self,
         held: &Held,
@@ -23,7 +22,7 @@ impl Database {
             let numbers = last.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)));
             let (session, last): (i64, i64) = numbers.optional()?.ok_or(StoreError::NotFound)?;
             let number = last + 1;
-            // Clocks may go back, but the session used last must stay first.
+            // The clock may go back, but the session used last must stay first in the list.
             let mut update = file.prepare_cached(
                 "UPDATE sessions SET last_turn = ?2, updated = max(updated, ?3), title = coalesce(?4, title)
                  WHERE key = ?1",
@@ -68,8 +67,8 @@ impl Database {
         })
     }
 
-    /// Returns the turns and summaries of session `id`, each summary behind the last turn it covers. Turns covered by
-    /// the newest summary have no messages.
+    /// Returns the turns and summaries of session `id`. A summary comes after the last turn it covers.
+    /// Turns covered by the newest summary have no messages.
     pub(crate) fn history(&mut self, id: &str) -> Result<Vec<Turn>, StoreError> {
         self.read(|file| {
             let session = key(file, id)?.ok_or(StoreError::NotFound)?;

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Attempts to get a lock. Pruning, deleting and removing stale locks hold a lock only briefly.
+/// Limit of attempts to get a lock. Other holders (pruning, deleting, removing stale locks) keep it only
+/// briefly.
 const MAX_LOCK_ATTEMPTS: u32 = 5;
 
-/// Pause between two attempts.
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// A locked file. Dropping it removes the file, then the lock.
@@ -47,14 +47,14 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed before it is unlocked; otherwise another process could lock a file that is about to be removed. If
-        // the directory was recreated, the file at the path is another lock.
+        // Removed before it is unlocked; otherwise another process could lock a file that is about to be
+        // removed. If the directory was recreated, the path names a different lock file, which must stay.
         let removed = is_same_file(&self.file, &self.path)
             .and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
         if let Err(error) = removed {
             tracing::debug!(file = %self.path.display(), %error, "lock file not removed");
         }
-        // Closing is not enough: a process forked meanwhile shares the open file.
+        // Closing the file does not unlock it if a forked process shares the open file.
         if let Err(error) = self.file.unlock() {
             tracing::debug!(file = %self.path.display(), %error, "lock kept until its file is closed");
         }
@@ -95,7 +95,7 @@ fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes lock files in `directory` that are not held: those of killed processes.
+/// Removes the lock files in `directory` that no process holds: killed processes leave them behind.
 pub(crate) fn remove_stale(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -112,10 +112,9 @@ pub(crate) fn remove_stale(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The extension of lock files.
 const EXTENSION: &str = "lock";
 
-/// The name of the lock file of session `id`: the id with all characters escaped that are special to a file system.
+/// Returns the name of the lock file of session `id`. Characters special to a file system are escaped.
 pub(crate) fn file_name(id: &str) -> String {
     let mut name = String::with_capacity(id.len() + 5);
     for byte in id.bytes() {
@@ -180,7 +179,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let lock = Lock::acquire(&path).unwrap().unwrap();
-        // The descriptor that a forked process without an exec would have.
+        // A copy of the descriptor, as a forked process without an exec has it.
         let copy = lock.file.try_clone().unwrap();
         fs::hard_link(&path, place.path().join("b.lock")).unwrap();
         drop(lock);

@@ -10,11 +10,12 @@ use crate::{StoreError, Timestamp, lock, schema};
 /// Age at which a session without turns is removed.
 const MAX_EMPTY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Limit of sessions removed at once; each needs an open file meanwhile.
+/// Limit of sessions removed at once. Each needs an open lock file during the removal.
 const MAX_PRUNED_AT_ONCE: u64 = 100;
 
 impl Database {
-    /// Removes unused data. Failures do not concern the caller that opens the database.
+    /// Removes unused sessions and stale lock files. Failures are only logged: the caller can use the
+    /// database anyway.
     pub(crate) fn tidy(&mut self, directory: &Path) {
         let locks = schema::locks(directory);
         if let Err(error) = lock::remove_stale(&locks) {
@@ -27,7 +28,7 @@ impl Database {
         }
     }
 
-    /// Removes old sessions without turns that are not open. Returns their number.
+    /// Removes old sessions without turns that are not open. Returns the number of removed sessions.
     fn prune(&mut self) -> Result<usize, StoreError> {
         let age = i64::try_from(MAX_EMPTY_AGE.as_millis()).unwrap_or(i64::MAX);
         let before = Timestamp::now().as_millis().saturating_sub(age);
@@ -49,7 +50,7 @@ impl Database {
             return Ok(0);
         }
         self.write(|file| {
-            // Checked again: another process may have used it before it was claimed.
+            // Checked again: another process may have added a turn before the session was claimed here.
             let mut delete = file.prepare("DELETE FROM sessions WHERE id = ?1 AND last_turn = 0")?;
             claims.iter().map(Claim::id).try_fold(0, |count, id| Ok(count + delete.execute([id])?))
         })

@@ -8,21 +8,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The current time.
+    /// Returns the current time.
     #[must_use]
     pub fn now() -> Self {
-        // A clock before 1970 is wrong anyway.
+        // A clock before 1970 counts as 1970.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// The time this many milliseconds after the start of 1970.
+    /// Returns the time this many milliseconds after the start of 1970.
     #[must_use]
     pub fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since the start of 1970.
+    /// Returns the milliseconds since the start of 1970.
     #[must_use]
     pub fn as_millis(self) -> i64 {
         self.0
@@ -31,7 +31,7 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Years that cannot be written become the nearest one that can.
+        // Times outside the years of RFC 3339 are shown as the nearest possible time.
         let end = if self.0 < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
         let moment = jiff::Timestamp::from_millisecond(self.0).unwrap_or(end);
         write!(f, "{moment:.3}")
@@ -41,39 +41,30 @@ impl fmt::Display for Timestamp {
 /// A session to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewSession {
-    /// The id, of 1 to 64 bytes.
+    /// 1 to 64 bytes.
     pub id: String,
-    /// The working directory.
     pub cwd: String,
-    /// Additional directories.
     pub roots: Vec<String>,
-    /// Opaque data of the caller.
     pub settings: String,
 }
 
-/// A session without its history.
+/// A stored session without its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its id.
     pub id: String,
-    /// The working directory.
     pub cwd: String,
-    /// Additional directories.
     pub roots: Vec<String>,
-    /// The title.
     pub title: Option<String>,
-    /// When it was created.
     pub created: Timestamp,
-    /// When its last turn was stored, or it was created.
+    /// Time of the last turn, or of the creation if there is no turn.
     pub updated: Timestamp,
-    /// Opaque data of the caller.
     pub settings: String,
-    /// Number of turns; also the number of the last one.
+    /// Number of turns; also the number of the last turn.
     pub turns: u64,
 }
 
 impl Record {
-    /// When its last turn was stored, in RFC 3339.
+    /// Returns the time of the last turn in RFC 3339.
     #[must_use]
     pub fn updated_at(&self) -> String {
         self.updated.to_string()
@@ -83,11 +74,12 @@ impl Record {
 /// One turn of a session, or the summary of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// The position in the session, from 1; assigned by the store. A summary has the number of the last turn it covers.
+    /// Position in the session, from 1; assigned by the store. A summary has the number of the last turn it
+    /// covers.
     pub number: u64,
-    /// What the model receives, as opaque texts.
+    /// Opaque texts that the model receives.
     pub messages: Vec<String>,
-    /// What the client receives when the session is loaded, as opaque texts.
+    /// Opaque texts that the client receives when the session is loaded.
     pub replay: Vec<String>,
 }
 
@@ -103,15 +95,11 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Sets or removes the title.
+    /// `None` removes the title.
     Title(Option<String>),
-    /// Replaces the caller's data.
     Settings(String),
-    /// Changes the directories.
     Place {
-        /// The working directory.
         cwd: String,
-        /// Additional directories.
         roots: Vec<String>,
     },
 }
@@ -119,9 +107,9 @@ pub enum Change {
 /// A page of the list of sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The sessions, most recently used first.
+    /// The most recently used session comes first.
     pub sessions: Vec<Record>,
-    /// The cursor of the next page, if there is one.
+    /// Cursor of the next page. `None` on the last page.
     pub next: Option<String>,
 }
 

@@ -13,25 +13,23 @@ use rustix::io::Errno;
 use crate::StoreError;
 use crate::database::DbError;
 
-/// The name of the file in its directory.
 const FILE_NAME: &str = "sessions.db";
 
 /// SQLite's name of an in-memory database.
 pub(crate) const MEMORY: &str = ":memory:";
 
-/// The name of the directory of lock files.
 const LOCKS_DIRECTORY: &str = "locks";
 
-/// How long to wait for another writing process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause between attempts where SQLite does not wait itself.
+/// Pause between attempts, for calls in which SQLite does not wait itself.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Marks the file as a session database: "nrws".
 const APPLICATION_ID: i64 = 0x6e72_7773;
 
-/// The steps from each version to the next. Existing entries never change; a new version is a new entry.
+/// The steps from each version to the next. Existing entries never change; each new version appends an
+/// entry.
 const MIGRATIONS: [&str; 2] = [
     "CREATE TABLE sessions (
         key INTEGER PRIMARY KEY,
@@ -64,28 +62,25 @@ const MIGRATIONS: [&str; 2] = [
     CREATE INDEX sessions_empty ON sessions (created) WHERE last_turn = 0;",
 ];
 
-/// The newest version.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// The path of the database in `directory`.
 pub(crate) fn file(directory: &Path) -> PathBuf {
     directory.join(FILE_NAME)
 }
 
-/// The path of the lock files in `directory`.
 pub(crate) fn locks(directory: &Path) -> PathBuf {
     directory.join(LOCKS_DIRECTORY)
 }
 
 /// Opens the database in `directory`, creating both for this user only.
 pub(crate) fn open(directory: &Path) -> Result<Connection, StoreError> {
-    // The directory of lock files is inside.
+    // The directory of lock files is inside `directory`, so both are created here.
     let locks = locks(directory);
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&locks);
     made.map_err(|error| StoreError::io(&locks, &error))?;
     let file = file(directory);
-    // SQLite would make it readable for others. The file must not be opened and closed here: that would release the
-    // locks of every other connection of this process.
+    // SQLite would create a file that others can read. The file must not be opened and closed here: that
+    // would release the locks of every other connection of this process.
     match mknodat(CWD, &file, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(StoreError::io(&file, &error.into())),
@@ -96,7 +91,6 @@ pub(crate) fn open(directory: &Path) -> Result<Connection, StoreError> {
     prepare(connection, &file).map_err(|fault| fault.at(&file))
 }
 
-/// Opens an empty in-memory database.
 pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
     let file = Path::new(MEMORY);
     let opened = Connection::open_in_memory().map_err(|error| StoreError::sqlite(file, &error));
@@ -105,15 +99,15 @@ pub(crate) fn open_in_memory() -> Result<Connection, StoreError> {
 
 fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, DbError> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // First of all: a foreign or newer file is not changed.
+    // The version is checked first, because a foreign or newer file must not be changed.
     let version = version(&connection.transaction()?, file)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
-    // Deleted data is overwritten.
+    // Deleted data is overwritten with zeros.
     connection.pragma_update(None, "secure_delete", true)?;
     connection.pragma_update(None, "journal_size_limit", 8 << 20)?;
     write_ahead(&connection)?;
-    // A turn costs seconds and money; making it survive a power loss costs milliseconds.
+    // Full sync: a turn costs seconds and money, surviving a power loss only milliseconds.
     connection.pragma_update(None, "synchronous", "FULL")?;
     if version < VERSION {
         migrate(&mut connection, file)?;
@@ -121,7 +115,8 @@ fn prepare(mut connection: Connection, file: &Path) -> Result<Connection, DbErro
     Ok(connection)
 }
 
-/// The version of the file, 0 if it is empty. In a transaction, because another process may be creating it.
+/// Returns the version of the file, or 0 if the file is empty. Needs a transaction, because another process
+/// may be creating the tables.
 fn version(connection: &Transaction<'_>, file: &Path) -> Result<i64, DbError> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (found, application) = (number("user_version")?, number("application_id")?);
@@ -138,12 +133,13 @@ fn version(connection: &Transaction<'_>, file: &Path) -> Result<i64, DbError> {
     Ok(found)
 }
 
-/// Lets readers and a writer work concurrently, where the file system supports it.
+/// Switches to a write-ahead log, so that readers and a writer work concurrently. Some file systems do not
+/// support it.
 fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
     let start = Instant::now();
     loop {
         match connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0)) {
-            // SQLite does not wait here when two processes open a new file at once.
+            // SQLite does not wait here if two processes open a new file at once.
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
                     && start.elapsed() < BUSY_TIMEOUT =>
@@ -161,7 +157,7 @@ fn write_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
 
 fn migrate(connection: &mut Connection, file: &Path) -> Result<(), DbError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have migrated it meanwhile.
+    // Another process may have migrated the file before this transaction began.
     let from = version(&transaction, file)?;
     for (step, version) in MIGRATIONS.iter().zip(1..) {
         if version > from {

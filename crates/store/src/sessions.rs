@@ -7,23 +7,20 @@ use crate::cursor::Cursor;
 use crate::database::{Database, DbError, TextList, signed, unsigned};
 use crate::{Change, NewSession, Page, Record, StoreError, Timestamp};
 
-/// Limit of an id; escaped, it must still be a valid file name.
+/// Limit of an id. The escaped id must still be a valid file name.
 const MAX_ID_BYTES: usize = 64;
 
-/// Limit of sessions on a page.
 const MAX_PAGE_SESSIONS: usize = 1000;
 
 const RECORD: &str = "SELECT id, cwd, roots, title, created, updated, settings, last_turn FROM sessions";
 
 impl Database {
-    /// Creates a session and opens it.
     pub(crate) fn create(&mut self, new: &NewSession) -> Result<Claim, StoreError> {
         let claim = self.claim_new(&new.id)?;
         self.write(|file| insert(file, new).map(drop))?;
         Ok(claim)
     }
 
-    /// Creates a session with the history and title of session `from`.
     pub(crate) fn fork(&mut self, from: &str, new: &NewSession) -> Result<Claim, StoreError> {
         let claim = self.claim_new(&new.id)?;
         self.write(|file| {
@@ -59,17 +56,15 @@ impl Database {
         })
     }
 
-    /// Opens session `id`.
     pub(crate) fn claim(&mut self, id: &str) -> Result<(Claim, Record), StoreError> {
-        // An id that was never stored need not be a valid file name.
+        // Checked before locking: an id that was never stored may be invalid as a file name.
         self.record(id)?.ok_or(StoreError::NotFound)?;
         let claim = self.claims.claim(id)?;
-        // Read again: other processes may have changed or deleted it before it was claimed.
+        // Read again: another process may have changed or deleted the session before it was claimed.
         let record = self.record(id)?.ok_or(StoreError::NotFound)?;
         Ok((claim, record))
     }
 
-    /// Returns session `id` without its history.
     pub(crate) fn record(&mut self, id: &str) -> Result<Option<Record>, StoreError> {
         self.read(|file| {
             let mut query = file.prepare_cached(&format!("{RECORD} WHERE id = ?1"))?;
@@ -95,7 +90,7 @@ impl Database {
             let mut query = file.prepare_cached(&format!("{RECORD} WHERE {place} AND {after} {order}"))?;
             let updated = cursor.as_ref().map(|cursor| cursor.updated);
             let id = cursor.as_ref().map(|cursor| &cursor.id);
-            // One more shows whether there is a next page.
+            // One row more than the page shows whether there is a next page.
             let rows = query.query_map(params![cwd, updated, id, signed(limit as u64 + 1)], record)?;
             Ok(rows.collect::<Result<Vec<_>, _>>()?)
         })?;
@@ -107,12 +102,11 @@ impl Database {
         Ok(Page { sessions, next })
     }
 
-    /// Deletes session `id`. Returns `false` if it does not exist.
     pub(crate) fn delete(&mut self, id: &str) -> Result<bool, StoreError> {
         if self.record(id)?.is_none() {
             return Ok(false);
         }
-        // Held until it is deleted, so that it is not opened meanwhile.
+        // Held during the deletion, so that no other process opens the session.
         let _claim = match self.claims.claim(id) {
             Ok(claim) => Some(claim),
             Err(StoreError::InUse { by_us: true }) => None,
@@ -121,7 +115,6 @@ impl Database {
         self.write(|file| Ok(file.execute("DELETE FROM sessions WHERE id = ?1", [id])? > 0))
     }
 
-    /// Changes the session of `held`.
     pub(crate) fn set(&mut self, held: &Held, change: &Change) -> Result<(), StoreError> {
         let claims = self.claims.clone();
         let id = held.id_in(&claims)?;
@@ -143,7 +136,6 @@ impl Database {
     }
 }
 
-/// The key of session `id`.
 pub(crate) fn key(file: &Connection, id: &str) -> Result<Option<i64>, DbError> {
     let mut query = file.prepare_cached("SELECT key FROM sessions WHERE id = ?1")?;
     Ok(query.query_row([id], |row| row.get(0)).optional()?)

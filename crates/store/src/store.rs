@@ -20,23 +20,26 @@ pub struct Store {
 }
 
 enum Place {
-    /// Run at once by the caller: it takes microseconds, and no time passes for a test with a paused clock.
+    /// Jobs run in the caller's thread: they take microseconds, and a test with a paused clock must see no
+    /// time pass.
     Memory(Mutex<DbThread>),
     Disk(Writer),
 }
 
 impl Store {
-    /// Creates a handle of the sessions in `directory`. Nothing is created, opened or started before the first use.
+    /// Creates a handle of the sessions in `directory`. The directory, the file and the thread are created
+    /// at the first use.
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
-        // Resolved now, so that a later change of the working directory, or a directory named `file:…`, does not
-        // matter.
+        // Made absolute now, so that a later change of the working directory has no effect, and a directory
+        // named `file:…` is not read as a URI.
         let directory = std::path::absolute(&directory).unwrap_or(directory);
         let claims = Claims::new(Some(schema::locks(&directory)));
         Self { place: Arc::new(Place::Disk(Writer::new(directory, claims))) }
     }
 
-    /// Creates a store that ends with its last handle. It uses no thread, so a paused clock stands still.
+    /// Creates a store in memory that ends with its last handle. It uses no thread, so a paused clock
+    /// stands still.
     #[must_use]
     pub fn in_memory() -> Self {
         let db_thread = DbThread::new(None, Claims::new(None));
@@ -60,17 +63,17 @@ impl Store {
         self.run(move |database| database.claim(&id)).await
     }
 
-    /// Creates a session with the history and title of another, which may be open, here or elsewhere.
+    /// Creates a session with the history and title of another session, which may be open in any process.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] for the other session, and those of [`Store::create`].
+    /// [`StoreError::NotFound`] if `from` does not exist, and those of [`Store::create`].
     pub async fn fork(&self, from: &str, new: NewSession) -> Result<Claim, StoreError> {
         let from = from.to_owned();
         self.run(move |database| database.fork(&from, &new)).await
     }
 
-    /// Lists sessions, most recently used first: those in exactly `cwd`, if given, after `cursor`, the `next` of the
-    /// previous page. Returns at most `limit` sessions, clamped to 1 to 1000.
+    /// Lists sessions, most recently used first. With `cwd`, lists only those in exactly that directory.
+    /// `cursor` is the `next` of the previous page. Returns at most `limit` sessions, clamped to 1 to 1000.
     ///
     /// # Errors
     /// [`StoreError::BadCursor`], or if the file cannot be used.
@@ -84,11 +87,11 @@ impl Store {
         self.run(move |database| database.list(cwd.as_deref(), cursor.as_deref(), limit)).await
     }
 
-    /// Deletes a session. Returns `false` if it does not exist. A session that is open through this store is deleted
-    /// too, and its claim becomes useless.
+    /// Deletes a session. Returns `false` if it does not exist. A session that is open through this store
+    /// is deleted too; later calls with its claim fail.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] by another process, or if the file cannot be used.
+    /// [`StoreError::InUse`] if another process has the session open, or if the file cannot be used.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         self.run(move |database| database.delete(&id)).await
@@ -103,8 +106,9 @@ impl Store {
         self.run(move |database| database.record(&id)).await
     }
 
-    /// Returns the history of a session, open or not. All `messages` in order are the model's input, all `replay` the
-    /// client's. Turns covered by a summary have no messages, and the summary follows the last of them.
+    /// Returns the history of a session, open or not. All `messages` in order are the model's input, all
+    /// `replay` the client's. Turns covered by a summary have no messages; the summary comes after the last
+    /// of them.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], or if the file cannot be used.
@@ -121,7 +125,8 @@ impl Store {
         self.append_called(claim, Arc::new(turn), None).await
     }
 
-    /// Like [`Store::append`], and sets the title if there is one. The turn is shared, so that the caller can retry.
+    /// Appends a turn as [`Store::append`] does, and sets the title if one is given. The turn is shared, so
+    /// that the caller can retry.
     ///
     /// # Errors
     /// Those of [`Store::append`].
@@ -135,8 +140,8 @@ impl Store {
         self.run_batched(move |database| database.append(&held, &turn, title.as_deref())).await
     }
 
-    /// Replaces the messages of all turns up to number `through` by `summary`. What the client is shown stays, and the
-    /// summary's `replay` is added.
+    /// Replaces the messages of all turns up to number `through` by `summary`. Their `replay` for the
+    /// client stays, and that of the summary is added.
     ///
     /// # Errors
     /// [`StoreError::BadTurn`] if the turn does not exist or an earlier summary covers more, and those of

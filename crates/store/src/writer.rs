@@ -1,4 +1,5 @@
-//! The thread that owns the database: started by the first job, ended after the last handle is dropped.
+//! The thread that owns the database: it starts with the first job and ends after the last handle is
+//! dropped.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -11,26 +12,22 @@ use crate::StoreError;
 use crate::claim::Claims;
 use crate::database::Database;
 
-/// Limit of queued jobs; further callers wait for room.
+/// Limit of queued jobs; further callers wait.
 const QUEUE_JOBS: usize = 32;
 
-/// A job for the database.
 enum Job {
-    /// Runs by itself.
+    /// Runs in its own transaction.
     Alone(Box<dyn FnOnce(&mut DbThread) + Send>),
-    /// Runs with others in one transaction, if several wait.
+    /// Shares a transaction with other queued jobs.
     BatchJob(Box<dyn BatchJob>),
 }
 
 /// A job that can run in a batch, and again by itself if the batch fails.
 trait BatchJob: Send {
-    /// Runs the job and keeps its result.
     fn attempt(&mut self, database: &mut Database) -> Result<(), StoreError>;
 
-    /// Discards the result, because it was not stored.
     fn discard_result(&mut self);
 
-    /// Sends the result to the caller.
     fn send_result(self: Box<Self>, outcome: Result<(), StoreError>);
 }
 
@@ -56,7 +53,7 @@ where
 
     fn send_result(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { work, value, sender } = *self;
-        // What the job holds, such as a claim, is dropped before the caller gets the result.
+        // Values held by the job, such as a claim, are dropped before the caller gets the result.
         drop(work);
         let result = outcome.and_then(|()| value.ok_or(StoreError::Stopped));
         if sender.send(result).is_err() {
@@ -97,7 +94,7 @@ impl DbThread {
         job(self.database.insert(database))
     }
 
-    /// Runs `jobs` in one transaction if that works.
+    /// Runs `jobs` in one transaction. If that fails, runs each in its own.
     fn run_batched(&mut self, mut jobs: Vec<Box<dyn BatchJob>>) {
         if jobs.len() > 1 {
             let together = self.run(|database| {
@@ -117,7 +114,6 @@ impl DbThread {
     }
 }
 
-/// Runs jobs until all senders are dropped.
 fn work(mut db_thread: DbThread, mut queue: mpsc::Receiver<Job>) {
     while let Some(mut job) = queue.blocking_recv() {
         let mut joint = Vec::new();
@@ -126,7 +122,7 @@ fn work(mut db_thread: DbThread, mut queue: mpsc::Receiver<Job>) {
                 Job::Alone(alone) => break Some(alone),
                 Job::BatchJob(one) => joint.push(one),
             }
-            // Checked before a job is taken, because a taken job must be run.
+            // Checked before a job is received, because a received job must be run.
             if joint.len() == QUEUE_JOBS {
                 break None;
             }
@@ -142,7 +138,6 @@ fn work(mut db_thread: DbThread, mut queue: mpsc::Receiver<Job>) {
     }
 }
 
-/// The handle of the thread.
 pub(crate) struct Writer {
     directory: PathBuf,
     claims: Arc<Claims>,
@@ -150,7 +145,6 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Creates a handle; the first job starts the thread.
     pub(crate) fn new(directory: PathBuf, claims: Arc<Claims>) -> Self {
         Self { directory, claims, queue: Mutex::default() }
     }
@@ -162,7 +156,7 @@ impl Writer {
     ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let alone = Box::new(move |db_thread: &mut DbThread| {
-            // What the job holds is dropped before the caller gets the result.
+            // Values held by the job, such as a claim, are dropped before the caller gets the result.
             let result = db_thread.run(job);
             if sender.send(result).is_err() {
                 tracing::debug!("result dropped: caller gone");
@@ -172,7 +166,8 @@ impl Writer {
         receiver.await.map_err(|_| StoreError::Stopped)?
     }
 
-    /// Like [`run`](Self::run), for work that may share a transaction with other jobs, and runs twice if that fails.
+    /// Runs a job that may share a transaction with others. If the shared transaction fails, the job runs
+    /// again by itself.
     pub(crate) async fn run_batched<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Database) -> Result<T, StoreError> + Send + 'static,
@@ -205,7 +200,6 @@ mod tests {
     use super::*;
     use crate::{NewSession, Turn, schema};
 
-    /// Creates a job that runs `work`, and the receiver of its result.
     fn job<T: Send + 'static>(
         work: impl FnMut(&mut Database) -> Result<T, StoreError> + Send + 'static,
     ) -> (Box<dyn BatchJob>, oneshot::Receiver<Result<T, StoreError>>) {
@@ -240,7 +234,7 @@ mod tests {
         db_thread.run_batched(jobs);
         let numbers: Vec<_> = told.iter_mut().map(|told| told.try_recv().unwrap()).collect();
         assert_eq!(numbers, [Ok(1), Ok(2), Ok(3)]);
-        // A reported result is stored: another connection sees it.
+        // A job reports its result only after the commit: another connection sees the data.
         let mut other = db_thread_in(place.path());
         assert_eq!(other.run(|database| database.history("a")).unwrap().len(), 3);
     }

@@ -1,4 +1,4 @@
-//! Making, opening, forking, changing and deleting sessions.
+//! Tests of creating, opening, forking, changing and deleting sessions.
 
 use std::fs;
 
@@ -121,7 +121,7 @@ async fn a_deleted_session_is_gone_even_while_open() {
         assert_eq!(store.set(&claim, Change::Title(None)).await.unwrap_err(), StoreError::NotFound);
         assert_eq!(store.claim("a").await.unwrap_err(), StoreError::NotFound);
         drop(claim);
-        // The same id again has nothing of the old history.
+        // A new session with the same id does not inherit the old history.
         drop(store.create(new("a")).await.unwrap());
         assert_eq!(store.history("a").await.unwrap(), []);
         assert!(store.delete("a").await.unwrap());

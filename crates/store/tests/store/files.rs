@@ -1,4 +1,4 @@
-//! The files: who may read them, which versions are understood, and what happens to those that cannot be read.
+//! Tests of the files: permissions, versions, and damaged files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,6 @@ fn file(place: &Path) -> PathBuf {
     place.join("sessions.db")
 }
 
-/// Runs `sql` on the file itself.
 fn sql(place: &Path, sql: &str) {
     Connection::open(file(place)).unwrap().execute_batch(sql).unwrap();
 }
@@ -42,7 +41,7 @@ async fn nothing_is_made_before_the_first_use_and_then_for_the_owner_only() {
     assert_eq!((mode(directory.clone()), mode(place.path().join("data"))), (0o700, 0o700));
 }
 
-/// A file as version 1 left it; its summaries were not there yet.
+/// Statements that create a file of version 1, which has no table of summaries.
 const VERSION_1: &str = r#"
     PRAGMA application_id = 0x6e727773;
     PRAGMA user_version = 1;
@@ -81,7 +80,7 @@ async fn an_older_version_is_brought_up_to_date() {
     assert_eq!(version, 2);
 }
 
-/// Puts a file there with `make`, and expects `error` from every use of it, and the file as it was.
+/// Creates a file with `make`. Checks that every use of it fails with `error` and leaves it unchanged.
 #[track_caller]
 fn check_refused(make: impl FnOnce(&Path), error: impl Fn(&Path) -> StoreError) {
     let (store, place) = on_disk();
@@ -93,7 +92,7 @@ fn check_refused(make: impl FnOnce(&Path), error: impl Fn(&Path) -> StoreError) 
     assert_eq!(runtime.block_on(store.list(None, None, 1)).unwrap_err(), expected);
     assert_eq!(runtime.block_on(store.create(new("a"))).unwrap_err(), expected);
     assert_eq!(fs::read(file(place.path())).unwrap(), before);
-    // Once it is out of the way, the same store works.
+    // Once the file is moved away, the same store works.
     fs::rename(file(place.path()), place.path().join("kept")).unwrap();
     runtime.block_on(store.create(new("a"))).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Histories: what the model gets and what the client is shown.
+//! Tests of histories: the input of the model and the replay for the client.
 
 use narrows_store::{Store, StoreError, Turn};
 
@@ -104,7 +104,7 @@ async fn a_job_that_is_given_up_keeps_its_claim_until_it_is_done() {
 #[tokio::test(start_paused = true)]
 async fn a_store_in_memory_lets_no_time_pass() {
     let start = tokio::time::Instant::now();
-    // A timer to which a paused clock would jump as soon as all tasks wait.
+    // A paused clock would jump to this timer as soon as all tasks wait.
     let timer = tokio::spawn(tokio::time::sleep_until(start + std::time::Duration::from_secs(60))); // sleep: paused
     let store = Store::in_memory();
     let claim = store.create(new("a")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Lists of sessions.
+//! Tests of listing sessions.
 
 use narrows_store::{Change, Page, Store, StoreError};
 
@@ -8,7 +8,7 @@ fn ids(page: &Page) -> Vec<&str> {
     page.sessions.iter().map(|record| record.id.as_str()).collect()
 }
 
-/// All pages of `limit` from the first on.
+/// Returns the ids on all pages of `limit` sessions.
 pub(crate) async fn all(store: &Store, cwd: Option<&str>, limit: usize) -> Vec<String> {
     let mut found = Vec::new();
     let mut cursor: Option<String> = None;
@@ -23,7 +23,7 @@ pub(crate) async fn all(store: &Store, cwd: Option<&str>, limit: usize) -> Vec<S
     }
 }
 
-/// Waits until the clock shows another millisecond, so that what comes next is newer.
+/// Waits until the clock shows another millisecond, so that the next session is newer.
 fn tick() {
     let now = narrows_store::Timestamp::now();
     while narrows_store::Timestamp::now() <= now {

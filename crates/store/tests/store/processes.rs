@@ -1,4 +1,4 @@
-//! Several processes: this program again, playing a role.
+//! Tests with several processes: this test binary starts itself in a role.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -13,7 +13,8 @@ use crate::{new, on_disk, turn};
 const ROLE: &str = "NARROWS_TEST_ROLE";
 const PLACE: &str = "NARROWS_TEST_PLACE";
 
-/// Not a test unless asked to play a role; then its lines on stdout begin with `@`.
+/// Runs the role that the environment names; passes at once if there is none. A role prints lines that
+/// begin with `@`.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -30,11 +31,11 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a separate line, because libtest writes here too.
+    // On a separate line, because libtest also writes to stdout.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
-/// Has session `a` open until its input ends.
+/// Keeps session `a` open until the end of input.
 async fn hold(store: &Store) {
     let claim = match store.claim("a").await {
         Ok((claim, _)) => claim,
@@ -46,7 +47,7 @@ async fn hold(store: &Store) {
     drop(claim);
 }
 
-/// Appends turns to session `a`, each of several pages, and prints the number of each, until killed.
+/// Appends turns of several pages each to session `a` and prints their numbers, until killed.
 async fn append(store: &Store) {
     let (claim, record) = store.claim("a").await.unwrap();
     say(&record.turns.to_string());
@@ -56,7 +57,7 @@ async fn append(store: &Store) {
     }
 }
 
-/// The next turn of session `a`: its size and content follow from its number.
+/// Returns the next turn of session `a`: size and content follow from its number.
 async fn whole(store: &Store) -> Turn {
     numbered(store.record("a").await.unwrap().unwrap().turns + 1)
 }
@@ -65,7 +66,7 @@ fn numbered(number: u64) -> Turn {
     turn(&format!("{number} ").repeat(usize::try_from(number % 7).unwrap() * 1000 + 1))
 }
 
-/// Creates a session and uses it, concurrently with other processes.
+/// Creates and uses a session, concurrently with other processes.
 async fn crowd(store: &Store) {
     let id = std::process::id().to_string();
     let claim = store.create(NewSession { id: id.clone(), ..NewSession::default() }).await.unwrap();
@@ -93,7 +94,7 @@ async fn full(store: &Store, place: &Path) {
     assert_eq!(store.history("a").await.unwrap(), expected);
     std::fs::remove_file(ballast).unwrap();
     assert_eq!(store.append(&claim, numbered(stored + 1)).await, Ok(stored + 1));
-    // And all of it is really there for others.
+    // Another connection sees all turns.
     assert_eq!(Store::new(place.to_owned()).history("a").await.unwrap().len() as u64, stored + 1);
     say(&format!("stored {stored}"));
 }
@@ -116,7 +117,7 @@ impl Player {
         Self { process, lines }
     }
 
-    /// The next line, if one comes before the end.
+    /// Returns the next line, or `None` at the end of output.
     fn next(&mut self) -> Option<String> {
         let lines = self.lines.by_ref().map_while(Result::ok);
         lines.filter_map(|line| line.strip_prefix('@').map(str::to_owned)).next()
@@ -187,12 +188,12 @@ async fn a_killed_process_loses_no_turn_it_was_told_of() {
         for _ in 0..=round % 5 {
             told = player.next().unwrap().parse().unwrap();
         }
-        // At some other point of the next turns every time.
+        // Delays the kill by a different time in every round.
         for _ in 0..(round * 37 % 400) * 50 {
             std::hint::spin_loop();
         }
         player.kill();
-        // Unread output from before its death.
+        // Reads the output that the process wrote before its death.
         while let Some(line) = player.next() {
             told = line.parse().unwrap();
         }
@@ -241,7 +242,7 @@ async fn many_processes_make_the_file_together() {
     assert_eq!(page.sessions.iter().map(|record| record.turns).collect::<Vec<_>>(), [20; 6]);
 }
 
-/// On a real file system of 1.5 MB, where this user may mount one.
+/// Uses a real file system of 1.5 MB if this user may mount one.
 #[test]
 fn a_disk_that_is_really_full_is_survived() {
     let place = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use crate::{lists, messages, new, new_in, replay, turn};
 enum Step {
     Append(usize),
     Reopen(usize),
-    /// Up to which turn, of those there are.
+    /// Index of the last turn to cover.
     Summarize(usize, prop::sample::Index),
 }
 
@@ -24,11 +24,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// The expected content of a session.
 #[derive(Default)]
 struct Model {
     turns: Vec<Turn>,
-    /// The number of turns in the newest summary, and its text.
+    /// Number of turns that the newest summary covers, and the summary.
     summary: (usize, Option<Turn>),
 }
 
@@ -122,7 +121,7 @@ proptest! {
 }
 
 proptest! {
-    // Each case waits for the disk many times.
+    // Few cases: each waits for the disk many times.
     #![proptest_config(ProptestConfig::with_cases(10))]
 
     #[test]
