@@ -2,21 +2,22 @@
 
 use crate::host::Target;
 
-/// Limit of a head, in bytes.
+/// Limit of a head. Longer requests are refused.
 pub(crate) const MAX_HEAD_BYTES: usize = 16 << 10;
-/// The default port of `http` URLs.
 const HTTP_PORT: u16 = 80;
 
 /// What a client requests of the proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ProxyRequest {
-    /// A tunnel.
     Tunnel(Target),
-    /// One request, as it is sent to the server, and the length of its body.
-    Request { target: Target, head: Vec<u8>, body: u64 },
+    /// One request: `head` as the server receives it, and the length of its body.
+    Request {
+        target: Target,
+        head: Vec<u8>,
+        body: u64,
+    },
 }
 
-/// Why a head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadError {
     #[error("not a proxy request")]
@@ -29,12 +30,11 @@ pub(crate) enum HeadError {
     Length,
 }
 
-/// Returns the length of the head, including the empty line, if it is complete.
+/// Returns the length of the head with its final empty line, or `None` if the head is incomplete.
 pub(crate) fn end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// Parses a head that ends with an empty line.
 pub(crate) fn read(head: &[u8]) -> Result<ProxyRequest, HeadError> {
     let text = std::str::from_utf8(head).map_err(|_| HeadError::Malformed)?;
     let text = text.strip_suffix("\r\n\r\n").ok_or(HeadError::Malformed)?;
@@ -69,7 +69,8 @@ fn request(method: &str, address: &str, fields: &[(&str, &str)]) -> Result<Proxy
     let (authority, path) = rest.split_at(end);
     let target = Target::parse(authority, Some(HTTP_PORT)).map_err(|_| HeadError::Target)?;
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    // The host that was checked is the one that is requested, and nothing follows the request.
+    // The `Host` field names the host that was checked. `Connection: close` ends the connection after this
+    // request.
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", authority_of(&target));
     let mut body = None;
@@ -82,7 +83,7 @@ fn request(method: &str, address: &str, fields: &[(&str, &str)]) -> Result<Proxy
                 let digits =
                     (1..=15).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit());
                 let length = digits.then(|| value.parse::<u64>().ok()).flatten().ok_or(HeadError::Length)?;
-                // Two different lengths mean two different ends.
+                // A second length could hide another request in the body.
                 if body.replace(length).is_some() {
                     return Err(HeadError::Length);
                 }
@@ -168,7 +169,7 @@ mod tests {
             let _ = read(&bytes);
         }
 
-        /// The forwarded data is one request: one head, whose host is the one that was checked.
+        /// For any field, one request is forwarded: one head, with the host that was checked.
         #[test]
         fn one_request_stays_one(name in "[A-Za-z-]{1,12}", value in "[ -~\r\n]{0,24}", path in "[ -~]{0,12}") {
             let head = format!("GET http://a.b/{path} HTTP/1.1\r\n{name}: {value}\r\n\r\n");

@@ -1,19 +1,17 @@
-//! Host names, in the one form in which they are compared, resolved and connected to.
+//! Host names in one normalized form, used to compare, resolve and connect.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A host: an address, or a lower-case name whose labels every resolver reads in the same way.
+/// A host: an address, or a lower-case name that every resolver reads in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// An address.
     Address(IpAddr),
-    /// A name.
     Name(String),
 }
 
-/// The text is not a host.
+/// Error: the text is not a valid host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid host name")]
 pub struct HostError;
@@ -36,7 +34,8 @@ impl FromStr for Host {
     }
 }
 
-/// Labels of letters, digits and hyphens. The last one contains a letter; otherwise some resolvers read an address.
+/// Returns `true` for labels of letters, digits and hyphens. The last one must contain a letter; otherwise
+/// some resolvers read an address.
 fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -45,7 +44,7 @@ fn is_name(text: &str) -> bool {
             && !label.ends_with('-')
     };
     let last = text.rsplit('.').next().unwrap_or_default();
-    // Hexadecimal numbers are addresses too.
+    // Some resolvers also read hexadecimal numbers as addresses.
     let is_number =
         last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") || last.starts_with("0X");
     text.len() <= 253 && text.split('.').all(is_label) && !is_number
@@ -64,17 +63,15 @@ impl fmt::Display for Host {
 /// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// The host.
     pub host: Host,
-    /// The port.
     pub port: u16,
 }
 
 impl Target {
-    /// Parses `host:port`; `port` is the default.
+    /// Parses `host:port`, or a host alone if `port` is given as the default.
     ///
     /// # Errors
-    /// If it is invalid.
+    /// If the text is invalid.
     pub fn parse(text: &str, port: Option<u16>) -> Result<Self, HostError> {
         let colon = match text.rfind(']') {
             Some(end) => text[end..].find(':').map(|colon| end + colon),
@@ -88,7 +85,7 @@ impl Target {
     }
 }
 
-/// Digits only: no sign, nothing around them.
+/// Parses a port of digits only, without a sign or spaces.
 pub(crate) fn read_port(text: &str) -> Option<u16> {
     let digits = (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten().filter(|port| *port > 0)

@@ -4,13 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use crate::host::{Host, Target, read_port};
 
-/// The ports of an entry without a port.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
 /// The allowed hosts. An empty list allows none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostAllowList {
-    /// A target must be allowed by each of these lists, of which there is at least one.
+    /// A target must be allowed by each of these lists. There is at least one list.
     lists: Vec<Vec<Entry>>,
 }
 
@@ -22,13 +21,13 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum HostPattern {
-    /// This host.
+    /// Exactly this host.
     Host(Host),
-    /// Every host below this name, but not the name itself.
+    /// All hosts below this name, without the name itself.
     Subdomains(String),
 }
 
-/// The entry is invalid.
+/// An invalid entry of an allow-list, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a valid host pattern")]
 pub struct EntryError(pub String);
@@ -43,7 +42,7 @@ impl HostAllowList {
         Ok(Self { lists: vec![entries.collect::<Result<_, _>>()?] })
     }
 
-    /// Returns the intersection of two lists.
+    /// Returns the intersection: a target must be allowed by both lists.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.lists.extend(other.lists);
@@ -60,8 +59,8 @@ impl HostAllowList {
         !self.is_empty() && self.lists.iter().all(|entries| entries.iter().any(|entry| entry.permits(target)))
     }
 
-    /// Returns `true` if `host` may resolve to this address: addresses of this machine and of private networks must be
-    /// listed literally; this machine is also allowed by its own name.
+    /// Returns `true` if `host` may resolve to this address. A listed address stands only for itself, and
+    /// `localhost` only for loopback. Any other name must not resolve to this machine or a private network.
     pub(crate) fn permits_address(host: &Host, address: IpAddr) -> bool {
         match host {
             Host::Address(literal) => *literal == address,
@@ -73,8 +72,9 @@ impl HostAllowList {
     }
 }
 
-/// Returns `true` if the address belongs to this machine: a socket cannot be bound to a foreign address. Where the
-/// system allows that for all addresses, an address is this machine's if packets to it are sent from it.
+/// Returns `true` if the address belongs to this machine: usually a socket cannot be bound to any other
+/// address. If the system allows binding to every address, the address is compared with the source address
+/// of packets to it.
 fn is_own(address: IpAddr, is_bindable: impl Fn(IpAddr) -> bool) -> bool {
     let (foreign, unspecified): (IpAddr, IpAddr) = match address {
         IpAddr::V4(_) => (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::UNSPECIFIED.into()),
@@ -89,7 +89,7 @@ fn is_own(address: IpAddr, is_bindable: impl Fn(IpAddr) -> bool) -> bool {
         return true;
     }
     let source = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
-        // Nothing is sent from it.
+        // Connecting a datagram socket sends no packet.
         socket.connect((address, 9))?;
         socket.local_addr()
     });
@@ -181,7 +181,7 @@ mod tests {
         assert!(!is_own("2606:4700::1234".parse().unwrap(), is_bindable));
         // A public address of this machine.
         assert!(is_own(other, |address| address == other));
-        // If every address can be bound, the source address decides.
+        // If every address can be bound, the source address of packets decides.
         assert!(is_own(own, |_| true) && !is_own(other, |_| true));
     }
 
@@ -301,7 +301,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// A pattern allows only names that end with its own.
+        /// A pattern allows only names below its own name.
         #[test]
         fn patterns_do_not_leak(target in "[a-z.-]{1,12}(example)?[.]?(com|org)?:(80|443|22)") {
             let list = list(&["*.example.com"]);

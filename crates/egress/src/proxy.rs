@@ -18,10 +18,10 @@ use crate::list::HostAllowList;
 
 /// Pause after the system lacked resources to accept a connection.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How long the rest of a refused request is read, so that the client gets the answer.
+/// Time to read the rest of a refused request, so that the client gets the answer.
 const REFUSAL_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Resolves names.
+/// A resolver of host names.
 pub trait Resolve: Send + Sync {
     /// Returns the addresses of a name.
     fn resolve<'a>(
@@ -48,52 +48,47 @@ impl Resolve for SystemResolver {
 /// Timeouts and limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Limit of concurrent connections; others wait.
     pub connections: usize,
-    /// Timeout for receiving a head.
     pub head: Duration,
-    /// Timeout for resolving and connecting to a host.
+    /// Timeout to resolve and connect to a host, in total.
     pub connect: Duration,
 }
 
 impl Default for Options {
-    /// 64 connections, ten seconds for a head, twenty to connect.
+    /// Returns 64 connections, ten seconds for a head and twenty to connect.
     fn default() -> Self {
         Self { connections: 64, head: Duration::from_secs(10), connect: Duration::from_secs(20) }
     }
 }
 
-/// A refused request.
+/// A refused request, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
     /// The requested target, if it could be parsed.
     pub target: Option<Target>,
-    /// The reason.
     pub reason: Reason,
 }
 
-/// Why a request was refused.
+/// Reason why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
-    /// The host is not listed.
     #[error("the host is not on the allow list")]
     Unlisted,
-    /// The name resolves to this machine or a private network.
+    /// The name resolves to an address of this machine or a private network.
     #[error("the host resolves to a local or private address")]
     Private,
-    /// The request is malformed.
     #[error("not a proxy request")]
     Malformed,
-    /// The head is too long.
+    /// The head exceeds the limit of bytes.
     #[error("the request head is too long")]
     TooLong,
-    /// The head took too long.
+    /// The head was not complete in time.
     #[error("the request head timed out")]
     TooSlow,
 }
 
 impl Reason {
-    /// The name for programs.
+    /// Returns the name of the reason in logs and answers.
     pub fn code(self) -> &'static str {
         match self {
             Self::Unlisted => "egress_denied",
@@ -105,16 +100,12 @@ impl Reason {
     }
 }
 
-/// Why a connection was not forwarded.
 enum ConnectionError {
     Denied(Denial),
-    /// The target is allowed but unreachable.
     Unreachable(Target, io::Error),
-    /// The client has disconnected.
     Gone,
 }
 
-/// State shared by all connections.
 struct ConnectionHandler {
     list: HostAllowList,
     options: Options,
@@ -122,8 +113,8 @@ struct ConnectionHandler {
     denials: mpsc::Sender<Denial>,
 }
 
-/// Serves the proxy until the future is dropped, which closes every connection. Denials that are not read in time are
-/// lost.
+/// Serves the proxy until the future is dropped, which closes every connection. Denials are lost while
+/// `denials` is full.
 pub async fn serve(
     listener: TcpListener,
     list: HostAllowList,
@@ -164,7 +155,7 @@ impl ConnectionHandler {
                     Reason::TooSlow => "408 Request Timeout",
                 };
                 let words = format!("{target} cannot be reached from this sandbox: {}\n", denial.reason);
-                // If the channel is full, its reader knows enough.
+                // A full channel already holds enough denials for the log.
                 let _ = self.denials.try_send(denial);
                 (status, words)
             }
@@ -179,14 +170,13 @@ impl ConnectionHandler {
         let farewell = async {
             stream.write_all(format!("{head}{words}").as_bytes()).await?;
             stream.shutdown().await?;
-            // Closing a socket with unread data would reset it, and the answer would be lost.
+            // Closing a socket with unread data would reset it, and the client would lose the answer.
             let mut rest = (&mut stream).take(head::MAX_HEAD_BYTES as u64);
             copy(&mut rest, &mut tokio::io::sink()).await
         };
         let _ = timeout(REFUSAL_DRAIN_TIMEOUT, farewell).await;
     }
 
-    /// Reads a request and serves it.
     async fn handle_request(&self, stream: &mut TcpStream) -> Result<(), ConnectionError> {
         let denied = |target, reason| Err(ConnectionError::Denied(Denial { target, reason }));
         let (bytes, end) = match timeout(self.options.head, read_head(stream)).await {
@@ -231,7 +221,6 @@ impl ConnectionHandler {
         Ok(())
     }
 
-    /// Resolves a host and connects to it.
     async fn connect_to(&self, target: &Target) -> Result<TcpStream, ConnectError> {
         let found = match &target.host {
             Host::Address(address) => vec![*address],
@@ -253,7 +242,7 @@ impl ConnectionHandler {
     }
 }
 
-/// Why a host was not reached.
+/// Reason why no connection to a host was established.
 enum ConnectError {
     Private,
     Io(io::Error),
@@ -282,7 +271,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)
     }
 }
 
-/// Forwards one request and its response. Data behind the request is not read.
+/// Forwards one request and its response. Data of the client behind the request is not read.
 async fn forward_request(
     stream: &mut TcpStream,
     server: &mut TcpStream,
@@ -305,7 +294,7 @@ async fn forward_request(
             sent?;
             answering.await
         }
-        // A server need not read the whole body.
+        // A server may answer before it has read the whole body.
         answered = &mut answering => answered,
     }
 }

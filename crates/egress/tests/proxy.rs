@@ -1,4 +1,4 @@
-//! The proxy on real sockets: what the list names passes, and nothing else does.
+//! Tests of the proxy on real sockets: only listed hosts are reachable.
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::io;
@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longer than anything takes here.
+/// Longer than any step of a test takes.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Every name leads to this address.
+/// A resolver that returns this address for every name.
 struct Everywhere(IpAddr);
 
 impl Resolve for Everywhere {
@@ -46,7 +46,6 @@ impl Proxy {
         Self { address, denials, task }
     }
 
-    /// Sends this and returns all that is answered.
     async fn exchange(&self, text: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(text).await.unwrap();
@@ -65,7 +64,6 @@ async fn read(stream: &mut TcpStream) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Echoes the input of every connection up to an empty line, and closes it.
 async fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +102,7 @@ async fn what_the_list_names_is_let_through() {
         let expected = format!(
             "heard: POST /x HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\nContent-Length: 4\r\n\r\nBODY"
         );
-        // An answer may come before everything is read.
+        // The proxy may answer before it has read everything.
         assert!(
             expected.starts_with(&heard) && heard.starts_with("heard: POST /x HTTP/1.1\r\nHost: "),
             "{heard}"
@@ -125,7 +123,7 @@ async fn nothing_else_is() {
         (format!("[::1]:{port}"), Reason::Unlisted),
         (format!("localhost:{port}"), Reason::Unlisted),
         ("a.allowed.test:22".to_owned(), Reason::Unlisted),
-        // Listed, and leads to this machine all the same.
+        // Listed, but resolves to this machine.
         (format!("a.allowed.test:{port}"), Reason::Private),
     ] {
         let answer = proxy.exchange(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes()).await;
@@ -190,7 +188,7 @@ async fn there_is_room_for_so_many_and_the_next_come_when_one_goes() {
     drop(first);
     assert!(read(&mut second).await.ends_with("heard: hello\r\n\r\n"));
     drop(second);
-    // With the proxy everything ends.
+    // Dropping the proxy closes all its connections.
     let mut last = TcpStream::connect(proxy.address).await.unwrap();
     last.write_all(open.as_bytes()).await.unwrap();
     timeout(STEP_TIMEOUT, last.read_exact(&mut answer)).await.unwrap().unwrap();
