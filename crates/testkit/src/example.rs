@@ -1,9 +1,9 @@
-//! Programs that cargo builds beside the tests.
+//! Finds programs that cargo builds beside the tests.
 
 /// Returns the path of the example `name` of `package`.
 ///
 /// # Panics
-/// If it is not built; the message contains the command that builds it.
+/// If it is not built. The message contains the command that builds it.
 #[must_use]
 pub fn example(package: &str, name: &str) -> String {
     let mut path = std::env::current_exe().expect("a test has a path");

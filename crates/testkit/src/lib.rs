@@ -1,9 +1,9 @@
-//! Counterparts for tests.
+//! Peers for tests.
 //!
-//! [`peer`] is a scripted client that sees every line, so that nothing an agent does escapes a test. [`sdk`] is the
-//! official Rust SDK in both roles: it shares no code with this project, so a misunderstanding here shows. [`model`] is
-//! a scripted Chat Completions server. [`wait`] waits for events outside of the process, and [`example`] finds helper
-//! programs.
+//! [`peer`] is a scripted client that receives every line, so that a test sees everything an agent sends.
+//! [`sdk`] is the official Rust SDK in both roles. It shares no code with this project, so a
+//! misunderstanding of the protocol shows. [`model`] is a scripted Chat Completions server. [`wait`] waits
+//! for events outside of the process, and [`example`] finds helper programs.
 
 pub mod example;
 pub mod model;
@@ -12,5 +12,5 @@ pub mod sdk;
 pub mod tap;
 pub mod wait;
 
-/// The scripted agent, for crates that may not depend on it.
+/// The scripted agent, re-exported for crates that may not depend on it.
 pub use narrows_fake as fake;

@@ -8,13 +8,12 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
 use crate::tap::{Reader, tap};
 
-/// The client end of an in-process agent under test. Must be created inside a runtime.
+/// An in-process agent's link and the scripted client at its other end. Must be created inside a runtime.
 pub struct Stage {
-    /// The agent's link.
+    /// The link for the agent under test.
     pub link: Link,
-    /// Another writer to the agent's output, for a program that prints.
+    /// A second writer to the agent's output, for tests of programs that print.
     pub raw: Box<dyn Write + Send>,
-    /// The client's end.
     pub client: Peer,
 }
 
@@ -30,7 +29,8 @@ pub fn stage() -> Stage {
     }
 }
 
-/// Creates both ends of a conversation as links: the client's, the agent's, and another writer to the agent's output.
+/// Creates the links of both ends of a conversation: the client's, the agent's, and a second writer to the
+/// agent's output.
 #[must_use]
 pub fn pair() -> (Link, Link, Box<dyn Write + Send>) {
     let (input, to_agent) = tokio::io::duplex(256 << 10);
@@ -47,7 +47,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Sends bytes. An agent that has exited is ignored.
+    /// Sends bytes. Succeeds even if the agent has exited.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         if let Some(to_agent) = &mut self.to_agent {
             let _ = to_agent.write_all(bytes).await;
@@ -106,8 +106,8 @@ impl Peer {
         }))
     }
 
-    /// Receives messages up to and including the answer to request `id`. Answers the agent's requests with `serve`,
-    /// unless that returns nothing.
+    /// Receives messages up to and including the answer to request `id`. Calls `serve` for each request of
+    /// the agent and sends what it returns, if anything.
     ///
     /// # Panics
     /// If the agent exits before.

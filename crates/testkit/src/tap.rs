@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use narrows_base::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that may wait to be read before the first writer must wait.
+/// Limit of unread bytes at which the first writer waits.
 const MAX_QUEUED_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
@@ -36,7 +36,8 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-/// Creates a stream with two writers: the first waits for room, the second does not. It ends when both are dropped.
+/// Creates a stream with two writers: the first waits for room, the second does not. The stream ends when
+/// both are dropped.
 #[must_use]
 pub fn tap() -> (Writer, Writer, Reader) {
     let shared = Arc::new(Shared::default());

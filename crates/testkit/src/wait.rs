@@ -9,7 +9,7 @@ pub async fn wait_until(deadline: Duration, mut condition: impl FnMut() -> bool)
         if started.elapsed() > deadline {
             return false;
         }
-        // sleep: there is no notification from another process, so this polls
+        // sleep: another process sends no notification, so this polls
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     true
@@ -22,7 +22,7 @@ pub fn alive_with_marker(marker: &str) -> Vec<u32> {
     let ids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     ids.filter(|id| *id != std::process::id())
         .filter(|id| {
-            // A process that has just ended cannot be read.
+            // The command line of a process that has just exited cannot be read.
             let command = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&command).contains(marker)
         })

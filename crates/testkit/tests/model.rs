@@ -1,4 +1,5 @@
-//! The scripted model server over a bare socket: what it writes, what it remembers, and how it breaks off.
+//! Tests of the scripted model server over a bare socket: its output, its records, and the ways it breaks
+//! off.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -14,7 +15,8 @@ async fn connect(server: &ModelServer) -> TcpStream {
     TcpStream::connect(server.address()).await.expect("the server listens")
 }
 
-/// Asks, and returns all that comes until `end` has come or the connection ends, and how it ended.
+/// Sends a request. Returns everything up to `end` or the end of the connection, and the error if there was
+/// one.
 async fn ask(stream: &mut TcpStream, request: &str, end: &str) -> (String, Option<ErrorKind>) {
     stream.write_all(request.as_bytes()).await.expect("the server reads");
     let mut bytes = Vec::new();
@@ -30,7 +32,6 @@ async fn ask(stream: &mut TcpStream, request: &str, end: &str) -> (String, Optio
     }
 }
 
-/// The body of a reply in chunks, joined.
 fn joined(reply: &str) -> String {
     let mut rest = reply.split_once("\r\n\r\n").expect("a head").1;
     let mut body = String::new();
@@ -191,7 +192,6 @@ async fn a_stopped_server_is_gone() {
     drop(ModelServer::start_at(address, Reply::text("back")));
 }
 
-/// Plays a reply and returns its body.
 async fn body_of(reply: Reply) -> String {
     let server = ModelServer::start(reply);
     joined(&ask(&mut connect(&server).await, ASK, LAST).await.0)

@@ -1,4 +1,5 @@
-//! The SDK in one role against our fake agent or itself in the other, over streams in memory.
+//! Tests of the SDK in one role, with the fake agent or the SDK itself in the other, over streams in
+//! memory.
 
 use narrows_fake::{Ended, Script, options, run};
 use narrows_testkit::peer::stage;
@@ -8,7 +9,7 @@ use serde_json::json;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// The fake agent with a built-in script, and what the SDK connects to.
+/// Starts the fake agent with a built-in script. Returns its task and the streams for the SDK.
 fn fake(script: &str) -> (JoinHandle<Ended>, Streams) {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let (reader, writer) = tokio::io::split(ours);
@@ -55,7 +56,8 @@ async fn what_the_fake_agent_asks_permission_for_is_granted() {
     }
 }
 
-/// Both ends from the SDK: that they understand each other is what makes them of use against ours.
+/// Both ends come from the SDK. Only if they understand each other are they useful as peers of this
+/// project.
 #[tokio::test]
 async fn the_sdk_understands_itself() {
     for version in [1, 2] {
@@ -68,7 +70,7 @@ async fn the_sdk_understands_itself() {
         };
         check(&transcript, "Hello from the SDK: with permission", "end_turn");
         assert_eq!(transcript.permissions, ["Do as you asked"]);
-        // How it ends is the client's business.
+        // The agent's result does not matter here.
         let _ = agent.await.unwrap();
     }
 }

@@ -2,19 +2,17 @@
 
 use serde_json::{Value, json};
 
-/// The model name in the server's own replies.
 pub(super) const MODEL: &str = "test-model";
 
-/// The id of the server's own replies.
 const CHUNK_ID: &str = "chatcmpl-1";
 
-/// The bytes of one event with this payload.
+/// Returns the bytes of one event with this payload.
 #[must_use]
 pub fn data(payload: &(impl ToString + ?Sized)) -> Vec<u8> {
     format!("data: {}\n\n", payload.to_string()).into_bytes()
 }
 
-/// A chunk with these choices.
+/// Returns a chunk with these choices.
 #[must_use]
 pub fn chunk(choices: &Value) -> Value {
     json!({
@@ -22,19 +20,19 @@ pub fn chunk(choices: &Value) -> Value {
     })
 }
 
-/// A chunk whose only choice has this delta and does not end.
+/// Returns a chunk whose only choice has this delta and does not end.
 #[must_use]
 pub fn delta(delta: &Value) -> Value {
     chunk(&json!([{"index": 0, "delta": delta, "finish_reason": null}]))
 }
 
-/// A chunk whose only choice ends for this reason.
+/// Returns a chunk whose only choice ends for this reason.
 #[must_use]
 pub fn finish(reason: &str) -> Value {
     chunk(&json!([{"index": 0, "delta": {}, "finish_reason": reason}]))
 }
 
-/// A chunk without choices that reports the usage.
+/// Returns a chunk without choices that reports the usage.
 #[must_use]
 pub fn usage(input: u64, output: u64) -> Value {
     let mut usage = chunk(&json!([]));
@@ -42,12 +40,12 @@ pub fn usage(input: u64, output: u64) -> Value {
     usage
 }
 
-/// The three counts that all endpoints report.
+/// Returns the three token counts that all endpoints report.
 pub(super) fn counts(input: u64, output: u64) -> Value {
     json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output})
 }
 
-/// A complete completion, without streaming.
+/// Returns a complete completion, as sent without streaming.
 pub(super) fn completion(message: &Value, reason: &str, usage: &Value) -> Value {
     json!({
         "id": CHUNK_ID, "object": "chat.completion", "created": 1_760_000_000, "model": MODEL,
@@ -56,7 +54,7 @@ pub(super) fn completion(message: &Value, reason: &str, usage: &Value) -> Value 
     })
 }
 
-/// The deltas of tool calls: each with its id and name first, then its arguments in two pieces.
+/// Returns the deltas of tool calls: for each its id and name first, then its arguments in two pieces.
 pub(super) fn call_deltas(calls: &[(&str, Value)]) -> Vec<Value> {
     let mut deltas = Vec::new();
     for (index, (name, arguments)) in calls.iter().enumerate() {
@@ -73,12 +71,12 @@ pub(super) fn call_deltas(calls: &[(&str, Value)]) -> Vec<Value> {
     deltas
 }
 
-/// The id of the call with this index in the server's own replies: `call_1`, `call_2`…
+/// Returns the id of the call with this index in the server's generated replies: `call_1`, `call_2`…
 pub(super) fn call_id(index: usize) -> String {
     format!("call_{}", index + 1)
 }
 
-/// Splits text into words with the blanks that follow them.
+/// Splits text into words, each with the blanks that follow it.
 pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(' ')
 }

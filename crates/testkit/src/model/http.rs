@@ -6,13 +6,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{Framing, Reply, Step};
 
-/// Limit of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// Limit of the body of a request.
 const MAX_BODY_BYTES: usize = 256 << 20;
 
-/// A request: parsed head and body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: String,
@@ -21,7 +18,7 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// Reads the next request, or returns `None` at the end. `held` contains bytes that were read early.
+/// Reads the next request, or returns `None` at the end. `held` contains bytes that were already read.
 pub(super) async fn read(
     from: &mut (impl AsyncRead + Unpin),
     held: &mut Vec<u8>,
@@ -52,7 +49,6 @@ pub(super) async fn read(
     Ok(Some(request))
 }
 
-/// Parses a head, without its empty line.
 fn parse(head: &str) -> Option<Request> {
     let mut lines = head.split("\r\n");
     let mut words = lines.next()?.split(' ');
@@ -82,7 +78,6 @@ fn length(headers: &[(String, String)]) -> io::Result<usize> {
     }
 }
 
-/// Writes the head of a response.
 pub(super) fn head(reply: &Reply) -> Vec<u8> {
     let reason = if reply.status < 400 { "OK" } else { "Refused" };
     let mut head = format!("HTTP/1.1 {} {reason}\r\n", reply.status);
@@ -113,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads all requests from these bytes, in pieces of this size, until the end or an error.
+    /// Reads all requests from these bytes, in reads of `size` bytes, until the end or an error.
     fn all(bytes: &[u8], size: usize) -> Vec<Request> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be made");
         runtime.block_on(async {
@@ -127,7 +122,7 @@ mod tests {
                 drop(from);
             };
             let writing = async move {
-                // The reader may have stopped.
+                // The reader may have stopped at an error.
                 let _ = tokio::io::AsyncWriteExt::write_all(&mut to, bytes).await;
             };
             tokio::join!(reading, writing);

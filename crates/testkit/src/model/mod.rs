@@ -1,7 +1,8 @@
-//! A scripted Chat Completions server: replies as planned, including faults, and records all requests.
+//! A scripted Chat Completions server: sends the planned replies, including faults, and records all
+//! requests.
 //!
-//! The HTTP is written by hand, so that a reply can stop inside a chunk, a header or a character. The server has its
-//! own thread and clock: a test may pause its time, and the server's pauses stay real.
+//! The HTTP is written by hand, so that a reply can stop inside a chunk, a header or a character. The
+//! server has its own thread and clock: if a test pauses its time, the server's pauses stay real.
 //!
 //! ```
 //! use narrows_testkit::model::{ModelServer, Reply};

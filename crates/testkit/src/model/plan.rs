@@ -9,7 +9,7 @@ use super::{Reply, Seen, event};
 
 type Decide = Box<dyn Fn(&Seen) -> Option<Reply> + Send>;
 
-/// The replies of a server.
+/// The planned replies of a server.
 pub struct Plan {
     decide: Option<Decide>,
     replies: VecDeque<Reply>,
@@ -18,7 +18,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Answers completion requests with these replies in order; the last one is repeated.
+    /// Creates a plan that answers completion requests with these replies in order. The last one is
+    /// repeated.
     #[must_use]
     pub fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
         Self {
@@ -29,7 +30,7 @@ impl Plan {
         }
     }
 
-    /// Adds a reply.
+    /// Appends a reply.
     #[must_use]
     pub fn then(mut self, reply: Reply) -> Self {
         self.replies.push_back(reply);
@@ -50,7 +51,8 @@ impl Plan {
         self
     }
 
-    /// Calls `decide` first for every completion request. The plan is used only if it returns nothing.
+    /// Calls `decide` first for every completion request. The planned replies are used only if `decide`
+    /// returns `None`.
     #[must_use]
     pub fn unless(mut self, decide: impl Fn(&Seen) -> Option<Reply> + Send + 'static) -> Self {
         self.decide = Some(Box::new(decide));
@@ -62,7 +64,7 @@ impl Plan {
         if let Some(reply) = self.others.get(&seen.path) {
             return reply.clone();
         }
-        // A proxy gets a whole URL.
+        // The request line of a proxy request contains a whole URL.
         let path = seen.path.strip_prefix("http://").unwrap_or(&seen.path);
         let known = !path.contains("//");
         let reply = match seen.method.as_str() {

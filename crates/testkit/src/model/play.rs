@@ -1,4 +1,4 @@
-//! Plays one reply on a connection, and notices when the client disconnects.
+//! Plays one reply on a connection, and detects that the client disconnects.
 
 use std::io;
 
@@ -8,20 +8,17 @@ use tokio::net::TcpStream;
 use super::server::Shared;
 use super::{Framing, Reply, Step, http};
 
-/// The state of a connection after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Open for the next request.
+    /// Can serve the next request.
     Open,
-    /// Closed.
     Close,
-    /// Reset.
     Cut,
-    /// The client closed it during the reply.
+    /// The client disconnected during the reply.
     HungUp,
 }
 
-/// Plays `reply`. Input of the client meanwhile is appended to `held`.
+/// Plays `reply`. Bytes that the client sends meanwhile are appended to `held`.
 pub(super) async fn play(
     shared: &Shared,
     stream: &mut TcpStream,
@@ -67,7 +64,7 @@ impl<W: AsyncWriteExt + Unpin> Stage<'_, W> {
         Ok(if self.reply.framing == Framing::UntilClose { Outcome::Close } else { Outcome::Open })
     }
 
-    /// Runs a step. Returns the connection's state if it is the last one.
+    /// Runs a step. Returns the connection's state if the step is the last one.
     async fn step(&mut self, step: &Step, chunked: bool) -> io::Result<Option<Outcome>> {
         match step {
             Step::Bytes(bytes) => self.write(bytes, chunked).await?,
@@ -78,10 +75,10 @@ impl<W: AsyncWriteExt + Unpin> Stage<'_, W> {
             }
             Step::Forever(bytes, pause) => loop {
                 self.write(bytes, chunked).await?;
-                // sleep: a server that takes its time is the subject
+                // sleep: the pauses of the server are what is tested
                 tokio::time::sleep(*pause).await;
             },
-            // sleep: a server that takes its time is the subject
+            // sleep: the pauses of the server are what is tested
             Step::Pause(pause) => tokio::time::sleep(*pause).await,
             Step::Gate(name) => self.shared.wait(|state| state.released.contains(name)).await,
             Step::Hang => std::future::pending().await,

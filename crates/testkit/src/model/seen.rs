@@ -1,40 +1,37 @@
-//! A recorded request.
+//! A recorded request of a client.
 
 use std::time::Instant;
 
 use serde_json::Value;
 
-/// A recorded request.
+/// A recorded request of a client.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// `GET`, `POST`…
     pub method: String,
-    /// The path, without the query.
     pub path: String,
-    /// The query.
     pub query: String,
-    /// The headers, with lower-case names.
+    /// Names are in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body as JSON; a text if it is not JSON, null if it is empty.
+    /// The body as JSON; a string if it is not JSON, null if it is empty.
     pub body: Value,
-    /// The bytes of the body.
     pub bytes: Vec<u8>,
-    /// When it was complete.
+    /// Time when the request was complete.
     pub at: Instant,
-    /// The number of its connection, from 0.
+    /// Number of the request's connection, from 0.
     pub connection: usize,
-    /// The client disconnected before the reply ended.
+    /// `true` if the client disconnected before the reply ended.
     pub hung_up: bool,
 }
 
 impl Seen {
-    /// The value of a header; the name is in lower case.
+    /// Returns the value of a header. `name` must be in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The messages of the body, or none.
+    /// Returns the messages of the body, or an empty list.
     #[must_use]
     pub fn messages(&self) -> &[Value] {
         self.body["messages"].as_array().map_or(&[], Vec::as_slice)

@@ -14,13 +14,11 @@ use tokio::sync::watch;
 use super::play::{Outcome, play};
 use super::{Plan, Seen, http};
 
-/// State shared by the test and the connections.
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: watch::Sender<()>,
 }
 
-/// The recorded events.
 pub(super) struct State {
     plan: Plan,
     seen: Vec<Seen>,
@@ -40,7 +38,6 @@ impl Shared {
         changed
     }
 
-    /// Waits until `condition` holds.
     pub(super) async fn wait(&self, condition: impl Fn(&State) -> bool) {
         let mut changed = self.changed.subscribe();
         while !condition(&self.state()) {
@@ -70,7 +67,7 @@ impl ModelServer {
     /// Starts a server at this address.
     ///
     /// # Panics
-    /// If the address is in use, or there is no thread.
+    /// If the address is in use or no thread can be started.
     #[must_use]
     pub fn start_at(address: SocketAddr, plan: impl Into<Plan>) -> Self {
         let listener = std::net::TcpListener::bind(address).expect("the address is free");
@@ -92,31 +89,31 @@ impl ModelServer {
         Self { address, shared, thread: Some(thread.expect("a thread can be started")) }
     }
 
-    /// The server's address.
+    /// Returns the server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `http://127.0.0.1:PORT/v1`.
+    /// Returns `http://127.0.0.1:PORT/v1`.
     #[must_use]
     pub fn base_url(&self) -> String {
         self.url("/v1")
     }
 
-    /// The URL of this path.
+    /// Returns the URL of this path.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.state().seen.clone()
     }
 
-    /// Waits for this many requests.
+    /// Waits for this number of requests.
     pub async fn seen_count(&self, count: usize) {
         self.shared.wait(|state| state.seen.len() >= count).await;
     }
@@ -126,7 +123,7 @@ impl ModelServer {
         self.shared.wait(|state| state.seen.iter().any(|seen| seen.hung_up)).await;
     }
 
-    /// The number of connections so far.
+    /// Returns the number of connections so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.state().connections
@@ -148,13 +145,13 @@ impl Drop for ModelServer {
     fn drop(&mut self) {
         self.shared.change(|state| state.stopped = true);
         if let Some(thread) = self.thread.take() {
-            // The panic has reported the problem.
+            // The thread has already reported its panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Returns a base URL without a listener, and its address.
+/// Returns a base URL on which nothing listens, and its address.
 ///
 /// # Panics
 /// If there is no free port.
@@ -185,7 +182,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 
 /// Answers requests in order. An unreadable request ends the connection.
 async fn converse(shared: Arc<Shared>, mut stream: TcpStream, connection: usize) {
-    // Otherwise small pieces would wait for the acknowledgement of those before them.
+    // Without this, a small piece would wait for the acknowledgement of the one before.
     let _ = stream.set_nodelay(true);
     let mut held = Vec::new();
     while let Ok(Some(request)) = http::read(&mut stream, &mut held).await {

@@ -1,4 +1,5 @@
-//! The SDK's agent, version 2: the same without files, which that version does not have.
+//! The SDK's agent, version 2. Like the agent of version 1, but without files, which version 2 does not
+//! have.
 
 use agent_client_protocol::v2::{ConnectionTo, Responder, schema};
 use agent_client_protocol::{Agent, Client, ConnectTo, Error};

@@ -75,7 +75,7 @@ fn see(transcript: &mut Transcript, update: &schema::SessionUpdate) {
     }
 }
 
-/// Grants permission by the kinds of options, not by their positions.
+/// Grants permission by the kind of an option, not by its position.
 fn grant(request: &schema::RequestPermissionRequest) -> schema::RequestPermissionOutcome {
     let allowed =
         request.options.iter().find(|option| option.kind == schema::PermissionOptionKind::AllowOnce);

@@ -1,4 +1,4 @@
-//! The SDK's client, version 2, in which a state ends a turn, not an answer.
+//! The SDK's client, version 2. There a turn ends with a state update, not with an answer.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -10,11 +10,10 @@ use tokio::sync::watch;
 
 use super::Transcript;
 
-/// State shared by the handlers.
 #[derive(Clone)]
 struct Seen {
     transcript: Arc<Mutex<Transcript>>,
-    /// Whether the turn has begun, and whether it has ended.
+    /// Progress of the turn: begun, and ended.
     progress: watch::Sender<Progress>,
 }
 
@@ -95,7 +94,7 @@ impl Seen {
         }
     }
 
-    /// Records the end of the turn, unless it has not begun.
+    /// Records the end of the turn. Ignored if the turn has not begun.
     fn rest(&self, idle: &schema::IdleStateUpdate) {
         if *self.progress.borrow() != Progress::Running {
             return;
@@ -106,7 +105,7 @@ impl Seen {
     }
 }
 
-/// Grants permission by the kinds of options, not by their positions.
+/// Grants permission by the kind of an option, not by its position.
 fn grant(request: &schema::RequestPermissionRequest) -> schema::RequestPermissionOutcome {
     let allowed =
         request.options.iter().find(|option| option.kind == schema::PermissionOptionKind::AllowOnce);

@@ -1,6 +1,6 @@
-//! The official Rust SDK as counterpart, in both roles and versions.
+//! The official Rust SDK as a peer, in both roles and versions.
 //!
-//! Written against its documentation, not against this project's code.
+//! Written from the SDK's documentation, not from this project's code.
 
 mod agent;
 mod agent_v2;
@@ -13,12 +13,13 @@ use narrows_link::Link;
 use tokio::io::{DuplexStream, ReadHalf, WriteHalf};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
-/// An agent on stdin and stdout that speaks v1 and v2, until its input ends.
+/// Runs an agent for v1 and v2 on stdin and stdout until its input ends.
 ///
-/// Says hello and repeats the prompt in pieces. If the prompt contains `permission`, it requests one first; with `read
-/// PATH` it reads that file through the client (v1 only); with `wait` it waits to be cancelled.
+/// It sends a greeting and repeats the prompt in pieces. If the prompt contains `permission`, it requests
+/// permission first. With `read PATH` it reads that file through the client (v1 only). With `wait` it waits
+/// for a cancellation.
 pub async fn agent_on_stdio() {
-    // The end of the connection is the client's concern.
+    // An error at the end of the connection does not matter here.
     let _ = agent_on(Stdio::new()).await;
 }
 
@@ -31,11 +32,12 @@ pub async fn agent_on(transport: impl ConnectTo<Agent> + 'static) -> Result<(), 
     ConnectTo::<Client>::connect_to(router, transport).await
 }
 
-/// Runs the agent at the other end of a link. Must be called inside a runtime; it ends with the link.
+/// Runs the agent at the other end of a link. Must be called inside a runtime. The agent ends with the
+/// link.
 #[must_use]
 pub fn agent_on_link() -> Link {
     let (ours, theirs) = tokio::io::duplex(256 << 10);
-    // The end of the connection is the client's concern.
+    // An error at the end of the connection does not matter here.
     tokio::spawn(async { agent_on(streams(theirs)).await.ok() });
     let (reader, writer) = tokio::io::split(ours);
     narrows_link::stream(reader, writer, &narrows_link::Options::default())
@@ -44,7 +46,7 @@ pub fn agent_on_link() -> Link {
 /// One end of an in-memory stream, in the form that the SDK needs.
 pub type Streams = ByteStreams<Compat<WriteHalf<DuplexStream>>, Compat<ReadHalf<DuplexStream>>>;
 
-/// Converts `end` for the SDK.
+/// Converts `end` to the form that the SDK needs.
 #[must_use]
 pub fn streams(end: DuplexStream) -> Streams {
     let (reader, writer) = tokio::io::split(end);
@@ -54,15 +56,12 @@ pub fn streams(end: DuplexStream) -> Streams {
 /// The client's record of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transcript {
-    /// The agent's text.
     pub text: String,
-    /// The number of updates.
     pub updates: usize,
-    /// The titles of its permission requests. All were granted.
+    /// Titles of the agent's permission requests. All were granted.
     pub permissions: Vec<String>,
-    /// The stop reason, by its name on the wire.
+    /// The stop reason, by its name in the protocol.
     pub stop_reason: Option<String>,
-    /// The SDK's error, if there was one.
     pub error: Option<String>,
 }
 
@@ -82,12 +81,12 @@ pub async fn drive_v2(command: Vec<String>, prompt: &str) -> Transcript {
     }
 }
 
-/// Runs one v1 turn with the agent behind `transport`.
+/// Runs one v1 turn with the agent at the other end of `transport`.
 pub async fn drive_on(transport: impl ConnectTo<Client> + 'static, prompt: &str) -> Transcript {
     client::drive(transport, prompt.to_owned()).await
 }
 
-/// Runs one v2 turn with the agent behind `transport`.
+/// Runs one v2 turn with the agent at the other end of `transport`.
 pub async fn drive_v2_on(transport: impl ConnectTo<Client> + 'static, prompt: &str) -> Transcript {
     client_v2::drive(transport, prompt.to_owned()).await
 }
@@ -97,7 +96,7 @@ fn word(value: &impl serde::Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 
-/// `text` in pieces that keep its spaces.
+/// Splits `text` into pieces that keep its spaces.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(' ')
 }

@@ -21,7 +21,6 @@ impl Sessions {
         lock(&self.0)
     }
 
-    /// A new session in a directory.
     pub(super) fn open(&self, cwd: PathBuf) -> String {
         let mut sessions = self.all();
         let id = format!("sdk-{}", sessions.len() + 1);
@@ -29,7 +28,8 @@ impl Sessions {
         id
     }
 
-    /// Begins a turn: the directory of its session, and what becomes true when it is cancelled.
+    /// Begins a turn. Returns the session's directory, and a receiver that becomes `true` when the turn is
+    /// cancelled.
     pub(super) fn turn(&self, id: &str) -> Option<(PathBuf, watch::Receiver<bool>)> {
         let sessions = self.all();
         let Session { cwd, cancel } = sessions.get(id)?;
@@ -37,7 +37,6 @@ impl Sessions {
         Some((cwd.clone(), cancel.subscribe()))
     }
 
-    /// Cancels the turn of a session, if there is one.
     pub(super) fn cancel(&self, id: &str) {
         if let Some(session) = self.all().get(id) {
             session.cancel.send_replace(true);

@@ -1,4 +1,4 @@
-//! Azure: a first chunk that has no choices, and the results of filters in every other.
+//! Azure: the first chunk has no choices, and every other chunk has filter results.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn one(delta: &Value, finish: Option<&str>) -> Value {
     chunk("chatcmpl-Az1", "gpt-4o", &json!([choice]))
 }
 
-/// An answer.
+/// Returns an answer.
 #[must_use]
 pub fn text() -> Reply {
     let filtered = json!([{"prompt_index": 0, "content_filter_results": safe()}]);
@@ -34,7 +34,7 @@ pub fn text() -> Reply {
     .header("apim-request-id", "azure-1")
 }
 
-/// An answer that a filter ends.
+/// Returns an answer that a content filter ends.
 #[must_use]
 pub fn filtered() -> Reply {
     Reply::sse([
@@ -43,20 +43,20 @@ pub fn filtered() -> Reply {
     ])
 }
 
-/// 404: the version of the API is missing.
+/// Returns 404: the API version is missing.
 #[must_use]
 pub fn no_version() -> Reply {
     Reply::error(404, &json!({"error": {"code": "404", "message": "Resource not found"}}))
 }
 
-/// 401: `api-key` is missing or wrong.
+/// Returns 401: `api-key` is missing or wrong.
 #[must_use]
 pub fn bad_key() -> Reply {
     let message = "The subscription key is wrong, or belongs to another resource.";
     Reply::error(401, &json!({"error": {"code": "401", "message": message}}))
 }
 
-/// 400: an old version knows no `stream_options`.
+/// Returns 400: an old API version does not know `stream_options`.
 #[must_use]
 pub fn no_stream_options() -> Reply {
     super::openai::unknown_field("stream_options")

@@ -1,4 +1,4 @@
-//! DeepSeek: thoughts as `reasoning_content`, lines that only keep the connection alive, usage with the finish.
+//! DeepSeek: reasoning as `reasoning_content`, keep-alive comments, usage together with the finish reason.
 
 use serde_json::{Value, json};
 
@@ -30,14 +30,14 @@ fn thoughts() -> Vec<Value> {
     ["Let me", " see"].map(|thought| json!({"content": null, "reasoning_content": thought})).to_vec()
 }
 
-/// Thoughts and an answer.
+/// Returns reasoning and an answer.
 #[must_use]
 pub fn text() -> Reply {
     let words = ["Hello", " world"].map(|word| json!({"content": word, "reasoning_content": null}));
     stream(&[thoughts(), words.to_vec()].concat(), "stop")
 }
 
-/// Thoughts and a call.
+/// Returns reasoning and a call.
 #[must_use]
 pub fn call() -> Reply {
     let begin = json!({"index": 0, "id": "call_00_ds", "type": "function", "function": {"name": TOOL, "arguments": ""}});
@@ -46,14 +46,14 @@ pub fn call() -> Reply {
     stream(&[thoughts(), calls.to_vec()].concat(), "tool_calls")
 }
 
-/// 400: within a tool loop the thoughts must come back.
+/// Returns 400: within a tool loop the reasoning must be sent back.
 #[must_use]
 pub fn thoughts_missing() -> Reply {
     let message = "`reasoning_content` is missing in message 1.";
     Reply::error(400, &json!({"error": {"message": message, "type": "invalid_request_error", "param": null}}))
 }
 
-/// 402: no money.
+/// Returns 402: the account has no credit.
 #[must_use]
 pub fn payment() -> Reply {
     Reply::error(402, &json!({"error": {"message": "Insufficient Balance", "type": "unknown_error"}}))

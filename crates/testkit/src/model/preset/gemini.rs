@@ -1,4 +1,4 @@
-//! Gemini: whole calls without an index, signatures of thoughts to be sent back, errors in a list.
+//! Gemini: whole calls without an index, reasoning signatures that must be sent back, errors in a list.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn one(delta: &Value, finish: Option<&str>) -> Value {
     with(chunk("gm-1", "gemini-2.5-pro", &json!([choice])), json!({"usage": usage}))
 }
 
-/// An answer in two chunks, the last with the finish.
+/// Returns an answer in two chunks, the last one with the finish reason.
 #[must_use]
 pub fn text() -> Reply {
     Reply::sse([
@@ -23,13 +23,13 @@ pub fn text() -> Reply {
     ])
 }
 
-/// The signature that must be sent back with the call.
+/// Returns the signature that must be sent back with the call.
 #[must_use]
 pub fn signature() -> Value {
     json!({"google": {"thought_signature": "c2lnbmVk"}})
 }
 
-/// Two calls in one delta without indices, the first with a signature; the finish says `stop`.
+/// Returns two calls without indices in one delta, the first with a signature. The finish reason is `stop`.
 #[must_use]
 pub fn calls() -> Reply {
     let first = with(whole_call("fn-1"), json!({"extra_content": signature()}));
@@ -41,14 +41,14 @@ pub fn calls() -> Reply {
     ])
 }
 
-/// 400: the key is wrong, told in a list.
+/// Returns 400: the key is wrong. The error is in a list.
 #[must_use]
 pub fn bad_key() -> Reply {
     let error = json!({"code": 400, "message": "This API key is not valid.", "status": "INVALID_ARGUMENT"});
     Reply::error(400, &json!([{"error": error}]))
 }
 
-/// 503, told in a list.
+/// Returns 503: the model is overloaded. The error is in a list.
 #[must_use]
 pub fn overloaded() -> Reply {
     let error = json!({"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"});

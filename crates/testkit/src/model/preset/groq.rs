@@ -1,4 +1,4 @@
-//! Groq: a whole call in one delta, `x_groq` at both ends, and usage twice.
+//! Groq: a whole call in one delta, `x_groq` in the first and last chunk, and usage twice.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn stream(deltas: &[Value], finish: &str) -> Reply {
     Reply::sse([first].into_iter().chain(deltas.iter().map(|delta| one(delta, None))).chain([last, used]))
 }
 
-/// Thoughts and an answer.
+/// Returns reasoning and an answer.
 #[must_use]
 pub fn text() -> Reply {
     stream(
@@ -40,13 +40,13 @@ pub fn text() -> Reply {
     )
 }
 
-/// A call in one piece.
+/// Returns a call in one piece.
 #[must_use]
 pub fn call() -> Reply {
     stream(&[json!({"tool_calls": [with(whole_call("fc_gq1"), json!({"index": 0}))]})], "tool_calls")
 }
 
-/// 429 that says in words how long to wait.
+/// Returns 429 with the waiting time in the text of the message.
 #[must_use]
 pub fn rate_limit() -> Reply {
     let message = "The limit of tokens per minute is reached. Please try again in 30ms.";

@@ -1,4 +1,5 @@
-//! LiteLLM's proxy: a role with the first word, no finish reason if the model gives none, errors as the last event.
+//! LiteLLM's proxy: a role with the first word, no finish reason if the model sends none, errors as the
+//! last event.
 
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ fn one(delta: &Value, finish: Option<&str>) -> Value {
     chunk("chatcmpl-ll1", "claude", &json!([choice]))
 }
 
-/// Thoughts and an answer; usage in a chunk with an empty delta.
+/// Returns reasoning and an answer. The usage is in a chunk with an empty delta.
 #[must_use]
 pub fn text() -> Reply {
     let usage = json!({
@@ -29,7 +30,7 @@ pub fn text() -> Reply {
     ])
 }
 
-/// An answer that fails: an error event, and no `[DONE]`.
+/// Returns an answer that fails: an error event, and no `[DONE]`.
 #[must_use]
 pub fn error_in_stream() -> Reply {
     let message = "litellm.InternalServerError: the upstream closed the connection";
@@ -40,7 +41,7 @@ pub fn error_in_stream() -> Reply {
     .without_done()
 }
 
-/// 400: a wrong key, if there is no database.
+/// Returns 400: a wrong key, as reported without a database.
 #[must_use]
 pub fn bad_key() -> Reply {
     let message = "No connected db.";
@@ -50,13 +51,13 @@ pub fn bad_key() -> Reply {
     )
 }
 
-/// 500 in plain text: no key at all.
+/// Returns 500 in plain text: no key at all.
 #[must_use]
 pub fn no_key() -> Reply {
     Reply::document(500, "text/plain; charset=utf-8", "Internal Server Error")
 }
 
-/// 400: the conversation is too long.
+/// Returns 400: the conversation is too long.
 #[must_use]
 pub fn overflow() -> Reply {
     let message = "litellm.ContextWindowExceededError: litellm.BadRequestError: the prompt is too long";

@@ -1,4 +1,5 @@
-//! llama.cpp: null content first, `timings`, 503 while it loads, and 500 for a picture it cannot take.
+//! llama.cpp: null content first, `timings`, 503 during loading, and 500 for an image that it cannot
+//! process.
 
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ fn stream(deltas: &[Value], finish: &str) -> Reply {
     Reply::sse([first].into_iter().chain(rest).chain([one(&json!({}), Some(finish)), used()]))
 }
 
-/// Thoughts and an answer.
+/// Returns reasoning and an answer.
 #[must_use]
 pub fn text() -> Reply {
     stream(
@@ -39,7 +40,7 @@ pub fn text() -> Reply {
     )
 }
 
-/// A call, its arguments in pieces.
+/// Returns a call with its arguments in pieces.
 #[must_use]
 pub fn call() -> Reply {
     let begin =
@@ -53,19 +54,19 @@ fn refused(status: u16, message: &str, kind: &str) -> Reply {
     Reply::error(status, &json!({"error": error})).header("connection", "close").no_content_length()
 }
 
-/// 503: the model is being loaded.
+/// Returns 503: the model is loading.
 #[must_use]
 pub fn loading() -> Reply {
     refused(503, "Loading model", "unavailable_error")
 }
 
-/// 500: a picture, and nothing to see it with.
+/// Returns 500: the prompt has an image, but the model has no vision.
 #[must_use]
 pub fn no_images() -> Reply {
     refused(500, "image input is not supported without an mmproj", "server_error")
 }
 
-/// 400: the conversation is too long, with numbers.
+/// Returns 400: the conversation is too long, with token counts.
 #[must_use]
 pub fn overflow() -> Reply {
     let error = json!({
@@ -75,7 +76,7 @@ pub fn overflow() -> Reply {
     Reply::error(400, &json!({"error": error}))
 }
 
-/// The list of models: the window of one slot, and the one it was trained with.
+/// Returns the list of models, with the context window of one slot and the one of the training.
 #[must_use]
 pub fn models() -> Reply {
     Reply::json(

@@ -1,4 +1,4 @@
-//! LM Studio: errors that are a text, and windows under another path.
+//! LM Studio: an error is a string, and context windows are under another path.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn one(delta: &Value, finish: Option<&str>) -> Value {
     with(chunk("chatcmpl-lm1", "qwen3-8b", &choices), json!({"system_fingerprint": "qwen3-8b"}))
 }
 
-/// An answer.
+/// Returns an answer.
 #[must_use]
 pub fn text() -> Reply {
     let usage = json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7});
@@ -22,13 +22,13 @@ pub fn text() -> Reply {
     ])
 }
 
-/// 400 with a text in the place of an object.
+/// Returns 400 with a string instead of an error object.
 #[must_use]
 pub fn refused() -> Reply {
     Reply::error(400, &json!({"error": "The model could not be loaded: not enough memory."}))
 }
 
-/// An error event whose error is a text.
+/// Returns an error event whose error is a string.
 #[must_use]
 pub fn error_in_stream() -> Reply {
     Reply::sse([
@@ -38,7 +38,7 @@ pub fn error_in_stream() -> Reply {
     .without_done()
 }
 
-/// The response of `/api/v0/models`: the windows of a loaded and of an unloaded model.
+/// Returns the response of `/api/v0/models`: the context windows of a loaded and of an unloaded model.
 #[must_use]
 pub fn models() -> Reply {
     Reply::json(

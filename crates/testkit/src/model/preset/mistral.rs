@@ -1,4 +1,4 @@
-//! Mistral: content in lists of parts, call ids of nine characters, and 422 for what it does not know.
+//! Mistral: content in lists of parts, call ids of nine characters, and 422 for unknown fields.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn used(chunk: Value) -> Value {
     with(chunk, json!({"usage": {"prompt_tokens": 8, "total_tokens": 12, "completion_tokens": 4}}))
 }
 
-/// Thoughts and an answer, both in parts.
+/// Returns reasoning and an answer, both in parts.
 #[must_use]
 pub fn text() -> Reply {
     let thought = |text: &str| {
@@ -31,7 +31,7 @@ pub fn text() -> Reply {
     ])
 }
 
-/// A call in one piece, in the chunk that ends the answer.
+/// Returns a call in one piece, in the chunk that ends the answer.
 #[must_use]
 pub fn call() -> Reply {
     let call = with(whole_call("a1B2c3D4e"), json!({"index": 0}));
@@ -41,7 +41,7 @@ pub fn call() -> Reply {
     ])
 }
 
-/// 422: a field it does not know, told in a list inside of the message.
+/// Returns 422: an unknown field, reported in a list inside the message.
 #[must_use]
 pub fn extra_forbidden(field: &str) -> Reply {
     let detail = json!([{
@@ -57,7 +57,7 @@ pub fn extra_forbidden(field: &str) -> Reply {
     )
 }
 
-/// 400: ids of calls must have nine characters.
+/// Returns 400: call ids must have nine characters.
 #[must_use]
 pub fn bad_call_id() -> Reply {
     let message = "The tool call id call_1 is refused: letters and digits with a length of 9 are not.";

@@ -1,7 +1,7 @@
 //! Streams and errors of real providers with their peculiarities.
 //!
-//! All have the same content: `text` is [`TEXT`], after [`THOUGHT`] if the provider shows reasoning, and `call` calls
-//! [`TOOL`] with [`ARGUMENTS`]. Only the form differs.
+//! All have the same content: `text` is [`TEXT`], after [`THOUGHT`] if the provider shows reasoning, and
+//! `call` calls [`TOOL`] with [`ARGUMENTS`]. Only the form differs.
 
 pub mod azure;
 pub mod deepseek;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 /// The answer of every provider.
 pub const TEXT: &str = "Hello world";
 
-/// The reasoning before it, if the provider shows it.
+/// The reasoning before the answer, if the provider shows it.
 pub const THOUGHT: &str = "Let me see";
 
 /// The tool that every provider calls.
@@ -31,12 +31,10 @@ pub const TOOL: &str = "read_file";
 /// The arguments of the call.
 pub const ARGUMENTS: &str = r#"{"path":"a.txt"}"#;
 
-/// A chunk with these choices and further fields.
 fn chunk(id: &str, model: &str, choices: &Value) -> Value {
     json!({"id": id, "object": "chat.completion.chunk", "created": 1_760_000_001, "model": model, "choices": choices})
 }
 
-/// `value` with these fields as well.
 fn with(mut value: Value, fields: Value) -> Value {
     if let (Value::Object(known), Value::Object(fields)) = (&mut value, fields) {
         known.extend(fields);
@@ -44,7 +42,7 @@ fn with(mut value: Value, fields: Value) -> Value {
     value
 }
 
-/// A complete call in one delta.
+/// Returns a complete call in one delta.
 fn whole_call(id: &str) -> Value {
     json!({"id": id, "type": "function", "function": {"name": TOOL, "arguments": ARGUMENTS}})
 }

@@ -1,4 +1,4 @@
-//! Ollama: thoughts as `reasoning`, whole calls, and what a model can do under another path.
+//! Ollama: reasoning as `reasoning`, whole calls, and model capabilities under another path.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn used() -> Value {
     with(chunk("chatcmpl-551", "qwen3:8b", &json!([])), json!({"usage": usage}))
 }
 
-/// Thoughts and an answer.
+/// Returns reasoning and an answer.
 #[must_use]
 pub fn text() -> Reply {
     let thought =
@@ -30,7 +30,7 @@ pub fn text() -> Reply {
     ])
 }
 
-/// A call in one piece.
+/// Returns a call in one piece.
 #[must_use]
 pub fn call() -> Reply {
     let call = with(whole_call("call_ol1"), json!({"index": 0}));
@@ -41,7 +41,7 @@ pub fn call() -> Reply {
     ])
 }
 
-/// 400: a model without tools.
+/// Returns 400: the model does not support tools.
 #[must_use]
 pub fn no_tools() -> Reply {
     let message = "gemma:2b does not support tools";
@@ -51,7 +51,7 @@ pub fn no_tools() -> Reply {
     )
 }
 
-/// 404: a model that has not been pulled.
+/// Returns 404: the model was not pulled.
 #[must_use]
 pub fn no_model() -> Reply {
     let message = "there is no model \"nothing\" here: pull it";
@@ -61,7 +61,8 @@ pub fn no_model() -> Reply {
     )
 }
 
-/// The response of `/api/show`: the model's window, and the configured one if `num_ctx` is given.
+/// Returns the response of `/api/show`: the model's context window, and the configured one if `num_ctx` is
+/// given.
 #[must_use]
 pub fn show(num_ctx: Option<u64>) -> Reply {
     let parameters = num_ctx.map_or_else(String::new, |size| {

@@ -1,4 +1,4 @@
-//! OpenAI: null usage in every chunk but the last, which has no choices; refusals in a field of their own.
+//! OpenAI: null usage in every chunk but the last, which has no choices; refusals in a separate field.
 
 use serde_json::{Value, json};
 
@@ -29,13 +29,13 @@ fn stream(deltas: &[Value], finish: &str) -> Reply {
         .header("x-request-id", "req_openai_1")
 }
 
-/// An answer.
+/// Returns an answer.
 #[must_use]
 pub fn text() -> Reply {
     stream(&[json!({"content": "Hello"}), json!({"content": " world"})], "stop")
 }
 
-/// A call, its arguments in pieces.
+/// Returns a call with its arguments in pieces.
 #[must_use]
 pub fn call() -> Reply {
     let begin = json!({"index": 0, "id": "call_oa1", "type": "function", "function": {"name": TOOL, "arguments": ""}});
@@ -47,13 +47,13 @@ pub fn call() -> Reply {
     stream(&deltas, "tool_calls")
 }
 
-/// A model that will not answer.
+/// Returns a refusal of the model.
 #[must_use]
 pub fn refusal() -> Reply {
     stream(&[json!({"refusal": "I cannot"}), json!({"refusal": " help with that."})], "stop")
 }
 
-/// The list of models.
+/// Returns the list of models.
 #[must_use]
 pub fn models() -> Reply {
     let model =
@@ -66,14 +66,14 @@ fn refused(status: u16, message: &str, kind: &str, param: &Value, code: &Value) 
     Reply::error(status, &json!({"error": error})).header("x-request-id", "req_openai_1")
 }
 
-/// 401: the key is wrong, and is quoted.
+/// Returns 401: the key is wrong. The message quotes the key.
 #[must_use]
 pub fn bad_key(key: &str) -> Reply {
     let message = format!("The API key {key} is not a valid one.");
     refused(401, &message, "invalid_request_error", &Value::Null, &json!("invalid_api_key"))
 }
 
-/// 429: too fast; the headers say for how long.
+/// Returns 429: too many requests. The headers contain the waiting time.
 #[must_use]
 pub fn rate_limit() -> Reply {
     refused(429, "Too many requests for this model.", "requests", &Value::Null, &json!("rate_limit_exceeded"))
@@ -82,35 +82,35 @@ pub fn rate_limit() -> Reply {
         .header("x-ratelimit-reset-requests", "1s")
 }
 
-/// 429 that no waiting helps against.
+/// Returns 429: the quota is used up, so retries are useless.
 #[must_use]
 pub fn quota() -> Reply {
     let message = "The quota is used up; look at the plan and the billing.";
     refused(429, message, "insufficient_quota", &Value::Null, &json!("insufficient_quota"))
 }
 
-/// 400: the conversation is too long.
+/// Returns 400: the conversation is too long.
 #[must_use]
 pub fn overflow() -> Reply {
     let message = "This model's maximum context length is 8192 tokens, but the messages have 9001.";
     refused(400, message, "invalid_request_error", &json!("messages"), &json!("context_length_exceeded"))
 }
 
-/// 400: this field goes by another name for this model.
+/// Returns 400: this model uses another name for `max_tokens`.
 #[must_use]
 pub fn max_tokens_refused() -> Reply {
     let message = "'max_tokens' is not supported by this model: 'max_completion_tokens' is.";
     refused(400, message, "invalid_request_error", &json!("max_tokens"), &json!("unsupported_parameter"))
 }
 
-/// 400: this model has one temperature.
+/// Returns 400: this model accepts only one temperature.
 #[must_use]
 pub fn temperature_refused() -> Reply {
     let message = "'temperature' is not supported with the value 0.5: this model has only its own.";
     refused(400, message, "invalid_request_error", &json!("temperature"), &json!("unsupported_value"))
 }
 
-/// 400: this field is not known.
+/// Returns 400: an unknown field.
 #[must_use]
 pub fn unknown_field(name: &str) -> Reply {
     let message = format!("Unrecognized argument in the request: {name}");

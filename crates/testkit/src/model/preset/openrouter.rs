@@ -1,4 +1,4 @@
-//! OpenRouter: comments while it looks for a provider, thoughts in two forms, errors inside of a 200.
+//! OpenRouter: comments while it looks for a provider, reasoning in two forms, errors inside a 200.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,8 @@ fn used(chunk: Value) -> Value {
     with(chunk, json!({"usage": usage}))
 }
 
-/// The thoughts in the form that must be sent back: the pieces of the stream together, as they come without one.
+/// Returns the reasoning in the form that must be sent back: all pieces of the stream joined, as in a
+/// response without streaming.
 #[must_use]
 pub fn reasoning_details() -> Value {
     json!([{
@@ -61,7 +62,7 @@ fn thoughts() -> Vec<Value> {
     ]
 }
 
-/// Thoughts and an answer; what was used, and its price, in the last chunk.
+/// Returns reasoning and an answer; the last chunk has the usage and the price.
 #[must_use]
 pub fn text() -> Reply {
     let mut chunks = thoughts();
@@ -72,7 +73,7 @@ pub fn text() -> Reply {
     stream(&chunks)
 }
 
-/// Thoughts and a call, with a role and null content in every piece.
+/// Returns reasoning and a call, with a role and null content in every piece.
 #[must_use]
 pub fn call() -> Reply {
     let piece = |call: Value| one(&json!({"role": "assistant", "content": null, "tool_calls": [call]}), None);
@@ -87,7 +88,7 @@ pub fn call() -> Reply {
     stream(&chunks)
 }
 
-/// An error beside choices, in the middle of an answer.
+/// Returns an error beside choices, in the middle of an answer.
 #[must_use]
 pub fn error_in_stream() -> Reply {
     let broken = with(
@@ -97,19 +98,19 @@ pub fn error_in_stream() -> Reply {
     stream(&[one(&json!({"role": "assistant", "content": "Hello"}), None), broken])
 }
 
-/// An error as the whole body of a 200.
+/// Returns an error as the whole body of a 200.
 #[must_use]
 pub fn error_in_200() -> Reply {
     Reply::json(200, &json!({"error": {"code": 429, "message": "The provider is busy."}, "user_id": "u"}))
 }
 
-/// 402: no money.
+/// Returns 402: the account has no credit.
 #[must_use]
 pub fn payment() -> Reply {
     Reply::error(402, &json!({"error": {"code": 402, "message": "The account has too few credits."}}))
 }
 
-/// The list of models, with what each can do.
+/// Returns the list of models with their capabilities.
 #[must_use]
 pub fn models() -> Reply {
     let model = |id: &str, length: u64, takes: &[&str], parameters: &[&str]| {

@@ -1,4 +1,5 @@
-//! Together: `text` beside every delta, the finish beside arguments and once more, cache hits at the top of usage.
+//! Together: `text` beside every delta, the finish reason beside arguments and once more, cache hits at the
+//! top level of usage.
 
 use serde_json::{Value, json};
 
@@ -20,13 +21,13 @@ fn delta(content: &str) -> Value {
     json!({"token_id": 9, "role": "assistant", "content": content, "tool_calls": null})
 }
 
-/// An answer; the last piece of it comes with the finish.
+/// Returns an answer whose last piece has the finish reason.
 #[must_use]
 pub fn text() -> Reply {
     Reply::sse([one(&delta("Hello"), None), one(&delta(" "), None), used(one(&delta("world"), Some("stop")))])
 }
 
-/// A call whose last arguments come with the finish, which comes twice.
+/// Returns a call whose last arguments have the finish reason, which is sent twice.
 #[must_use]
 pub fn call() -> Reply {
     let piece = |call: Value| json!({"role": "assistant", "content": "", "tool_calls": [call]});

@@ -1,4 +1,4 @@
-//! vLLM: thoughts as `reasoning`, usage in every chunk if it was started so, and errors in an old and a new form.
+//! vLLM: reasoning as `reasoning`, usage in every chunk if configured, and errors in an old and a new form.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn one(delta: &Value, finish: Option<&str>, output: u64) -> Value {
     with(chunk("chatcmpl-vl1", "qwen3", &json!([choice])), json!({"usage": usage}))
 }
 
-/// Thoughts and an answer, the usage so far in every chunk.
+/// Returns reasoning and an answer, with the usage so far in every chunk.
 #[must_use]
 pub fn text() -> Reply {
     let usage = json!({"prompt_tokens": 7, "total_tokens": 11, "completion_tokens": 4});
@@ -27,7 +27,7 @@ pub fn text() -> Reply {
     ])
 }
 
-/// The same with the older name of the reasoning field.
+/// Returns the same as [`text`], with the older name of the reasoning field.
 #[must_use]
 pub fn older_text() -> Reply {
     text().map_events(|event| {
@@ -39,7 +39,7 @@ pub fn older_text() -> Reply {
     })
 }
 
-/// 400: tools need a flag of the server.
+/// Returns 400: tools need a flag of the server.
 #[must_use]
 pub fn no_tools() -> Reply {
     let message = "tool choice \"auto\" needs the flags --enable-auto-tool-choice and --tool-call-parser";
@@ -49,7 +49,7 @@ pub fn no_tools() -> Reply {
     )
 }
 
-/// 400 in the older form: the conversation is too long.
+/// Returns 400 in the older form: the conversation is too long.
 #[must_use]
 pub fn overflow() -> Reply {
     let message = "This model's maximum context length is 4096 tokens. The prompt has 5000.";
@@ -59,7 +59,7 @@ pub fn overflow() -> Reply {
     )
 }
 
-/// 400: the template wants the roles to take turns.
+/// Returns 400: the template requires alternating roles.
 #[must_use]
 pub fn alternate() -> Reply {
     let message = "After the optional system message, roles must alternate between user and assistant.";
@@ -69,7 +69,7 @@ pub fn alternate() -> Reply {
     )
 }
 
-/// The list of models, with their windows.
+/// Returns the list of models with their context windows.
 #[must_use]
 pub fn models() -> Reply {
     let model = json!({"id": "qwen3", "object": "model", "owned_by": "vllm", "root": "qwen3", "max_model_len": 32768});
