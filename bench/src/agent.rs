@@ -1,4 +1,4 @@
-//! `narrows acp` beside the least an agent can do, and beside any other agent.
+//! `narrows acp` compared with the minimum an agent must do, and with other agents.
 
 mod drive;
 pub(crate) mod floor;
@@ -15,27 +15,25 @@ use model::{Server, Stream};
 
 use crate::measure::{Bar, Demand, Report, median};
 
-/// Rounds, in which the agents take turns; the median counts.
+/// Rounds in which the agents take turns. The median counts.
 const ROUNDS: usize = 5;
 /// Starts of an agent in a round, to measure the start itself.
 const STARTS: usize = 6;
 /// Measurements of many concurrent sessions in a round.
 const MIXES: usize = 5;
-/// Contenders of this project, which must not fail.
+/// Number of contenders of this project. They must not fail.
 const OURS: usize = 3;
-/// Concurrent sessions.
 const SESSIONS: usize = 100;
 
-/// The configuration file in the directory of the run.
+/// Name of an empty configuration file in the directory of the run.
 const CONFIG: &str = "narrows.toml";
 
 const SHORT: Stream = Stream { chunks: 20_000, bytes: 4 };
 const LONG: Stream = Stream { chunks: 200_000, bytes: 4 };
-/// The text of `LONG` in the chunks of `SHORT`.
+/// The text of `LONG` in chunks of the size of `SHORT`.
 const DENSE: Stream = Stream { chunks: 20_000, bytes: 40 };
 const EACH: Stream = Stream { chunks: 200, bytes: 4 };
 
-/// The figures, in the order of the table.
 #[derive(Clone, Copy)]
 enum Figure {
     Start,
@@ -63,19 +61,17 @@ const FIGURES: [(Figure, &str); 10] = [
     (Figure::Many, "100 sessions × 200 chunks: processor ms"),
 ];
 
-/// An agent in the comparison.
 struct Contender {
     name: String,
     program: OsString,
     arguments: Vec<OsString>,
-    /// Samples by figure.
     samples: [Vec<f64>; FIGURES.len()],
 }
 
 /// Measures the built-in agent, the floor, and `peers`, which are command lines.
 pub(crate) fn run(peers: &[String]) -> Result<Report, String> {
     let data = tempfile::tempdir().map_err(|error| format!("no directory for sessions: {error}"))?;
-    // Empty, in place of the user's.
+    // An empty file instead of the user's configuration.
     std::fs::write(data.path().join(CONFIG), "").map_err(|error| format!("no configuration: {error}"))?;
     let server = Server::start().map_err(|error| format!("no model server: {error}"))?;
     let mut contenders = vec![
@@ -107,7 +103,7 @@ pub(crate) fn run(peers: &[String]) -> Result<Report, String> {
     Ok(report(&contenders))
 }
 
-/// The program of this workspace, which was built into the same directory as this one.
+/// Returns the program of this workspace. It was built into the same directory as this program.
 fn narrows(data: &Path) -> Result<Contender, String> {
     let program = own()?.with_file_name("narrows");
     if !program.is_file() {
@@ -127,7 +123,8 @@ fn own() -> Result<std::path::PathBuf, String> {
     std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))
 }
 
-/// Parses a peer. It is named by its program, and distinguished from the others.
+/// Parses the command line of a peer. The peer is named after its program, with a suffix if `others` has
+/// that name.
 fn peer_of(command: &str, others: &[Contender]) -> Option<Contender> {
     let words = shlex::split(command)?;
     let (program, arguments) = words.split_first()?;
@@ -143,7 +140,8 @@ impl Contender {
         Self { name, program, arguments, samples: Default::default() }
     }
 
-    /// The command, with a model that answers by `stream` and no configuration of the user's.
+    /// Returns the agent's command, with a model that answers with `stream` and without the user's
+    /// configuration.
     fn command(&self, server: &Server, stream: Stream, data: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -164,17 +162,14 @@ impl Contender {
         self.samples[figure as usize].push(value);
     }
 
-    /// The median of what was measured.
     fn median(&self, figure: Figure) -> f64 {
         median(self.samples[figure as usize].clone())
     }
 
-    /// The least of what was measured.
     fn least(&self, figure: Figure) -> f64 {
         self.samples[figure as usize].iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Measures every figure once.
     fn measure(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
         for _ in 0..STARTS {
             let command = self.command(server, EACH, data);
@@ -187,11 +182,10 @@ impl Contender {
         self.stream(server, SHORT, data, Figure::PeakShort)?;
         self.stream(server, DENSE, data, Figure::PeakDense)?;
         self.stream(server, LONG, data, Figure::PeakLong)?;
-        // Each run is short and depends on how the sessions happen to mix, so it is repeated.
+        // Each run is short and depends on how the sessions happen to interleave, so it is repeated.
         (0..MIXES).try_for_each(|_| self.sessions(server, data))
     }
 
-    /// One answer of one session.
     fn stream(&mut self, server: &Server, stream: Stream, data: &Path, peak: Figure) -> Result<(), Failure> {
         let mut agent = Agent::start(self.command(server, stream, data))?;
         let session = [agent.open()?];
@@ -209,7 +203,6 @@ impl Contender {
         Ok(())
     }
 
-    /// Measures many concurrent sessions.
     fn sessions(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
         let mut agent = Agent::start(self.command(server, EACH, data))?;
         let begun = usage::processor_time(agent.process());
@@ -243,7 +236,8 @@ fn report(contenders: &[Contender]) -> Report {
     };
     let ratio = |figure| narrows.median(figure) / floor.median(figure);
     let bar = |name: &str, value, demand| Bar { name: name.to_owned(), value, demand };
-    // Chance only adds to a peak: an arena more, a thread that was late. What grows with the chunks is in every one.
+    // Chance can only raise a peak, for instance by a late thread. Growth with the number of chunks is in
+    // every sample, so the least sample shows it.
     let growth = narrows.least(Figure::PeakLong) - narrows.least(Figure::PeakDense);
     Report {
         title: "agent: narrows acp beside an agent that only pastes; medians of rounds in turns",

@@ -1,7 +1,7 @@
 //! `narrows bus` compared with a direct connection, with a router that only copies, and with other routers.
 //!
-//! The load and the workers are programs of this crate that check every byte. Routers take turns: in every round each
-//! is restarted for each load.
+//! The load and the workers are programs of this crate that check every byte. Routers take turns: in every
+//! round each is restarted for each load.
 
 pub(crate) mod buffer;
 pub(crate) mod contender;
@@ -25,14 +25,14 @@ use crate::measure::{Bar, Demand, Report, median};
 
 /// Starts of a router in a round, to measure the start itself.
 const STARTS: usize = 4;
-/// In how many rounds at most connections do nothing: memory is the same each time.
+/// Limit of the rounds with idle connections. Their memory is the same each time.
 const IDLE_ROUNDS: usize = 3;
-/// The share of the measured time that is spent warming up.
+/// Share of the measured time that is spent warming up.
 pub(crate) const WARMING: f64 = 0.25;
 
 const COLUMNS: [&str; 6] = ["per s", "of direct", "p50 µs", "p99 µs", "processor µs", "lost"];
 
-/// Measures what the words behind `bus` ask for.
+/// Runs the measurements that the arguments of `bus` select.
 pub(crate) fn run(words: &[String]) -> Result<Report, String> {
     let form = Form {
         bench: "bus",
@@ -71,7 +71,6 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures one load with all contenders in turn.
     fn row(&self, row: &Row, report: &mut Report) -> Result<(), String> {
         let contenders = &self.options.contenders;
         let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); contenders.len()];
@@ -128,7 +127,6 @@ impl Bench<'_> {
         crowd.map_err(|problem| format!("{}: {problem}", contender.name()))
     }
 
-    /// Measures the same load in few sessions and in many.
     fn sessions(&self, report: &mut Report) -> Result<(), String> {
         let mut samples: [Vec<f64>; 3] = Default::default();
         let mut lost = 0;
@@ -148,7 +146,6 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starting, and connections that do nothing.
     fn idle(&self, report: &mut Report) -> Result<(), String> {
         let mut samples: [Vec<f64>; 3] = Default::default();
         let one = Load { clients: 1, ..IDLE_LOAD };
@@ -177,12 +174,12 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the resident memory of a process in KiB.
 pub(crate) fn memory(process: u32) -> f64 {
     usage::own_memory(process, "VmRSS") * 1e6 / 1024.0
 }
 
-/// Warns that rates on a busy machine measure the other load. Losses and processor time are reported anyway.
+/// Warns if the machine is busy, because then the rates also depend on the other load. Losses and processor
+/// time are reported anyway.
 pub(crate) fn warn_if_busy() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -195,10 +192,10 @@ pub(crate) fn warn_if_busy() {
     }
 }
 
-/// As many descriptors as this process may have: every client is one.
+/// Raises the limit of descriptors to the maximum, because every client needs one.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // If that fails, connecting fails with an error.
+    // If that fails, a connection fails with an error.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -1,5 +1,5 @@
-//! `narrows run` beside the agent it drives: what an update costs on its way to a printed event, and how long a turn
-//! takes that has nothing to do.
+//! `narrows run` compared with the agent it drives: the cost of an update on its way to a printed event,
+//! and the time of a turn with nearly no output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -11,11 +11,10 @@ use serde_json::json;
 use crate::agent::usage;
 use crate::measure::{Bar, Demand, Report, median};
 
-/// Rounds; the median counts.
+/// Number of rounds. The median counts.
 const ROUNDS: usize = 5;
-/// Timed turns in a round.
 const TURNS: usize = 4;
-/// Updates of a long turn, and of a short one.
+/// Number of updates in a long turn, and in a short one.
 const MANY: usize = 200_000;
 const FEW: usize = 20_000;
 
@@ -79,11 +78,11 @@ impl Bench<'_> {
         command
     }
 
-    /// Measures a turn with this many updates: processor time per update from the agent to an output line, the peak
-    /// memory, and thousands of updates per second.
+    /// Measures a turn with this many updates. Returns the processor time per update from the agent to an
+    /// output line, the peak memory, and thousands of updates per second.
     fn stream(&self, updates: usize) -> Result<(f64, f64, f64), String> {
         let script = self.place.join("flood.toml");
-        // The process keeps running, so that its usage can be read.
+        // The process keeps running after the turn, so that its usage can be read.
         let steps = format!(
             "[[turn]]\nsteps = [{{ flood = {{ updates = {updates}, bytes = 100 }} }}, {{ pause = \"1h\" }}]\n"
         );
@@ -93,7 +92,7 @@ impl Bench<'_> {
         command.args(["run", "--output", "events", "--agent", &agent, "Go"]).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let outcome = read(&mut child, updates);
-        // Its guardian ends the agent.
+        // The process's guardian ends the agent.
         let _ = child.kill();
         let _ = child.wait();
         outcome
@@ -134,13 +133,13 @@ impl Bench<'_> {
     }
 }
 
-/// Reads lines until so many updates have come.
+/// Reads lines until this number of updates has arrived.
 fn read(child: &mut Child, updates: usize) -> Result<(f64, f64, f64), String> {
     let mut stdout = child.stdout.take().ok_or("no pipe")?;
     let mut buffer = vec![0; 256 << 10];
     let mut lines = 0;
     let mut began = None;
-    // The beginning of the run comes before them.
+    // The first line, the beginning of the run, is no update.
     while lines < updates + 1 {
         let count = stdout.read(&mut buffer).map_err(|error| error.to_string())?;
         if count == 0 {

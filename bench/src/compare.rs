@@ -1,11 +1,13 @@
-//! Compares two builds: the same bench of an older program and of this one, in turns, bar by bar.
+//! Compares two builds: runs the same bench of an older program and of this one in turns, and compares the
+//! bars.
 //!
-//! A bar is worse if its median is more than [`TOLERANCE`] worse and also worse than every run of the older program:
-//! the second condition keeps the noise of a shared machine from being taken for a regression.
+//! A bar is worse if its median is more than [`TOLERANCE`] worse and also worse than every run of the older
+//! program. The second condition prevents that noise of a shared machine counts as a regression.
 //!
-//! The bars of `wire` are ratios to parsers of other crates, which are compiled into the same program. Their speed depends on how the
-//! compiler splits this crate: with `serde_json::from_slice` inlined or not, a message of 131 bytes takes 112 ns or 125 ns. So for `wire`
-//! the times of this repository's own code are compared instead.
+//! The bars of `wire` are ratios to parsers of other crates, which are compiled into the same program.
+//! Their speed depends on the way in which the compiler splits this crate: with `serde_json::from_slice`
+//! inlined or not, a message of 131 bytes takes 112 ns or 125 ns. So for `wire` the times of this
+//! repository's own code are compared instead.
 
 use std::fmt;
 use std::process::Command;
@@ -15,7 +17,7 @@ use serde_json::Value;
 use crate::measure::median;
 use crate::wire;
 
-/// The share by which a median may be worse.
+/// Share by which a median may be worse.
 const TOLERANCE: f64 = 0.03;
 
 const DEFAULT_RUNS: usize = 5;
@@ -23,10 +25,8 @@ const MAX_RUNS: usize = 50;
 
 /// The revisions and options to compare.
 struct Options {
-    /// The older build of this program.
     base: String,
     runs: usize,
-    /// The bench and its own options.
     bench: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ struct Options {
 ///
 /// # Errors
 ///
-/// A command line that is not understood, or a bench that does not end with a report.
+/// If the command line is invalid, or a bench does not end with a report.
 pub(crate) fn run(words: &[String]) -> Result<Comparison, String> {
     let options = Options::read(words)?;
     let current = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
@@ -42,7 +42,7 @@ pub(crate) fn run(words: &[String]) -> Result<Comparison, String> {
     let (mut old, mut new) = (Vec::new(), Vec::new());
     for run in 0..options.runs {
         eprintln!("run {} of {}: {}", run + 1, options.runs, options.bench.join(" "));
-        // Each is first in turn: a machine that warms up or slows down favors neither.
+        // Each program runs first in turn, so a machine that warms up or slows down favors neither.
         if run % 2 == 0 {
             old.push(measure(&options.base, &options.bench)?);
             new.push(measure(&current, &options.bench)?);
@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// Returns the compared values of one run. The exit code, which says whether the bars hold, is ignored.
+/// Returns the compared values of one run. Ignores the exit code, which tells if the bars hold.
 fn measure(program: &str, bench: &[String]) -> Result<Vec<Measured>, String> {
     let output = Command::new(program).args(bench).arg("--json").output();
     let output = output.map_err(|error| format!("cannot start {program}: {error}"))?;
@@ -115,7 +115,7 @@ fn bars(report: &Value) -> Vec<Measured> {
         .collect()
 }
 
-/// The figures of these columns, in each row of the table. Less is better.
+/// Returns the figures of these columns, for each row of the table. Less is better.
 fn times(report: &Value, columns: &[&str]) -> Vec<Measured> {
     let rows = report["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
     let figure = |row: &Value, column: &str| {
@@ -128,14 +128,14 @@ fn times(report: &Value, columns: &[&str]) -> Vec<Measured> {
     rows.iter().flat_map(|row| columns.iter().filter_map(move |column| figure(row, column))).collect()
 }
 
-/// All bars of both programs.
+/// The bars of both programs.
 pub(crate) struct Comparison {
     rows: Vec<Row>,
     /// Bars that only one of the programs has.
     unmatched: Vec<String>,
 }
 
-/// A bar, by the runs of both programs.
+/// A bar with its values in the runs of both programs.
 struct Row {
     name: String,
     old: Spread,
@@ -166,7 +166,7 @@ impl fmt::Display for Spread {
 }
 
 impl Row {
-    /// The share by which the new median is worse; less than 0 if it is better.
+    /// Returns the share by which the new median is worse; negative if it is better.
     fn loss(&self) -> f64 {
         let difference = if self.is_better_if_greater {
             self.old.median - self.new.median
@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns `true` if a bar is worse, by the values of each run.
+    /// Returns `true` if a bar is worse, given its values of each run.
     fn is_worse(side: &str, old: &[f64], new: &[f64]) -> bool {
         let runs = |values: &[f64]| -> Vec<Vec<Measured>> {
             let report =

@@ -1,4 +1,5 @@
-//! Governance: what the gate adds to a frame, how fast events go to the disk, and how fast a log is verified.
+//! Governance: the cost of the gate per frame, the rate at which events are written to disk, and the time
+//! to verify a log.
 
 mod append;
 mod gate;
@@ -8,8 +9,8 @@ use std::io;
 
 use crate::measure::{Bar, Demand, Report};
 
-/// Bars for what the gate adds to a frame without an event, and to an event of a call that it decides and records, in
-/// microseconds of processor time.
+/// Bars for the processor time that the gate adds to a frame without an event, and to an event of a call
+/// that it decides and records. In microseconds.
 const UNGOVERNED: f64 = 3.0;
 const GOVERNED: f64 = 15.0;
 /// Bar for appends, in events per second.
@@ -17,9 +18,9 @@ const APPENDS: f64 = 50_000.0;
 /// Bar for the verification of a million lines, in seconds.
 const VERIFICATION: f64 = 5.0;
 
-/// Lets frames pass a gate, appends to a log from many sessions, and verifies a long one.
+/// Measures frames through a gate, appends to a log from many sessions, and the verification of a long log.
 pub(crate) fn run() -> io::Result<Report> {
-    // On the disk of the target directory: a file system in memory would not measure a disk.
+    // On the disk of the target directory, because a file system in memory would not measure a disk.
     let directory = tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or(io::ErrorKind::NotFound)?)?;
     // In memory, where a sync costs nothing.
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
@@ -72,32 +73,28 @@ pub(crate) fn run() -> io::Result<Report> {
     })
 }
 
-/// Times of a measurement.
+/// Times of a measurement, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// Wall-clock time.
     seconds: f64,
-    /// Of processors, all threads together.
     processor: f64,
 }
 
 impl Took {
     const FOREVER: Self = Self { seconds: f64::INFINITY, processor: f64::INFINITY };
 
-    /// Measures `work`.
     fn by(work: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
         let (start, used) = (std::time::Instant::now(), processor());
         work()?;
         Ok(Self { seconds: start.elapsed().as_secs_f64(), processor: processor() - used })
     }
 
-    /// The quicker of two.
+    /// Returns the shorter of two measurements.
     fn or(self, other: Self) -> Self {
         if other.seconds < self.seconds { other } else { self }
     }
 }
 
-/// The processor time of this process in seconds.
 fn processor() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Some((name, options)) if name == "bus" => return routed(options, bus::run),
         Some((name, options)) if name == "remote" => return routed(options, remote::run),
         Some((name, options)) if name == "compare" => return compared(options),
-        // The other ends of `bus`, which starts itself.
+        // The peer processes of `bus`, for which this program starts itself.
         Some((name, options)) if name == "bus-worker" => return served(&bus::worker::serve(options)),
         Some((name, options)) if name == "bus-null" => return served(&bus::null::serve(options)),
         _ => {}
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         },
         Some("agent-floor") => return served(&agent::floor::serve(false)),
         Some("agent-gathering-floor") => return served(&agent::floor::serve(true)),
-        // The other ends of `rpc`, which starts itself.
+        // The peer processes of `rpc`, for which this program starts itself.
         Some("rpc-agent") => return served(&rpc::serve()),
         Some("rpc-pour") => return served(&rpc::pour()),
         _ => return usage(),
@@ -86,7 +86,6 @@ fn main() -> ExitCode {
     print_report(&report, json)
 }
 
-/// A bench whose options are its own.
 fn routed(options: &[String], run: fn(&[String]) -> Result<measure::Report, String>) -> ExitCode {
     if options.iter().any(|option| option == "-h" || option == "--help") {
         println!("{USAGE}");
@@ -103,7 +102,6 @@ fn routed(options: &[String], run: fn(&[String]) -> Result<measure::Report, Stri
     }
 }
 
-/// This program and an older one in turns.
 fn compared(options: &[String]) -> ExitCode {
     match compare::run(options) {
         Ok(comparison) => {

@@ -1,19 +1,19 @@
-//! Timing contenders against each other, and the report that every bench ends in.
+//! Times contenders in turns, and defines the report of every bench.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Timings per contender. They take turns, so that a busy moment of the machine affects all of them.
+/// Number of timings per contender. They take turns, so a busy moment of the machine affects all of them.
 const ROUNDS: usize = 15;
-/// Duration of one turn.
 const TURN: Duration = Duration::from_millis(4);
 
-/// One way to do the job. Called with how often to do it.
+/// One way to do the job. The argument is the number of repetitions.
 pub(crate) type Contender<'a> = Box<dyn Fn(u32) + 'a>;
 
-/// Nanoseconds per run of each contender: the best of all rounds, which is the one least disturbed.
+/// Returns the nanoseconds per run of each contender: the best of all rounds, because it was disturbed
+/// least.
 pub(crate) fn race(contenders: &[Contender<'_>]) -> Vec<f64> {
     let counts: Vec<u32> = contenders.iter().map(turn_length).collect();
     let mut best = vec![f64::INFINITY; contenders.len()];
@@ -25,11 +25,11 @@ pub(crate) fn race(contenders: &[Contender<'_>]) -> Vec<f64> {
     best
 }
 
-/// Returns how many runs fill a turn. Warms the contender up.
+/// Warms the contender up. Returns the number of runs that fill a turn.
 fn turn_length(contender: &Contender<'_>) -> u32 {
     let mut count = 1;
     loop {
-        // The best of three, so that one interruption does not pass for slowness.
+        // The best of three, so that one interruption does not look like slowness.
         let elapsed = (0..3).map(|_| time(contender, count)).min().unwrap_or_default();
         if elapsed >= TURN / 4 {
             return (f64::from(count) * TURN.as_secs_f64() / elapsed.as_secs_f64()).ceil() as u32;
@@ -55,14 +55,13 @@ pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
     }
 }
 
-/// A demand on a measured figure.
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) demand: Demand,
 }
 
-/// The side of a limit on which a figure has to be.
+/// The limit of a figure, and the side on which the figure must be.
 #[derive(Clone, Copy)]
 pub(crate) enum Demand {
     AtLeast(f64),
@@ -103,7 +102,6 @@ impl Report {
         self.bars.iter().all(Bar::holds)
     }
 
-    /// Returns the report as JSON.
     pub(crate) fn json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
@@ -155,9 +153,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Sets the recorded peak of this process's memory back to what is in use now.
+/// Resets the recorded peak of this process's memory to the current use.
 pub(crate) fn reset_peak_memory() {
-    // If that is not allowed, the peak is that of the whole run, which is no lower.
+    // If that is not permitted, the peak of the whole run counts, which is at least as high.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

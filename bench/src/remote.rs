@@ -1,7 +1,7 @@
 //! WebSocket and Streamable HTTP of `narrows bus` compared with its TCP listener, and with other servers.
 //!
-//! The load and the agents are those of `bus`: every byte is checked. Servers take turns: in every round each is
-//! restarted for each load.
+//! The load and the agents are those of `bus`: every byte is checked. Servers take turns: in every round
+//! each is restarted for each load.
 
 mod contender;
 mod first;
@@ -21,12 +21,12 @@ use crate::bus::options::{Form, Named, Options};
 use crate::bus::{self, WARMING};
 use crate::measure::{Bar, Demand, Report, median};
 
-/// In how many rounds at most connections do nothing: memory is the same each time.
+/// Limit of the rounds with idle connections. Their memory is the same each time.
 const IDLE_ROUNDS: usize = 3;
 
 const COLUMNS: [&str; 7] = ["per s", "of tcp", "p50 µs", "p99 µs", "processor µs", "with agents µs", "lost"];
 
-/// Measures what the words behind `remote` ask for.
+/// Runs the measurements that the arguments of `remote` select.
 pub(crate) fn run(words: &[String]) -> Result<Report, String> {
     let form = Form {
         bench: "remote",
@@ -57,9 +57,8 @@ pub(crate) fn run(words: &[String]) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Results of one contender, by round.
 struct Measured<'a> {
-    /// The name; a peer may be measured in two ways.
+    /// Name of the contender. A peer may be measured over WebSocket and over HTTP.
     name: String,
     contender: &'a Contender,
     outcomes: Vec<Outcome>,
@@ -75,7 +74,6 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures one load with all contenders that use a single connection.
     fn row(&self, row: &Row, report: &mut Report) -> Result<(), String> {
         let contenders = self.options.contenders.iter().filter(|contender| **contender != Contender::Http);
         let mut measured: Vec<_> = contenders.map(|contender| Measured::new(contender, "")).collect();
@@ -89,7 +87,6 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The wait for the first update, over WebSocket and over HTTP.
     fn first(&self, report: &mut Report) -> Result<(), String> {
         let mut measured = Vec::new();
         for contender in self.options.contenders.iter().filter(|contender| **contender != Contender::Tcp) {
@@ -154,7 +151,6 @@ impl Bench<'_> {
         outcome.map_err(|problem| format!("{}: {problem}", contender.name()))
     }
 
-    /// Connections that do nothing.
     fn idle(&self, report: &mut Report) -> Result<(), String> {
         let contenders = self.options.contenders.iter();
         let idlers = contenders.filter(|one| matches!(one, Contender::WebSocket | Contender::Peer(_)));
@@ -187,10 +183,10 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// KiB of memory for each connection: of the server, and with the processes it has started.
+    /// Returns the KiB of memory per connection: of the server alone, and with its child processes.
     fn idle_memory(&self, contender: &Contender) -> Result<[f64; 2], String> {
         let server = contender.start(self.place)?;
-        // Its first session shows that its agents are ready.
+        // The first session shows that the agents are ready.
         drop(gather(contender, &server, Load { clients: 1, ..IDLE_LOAD })?);
         let used = || {
             let process = server.process();
@@ -217,7 +213,7 @@ fn gather(contender: &Contender, server: &Server, load: Load) -> Result<Crowd, S
     Crowd::gather(server.way(), load).map_err(|problem| format!("{}: {problem}", contender.name()))
 }
 
-/// Reports all figures, and that `narrows bus` lost nothing.
+/// Reports all figures, and checks that `narrows bus` lost nothing.
 fn report_figures(key: &str, row: &str, parts: f64, measured: &[Measured<'_>], report: &mut Report) {
     let tcp = outcomes(measured, &Contender::Tcp);
     let mut lost_by_ours = 0;

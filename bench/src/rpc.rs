@@ -1,4 +1,5 @@
-//! A stream of updates between two processes: what one costs each end, beside bare pipes carrying the same bytes.
+//! A stream of updates between two processes: the cost of an update at each end, compared with bare pipes
+//! that carry the same bytes.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::process::{Command, Stdio};
@@ -12,9 +13,8 @@ use serde_json::{Value, json};
 
 use crate::measure::{Bar, Demand, Report, peak_memory, reset_peak_memory};
 
-/// Updates of a turn.
 const UPDATES: u32 = 200_000;
-/// Repetitions of the turn; the best counts, as the least disturbed.
+/// Number of repetitions. The best counts, because it was disturbed least.
 const ROUNDS: usize = 5;
 
 const SESSION: &str = "sess_8f2c41d07a";
@@ -24,14 +24,14 @@ const SESSION: &str = "sess_8f2c41d07a";
 struct Cost {
     /// Microseconds of processor time per update.
     cpu: f64,
-    /// MiB at the peak over what it had before.
+    /// Peak memory in MiB above the memory before the turn.
     memory: f64,
 }
 
 impl Cost {
     const WORST: Self = Self { cpu: f64::INFINITY, memory: 0.0 };
 
-    /// The least time and the most memory of two.
+    /// Returns the lesser time and the greater memory of two.
     fn and(self, other: Self) -> Self {
         Self { cpu: self.cpu.min(other.cpu), memory: self.memory.max(other.memory) }
     }
@@ -56,7 +56,7 @@ pub(crate) fn run() -> Report {
     }
 }
 
-/// The other end: answers each prompt with a stream of updates and what they cost.
+/// Runs the other end: answers each prompt with a stream of updates, and then with their cost.
 pub(crate) fn serve() -> io::Result<()> {
     runtime().block_on(async {
         let (peer, mut inbox) = start(stdio::take(&LinkOptions::default())?, Options::agent(|_| true));
@@ -76,7 +76,7 @@ pub(crate) fn serve() -> io::Result<()> {
     })
 }
 
-/// The other end of the floor: the same lines, put together once and written as fast as they go.
+/// Runs the other end of the floor: writes the same prepared lines as fast as possible.
 pub(crate) fn pour() -> io::Result<()> {
     let line = narrows_wire::message::notification("session/update", &update())?;
     let mut stdout = BufWriter::with_capacity(64 << 10, io::stdout().lock());
@@ -129,7 +129,6 @@ async fn turn(peer: &Peer, session: &mut Session) -> (Cost, Cost) {
     }
 }
 
-/// Reading the same bytes and nothing else.
 fn bare_pipes() -> Cost {
     let program = std::env::current_exe().expect("the bench knows its own program");
     let mut best = Cost::WORST;
@@ -160,7 +159,6 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// Microseconds of processor time this process has used.
 fn processor_time() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3

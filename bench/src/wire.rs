@@ -1,4 +1,4 @@
-//! The envelope scan beside the parsers it is used instead of, and what an endless line costs in memory.
+//! The envelope scan compared with parsers of other crates, and the memory used by an endless line.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -15,9 +15,9 @@ use crate::measure::{Bar, Contender, Demand, Report, peak_memory, race, reset_pe
 
 const COLUMNS: [&str; 7] =
     ["scan", "scan+grammar", "Frame::parse", "portable", "serde borrowed", "sonic get_many", "IgnoredAny"];
-/// The columns that time code of this repository.
+/// Columns that time code of this repository.
 pub(crate) const OWN_COLUMNS: &[&str] = &["scan", "scan+grammar", "Frame::parse", "portable"];
-/// The bar that is not a ratio to a rival.
+/// The bar that is not a ratio to another parser.
 pub(crate) const MEMORY_BAR: &str = "1 GiB line against a limit of 64 MiB: peak MiB over the start";
 const SCAN: usize = 0;
 const GRAMMAR: usize = 1;
@@ -27,7 +27,7 @@ const IGNORED: usize = 6;
 
 /// Times every size and content, then feeds the endless line.
 pub(crate) fn run() -> Report {
-    // First, while the process is small.
+    // Measured first, while the process is small.
     let memory = endless_line();
     let rows: Vec<(String, Vec<f64>)> =
         messages().into_iter().map(|(name, message)| (name.to_owned(), figures(&message))).collect();
@@ -45,7 +45,6 @@ pub(crate) fn run() -> Report {
     }
 }
 
-/// Returns the bars of a row.
 fn demands(name: &str, figures: &[f64]) -> Vec<Bar> {
     let rival = figures[BORROWED].min(figures[GET_MANY]);
     let faster = rival / figures[SCAN];
@@ -113,7 +112,7 @@ fn repeat<'a, T>(work: impl Fn() -> T + 'a) -> Contender<'a> {
     })
 }
 
-/// Every size with every content. The smallest has room for one kind only.
+/// Returns a message of every size with every content. The smallest has room for one content only.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let rows = [
         ("131 B", 131, text as fn(&mut String)),
@@ -129,7 +128,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Returns a request of exactly `size` bytes.
 ///
-/// Its id is at the end, so that a scanner that stops once it has found everything must walk all of it, too.
+/// Its id is at the end, so that a scanner that stops once it has found all fields must read all of it,
+/// too.
 fn message(size: usize, content: fn(&mut String)) -> Vec<u8> {
     let head =
         r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"sessionId":"sess_8f2c41d07a","prompt":["#;
@@ -173,7 +173,7 @@ fn objects(piece: &mut String) {
     piece.push_str(r#"{"k":1,"v":[true,null,-2.5],"t":"ab","o":{"x":{},"y":[]}}"#);
 }
 
-/// Feeds a line of 1 GiB through a splitter and returns how many MiB of memory that took at its worst.
+/// Feeds a line of 1 GiB through a splitter. Returns the peak memory used in MiB.
 fn endless_line() -> f64 {
     const READ: usize = 64 << 10;
     let chunk = vec![b'x'; READ];

@@ -1,10 +1,9 @@
-//! The measurement of the bus, measured: what it starts is there, and what is lost is seen.
+//! Tests of the bench of the bus: it starts all contenders and detects losses.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// A short run without the bus itself.
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narrows-bench"));
     command.args(["bus", "--json", "--rounds", "1", "--seconds", "0.05"]).args(arguments);
@@ -30,7 +29,7 @@ fn neither_floor_loses_anything() {
 
 #[test]
 fn a_router_that_swallows_everything_is_found_out() {
-    // The null router learns who is who from a first request that peers do not get.
+    // The null router learns the clients' numbers from a first request that peers do not get.
     let template = tempfile::NamedTempFile::new().expect("a file");
     let command = format!("{} bus-null 127.0.0.1:{{port}} 1", env!("CARGO_BIN_EXE_narrows-bench"));
     let path = template.path().to_str().expect("a path");

@@ -1,4 +1,4 @@
-//! The measurement of the doors to a network, measured: every message is judged, over every transport.
+//! Tests of the bench of network transports: every message is checked, over every transport.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,7 +7,6 @@ use serde_json::Value;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_narrows-bench");
 
-/// Runs the bench for a short time.
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(BENCH);
     command.args(["remote", "--json", "--rounds", "1", "--seconds", "0.05"]).args(arguments);

@@ -1,4 +1,4 @@
-//! A client that costs little: it starts an agent, asks, counts the updates, and understands no more of them.
+//! A cheap client: it starts an agent, sends prompts and counts the updates, but parses no more of them.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -10,19 +10,15 @@ use memchr::memmem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
-/// Time that an agent may send nothing.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for an agent to exit after its input is closed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A reason why an agent could not be measured.
 #[derive(Debug)]
 pub(super) enum Failure {
     Pipe(io::Error),
-    /// It sent nothing for too long.
     Silent,
     Gone,
-    /// It sent an unexpected message.
     Strange(String),
 }
 
@@ -51,19 +47,17 @@ pub(super) struct Heard {
     pub(super) text: usize,
 }
 
-/// An agent that runs.
 pub(super) struct Agent {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
     buffer: Vec<u8>,
-    /// The part of the buffer that was read but not parsed.
     unread: std::ops::Range<usize>,
     requests: u64,
 }
 
 impl Agent {
-    /// Starts one and waits until it has introduced itself.
+    /// Starts an agent and waits for its answer to `initialize`.
     pub(super) fn start(mut command: Command) -> Result<Self, Failure> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
@@ -78,12 +72,10 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Returns the process id.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Opens a session and returns its id.
     pub(super) fn open(&mut self) -> Result<String, Failure> {
         let here = std::env::current_dir()?;
         let result = self.ask("session/new", &json!({"cwd": here, "mcpServers": []}))?;
@@ -91,7 +83,6 @@ impl Agent {
         id.map(str::to_owned).ok_or_else(|| Failure::Strange(result.to_string()))
     }
 
-    /// Prompts all `sessions` concurrently and waits until every turn has ended.
     pub(super) fn prompt(&mut self, sessions: &[String]) -> Result<Heard, Failure> {
         let prompt = json!([{"type": "text", "text": "Go"}]);
         for session in sessions {
@@ -123,7 +114,7 @@ impl Agent {
         Ok(id)
     }
 
-    /// The next answer, and its id; counts the updates before it.
+    /// Returns the next answer and its id. Counts the updates before it.
     fn answer(&mut self, heard: &mut Heard) -> Result<(u64, Value), Failure> {
         loop {
             let line = self.line()?;
@@ -175,7 +166,7 @@ impl Agent {
 }
 
 impl Drop for Agent {
-    /// Lets the agent exit like a client would, and kills it if it does not.
+    /// Closes the agent's input so that it can exit, and kills it if it does not.
     fn drop(&mut self) {
         self.stdin.take();
         let end = Instant::now() + STOP_TIMEOUT;
@@ -185,7 +176,7 @@ impl Drop for Agent {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        // An agent that has exited already is fine.
+        // Fails if the agent has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

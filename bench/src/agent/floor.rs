@@ -1,10 +1,11 @@
-//! The least work an agent can do: find the text in the events of the model server, and copy it into updates.
+//! The least work an agent can do: find the text in the events of the model server, and copy it into
+//! updates.
 //!
-//! One thread, raw sockets, no HTTP beyond the request, no JSON beyond finding strings. It understands only the client
-//! and the server of this bench. Its cost is the lower bound for any agent.
+//! One thread, raw sockets, no HTTP except the request, no JSON except finding strings. It understands only
+//! the client and the server of this bench. Its cost is the lower bound for any agent.
 //!
-//! There are two: the plain one writes every update as it finds it; the other batches those of one read, which no agent
-//! can beat.
+//! There are two variants: the plain one writes each update at once; the gathering one writes all updates
+//! of one read together, which no agent can beat.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,19 +20,18 @@ const PROMPT: &[u8] =
 const UPDATE: &[u8] = b"\",\"update\":{\"sessionUpdate\":\"agent_message_chunk\",\
                        \"content\":{\"type\":\"text\",\"text\":\"";
 
-/// The address of the model.
 struct Place {
     address: String,
     path: String,
 }
 
-/// A prompt whose answer comes.
+/// A prompt whose answer is being copied.
 struct Turn {
     id: String,
     /// The beginning of every update.
     start: Vec<u8>,
     socket: TcpStream,
-    /// Input that is not a complete line yet.
+    /// An incomplete line of input.
     rest: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ struct Output {
 }
 
 impl Output {
-    /// Writes the message that was put into `gathered`, or keeps it for later.
+    /// Writes the message in `gathered`, or keeps it for later.
     fn end_message(&mut self) -> io::Result<()> {
         if self.gathers { Ok(()) } else { self.flush() }
     }
@@ -99,7 +99,7 @@ pub(crate) fn serve(gathers: bool) -> io::Result<()> {
     }
 }
 
-/// Answers a request, or begins the turn it asks for.
+/// Answers a request, or begins the requested turn.
 fn answer(line: &[u8], place: &Place, sessions: &mut u32, out: &mut Output) -> io::Result<Option<Turn>> {
     let id = between(line, b"\"id\":", b",").unwrap_or_default();
     let id = String::from_utf8_lossy(id).into_owned();
@@ -138,12 +138,12 @@ impl Turn {
         Ok(Self { id, start: start.concat(), socket, rest: Vec::new() })
     }
 
-    /// Copies what has arrived. Returns `true` if more follows.
+    /// Copies the available text. Returns `true` if more follows.
     fn read(&mut self, buffer: &mut [u8], out: &mut Output) -> io::Result<bool> {
         let count = self.socket.read(buffer)?;
         let Some(end) = memchr::memrchr(b'\n', &buffer[..count]) else {
             self.rest.extend_from_slice(&buffer[..count]);
-            // The server sends the end of the body explicitly; a missing end is an error.
+            // The server sends the end of the body explicitly, so a missing end is an error.
             return if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(true) };
         };
         let mut lines = &buffer[..end];
@@ -164,7 +164,7 @@ impl Turn {
         Ok(true)
     }
 
-    /// Copies every text in complete lines. Returns `true` if the end is among them.
+    /// Copies every text in complete lines. Returns `true` if one of them ends the answer.
     fn paste(&self, lines: &[u8], out: &mut Output) -> io::Result<bool> {
         const CONTENT: &[u8] = b"\"content\":\"";
         let mut at = 0;
@@ -197,7 +197,7 @@ impl Place {
     }
 }
 
-/// A string of JSON up to its quote.
+/// Returns the content of a JSON string, up to its closing quote.
 fn string(bytes: &[u8]) -> &[u8] {
     let mut from = 0;
     while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[from..]) {

@@ -9,7 +9,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Events per write.
 pub(super) const BLOCK: usize = 200;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
@@ -30,12 +29,11 @@ impl Stream {
     }
 }
 
-/// The server, which lives as long as the process.
 pub(super) struct Server {
     address: SocketAddr,
 }
 
-/// Prepared blocks by the bytes per chunk.
+/// Prepared blocks by the number of bytes per chunk.
 type Blocks = Arc<Mutex<HashMap<usize, Arc<[u8]>>>>;
 
 impl Server {
@@ -47,14 +45,14 @@ impl Server {
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let blocks = Arc::clone(&blocks);
-                // A client that disconnects has what it needs.
+                // The error of a client that disconnects does not matter.
                 thread::spawn(move || serve(&connection, &blocks));
             }
         });
         Ok(Self { address })
     }
 
-    /// The base URL under which every request is answered by `stream`.
+    /// Returns the base URL under which every request is answered with `stream`.
     pub(super) fn url(&self, stream: Stream) -> String {
         format!("http://{}/{}x{}/v1", self.address, stream.chunks, stream.bytes)
     }
@@ -94,7 +92,7 @@ fn request(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     Ok(Some(path))
 }
 
-/// The stream that a path such as `/20000x4` names.
+/// Returns the stream that a path such as `/20000x4` names.
 fn named(path: &str) -> Option<Stream> {
     let (chunks, bytes) = path.strip_prefix('/')?.split_once('x')?;
     Some(Stream { chunks: chunks.parse().ok()?, bytes: bytes.parse().ok()? })
@@ -120,7 +118,7 @@ fn answer(mut connection: &TcpStream, stream: Stream, block: &[u8]) -> io::Resul
     connection.write_all(format!("{last}0\r\n\r\n").as_bytes())
 }
 
-/// The block for chunks with so many bytes of text.
+/// Returns the block for chunks with `bytes` bytes of text.
 fn block(blocks: &Blocks, bytes: usize) -> Arc<[u8]> {
     let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
     let block = blocks.entry(bytes).or_insert_with(|| {

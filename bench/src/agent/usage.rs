@@ -7,7 +7,6 @@ pub(crate) fn processor_time(process: u32) -> f64 {
     sum(process, time_of)
 }
 
-/// Returns the processor time of the process alone.
 pub(crate) fn own_time(process: u32) -> f64 {
     time_of(process).unwrap_or(f64::NAN)
 }
@@ -17,12 +16,12 @@ fn time_of(process: u32) -> Option<f64> {
     tasks.flatten().map(|task| on_processor(&fs::read_to_string(task.path().join("schedstat")).ok()?)).sum()
 }
 
-/// A line of `/proc/PID/status` that has a size, such as `VmRSS`, in MB and for all of them together.
+/// Returns the sum in MB of a line of `/proc/PID/status` that has a size, such as `VmRSS`, over the process
+/// and its descendants.
 pub(crate) fn memory(process: u32, line: &str) -> f64 {
     sum(process, |process| memory_of(process, line))
 }
 
-/// Returns the memory of the process alone.
 pub(crate) fn own_memory(process: u32, line: &str) -> f64 {
     memory_of(process, line).unwrap_or(f64::NAN)
 }
@@ -38,7 +37,7 @@ fn sum(process: u32, figure: impl Fn(u32) -> Option<f64>) -> f64 {
         found.extend(children(parent));
         next += 1;
     }
-    // A descendant that has exited meanwhile counts as zero; without the process itself there is no figure.
+    // A descendant that has exited counts as zero; without the process itself there is no figure.
     let first = figure(process).unwrap_or(f64::NAN);
     first + found[1..].iter().filter_map(|process| figure(*process)).sum::<f64>()
 }
@@ -51,7 +50,7 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The time on a processor in a line of `schedstat`, which has nanoseconds.
+/// Parses the processor time in a line of `schedstat`, which is in nanoseconds.
 fn on_processor(line: &str) -> Option<f64> {
     line.split(' ').next()?.parse::<f64>().ok().map(|nanoseconds| nanoseconds / 1e3)
 }

@@ -5,23 +5,21 @@ use std::io::{self, ErrorKind, Read, Write};
 /// Bytes per read, as in the bus.
 pub(crate) const READ: usize = 256 << 10;
 
-/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// There may be more.
+    /// There may be more data now.
     More,
-    /// There is nothing more for now.
+    /// There is no more data for now.
     Drained,
-    /// There will never be more.
+    /// The end of the stream was reached.
     Ended,
 }
 
-/// One read into `scratch`.
 pub(crate) fn read<'a>(source: &mut impl Read, scratch: &'a mut [u8]) -> io::Result<(Got, &'a [u8])> {
     loop {
         return match source.read(scratch) {
             Ok(0) => Ok((Got::Ended, &[])),
-            // A short read has emptied the pipe or the socket, and what comes later is another event.
+            // A short read has emptied the pipe or the socket, and new data causes another event.
             Ok(count) => {
                 let got = if count == scratch.len() { Got::More } else { Got::Drained };
                 Ok((got, &scratch[..count]))
@@ -33,12 +31,11 @@ pub(crate) fn read<'a>(source: &mut impl Read, scratch: &'a mut [u8]) -> io::Res
     }
 }
 
-/// The beginning of a line whose end has not come yet.
 #[derive(Default)]
 pub(crate) struct Rest(Vec<u8>);
 
 impl Rest {
-    /// Cuts what was read into lines, without their ends.
+    /// Cuts a read into lines, without their ends.
     pub(crate) fn lines(&mut self, mut read: &[u8], mut each: impl FnMut(&[u8])) {
         if !self.0.is_empty() {
             let Some(end) = memchr::memchr(b'\n', read) else { return self.0.extend_from_slice(read) };
@@ -55,7 +52,6 @@ impl Rest {
     }
 }
 
-/// Bytes that wait for their sink.
 #[derive(Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
@@ -63,12 +59,11 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Returns the buffer to append to.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Writes what it can.
+    /// Writes as much as the sink accepts.
     pub(crate) fn flush(&mut self, sink: &mut impl Write) -> io::Result<()> {
         while self.written < self.bytes.len() {
             match sink.write(&self.bytes[self.written..]) {

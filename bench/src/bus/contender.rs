@@ -12,20 +12,16 @@ use std::time::{Duration, Instant};
 use super::message::Dialect;
 use super::options::Named;
 
-/// Workers of every router.
 pub(crate) const WORKERS: usize = 4;
-/// The file with the stderr of `narrows bus`.
 const LOG_FILE: &str = "narrows.log";
 const ADMIN_SOCKET: &str = "admin.sock";
-/// Time for a router to become reachable.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for a router to exit on request.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One way from the load to the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
-    /// The load speaks to one worker itself.
+    /// The load speaks directly to one worker.
     Direct,
     Null,
     Narrows,
@@ -35,10 +31,10 @@ pub(crate) enum Contender {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) name: String,
-    /// Its command line; `{config}` stands for the file and `{port}` for the port on 127.0.0.1.
+    /// Command line. `{config}` stands for the file and `{port}` for the port on 127.0.0.1.
     pub(crate) command: String,
-    /// Its configuration; `{worker}` stands for the program of a worker, which takes the argument `bus-worker`, and
-    /// `{workers}` for their number.
+    /// Configuration file. `{worker}` stands for the program of a worker, which takes the argument
+    /// `bus-worker`, and `{workers}` for the number of workers.
     pub(crate) config: PathBuf,
 }
 
@@ -54,7 +50,6 @@ impl Named for Contender {
 }
 
 impl Contender {
-    /// Returns `true` if a failure of this contender fails the bench.
     pub(crate) fn is_ours(&self) -> bool {
         !matches!(self, Self::Peer(_))
     }
@@ -63,7 +58,7 @@ impl Contender {
         if self.is_ours() { Dialect::Acp } else { Dialect::Top }
     }
 
-    /// Starts it. `place` is a directory for its files.
+    /// Starts the contender. `place` is a directory for its files.
     pub(crate) fn start(&self, place: &Path) -> Result<Running, String> {
         let port = free_port().map_err(|error| format!("there is no port: {error}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -115,9 +110,9 @@ impl Peer {
     }
 }
 
-/// The program of this workspace, which was built into the same directory as this one.
+/// Returns the command of `narrows bus`, which was built into the same directory as this program.
 ///
-/// `listen` is the beginning of its configuration: where it listens, and nothing about its pool.
+/// `listen` is the beginning of its configuration with the listeners, without the pool.
 pub(crate) fn narrows(own: &Path, place: &Path, listen: &str) -> Result<Command, String> {
     let program = own.with_file_name("narrows");
     if !program.is_file() {
@@ -134,13 +129,13 @@ pub(crate) fn narrows(own: &Path, place: &Path, listen: &str) -> Result<Command,
             command.env_remove(name);
         }
     }
-    // Empty, in place of the user's.
+    // An empty file instead of the user's configuration.
     command.env("NARROWS_CONFIG", none);
     Ok(command)
 }
 
 fn bus_toml(own: &Path, place: &Path, listen: &str) -> String {
-    // As JSON, whose strings are also those of TOML.
+    // Written as JSON strings, which are also valid TOML strings.
     let word = |path: &Path| serde_json::Value::from(path.to_string_lossy()).to_string();
     let (worker, admin) = (word(own), word(&place.join(ADMIN_SOCKET)));
     format!(
@@ -158,16 +153,15 @@ pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// A router that runs, until it is dropped.
 pub(crate) struct Running {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// From its start until it could be reached.
+    /// Time from the start until the router was reachable.
     pub(crate) took: Duration,
 }
 
 impl Running {
-    /// Starts `narrows bus`. If it does not come up, the error contains the last line of its log.
+    /// Starts `narrows bus`. If it does not become reachable, the error contains the last line of its log.
     pub(crate) fn logged(mut command: Command, address: SocketAddr, place: &Path) -> Result<Self, String> {
         let log = place.join(LOG_FILE);
         command.stderr(File::create(&log).map_err(|error| error.to_string())?);
@@ -178,8 +172,8 @@ impl Running {
         })
     }
 
-    /// Waits for all workers of `narrows bus`, so that sessions are spread over them. The status requests cost it
-    /// memory.
+    /// Waits for all workers of `narrows bus`, so that sessions are spread over them. The status requests
+    /// use memory in the bus.
     pub(crate) fn staffed(mut self, place: &Path) -> Result<Self, String> {
         self.wait("has not all its workers", || ready_workers(&place.join(ADMIN_SOCKET)) == WORKERS)?;
         Ok(self)
@@ -215,17 +209,16 @@ impl Running {
         Ok(())
     }
 
-    /// Returns the process id.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 }
 
 impl Drop for Running {
-    /// Asks it to end, so that it ends its workers, and kills it if it does not.
+    /// Asks the router to exit, so that it ends its workers, and kills it if it does not.
     fn drop(&mut self) {
         if let Some(process) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-            // It may have exited; it was not reaped yet, so the id is still its own.
+            // The router may have exited, but it was not reaped yet, so the id is still its own.
             let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
         }
         let end = Instant::now() + STOP_TIMEOUT;
@@ -233,7 +226,7 @@ impl Drop for Running {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            // sleep: a child is asked whether it has ended
+            // sleep: polls the exit of a child process
             thread::sleep(Duration::from_millis(1));
         }
         let _ = self.child.kill();

@@ -1,4 +1,4 @@
-//! The load: many clients on one thread, each asking again when it is answered.
+//! The load: many clients on one thread. Each sends its next request when one is answered.
 
 use std::fmt;
 use std::io;
@@ -14,9 +14,8 @@ use super::talk::{Habit, Talk, Tally};
 use crate::agent::usage;
 use crate::remote::frames::{self, Frames};
 
-/// Time for all sessions to open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time without output after a run, after which missing messages count as lost.
+/// Silence after a run after which missing messages count as lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The address and the dialect of a client.
@@ -24,35 +23,32 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Way<'a> {
     pub(crate) address: SocketAddr,
     pub(crate) dialect: Dialect,
-    /// Over WebSocket, at this path; else in lines.
+    /// The path, for WebSocket. `None` means lines.
     pub(crate) web_socket: Option<&'a str>,
 }
 
-/// So many clients that all do the same.
+/// A number of clients with the same behavior.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) clients: u32,
     pub(crate) habit: Habit,
 }
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
-    /// Responses per second.
     pub(crate) rate: f64,
-    /// Microseconds from request to answer: half are faster.
+    /// Median time from request to answer, in microseconds.
     pub(crate) p50: f64,
-    /// 99th percentile, like [`Self::p50`].
+    /// 99th percentile of the time from request to answer, in microseconds.
     pub(crate) p99: f64,
-    /// Microseconds of processor time of the router per answer.
+    /// Processor time of the router per answer, in microseconds.
     pub(crate) cpu: f64,
-    /// Processor time including descendants.
+    /// Like `cpu`, with the descendants of the router.
     pub(crate) tree: f64,
-    /// Answers missing, doubled, crossed, torn and refused.
+    /// Missing, duplicate, misrouted, wrong and refused answers.
     pub(crate) lost: Lost,
 }
 
-/// Errors in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) missing: u64,
@@ -65,7 +61,6 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// Returns the number of all errors.
     pub(crate) fn total(self) -> u64 {
         self.missing + self.doubled + self.crossed + self.torn + self.refused + self.closed
     }
@@ -81,11 +76,11 @@ impl fmt::Display for Lost {
     }
 }
 
-/// A reason why nothing could be measured.
+/// Reason why a measurement was impossible.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Io(io::Error),
-    /// So many clients could not open their sessions.
+    /// This number of clients could not open their sessions.
     Unready(usize, Lost),
 }
 
@@ -124,14 +119,14 @@ struct Client {
     open: bool,
 }
 
-/// The framing, and the incomplete message.
+/// The framing of a connection, with the incomplete message.
 enum Form {
     Lines(Rest),
     Frames(Frames),
 }
 
 impl Crowd {
-    /// Connects them all and opens their sessions.
+    /// Connects all clients and opens their sessions.
     pub(crate) fn gather(way: Way<'_>, load: Load) -> Result<Self, Failure> {
         let poll = Poll::new()?;
         let mut crowd = Self {
@@ -176,7 +171,7 @@ impl Crowd {
         }
     }
 
-    /// Loads the router whose process this is for a while, and awaits every answer.
+    /// Loads the router with this process id for a while, and waits for every answer.
     pub(crate) fn run(
         mut self,
         process: u32,
@@ -188,7 +183,7 @@ impl Crowd {
             let mut said = Vec::new();
             client.talk.go(now, &mut said);
             client.send(said);
-            // A router that has closed the connection is found out when it is read from.
+            // A connection closed by the router is detected at the next read.
             let _ = client.out.flush(&mut client.stream);
         }
         self.turn_until(now + warm)?;
@@ -199,7 +194,7 @@ impl Crowd {
         self.turn_until(from + measured)?;
         let (took, after) = (from.elapsed().as_secs_f64(), used());
         let answered = self.tally.answered as f64;
-        // Without a response there is no figure, rather than an infinite one.
+        // Without a response the figure is NaN instead of infinite.
         let each = |place: usize| {
             if answered > 0.0 { (after[place] - before[place]) / answered } else { f64::NAN }
         };
@@ -213,7 +208,7 @@ impl Crowd {
         Ok(Outcome { rate: answered / took, p50: at(0.5), p99: at(0.99), cpu: each(0), tree: each(1), lost })
     }
 
-    /// Asks nothing more and waits for what is missing.
+    /// Sends no more requests and waits for the missing answers.
     fn leave(&mut self) -> io::Result<Lost> {
         self.clients.iter_mut().for_each(|client| client.talk.leave());
         let mut last = (self.missing(), Instant::now());
@@ -224,7 +219,7 @@ impl Crowd {
                 last = (missing, Instant::now());
             }
         }
-        // What comes twice may come late.
+        // A duplicate answer may arrive late.
         self.turn(Duration::from_millis(20))?;
         Ok(self.lost())
     }
@@ -248,7 +243,8 @@ impl Crowd {
         }
     }
 
-    /// One wake-up: every client that can be read is read, judged and answered with one write.
+    /// Handles one wake-up: reads and checks the input of every ready client, and sends the client's next
+    /// messages with one write.
     fn turn(&mut self, patience: Duration) -> io::Result<()> {
         match self.poll.poll(&mut self.events, Some(patience)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -268,7 +264,6 @@ impl Crowd {
 }
 
 impl Client {
-    /// Returns `true` while the connection is open.
     fn serve(&mut self, scratch: &mut [u8], tally: &mut Tally) -> io::Result<bool> {
         loop {
             let (got, bytes) = read(&mut self.stream, scratch)?;
@@ -291,7 +286,6 @@ impl Client {
         }
     }
 
-    /// Has these lines wait for the socket.
     fn send(&mut self, lines: Vec<u8>) {
         match &self.form {
             Form::Lines(_) => *self.out.bytes() = lines,
@@ -309,7 +303,7 @@ mod tests {
 
     const LOAD: Load = Load { clients: 1, habit: Habit { sessions: 1, depth: 1, text: 30, chunks: 3 } };
 
-    /// A run against an echo that leaves every answer out that `keep` does not want.
+    /// Runs a load with an echo that omits the answers for which `keep` returns `false`.
     fn run(keep: impl Fn(usize) -> bool + Send + 'static) -> Outcome {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");

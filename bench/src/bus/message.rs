@@ -1,4 +1,4 @@
-//! The lines of the load: layouts so fixed that both ends check every byte of them and neither parses.
+//! The lines of the load: their layouts are so fixed that both ends check every byte without parsing.
 
 use memchr::memmem;
 
@@ -6,40 +6,29 @@ use memchr::memmem;
 pub(crate) const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 /// The end of every line of the load; the tag precedes it.
 pub(crate) const TAIL: &[u8] = br#""}}}}"#;
-/// The end of a prompt.
 pub(crate) const PROMPT_TAIL: &[u8] = br#""}]}}"#;
-/// Between id and session of a prompt.
 pub(crate) const PROMPT: &[u8] = br#","method":"session/prompt","params":{"sessionId":""#;
-/// Between session and text of a prompt.
 pub(crate) const PROMPT_TEXT: &[u8] = br#"","prompt":[{"type":"text","text":""#;
-/// Before a session for routers that look for it at the top.
+/// The session field for routers that look for it at the top level.
 pub(crate) const TOP: &[u8] = br#""sessionId":""#;
-/// Between id and session of an answer.
 pub(crate) const ANSWER: &[u8] = br#""result":{"stopReason":"end_turn","_meta":{"bench":{"session":""#;
-/// Between session and text of an answer.
 pub(crate) const ANSWER_TEXT: &[u8] = br#"","echo":""#;
-/// The beginning of an update.
 pub(crate) const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","#;
-/// Before the session of an update.
 pub(crate) const UPDATE: &[u8] = br#""method":"session/update","params":{"sessionId":""#;
-/// Between session and text of an update.
 pub(crate) const UPDATE_TEXT: &[u8] =
     br#"","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#;
 
-/// Digits of an id.
 pub(crate) const ID: usize = 12;
-/// Bytes of a session.
 pub(crate) const SESSION: usize = 16;
 /// Digits of a tag: five for the client, seven for the request, four for the chunk.
 pub(crate) const TAG: usize = 16;
 
-/// The id of a session.
 pub(crate) type Session = [u8; SESSION];
 
-/// The position of the session id for routers.
+/// The position of the session id in messages, for routers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// In the parameters, as ACP has it.
+    /// In the params, as in ACP.
     Acp,
     /// At the top level, also in messages of workers.
     Top,
@@ -48,16 +37,15 @@ pub(crate) enum Dialect {
 /// The client and number of a message, at the end of every text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
-    /// The number of the client.
     pub(crate) client: u32,
-    /// The number of the request among those of the client.
+    /// Number of the request among those of the client.
     pub(crate) request: u32,
-    /// In a prompt, how many updates are asked for; in an update its number; in an answer as in the prompt.
+    /// In an update, its number. In a prompt and its answer, the number of requested updates.
     pub(crate) chunk: u16,
 }
 
 impl Tag {
-    /// The tag in these digits.
+    /// Parses the digits of a tag.
     pub(crate) fn read(digits: &[u8]) -> Option<Self> {
         if digits.len() != TAG {
             return None;
@@ -73,14 +61,12 @@ impl Tag {
         Self::read(line.get(line.len().checked_sub(TAG)?..)?)
     }
 
-    /// Writes the digits of the tag.
     pub(crate) fn write(self, digits: &mut [u8]) {
         write(&mut digits[..5], u64::from(self.client));
         write(&mut digits[5..12], u64::from(self.request));
         write(&mut digits[12..TAG], u64::from(self.chunk));
     }
 
-    /// Its digits, as text.
     pub(crate) fn text(self) -> String {
         let mut digits = [0; TAG];
         self.write(&mut digits);
@@ -88,14 +74,13 @@ impl Tag {
     }
 }
 
-/// The number in these digits.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     digits
         .iter()
         .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0')))
 }
 
-/// Fills the place with the last digits of the number.
+/// Fills `place` with the last digits of the number.
 pub(crate) fn write(place: &mut [u8], mut number: u64) {
     for digit in place.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;
@@ -103,7 +88,7 @@ pub(crate) fn write(place: &mut [u8], mut number: u64) {
     }
 }
 
-/// The session of this number whose first letter and owner are these.
+/// Returns the session id with this first letter, owner and number.
 pub(crate) fn session(letter: u8, owner: u64, number: u64) -> Session {
     let mut session = *b"x0000000-0000000";
     session[0] = letter;
@@ -112,7 +97,7 @@ pub(crate) fn session(letter: u8, owner: u64, number: u64) -> Session {
     session
 }
 
-/// A line but for its id, its session and its tag.
+/// A line without its id, its session and its tag.
 pub(crate) struct Template {
     line: Vec<u8>,
     id: Option<usize>,
@@ -120,25 +105,22 @@ pub(crate) struct Template {
     tag: usize,
 }
 
-/// They stand for what is filled in, and in no JSON.
+/// Bytes for the missing fields. They cannot occur in JSON.
 const ID_PLACE: &[u8] = &[1; ID];
 const SESSION_PLACE: &[u8] = &[2; SESSION];
 const TAG_PLACE: &[u8] = &[3; TAG];
 
 impl Template {
-    /// A prompt whose text is this, and the tag.
     pub(crate) fn prompt(dialect: Dialect, text: &[u8]) -> Self {
         let top = top(dialect, true);
         Self::new(&[HEAD, ID_PLACE, &top, PROMPT, SESSION_PLACE, PROMPT_TEXT, text, TAG_PLACE, PROMPT_TAIL])
     }
 
-    /// The answer to it.
     pub(crate) fn answer(dialect: Dialect, text: &[u8]) -> Self {
         let top = top(dialect, true);
         Self::new(&[HEAD, ID_PLACE, &top, b",", ANSWER, SESSION_PLACE, ANSWER_TEXT, text, TAG_PLACE, TAIL])
     }
 
-    /// An update before the answer.
     pub(crate) fn update(dialect: Dialect, text: &[u8]) -> Self {
         let top = top(dialect, false);
         Self::new(&[UPDATE_HEAD, &top, UPDATE, SESSION_PLACE, UPDATE_TEXT, text, TAG_PLACE, TAIL])
@@ -151,7 +133,6 @@ impl Template {
         Self { id: memmem::find(&line, ID_PLACE), sessions, tag, line }
     }
 
-    /// The line with everything in its place.
     pub(crate) fn filled(&mut self, id: u64, session: &Session, tag: Tag) -> &[u8] {
         if let Some(place) = self.id {
             write(&mut self.line[place..place + ID], id);
@@ -164,7 +145,7 @@ impl Template {
     }
 }
 
-/// The session at the top, with its comma behind what comes before or before what comes behind.
+/// Returns the session field for the top level, with a comma after it or (if `behind`) before it.
 fn top(dialect: Dialect, behind: bool) -> Vec<u8> {
     match dialect {
         Dialect::Acp => Vec::new(),
@@ -173,12 +154,10 @@ fn top(dialect: Dialect, behind: bool) -> Vec<u8> {
     }
 }
 
-/// The request that opens a connection.
 pub(crate) fn initialize(id: u64, tag: Tag) -> String {
     control(id, tag, "initialize", r#""protocolVersion":1,"clientCapabilities":{},"#)
 }
 
-/// The request for a session.
 pub(crate) fn new_session(id: u64, tag: Tag) -> String {
     control(id, tag, "session/new", r#""cwd":"/","mcpServers":[],"#)
 }

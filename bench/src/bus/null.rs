@@ -1,8 +1,8 @@
-//! The null router: the cost of the bus driver if the core decides nothing.
+//! The null router: the cost of the bus driver with a core that decides nothing.
 //!
-//! It is the driver with another core. Lines of a client go to the worker of its slot, unparsed. The client of a
-//! worker's line cannot be known without parsing, so the router reads one field of fixed width, the client's number in
-//! the tag that ends every line of the load. It scans no JSON and rewrites no id.
+//! It is the driver with another core. Lines of a client go to the worker of its slot, unparsed. The client
+//! for a worker's line cannot be known without parsing. So the router reads one field of fixed width: the
+//! client's number in the tag at the end of every line of the load. It scans no JSON and rewrites no id.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use narrows_wire::LineRef;
 
 use super::message::{TAG, TAIL, Tag, number};
 
-/// Listens at an address and starts so many workers: `bus-null ADDRESS WORKERS`.
+/// Listens at an address and starts workers: `bus-null ADDRESS WORKERS`.
 pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
     let [address, workers] = arguments else {
         return Err(io::Error::other("the null router takes an address and a number of workers"));
@@ -45,10 +45,10 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
     }
 }
 
-/// A brain that knows by counting what others know by thinking.
+/// A core that routes by fixed positions instead of parsing.
 struct Null {
     pool: Pool,
-    /// Taken slots, and whether the client has sent its identity.
+    /// `Some` for a taken slot; `true` if the client has sent its identity.
     clients: Vec<Option<bool>>,
     /// The slot of each client by the number in its tags.
     slots: Vec<u32>,
@@ -148,7 +148,7 @@ impl Router for Null {
     }
 }
 
-/// The five digits at their place from the end.
+/// Parses the five digits of the client at their fixed position from the end.
 fn client_of(line: &[u8]) -> Option<usize> {
     let tag = line.len().checked_sub(TAG + TAIL.len())?;
     number(&line[tag..tag + 5]).and_then(|number| usize::try_from(number).ok())

@@ -9,36 +9,32 @@ pub(crate) trait Named {
 
 /// The command line of one bench.
 pub(crate) struct Form<C> {
-    /// The name of the bench.
     pub(crate) bench: &'static str,
     /// The default contenders.
     pub(crate) contenders: Vec<C>,
-    /// The keys of all rows.
     pub(crate) rows: Vec<&'static str>,
-    /// Creates a peer from the three words of `--peer`, of which the first is the name.
+    /// Creates a peer from the three arguments of `--peer`. The first one is the name.
     pub(crate) peer: fn([String; 3]) -> C,
 }
 
-/// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options<C> {
     pub(crate) contenders: Vec<C>,
-    /// The keys of the rows.
     pub(crate) rows: Vec<String>,
     /// Duration of each measurement in a round.
     pub(crate) time: Duration,
     pub(crate) rounds: usize,
 }
 
-/// The longest measurement in seconds: request numbers have seven digits.
+/// Limit of a measurement in seconds, because request numbers have seven digits.
 const MAX_SECONDS: f64 = 15.0;
 
 impl<C: Named> Options<C> {
-    /// Reads the words behind the name of the bench.
     pub(crate) fn read(form: Form<C>, words: &[String]) -> Result<Self, String> {
         let Form { bench, mut contenders, rows: keys, peer } = form;
         let (mut rows, mut only) = (None, None);
-        // Many short turns: a router against itself then comes out even on a busy machine too; few long ones do not.
+        // Many short turns: with them, a router compared with itself comes out even on a busy machine; with
+        // few long ones it does not.
         let (mut time, mut rounds) = (Duration::from_millis(300), 15);
         let mut words = words.iter();
         while let Some(word) = words.next() {

@@ -1,44 +1,41 @@
-//! The loads, and what is demanded of the bus under each of them.
+//! The loads, and the demands on the bus under each of them.
 
 use super::load::{Load, Outcome};
 use super::talk::Habit;
 use crate::measure::{Bar, Demand, median};
 
-/// A load with its demands.
 pub(super) struct Row {
-    /// The name on the command line.
     pub(super) key: &'static str,
     pub(super) name: &'static str,
     pub(super) load: Load,
-    /// The unit of processor time, and how many of it a response counts as.
+    /// Unit of processor time, and the number of units that a response counts as.
     pub(super) unit: (&'static str, f64),
     demands: &'static [Mark],
 }
 
-/// A demand, and what it is relative to.
+/// A demand on a figure, and the figure it relates to.
 #[derive(Clone, Copy)]
 enum Mark {
-    /// Rate, as a share of the null router's.
+    /// Rate as a share of the null router's rate.
     RateOfNull(f64),
-    /// Processor time, times the null router's.
+    /// Processor time as a multiple of the null router's.
     CpuOfNull(f64),
-    /// Rate, as a share of the direct one.
+    /// Rate as a share of the direct connection's rate.
     RateOfDirect(f64),
     P50OfDirect(f64),
     P99OfDirect(f64),
-    /// Microseconds of processor time per unit.
+    /// Processor time per unit, in microseconds.
     Cpu(f64),
-    /// Thousand units per second.
+    /// Rate in thousand units per second.
     Units(f64),
 }
 
-/// One request in flight per session, echoed once.
 const fn echo(clients: u32, text: usize) -> Load {
     Load { clients, habit: Habit { sessions: 1, depth: 1, text, chunks: 0 } }
 }
 
-/// The loads of the table. A size is that of the text, which is sent both ways, or that of the whole request for rows
-/// of lines.
+/// The loads of the table. The size in a key is that of the text, which is sent both ways, or for rows of
+/// lines that of the whole request.
 pub(super) const ROWS: [Row; 7] = [
     Row {
         key: "small",
@@ -91,18 +88,17 @@ pub(super) const ROWS: [Row; 7] = [
     },
 ];
 
-/// The key of the row that compares few sessions with many, and the loads of both.
+/// Key of the row that compares few sessions with many, and the loads of both.
 pub(super) const SESSIONS: &str = "sessions";
 pub(super) const FEW_SESSIONS: Load = echo(10, 100);
 pub(super) const MANY_SESSIONS: Load =
     Load { clients: 10, habit: Habit { sessions: 1000, ..FEW_SESSIONS.habit } };
 
-/// The key of the row of connections that do nothing, and how many.
+/// Key of the row of idle connections, and their number.
 pub(super) const IDLE: &str = "idle";
 pub(super) const IDLE_LOAD: Load =
     Load { clients: 10_000, habit: Habit { sessions: 1, depth: 0, text: 100, chunks: 0 } };
 
-/// Returns all keys.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.key).chain([SESSIONS, IDLE])
 }
@@ -115,11 +111,11 @@ pub(super) struct Measured<'a> {
 }
 
 impl Row {
-    /// The bars of this load. Those without a measurement are left out.
+    /// Returns the bars of this load. Those without a measurement are left out.
     pub(super) fn bars(&self, measured: &Measured<'_>) -> Vec<Bar> {
         let ours = measured.narrows;
         let ratio = |others: &[Outcome], figure: fn(&Outcome) -> f64| {
-            // Round by round: they took turns, so what disturbed one disturbed the other.
+            // Compared within each round: the contenders took turns, so a disturbance affects all of them.
             median(ours.iter().zip(others).map(|(ours, other)| figure(ours) / figure(other)).collect())
         };
         let (unit, parts) = self.unit;
@@ -159,7 +155,7 @@ impl Row {
         self.demands.iter().map(bar).filter(|bar| !bar.value.is_nan()).collect()
     }
 
-    /// The figures of one contender: rate, share of direct, p50, p99, processor time, lost.
+    /// Returns the figures of one contender: rate, share of direct, p50, p99, processor time, lost.
     pub(super) fn figures(&self, outcomes: &[Outcome], direct: &[Outcome]) -> Vec<f64> {
         let lost: u64 = outcomes.iter().map(|outcome| outcome.lost.total()).sum();
         let share = median(outcomes.iter().zip(direct).map(|(own, direct)| own.rate / direct.rate).collect());
@@ -168,7 +164,6 @@ impl Row {
     }
 }
 
-/// The median of one figure.
 fn middle(outcomes: &[Outcome], figure: fn(&Outcome) -> f64) -> f64 {
     median(outcomes.iter().map(figure).collect())
 }

@@ -9,53 +9,48 @@ use super::message::{
     Dialect, HEAD, ID, Session, TAG, Tag, Template, initialize, new_session, number, session,
 };
 
-/// The first id of a client; ids have this many digits.
+/// First id of a client. It determines the number of digits.
 const FIRST_ID: u64 = 100_000_000_000;
-/// Distance between the ids of clients, for routers that cannot distinguish equal ids.
+/// Distance between the ids of clients, for routers that cannot distinguish equal ids of two clients.
 const STRIDE: u64 = 10_000_000;
 
-/// The sessions of a client, and how it uses them.
+/// The sessions of a client, and its requests in them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habit {
     pub(crate) sessions: usize,
-    /// Concurrent requests, each in a session of its own.
+    /// Number of concurrent requests, each in a separate session.
     pub(crate) depth: usize,
-    /// Bytes of a text, tag included.
+    /// Bytes of a text, including the tag.
     pub(crate) text: usize,
-    /// Updates it asks for.
+    /// Updates that a prompt requests.
     pub(crate) chunks: u16,
 }
 
-/// Results of all clients.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) answered: u64,
-    /// Answers that came again, or to nothing that was asked.
+    /// Answers that came twice, or that answer no request.
     pub(crate) doubled: u64,
-    /// Messages for another client.
     pub(crate) crossed: u64,
-    /// Lines that are not byte for byte what was to come, or came out of order.
+    /// Lines with a wrong byte, or out of order.
     pub(crate) torn: u64,
-    /// Errors in place of answers.
     pub(crate) refused: u64,
     /// Nanoseconds from request to answer.
     pub(crate) latencies: Vec<u32>,
 }
 
-/// One client, without its connection.
 pub(crate) struct Talk {
     number: u32,
     habit: Habit,
-    /// Added to request numbers.
+    /// Added to request numbers to get ids.
     base: u64,
     prompt: Template,
     answer: Template,
     update: Template,
     stage: Stage,
     sessions: Vec<Session>,
-    /// Sessions without a turn.
     free: VecDeque<u32>,
-    /// The requests from `oldest` to `next`, with holes where answers have come.
+    /// The requests from `oldest` to `next`. `None` for those that are answered.
     pending: VecDeque<Option<Pending>>,
     oldest: u32,
     next: u32,
@@ -66,7 +61,7 @@ enum Stage {
     Introducing,
     Opening,
     Ready,
-    /// Answers are awaited and nothing more is asked.
+    /// Waits for answers and sends no more requests.
     Leaving,
 }
 
@@ -107,23 +102,21 @@ impl Talk {
         talk
     }
 
-    /// Returns `true` if its sessions are open.
+    /// Returns `true` if all sessions of the client are open.
     pub(crate) fn is_ready(&self) -> bool {
         self.stage == Stage::Ready
     }
 
-    /// Returns the number of missing responses.
     pub(crate) fn missing(&self) -> u64 {
         self.pending.iter().flatten().count() as u64
     }
 
-    /// Asks as much as it keeps in flight.
+    /// Sends requests until the intended number is in flight.
     pub(crate) fn go(&mut self, now: Instant, out: &mut Vec<u8>) {
         self.free = (0..self.sessions.len() as u32).collect();
         (0..self.habit.depth).for_each(|_| self.ask(now, out));
     }
 
-    /// Stops sending requests.
     pub(crate) fn leave(&mut self) {
         self.stage = Stage::Leaving;
     }
@@ -175,7 +168,7 @@ impl Talk {
         } else if line != expected && memchr::memmem::find(line, b"\"error\":").is_some() {
             tally.refused += 1;
         } else {
-            // The answer itself may be right, and then an update before it is missing.
+            // The answer itself may be right while an update before it is missing.
             self.misfit(line, tally);
         }
         self.settle(place);
@@ -197,7 +190,7 @@ impl Talk {
         }
     }
 
-    /// Counts what should not have come, or not so.
+    /// Counts a line that is unexpected or wrong.
     fn misfit(&self, line: &[u8], tally: &mut Tally) {
         match Tag::parse(line) {
             Some(tag) if tag.client != self.number => tally.crossed += 1,
@@ -241,7 +234,7 @@ impl Talk {
 }
 
 impl Tally {
-    /// Everything that went wrong but what is still missing.
+    /// Returns the number of all errors except missing answers.
     pub(crate) fn wrong(&self) -> u64 {
         self.doubled + self.crossed + self.torn + self.refused
     }
@@ -254,7 +247,7 @@ mod tests {
 
     const HABIT: Habit = Habit { sessions: 2, depth: 2, text: 20, chunks: 1 };
 
-    /// Returns a client with a request in flight, and the echo's messages to it.
+    /// Returns a client with a request in flight, and the messages with which the echo answers.
     fn asked(number: u32) -> (Talk, Vec<Vec<u8>>) {
         let (mut echo, mut out) = (Echo::new(), Vec::new());
         let mut talk = Talk::begin(number, Dialect::Acp, HABIT, &mut out);
@@ -297,7 +290,7 @@ mod tests {
         check(|lines| drop(lines.pop()), [1, 0, 0, 0, 0, 1]);
         check(|lines| lines.push(lines[3].clone()), [2, 1, 0, 0, 0, 0]);
         check(|lines| lines.insert(1, lines[0].clone()), [2, 0, 0, 1, 0, 0]);
-        // An update that is missing, or comes behind its answer.
+        // An update is missing, or comes after its answer.
         check(|lines| drop(lines.remove(0)), [1, 0, 0, 1, 0, 0]);
         check(|lines| lines.swap(0, 1), [1, 1, 0, 1, 0, 0]);
         check(|lines| lines[1].truncate(60), [1, 0, 0, 1, 0, 0]);

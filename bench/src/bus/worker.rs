@@ -1,6 +1,7 @@
 //! The echo worker: an ACP agent that repeats the text of a prompt, once or in updates.
 //!
-//! It answers everything it has read with one write, on stdio or, for the run without a router, on many connections.
+//! It answers everything it has read with one write. It runs on stdio or, for the run without a router, on
+//! many connections.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use super::message::{
     UPDATE, UPDATE_HEAD, UPDATE_TEXT, number, session,
 };
 
-/// Listens at its own address; `bus-worker --listen ADDRESS`.
+/// The token of the worker's own listener, for `bus-worker --listen ADDRESS`.
 const LISTENER: Token = Token(usize::MAX);
 
 /// Serves stdin and stdout, or the address that follows `--listen`.
@@ -45,7 +46,8 @@ fn serve_stdio() -> io::Result<()> {
     }
 }
 
-/// Standard streams without the buffers of `std`, which would cut reads short and writes at every line.
+/// Standard streams without the buffers of `std`, which would shorten reads and write every line
+/// separately.
 struct Descriptor(rustix::fd::BorrowedFd<'static>);
 
 impl Read for Descriptor {
@@ -64,7 +66,6 @@ impl Write for Descriptor {
     }
 }
 
-/// A connection of the run without a router.
 struct Connection {
     stream: TcpStream,
     rest: Rest,
@@ -72,7 +73,6 @@ struct Connection {
 }
 
 impl Connection {
-    /// Returns `true` while the connection is open.
     fn serve(&mut self, echo: &mut Echo, scratch: &mut [u8]) -> io::Result<bool> {
         loop {
             let (got, bytes) = read(&mut self.stream, scratch)?;
@@ -130,7 +130,6 @@ impl Echo {
         Self { process: u64::from(std::process::id()), sessions: 0 }
     }
 
-    /// Appends the responses to a line.
     pub(crate) fn answer(&mut self, line: &[u8], out: &mut Vec<u8>) {
         match Prompt::read(line) {
             Some(prompt) if self.knows(prompt.session) => prompt.answer(out),
@@ -138,7 +137,7 @@ impl Echo {
         }
     }
 
-    /// Returns `true` if it has opened the session, or if the router opens none at all.
+    /// Returns `true` if the worker has opened the session, or if the router never opens sessions.
     fn knows(&self, session: &Session) -> bool {
         session[0] == b'p'
             || session[0] == b'b'

@@ -9,28 +9,27 @@ use serde_json::json;
 
 use super::Took;
 
-/// Sessions, and concurrent calls of each.
+/// Number of sessions, and of concurrent calls in each.
 const SESSIONS: usize = 8;
 const MAX_IN_FLIGHT: usize = 256;
-/// Events of each session in a round.
 const EVENTS: usize = 12_800;
-/// Repetitions; the best counts, as the least disturbed.
+/// Number of repetitions. The best counts, because it was disturbed least.
 const ROUNDS: usize = 3;
 
 /// Events that are handed over without waiting.
 const HANDED: usize = 4000;
 
-/// Results of appending, and of the disk alone.
+/// Results of logging, and of writing the same bytes without a log.
 pub(super) struct Appended {
     pub(super) log: Took,
     pub(super) floor: Took,
     pub(super) events: u64,
     pub(super) bytes: u64,
-    /// An upper bound of the commits: the number of distinct times in the log.
+    /// Upper bound of the commits: the number of distinct times in the log.
     pub(super) commits: usize,
 }
 
-/// Logs, and then writes the same bytes in as many pieces.
+/// Logs events, then writes the same bytes in the same number of pieces.
 pub(super) fn measure(directory: &Path) -> io::Result<Appended> {
     let mut best = Appended {
         log: Took::FOREVER,
@@ -57,7 +56,7 @@ pub(super) fn measure(directory: &Path) -> io::Result<Appended> {
     Ok(best)
 }
 
-/// Every session waits for its oldest event before it logs another.
+/// Runs all sessions. Each waits for its oldest event before it logs another.
 fn sessions(log: &Log) -> io::Result<()> {
     std::thread::scope(|scope| {
         let sessions: Vec<_> = (0..SESSIONS)
@@ -84,7 +83,7 @@ fn settle(append: Option<narrows_audit::Append>) -> io::Result<()> {
     append.map_or(Ok(()), |append| append.wait().map(drop).map_err(io::Error::other))
 }
 
-/// The line of a tool call as the gate writes it.
+/// Returns a tool call event as the gate records it.
 pub(super) fn event(session: usize, number: usize) -> Event {
     let facts = Facts::from([
         ("kind", Some("tool-call".into())),
@@ -107,7 +106,7 @@ pub(super) fn event(session: usize, number: usize) -> Event {
     }
 }
 
-/// Returns the processor time of the caller to hand over an event, in microseconds.
+/// Returns the processor time that a caller needs to hand over an event, in microseconds.
 pub(super) fn handed_over(directory: &Path) -> io::Result<f64> {
     let log = Log::open(&directory.join("hand.jsonl"), Options::default()).map_err(io::Error::other)?;
     let mut best = f64::INFINITY;
@@ -122,7 +121,6 @@ pub(super) fn handed_over(directory: &Path) -> io::Result<f64> {
     Ok(best)
 }
 
-/// The processor time of this thread in seconds.
 fn thread_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -145,7 +143,7 @@ fn groups(written: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// Writes and syncs the same bytes in the same pieces, and nothing else.
+/// Writes and syncs the same bytes in the same pieces, without a log.
 fn bare(path: &Path, bytes: &[u8], ends: &[usize]) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
     let mut start = 0;

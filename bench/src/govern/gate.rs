@@ -1,9 +1,11 @@
-//! The cost that a gate adds to frames: between two links in memory, compared with a relay that only copies.
+//! The cost that a gate adds to frames: between two links in memory, compared with a relay that only
+//! copies.
 //!
-//! Both are measured by the processor time of the whole process, so that the log's thread counts: hashing, and the
-//! system calls that write lines to a file in memory, where a sync costs nothing. An event of a call is one update
-//! about it. Each call has two: the first is decided by the policy, the second reports the result. Each is parsed,
-//! recorded in a line of its own, marked, and forwarded once that line is written. The figure is the mean of both.
+//! Both are measured by the processor time of the whole process, so the log's thread counts: hashing, and
+//! the system calls that write lines to a file in memory, where a sync costs nothing. An event of a call is
+//! one update about the call. Each call has two: the policy decides the first, the second reports the
+//! result. Each update is parsed, recorded in a separate line, marked, and forwarded after that line is
+//! written. The figure is the mean of both.
 
 use std::io;
 use std::path::Path;
@@ -18,21 +20,22 @@ use tokio::sync::mpsc;
 
 use super::processor;
 
-/// Frames in a round, and calls.
+/// Frames and calls in a round.
 const FRAMES: usize = 200_000;
 const CALLS: usize = 5_000;
-/// Repetitions; the best counts, as the least disturbed.
+/// Number of repetitions. The best counts, because it was disturbed least.
 const ROUNDS: usize = 3;
 
-/// Microseconds of processor time.
+/// Results in microseconds of processor time.
 pub(super) struct Gated {
-    /// Each frame through a relay, and what the gate takes more.
+    /// Cost of each frame through a relay, and the additional cost of the gate.
     pub(super) frame: (f64, f64),
-    /// Each event of a call through a relay, and what the gate takes more, with a log that never waits for a disk.
+    /// Cost of each event of a call through a relay, and the additional cost of the gate with a log that
+    /// never waits for a disk.
     pub(super) call: (f64, f64),
 }
 
-/// Lets the updates of a turn pass, and then the calls of one, with a gate and without.
+/// Measures the updates of a turn, then calls, with and without a gate.
 pub(super) fn measure(memory: &Path) -> io::Result<Gated> {
     let chunk: Bytes = update(&json!({"sessionUpdate": "agent_message_chunk",
         "content": {"type": "text", "text": "and so the narrows open into the sound at last"}}));
@@ -59,7 +62,7 @@ fn update(update: &Value) -> Bytes {
     json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string().into()
 }
 
-/// A call as it is announced and as it ends. Both are recorded.
+/// Returns the first and the last update of a call. Both are recorded.
 fn call(number: usize) -> [Bytes; 2] {
     let id = format!("call_{number}");
     let input = json!({"path": "notes/a.md", "line": 4, "limit": 200});
@@ -75,7 +78,7 @@ fn call(number: usize) -> [Bytes; 2] {
     ]
 }
 
-/// A manifest's mandate with a few rules, of which one allows reading.
+/// Creates a gate with a few rules, of which one allows reading.
 fn gate() -> io::Result<Gate> {
     let rule = |name: &str, class, tool: &str| {
         GovernanceRule::new(name, "tool.call", class)
@@ -101,7 +104,7 @@ fn gate() -> io::Result<Gate> {
     ))
 }
 
-/// The processor time in seconds that the lines of an agent take to its client.
+/// Returns the processor time in seconds to bring the agent's lines to its client.
 async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
     let (mut client, outer) = memory::pair(&Options::default());
     let (inner, mut agent) = memory::pair(&Options::default());
@@ -110,7 +113,7 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
         Some(path) => {
             let log = Log::open(path, narrows_audit::Options::default()).map_err(io::Error::other)?;
             tokio::spawn(async move {
-                // Whichever end goes first, the log is closed.
+                // Either end may go first. The log is closed below in any case.
                 let _ = run_gate(gate()?, outer, inner, log.clone(), asked).await;
                 log.close();
                 Ok(())
@@ -146,7 +149,6 @@ async fn send_all(lines: Vec<Bytes>, sender: Sender) -> io::Result<Sender> {
     Ok(sender)
 }
 
-/// A session, and a turn in it.
 async fn open(client: &mut Link, agent: &mut Link) -> io::Result<()> {
     let cwd = std::env::temp_dir().canonicalize()?;
     let asked = [
@@ -173,7 +175,6 @@ async fn receive(receiver: &mut Receiver) -> io::Result<()> {
     receiver.recv().await.map(drop).ok_or_else(|| io::Error::other("nobody speaks"))
 }
 
-/// Copies what comes at either end to the other.
 async fn relay(one: Link, other: Link) -> io::Result<()> {
     let copy = async |mut from: Receiver, to: Sender| {
         let mut frames = Vec::new();

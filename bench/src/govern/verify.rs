@@ -1,4 +1,4 @@
-//! A log of a million lines, verified from the first to the last.
+//! Verifies a log of a million lines from the first to the last.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,12 +11,12 @@ use super::Took;
 use super::append::event;
 
 const LINES: u64 = 1_000_000;
-/// Repetitions; the best counts, as the least disturbed.
+/// Number of repetitions. The best counts, because it was disturbed least.
 const ROUNDS: usize = 3;
 /// Concurrent events while the log is created.
 const GROUP: usize = 4000;
 
-/// Results of verifying, and of reading and hashing alone.
+/// Results of verifying, and of only reading and hashing the log.
 pub(super) struct Verified {
     pub(super) all: Took,
     pub(super) hashing: Took,
@@ -24,10 +24,10 @@ pub(super) struct Verified {
     pub(super) length: u64,
 }
 
-/// Makes a log, and verifies it on all processors.
+/// Creates a log, and verifies it on all processors.
 pub(super) fn measure(directory: &Path) -> io::Result<Verified> {
     let path = directory.join("verify.jsonl");
-    // In several files, as a log of this size is.
+    // Several files, which is normal for a log of this size.
     let log = Log::open(&path, Options { window: Duration::ZERO, ..Options::default() })
         .map_err(io::Error::other)?;
     for start in (0..LINES as usize).step_by(GROUP) {
@@ -64,7 +64,7 @@ fn files(directory: &Path) -> io::Result<Vec<File>> {
         .collect()
 }
 
-/// Every byte read and hashed, on all processors, and nothing looked at.
+/// Reads and hashes every byte on all processors, without any check.
 fn hashed(directory: &Path) -> io::Result<()> {
     let files = std::sync::Mutex::new(files(directory)?);
     let work = || -> io::Result<()> {

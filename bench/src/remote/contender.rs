@@ -9,29 +9,26 @@ use crate::bus::load::Way;
 use crate::bus::message::Dialect;
 use crate::bus::options::Named;
 
-/// The path of the bus listener.
 const PATH: &str = "/acp";
 
 /// One way from the load to the agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
-    /// `narrows bus`, in lines over TCP: what the others are held against.
+    /// `narrows bus`, in lines over TCP: the reference for the others.
     Tcp,
-    /// `narrows bus` over WebSocket.
     WebSocket,
-    /// `narrows bus` over Streamable HTTP.
     Http,
-    /// Another server, over both.
+    /// Another server, measured over both.
     Peer(Peer),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) name: String,
-    /// Its command line, with `{port}` in it, and `{worker}` for the program of an agent, which takes the argument
-    /// `bus-worker`.
+    /// Command line. `{port}` stands for the port, and `{worker}` for the program of an agent, which takes
+    /// the argument `bus-worker`.
     pub(crate) command: String,
-    /// Its URL, with `{port}`.
+    /// URL of the server, with `{port}`.
     pub(crate) url: String,
 }
 
@@ -47,12 +44,10 @@ impl Named for Contender {
 }
 
 impl Contender {
-    /// Returns `true` if a failure of this contender fails the bench.
     pub(crate) fn is_ours(&self) -> bool {
         !matches!(self, Self::Peer(_))
     }
 
-    /// Starts it. `place` is a directory for its files.
     pub(crate) fn start(&self, place: &Path) -> Result<Server, String> {
         let port = free_port().map_err(|error| format!("there is no port: {error}"))?;
         let own = own()?;
@@ -74,7 +69,7 @@ impl Contender {
     }
 }
 
-/// Returns the listener of `narrows bus`, with limits that the load does not reach.
+/// Returns the listener settings of `narrows bus`, with limits that the load does not reach.
 fn listen(scheme: &str, address: SocketAddr) -> String {
     let (path, auth) = if scheme == "tcp" { ("", "") } else { (PATH, "auth = \"none\"\n") };
     format!(
@@ -95,7 +90,7 @@ impl Peer {
         Ok(command)
     }
 
-    /// The address and the path of its URL.
+    /// Returns the address and path of the URL.
     fn at(&self, port: u16) -> Result<(SocketAddr, String), String> {
         let url = self.url.replace("{port}", &port.to_string());
         let rest = url.strip_prefix("ws://").or_else(|| url.strip_prefix("http://"));
@@ -108,7 +103,6 @@ impl Peer {
     }
 }
 
-/// A server that runs, until it is dropped.
 pub(crate) struct Server {
     running: Running,
     path: String,
@@ -116,18 +110,15 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Returns the process id.
     pub(crate) fn process(&self) -> u32 {
         self.running.process()
     }
 
-    /// Returns the transport of the load.
     pub(crate) fn way(&self) -> Way<'_> {
         let web_socket = (!self.lines).then_some(self.path.as_str());
         Way { address: self.running.address, dialect: Dialect::Acp, web_socket }
     }
 
-    /// Returns the address and the path.
     pub(crate) fn at(&self) -> (SocketAddr, &str) {
         (self.running.address, &self.path)
     }

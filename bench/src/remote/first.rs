@@ -1,4 +1,4 @@
-//! One client that measures how long it waits for the first word.
+//! One client that measures its wait for the first update.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use crate::bus::load::{Lost, Outcome};
 use crate::bus::message::Dialect;
 use crate::bus::talk::{Habit, Talk, Tally};
 
-/// A connection on which one client speaks and waits.
+/// A connection on which one client sends and waits.
 pub(crate) trait Speech {
     fn send(&mut self, line: &[u8]) -> io::Result<()>;
-    /// Waits for messages, and shows those that are there.
+    /// Waits for messages, and passes all available ones to `each`.
     fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()>;
 }
 
-/// Turn after turn, for a while. Its latencies are those of the first update of each.
+/// Runs turn after turn for a while. The latencies are those of the first update of each turn.
 pub(crate) fn run(
     speech: &mut dyn Speech,
     process: u32,
@@ -64,7 +64,6 @@ pub(crate) fn run(
 struct Client<'a> {
     speech: &'a mut dyn Speech,
     tally: Tally,
-    /// Lines to send.
     said: Vec<u8>,
     firsts: Vec<Duration>,
 }
@@ -77,7 +76,6 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Sends queued lines, and processes the next input.
     fn turn(&mut self, talk: &mut Talk) -> Result<(), String> {
         let Self { speech, tally, said, firsts } = self;
         let asked = Instant::now();
@@ -103,7 +101,7 @@ mod tests {
     use super::*;
     use crate::bus::worker::Echo;
 
-    /// An echo that hears and answers in memory, and leaves out every update of this number.
+    /// An echo in memory that omits every update of this number.
     struct Memory(Echo, VecDeque<Vec<u8>>, Option<usize>);
 
     impl Speech for Memory {

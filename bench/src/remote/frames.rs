@@ -1,4 +1,4 @@
-//! WebSocket as the load speaks it: masked frames of text out, plain ones in.
+//! WebSocket as the load uses it: sends masked text frames, receives plain ones.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 /// Time for a server to accept the upgrade.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest answer to a request to upgrade.
+/// Limit of the answer to an upgrade request.
 const MAX_HEAD_BYTES: usize = 4096;
 
-/// The key of the example in RFC 6455, and the answer to it; no proxy caches it.
+/// The key of the example in RFC 6455, with the expected answer.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
@@ -22,7 +22,6 @@ const PONG: u8 = 0xa;
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
 
-/// Makes the connection a WebSocket.
 pub(crate) fn shake_hands(stream: &mut TcpStream, path: &str) -> io::Result<()> {
     let host = stream.peer_addr()?;
     stream.write_all(
@@ -92,7 +91,7 @@ fn mask(payload: &mut [u8]) {
     }
 }
 
-/// The beginning of a frame whose end has not come yet.
+/// The beginning of an incomplete frame.
 #[derive(Default)]
 pub(crate) struct Frames {
     held: Vec<u8>,
@@ -149,7 +148,7 @@ const FIN_TEXT: u8 = FIN | TEXT;
 const FIN_PING: u8 = FIN | PING;
 const FIN_PONG: u8 = FIN | PONG;
 
-/// The first byte of a frame, and where its payload begins and ends.
+/// Returns the first byte of a frame, and the start and end of its payload.
 fn frame(bytes: &[u8]) -> Option<(u8, usize, usize)> {
     let &[first, second, ref rest @ ..] = bytes else { return None };
     let (length, start) = match second {
@@ -160,7 +159,7 @@ fn frame(bytes: &[u8]) -> Option<(u8, usize, usize)> {
     Some((first, start, start + length))
 }
 
-/// A client on one WebSocket that waits for what it hears.
+/// A client on one WebSocket that waits for messages.
 pub(crate) struct Socket {
     stream: TcpStream,
     frames: Frames,
@@ -168,7 +167,6 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// One that has shaken hands.
     pub(crate) fn open(address: std::net::SocketAddr, path: &str) -> io::Result<Self> {
         let mut stream = TcpStream::connect_timeout(&address, READ_TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -200,7 +198,7 @@ mod tests {
 
     const CLOSE: u8 = 0x8;
 
-    /// As a server would send it.
+    /// Returns a frame as a server would send it.
     fn plain(opcode: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         put(&mut out, opcode, payload);

@@ -1,29 +1,27 @@
-//! The loads, and what is demanded under each of them.
+//! The loads, and the demands under each of them.
 
 use crate::bus::load::{Load, Outcome};
 use crate::bus::talk::Habit;
 use crate::measure::{Bar, Demand, median};
 
-/// The keys of the rows.
 pub(crate) const SMALL: &str = "small";
 pub(crate) const STREAM: &str = "stream";
 pub(crate) const FIRST: &str = "first";
 pub(crate) const IDLE: &str = "idle";
 pub(crate) const KEYS: [&str; 4] = [SMALL, STREAM, FIRST, IDLE];
 
-/// The share of a peer's processor time that `narrows bus` may need.
+/// Share of a peer's processor time that `narrows bus` may use.
 const OF_PEER: f64 = 1.0 / 3.0;
 
-/// A load of many clients.
 pub(crate) struct Row {
     pub(crate) key: &'static str,
     pub(crate) name: &'static str,
     pub(crate) load: Load,
-    /// The unit of processor time, and how many of it a response counts as.
+    /// Unit of processor time, and the number of units that a response counts as.
     pub(crate) unit: (&'static str, f64),
 }
 
-/// Those that are carried by WebSocket and by TCP.
+/// Loads that are measured over WebSocket and over TCP.
 pub(crate) const ROWS: [Row; 2] = [
     Row {
         key: SMALL,
@@ -45,16 +43,15 @@ const CHUNKS: Habit = Habit { sessions: 1, depth: 1, text: 50, chunks: 100 };
 pub(crate) const FIRST_HABIT: Habit = CHUNKS;
 pub(crate) const FIRST_NAME: &str = "first of 100 chunks × 50 B × 1 client";
 
-/// Clients that do nothing.
 pub(crate) const IDLE_LOAD: Load =
     Load { clients: 5000, habit: Habit { sessions: 1, depth: 0, text: 100, chunks: 0 } };
 
-/// The median of one figure.
 pub(crate) fn middle(outcomes: &[Outcome], figure: fn(&Outcome) -> f64) -> f64 {
     median(outcomes.iter().map(figure).collect())
 }
 
-/// The median of the ratios, round by round: they took turns, so what disturbed one disturbed the other.
+/// Returns the median of the ratios within each round: the contenders took turns, so a disturbance affects
+/// both.
 pub(crate) fn ratio(ours: &[Outcome], others: &[Outcome], figure: fn(&Outcome) -> f64) -> f64 {
     median(ours.iter().zip(others).map(|(ours, other)| figure(ours) / figure(other)).collect())
 }
@@ -77,8 +74,8 @@ impl Row {
         if bar.value.is_nan() { Vec::new() } else { vec![bar] }
     }
 
-    /// Returns the bar relative to a server that has its agents in the same process; those of `narrows bus` are
-    /// counted.
+    /// Returns the bar relative to a server whose agents run in its own process, so the agents of `narrows
+    /// bus` are included.
     pub(crate) fn beside(&self, name: &str, ws: &[Outcome], peer: &[Outcome]) -> Option<Bar> {
         let value = ratio(ws, peer, |outcome| outcome.tree);
         let name = format!("{}: processor time with agents, times that of {name}", self.key);

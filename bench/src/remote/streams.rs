@@ -1,4 +1,5 @@
-//! Streamable HTTP as the load speaks it: messages are posted over one socket, and events come over another.
+//! Streamable HTTP as the load uses it: messages are posted over one socket, and events arrive over
+//! another.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,29 +10,25 @@ use serde_json::Value;
 use super::first::Speech;
 use crate::bus::buffer::Rest;
 
-/// Time that a server may send nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest head of an answer.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// One client that waits for what it hears.
 pub(crate) struct Streams {
     address: SocketAddr,
     path: String,
     posts: TcpStream,
-    /// A message was posted, and the answer to that not yet read.
+    /// `true` if a message was posted and the answer was not read yet.
     owed: bool,
     connection: Option<String>,
     session: Option<String>,
-    /// The response to `initialize`, which is in the body of its POST.
+    /// The response to `initialize`, which arrives in the body of its POST.
     heard: Option<Vec<u8>>,
-    /// The stream of the connection, and then that of the session.
+    /// The event stream of the connection, later of the session.
     events: Option<Events>,
     scratch: Vec<u8>,
 }
 
 impl Streams {
-    /// Creates a connection without sending anything.
     pub(crate) fn open(address: SocketAddr, path: &str) -> io::Result<Self> {
         Ok(Self {
             address,
@@ -57,7 +54,7 @@ impl Streams {
         names
     }
 
-    /// Opens the stream of what is known: the connection, or its session.
+    /// Opens the event stream of the connection, or of the session if there is one.
     fn listen(&mut self) -> io::Result<()> {
         let mut stream = connect(self.address)?;
         let head = format!("GET {} HTTP/1.1\r\n{}Accept: text/event-stream\r\n\r\n", self.path, self.names());
@@ -187,7 +184,6 @@ impl Answer {
     }
 }
 
-/// A stream of events.
 struct Events {
     stream: TcpStream,
     chunks: Chunks,
@@ -195,7 +191,7 @@ struct Events {
 }
 
 impl Events {
-    /// Shows the data of every event in these bytes. Each is one line.
+    /// Passes the data of every event in these bytes to `each`. Each is one line.
     fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(&[u8])) {
         let Self { chunks, rest, .. } = self;
         chunks.feed(bytes, |body| {
@@ -212,9 +208,8 @@ impl Events {
 /// Removes the chunk lengths from a chunked body.
 #[derive(Default)]
 struct Chunks {
-    /// The rest of the current chunk.
     left: usize,
-    /// The beginning of a line between two.
+    /// Beginning of the line between two chunks.
     head: Vec<u8>,
 }
 
@@ -231,7 +226,7 @@ impl Chunks {
             let Some(end) = memchr::memchr(b'\n', bytes) else { return self.head.extend_from_slice(bytes) };
             self.head.extend_from_slice(&bytes[..end]);
             bytes = &bytes[end + 1..];
-            // Behind a chunk is an empty line.
+            // An empty line follows each chunk.
             let length = String::from_utf8_lossy(&self.head);
             self.left = usize::from_str_radix(length.trim(), 16).unwrap_or(0);
             self.head.clear();
