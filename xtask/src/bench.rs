@@ -6,37 +6,32 @@ use crate::command::cargo;
 use crate::step::{Failure, Steps};
 use crate::usage;
 
-/// The names of all benches.
 pub(crate) const NAMES: [&str; 7] = ["wire", "rpc", AGENT, CLIENT, BUS, "govern", REMOTE];
 
-/// Those that measure a program, which has to be built.
+/// Benches that measure the `narrows` program, which must be built for them.
 const AGENT: &str = "agent";
 const CLIENT: &str = "client";
 const BUS: &str = "bus";
 const REMOTE: &str = "remote";
 
-/// Benches of servers, each with options of its own after its name.
+/// Benches of servers. They have options of their own after the name.
 const SERVERS: [&str; 2] = [BUS, REMOTE];
 
-/// Their options that have a value.
 const VALUED: [&str; 4] = ["--rows", "--only", "--seconds", "--rounds"];
 
-/// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked<'a> {
     /// The benches to run, each with the options after its name.
     names: Vec<(&'a str, Vec<&'a str>)>,
-    /// Such as `--json`, for each.
+    /// Options for every bench, such as `--json`.
     options: Vec<&'a str>,
-    /// Other agents to measure, with their option.
+    /// Other agents to measure, each with its option.
     peers: Vec<&'a str>,
-    /// The older revision to compare with.
     against: Option<&'a str>,
-    /// Runs of each revision.
     runs: Option<&'a str>,
 }
 
-/// Measures what is named, one after the other.
+/// Runs the named benches, one after the other.
 pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
     let asked = read(words)?;
     if let Some(revision) = asked.against {
@@ -48,7 +43,7 @@ pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
         let program = ["run", "--profile", "bench", "--package", "narrows-bench", "--", name];
         let mut words = [&program, &options[..], &own[..]].concat();
         if [AGENT, CLIENT, BUS, REMOTE].contains(&name) {
-            // Separately, so that it has the features of a release and no others.
+            // Built separately, so that it has the features of a release and no others.
             steps.run("build narrows", cargo(&["build", "--profile", "bench", "--package", "narrows"]))?;
         }
         if name == AGENT {
@@ -66,7 +61,7 @@ fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
     while let Some(&word) = words.next() {
         let server = asked.names.last_mut().filter(|(name, _)| SERVERS.contains(name));
         match (word, server) {
-            // A server has a name and a place too.
+            // For a server, `--peer` also has a name and an address.
             ("--peer", Some((name, own))) => {
                 let Some((peer, rest)) = words.as_slice().split_first_chunk::<3>() else {
                     let place = if *name == BUS { "file" } else { "URL" };

@@ -9,7 +9,6 @@ pub(crate) fn cargo(words: &[&str]) -> Command {
     plain(&std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), words)
 }
 
-/// `program` with these words.
 pub(crate) fn tool(program: &str, words: &[&str]) -> Command {
     plain(&program.into(), words)
 }
@@ -26,7 +25,8 @@ pub(crate) fn works(mut command: Command) -> bool {
 
 /// Returns the root of the workspace.
 ///
-/// Determined by cargo at run time: the directory of the build is another one if clones share a target directory.
+/// Cargo determines it at run time: if several clones share a target directory, the root at build time may
+/// be another one.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let mut root = PathBuf::from(here);
@@ -34,7 +34,6 @@ pub(crate) fn root() -> PathBuf {
     root
 }
 
-/// Returns the target directory of cargo.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |target| root().join(target))
 }
@@ -42,8 +41,8 @@ pub(crate) fn target() -> PathBuf {
 fn plain(program: &OsString, words: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(words).current_dir(root());
-    // `cargo run` describes xtask in these. Build scripts that watch them would run again for every command that
-    // is started from here and once more for every one that is typed by hand.
+    // `cargo run` describes xtask in these variables. Build scripts that watch them would run again for
+    // every command started here, and again for the next one typed by hand.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(describes_this_package) {
             command.env_remove(name);

@@ -35,7 +35,6 @@ Narrows: the project's own commands
 Both say what they run, how long it took, and exit with the code of what failed.
 ";
 
-/// The exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -69,7 +68,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
     }
 }
 
-/// A command line that makes no sense, and where to read what does.
+/// Returns the error of an invalid command line, with a pointer to the help.
 fn usage(problem: &str) -> Failure {
     Failure { code: USAGE, message: format!("{problem}; see `cargo xtask help`") }
 }

@@ -1,6 +1,6 @@
-//! `cargo xtask nightly`: the tests, and what takes too long to run at every change.
+//! `cargo xtask nightly`: the tests, and checks that take too long for every change.
 //!
-//! The parts do not depend on each other: one that fails does not keep the others from running.
+//! The parts are independent: a failed one does not prevent the others.
 
 mod agents;
 mod browser;
@@ -19,9 +19,7 @@ use crate::command::{cargo, target, tool};
 use crate::step::{Failure, Steps};
 use crate::{bench, test, tools, usage};
 
-/// One part of the night.
 pub(crate) struct Part {
-    /// The name on the command line.
     pub(crate) name: &'static str,
     run: fn() -> Result<Outcome, Failure>,
 }
@@ -29,7 +27,7 @@ pub(crate) struct Part {
 /// The result of a part that did not fail.
 enum Outcome {
     Passed,
-    /// It did not run, for this reason. That counts neither as a failure nor as a success.
+    /// The part did not run, for this reason. Counts neither as a failure nor as a success.
     Skipped(String),
 }
 
@@ -39,7 +37,6 @@ impl From<()> for Outcome {
     }
 }
 
-/// All of them, in the order they run.
 pub(crate) const PARTS: [Part; 15] = [
     Part { name: "test", run: || test::run().map(Outcome::from) },
     Part { name: "deny", run: deny },
@@ -58,7 +55,6 @@ pub(crate) const PARTS: [Part; 15] = [
     Part { name: "stress", run: || stress::run().map(Outcome::from) },
 ];
 
-/// Runs the parts named, or all.
 pub(crate) fn run(names: &[&str]) -> Result<(), Failure> {
     if let Some(unknown) = names.iter().find(|name| !PARTS.iter().any(|part| part.name == **name)) {
         return Err(usage(&format!("nightly has no part `{unknown}`")));
@@ -84,7 +80,6 @@ pub(crate) fn run(names: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the result of all parts.
 fn verdict(outcomes: &[(&str, Result<Outcome, Failure>)]) -> Result<String, Failure> {
     let mut code = None;
     let (mut passed, mut failed, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
@@ -113,12 +108,12 @@ fn verdict(outcomes: &[(&str, Result<Outcome, Failure>)]) -> Result<String, Fail
     Ok(format!("passed: {passed}{skipped}"))
 }
 
-/// Licences, advisories, sources and banned crates, by `deny.toml`.
+/// Checks licenses, advisories, sources and banned crates with `deny.toml`.
 fn deny() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("deny");
     tools::installed(&mut steps, "cargo-deny", cargo(&["deny", "--version"]))?;
     steps.run("licences, bans, sources", cargo(&["deny", "check", "licenses", "bans", "sources"]))?;
-    // Without a network an advisory that was found must not look like a database that could not be fetched.
+    // Fetched separately: without a network, a failed fetch must not look like an advisory.
     if steps.run("fetch the advisory database", cargo(&["deny", "fetch", "db"])).is_err() {
         let reason = "licences, bans and sources passed, but the advisory database could not be fetched; \
                       with a copy of it, run `cargo deny --offline check advisories`";
@@ -127,14 +122,13 @@ fn deny() -> Result<Outcome, Failure> {
     steps.run("advisories", cargo(&["deny", "--offline", "check", "advisories"])).map(Outcome::from)
 }
 
-/// Checks the spelling with `typos.toml`.
 fn typos() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("typos");
     tools::installed(&mut steps, "typos-cli", tool("typos", &["--version"]))?;
     steps.run("typos", tool("typos", &[])).map(Outcome::from)
 }
 
-/// Runs the official conductor and the official HTTP transport as peers. They are in a workspace of their own.
+/// Runs the official conductor and the official HTTP transport as peers. They are in a separate workspace.
 fn interop() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("interop");
     steps.run("build narrows", cargo(&["build", "--package", "narrows"]))?;
@@ -151,7 +145,7 @@ fn measure() -> Result<Outcome, Failure> {
 mod tests {
     use super::*;
 
-    /// `+` has passed, `-` was skipped, a digit failed with that code.
+    /// Checks the verdict on parts: `+` passed, `-` was skipped, a digit failed with that code.
     #[track_caller]
     fn check(parts: &[(&'static str, char)], expected: Result<&str, (u8, &str)>) {
         let outcomes: Vec<_> = parts

@@ -1,18 +1,15 @@
-//! Steps: what runs, how long it took, and how it failed.
+//! Steps of a command: runs each, prints its duration, and reports its failure.
 
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// The failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The exit code to end with.
     pub(crate) code: u8,
-    /// One line for people.
     pub(crate) message: String,
 }
 
-/// A row of steps that ends with the first that fails.
+/// A sequence of steps that ends with the first failure.
 pub(crate) struct Steps {
     name: &'static str,
     started: Instant,
@@ -20,7 +17,6 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Creates a list without steps.
     pub(crate) fn new(name: &'static str) -> Self {
         Self { name, started: Instant::now(), done: 0 }
     }
@@ -71,7 +67,7 @@ impl Steps {
         }
     }
 
-    /// The line that ends a row in which all went well.
+    /// Prints the closing line after all steps have passed.
     pub(crate) fn finish(&self) {
         let took = seconds(self.started.elapsed());
         eprintln!("\n==> {}: passed, {} in {took}", self.name, counted(self.done));
@@ -83,7 +79,7 @@ fn code(status: ExitStatus) -> u8 {
     status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0).unwrap_or(1)
 }
 
-/// The command as one could type it.
+/// Returns the command as one could type it.
 fn shown(command: &Command) -> String {
     let program = std::path::Path::new(command.get_program());
     let mut words = vec![program.file_name().unwrap_or(command.get_program()).to_string_lossy()];

@@ -1,13 +1,12 @@
 //! `cargo xtask test`: everything a change must pass.
 //!
-//! All steps share one target directory and the flags of a plain `cargo build`, so that nothing is built twice and
-//! nothing that was built by hand is built again. The tests come last: their own closing line stays at the end.
+//! All steps share one target directory and the flags of a plain `cargo build`, so nothing is built twice.
+//! The tests come last, so that their closing line stays at the end.
 
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
 use crate::tools;
 
-/// Runs all steps and ends with the first that fails.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::new("test");
     tools::prepare(&mut steps)?;

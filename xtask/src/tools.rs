@@ -1,11 +1,11 @@
-//! Tools that the steps need: detected, and installed where that is cheap.
+//! Tools that the steps need: detected, and installed if that is cheap.
 
 use std::process::Command;
 
 use crate::command::{cargo, tool, works};
 use crate::step::{Failure, Steps};
 
-/// Adds the toolchain's own components that are missing, and mentions what may be.
+/// Installs missing components of the toolchain, and mentions missing optional tools.
 pub(crate) fn prepare(steps: &mut Steps) -> Result<(), Failure> {
     component(steps, "rustfmt", cargo(&["fmt", "--version"]))?;
     component(steps, "clippy", cargo(&["clippy", "--version"]))?;
@@ -23,7 +23,6 @@ pub(crate) fn has_nextest() -> bool {
     works(cargo(&["nextest", "--version"]))
 }
 
-/// Returns `true` if a nightly toolchain is installed.
 pub(crate) fn has_nightly() -> bool {
     works(tool("rustup", &["run", "nightly", "cargo", "--version"]))
 }

@@ -1,6 +1,7 @@
-//! An older revision and this tree, measured in turns by `narrows-bench compare`.
+//! Compares an older revision with this tree, in alternating runs of `narrows-bench compare`.
 //!
-//! The older revision is checked out and built below the target directory, and kept there for the next comparison.
+//! The older revision is checked out and built below the target directory, and kept there for the next
+//! comparison.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,14 +10,14 @@ use super::Asked;
 use crate::command::{cargo, target, tool};
 use crate::step::{Failure, Steps};
 
-/// Builds both and compares each bench that was asked for; all of them run, also if one is worse.
+/// Builds both revisions and compares the given benches. All of them run, even if one is worse.
 pub(super) fn run(revision: &str, asked: &Asked<'_>) -> Result<(), Failure> {
     let mut steps = Steps::new("bench");
     let commit = commit(revision)?;
     let checkout = target().join("against").join(&commit);
     if !checkout.join("Cargo.toml").is_file() {
         let path = checkout.to_string_lossy();
-        // A deleted checkout is still registered, and git would refuse to create it again.
+        // Git would refuse to create a deleted checkout again while it is registered.
         steps.run("forget deleted checkouts", tool("git", &["worktree", "prune"]))?;
         steps.run("check out", tool("git", &["worktree", "add", "--detach", &path, &commit]))?;
     }
@@ -60,7 +61,6 @@ fn program(target: &Path) -> String {
     program.to_string_lossy().into_owned()
 }
 
-/// The full name of a revision's commit.
 fn commit(revision: &str) -> Result<String, Failure> {
     let name = format!("{revision}^{{commit}}");
     let output = tool("git", &["rev-parse", "--verify", "--quiet", "--end-of-options", &name])

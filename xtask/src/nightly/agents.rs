@@ -1,7 +1,8 @@
-//! Third-party agents, driven by the client: installed from where they are published, without a key.
+//! Third-party agents, driven by the client. They are installed from their publishers and run without a
+//! key.
 //!
-//! Each has its own home below the target directory and uses a scripted model, so that no request leaves the machine.
-//! Installed agents are kept: `rm -r target/agents` fetches the newest releases.
+//! Each agent has its own home below the target directory and uses a scripted model, so that no request
+//! leaves the machine. Installed agents are kept: delete `target/agents` to fetch the newest releases.
 
 mod bounded;
 mod catalogue;
@@ -24,10 +25,10 @@ use table::{Came, Row};
 /// Timeout of one command. The timeouts of `narrows` are shorter.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// The variable by which the processes of one command are found.
+/// The environment variable that marks the processes of one command.
 const MARK: &str = "NARROWS_NIGHTLY_MARK";
 
-/// Installs them, drives them, and shows what came of it.
+/// Installs and drives the agents, and shows the results.
 pub(super) fn run() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("agents");
     steps.run("build narrows", cargo(&["build", "--package", "narrows"]))?;
@@ -47,22 +48,17 @@ pub(super) fn run() -> Result<Outcome, Failure> {
     table::verdict(&rows)
 }
 
-/// The directories and programs of the runs.
 struct Bench {
-    /// Below it is all that is installed and written.
     place: PathBuf,
-    /// The working directory of the agents.
     work: PathBuf,
-    /// The file that they are to write there.
+    /// The file that the agents must write in `work`.
     made: PathBuf,
-    /// The port of the scripted model.
     port: u16,
-    /// The `narrows` binary.
     narrows: PathBuf,
 }
 
 impl Bench {
-    /// Everything that is tried with one agent.
+    /// Tries everything with one agent.
     fn drive(&self, kit: &Kit, rows: &mut Vec<Row>) {
         let home = self.place.join("homes").join(kit.directory());
         let installed = install::program(kit, &self.place.join("installed").join(kit.directory()));
@@ -92,7 +88,7 @@ impl Bench {
         }
     }
 
-    /// One try, in a home that knows nothing of the one before.
+    /// Runs one try in a new home, independent of the try before.
     fn attempt(&self, kit: &Kit, program: &Path, home: &Path, what: Try) -> Result<End, String> {
         let told = |error: std::io::Error| format!("it cannot be set up: {error}");
         let mark = format!("{}-{}-{what:?}", std::process::id(), kit.directory());
@@ -127,7 +123,7 @@ impl Bench {
         Ok(end)
     }
 
-    /// Returns the agent's entry in `narrows.toml`: with the default variables and those of its kit.
+    /// Returns the agent's entry in `narrows.toml`, with the default variables and those of its kit.
     fn config(&self, kit: &Kit, program: &Path, home: &Path, what: Try, mark: &str) -> String {
         let mut command = vec![program.to_string_lossy().into_owned()];
         command.extend(kit.words.iter().map(|word| (*word).to_owned()));
@@ -157,7 +153,6 @@ impl Bench {
     }
 }
 
-/// Returns the `narrows` arguments for this try.
 fn words(what: Try) -> Vec<&'static str> {
     const RUN: [&str; 5] = ["run", "--agent", "it", "--output", "json"];
     const SAY: &str = concat!("Say: ", "The script says this.");
@@ -169,7 +164,6 @@ fn words(what: Try) -> Vec<&'static str> {
     }
 }
 
-/// Checks that a command has ended as expected.
 fn judged(what: Try, end: &End) -> Result<(), String> {
     if end.is_late {
         return Err(format!("it hung and was killed after {} s", AGENT_TIMEOUT.as_secs()));
@@ -195,7 +189,7 @@ fn version_of(probe: &str) -> Option<String> {
     line.split_whitespace().next_back().map(str::to_owned)
 }
 
-/// A string of TOML.
+/// Returns `text` as a string of TOML.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {

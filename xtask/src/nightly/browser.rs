@@ -1,13 +1,13 @@
-//! Pages in a real browser at the bus: slow to start, so not at every change.
+//! Test of pages in a real browser that use the bus. Too slow for every change.
 
 use super::Outcome;
 use crate::command::{cargo, tool, works};
 use crate::step::{Failure, Steps};
 
-/// As Debian and others call it.
+/// Names of the browser in Debian and other distributions.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Runs the test that starts one, if there is one.
+/// Runs the test that starts a browser, if one is installed.
 pub(super) fn run() -> Result<Outcome, Failure> {
     if !NAMES.iter().any(|name| works(tool(name, &["--version"]))) {
         let reason = "there is no chromium; `apt-get install chromium` brings one";

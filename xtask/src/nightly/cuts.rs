@@ -1,15 +1,14 @@
-//! Connections that are cut again and again, more often than at every change.
+//! A longer run of the tests that cut connections again and again.
 
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
 
-/// Cuts of each test.
 const CUTS: &str = "2000";
 
-/// Cuts, and looks for anything lost, doubled or out of order.
+/// Cuts connections, and checks that no message is lost, duplicated or out of order.
 pub(super) fn run() -> Result<(), Failure> {
     let mut steps = Steps::new("cuts");
-    // By cargo itself, which has no limit of time for it.
+    // Run by plain cargo, which has no time limit for a test.
     let mut cuts =
         cargo(&["test", "--package", "narrows-remote", "--test", "reconnect", "--test", "together"]);
     // A number set by the user takes precedence.

@@ -1,4 +1,5 @@
-//! Compares what shells really run with what the policy assumes, for more lines than in the regular tests.
+//! Compares the commands that shells really run with those that the policy assumes, for more lines than the
+//! regular tests.
 
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -7,12 +8,11 @@ use super::Outcome;
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
 
-/// Lines to run.
 const LINES: &str = "100000";
 
-/// Runs lines that no run before had, unless a seed was asked for.
+/// Runs new random lines, unless a seed is given.
 pub(super) fn run() -> Result<Outcome, Failure> {
-    // With the same namespaces as the test, which fails if it still cannot run its lines.
+    // Uses the same namespaces as the test, which fails if it still cannot run its lines.
     let mut try_out = Command::new("unshare");
     try_out.args([
         "--user",
@@ -29,7 +29,7 @@ pub(super) fn run() -> Result<Outcome, Failure> {
         return Ok(Outcome::Skipped("`unshare` cannot make namespaces here".to_owned()));
     }
     let mut steps = Steps::new("differential");
-    // By cargo itself, which has no limit of time for it; with its figures.
+    // Run by plain cargo, which has no time limit for a test and shows its figures.
     let mut lines =
         cargo(&["test", "--package", "narrows-policy", "--test", "differential", "--", "--nocapture"]);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

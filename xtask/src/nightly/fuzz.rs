@@ -1,4 +1,4 @@
-//! Every fuzz target for a while, with the address sanitizer: the vector code is what it is there for.
+//! Runs every fuzz target for a while with the address sanitizer, mainly because of the vector code.
 
 use std::process::{Command, Stdio};
 
@@ -33,14 +33,14 @@ pub(super) fn run() -> Result<Outcome, Failure> {
     Ok(Outcome::Passed)
 }
 
-/// `cargo fuzz` with these words, by the nightly toolchain: the sanitizers are not in the stable one.
+/// Returns `cargo fuzz` with these arguments, of the nightly toolchain: the sanitizers are not in the
+/// stable one.
 fn cargo_fuzz(words: &[&str]) -> Command {
     let mut command = tool("rustup", &["run", "nightly", "cargo", "fuzz"]);
     command.args(words);
     command
 }
 
-/// The names of all targets.
 fn targets() -> Result<Vec<String>, Failure> {
     let output = cargo_fuzz(&["list"]).stderr(Stdio::inherit()).output();
     let listed = match output {

@@ -1,6 +1,6 @@
-//! The built-in agent against a third-party Chat Completions server: LiteLLM, with scripted models.
+//! Tests the built-in agent with a third-party Chat Completions server: LiteLLM, with scripted models.
 //!
-//! It is installed from PyPI below the target directory, and needs no account.
+//! LiteLLM is installed from PyPI below the target directory, and needs no account.
 
 mod talk;
 
@@ -17,16 +17,13 @@ use crate::command::{cargo, target, tool, works};
 use crate::step::{Failure, Steps};
 use talk::{Agent, Turn};
 
-/// Time for the server to start.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// The answer of the working model.
 const ANSWER: &str = "The proxy says this in several pieces, as a model would say it.";
 
-/// The key that is right.
 const KEY: &str = "sk-nightly";
 
-/// The models: one that answers, one that calls a tool, and some that fail in the ways real ones do.
+/// The models: one that answers, one that calls a tool, and some that fail as real ones do.
 const MODELS: &str = r#"model_list:
   - model_name: plain
     litellm_params:
@@ -56,7 +53,8 @@ litellm_settings:
     - {provider: nightly, custom_handler: nightly.caller}
 "#;
 
-/// Models that cannot be configured: one that streams a tool call, and one that checks the key without a database.
+/// Models that configuration alone cannot express: one that streams a tool call, and one that checks the
+/// key without a database.
 const SCRIPT: &str = r#"from litellm import CustomLLM
 from litellm.proxy._types import UserAPIKeyAuth
 
@@ -80,7 +78,6 @@ class Caller(CustomLLM):
 caller = Caller()
 "#;
 
-/// Installs the server, starts it, and has a few turns with it.
 pub(super) fn run() -> Result<Outcome, Failure> {
     if !works(tool("python3", &["--version"])) {
         return Ok(Outcome::Skipped("there is no python3 to run LiteLLM with".to_owned()));
@@ -93,7 +90,8 @@ pub(super) fn run() -> Result<Outcome, Failure> {
         let installed = steps
             .run("environment for LiteLLM", tool("python3", &["-m", "venv", &place.to_string_lossy()]))
             .and_then(|()| {
-                // Without `prisma` it cannot reject a wrong key, although it does not need the database.
+                // Without `prisma` the proxy cannot reject a wrong key, although it does not need the
+                // database.
                 let words = ["-m", "pip", "install", "--quiet", "litellm[proxy]", "prisma"];
                 steps.run("install LiteLLM", tool(&python.to_string_lossy(), &words))
             });
@@ -108,7 +106,7 @@ pub(super) fn run() -> Result<Outcome, Failure> {
     Ok(Outcome::Passed)
 }
 
-/// Everything that is asked of the agent; the first thing that is not as it should be ends it.
+/// Runs all turns. The first wrong result ends them.
 fn turns(server: &Server) -> Result<(), String> {
     let mut agent = server.agent(KEY, "plain")?;
     let session = agent.open()?;
@@ -151,7 +149,7 @@ fn turns(server: &Server) -> Result<(), String> {
     agent.end()
 }
 
-/// Checks that a failure is reported once to users and to programs.
+/// Checks that a failure is reported once to users and once to programs.
 fn failed(turn: &Turn, words: &str) -> Result<(), String> {
     wants(turn.text.starts_with(words), &format!("`{words}`"), turn)?;
     wants(turn.text.matches(words).count() == 1, "the words once", turn)?;
@@ -163,7 +161,6 @@ fn wants(holds: bool, what: &str, found: &impl std::fmt::Debug) -> Result<(), St
     if holds { Ok(()) } else { Err(format!("expected {what}, found {found:?}")) }
 }
 
-/// The proxy, which ends with this value.
 struct Server {
     process: Child,
     port: u16,
@@ -184,7 +181,7 @@ impl Server {
         let log = place.join("server.log");
         let log_file = File::create(&log).map_err(|error| told("no log", error))?;
         let copy = log_file.try_clone().map_err(|error| told("no log", error))?;
-        // Free a moment ago, and unlikely to be taken since.
+        // The port was free a moment ago and is unlikely to be in use now.
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let port = port.map_err(|error| told("no port", error))?.port();
         let mut command = Command::new(program);
@@ -192,7 +189,7 @@ impl Server {
             .arg("--config")
             .arg(&config)
             .args(["--host", "127.0.0.1", "--port", &port.to_string()])
-            // Its list of prices, from the package and not from the network.
+            // Read the price list from the package, not from the network.
             .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
             .current_dir(place)
             .stdin(Stdio::null())
@@ -223,7 +220,6 @@ impl Server {
         asked.is_ok() && connection.read_exact(&mut start).is_ok() && start.ends_with(b" 200")
     }
 
-    /// An agent that talks to it.
     fn agent(&self, key: &str, model: &str) -> Result<Agent, String> {
         let mut command = cargo(&["run", "--quiet", "--package", "narrows", "--", "acp", "--no-store"]);
         command

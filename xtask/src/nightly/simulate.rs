@@ -1,4 +1,4 @@
-//! The simulators of the bus and of the gate, with more seeds than at every change.
+//! Runs the simulators of the bus and of the gate with more seeds than for every change.
 
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
@@ -6,7 +6,7 @@ use crate::step::{Failure, Steps};
 /// Seeds of each family.
 const SEEDS: &str = "10000";
 
-/// Runs both, optimized. A failure names the seed that shows it.
+/// Runs both simulators with optimization. A failure shows its seed.
 pub(super) fn run() -> Result<(), Failure> {
     let mut steps = Steps::new("simulate");
     for package in ["narrows-bus", "narrows-govern"] {

@@ -1,4 +1,5 @@
-//! The tests that start processes and race tasks, over and over: a flake is a bug that has not been found yet.
+//! Repeats the tests that start processes and race tasks, because an occasional failure is an undiscovered
+//! bug.
 
 use crate::command::{cargo, root};
 use crate::step::{Failure, Steps};
@@ -7,13 +8,13 @@ use crate::tools;
 /// The crates whose tests depend on timing, by directory.
 const CRATES: [&str; 5] = ["process", "link", "rpc", "client", "narrows"];
 
-/// Time for which the tests are repeated. The round in which it ends is finished.
+/// Time for which the tests are repeated. The last round is completed.
 const STRESS_DURATION: &str = "20m";
 
-/// Repetitions without nextest, which could stop by time.
+/// Number of repetitions without nextest, which alone can stop by time.
 const ROUNDS_WITHOUT_NEXTEST: u32 = 3;
 
-/// Repeats, and ends with the first failure.
+/// Repeats the tests until the first failure.
 pub(super) fn run() -> Result<(), Failure> {
     let mut steps = Steps::new("stress");
     let directories = root().join("crates");
@@ -25,9 +26,9 @@ pub(super) fn run() -> Result<(), Failure> {
     let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
     // An MCP server that tests of other crates start.
     steps.run("build what tests start", cargo(&["build", "--package", "narrows-mcp", "--examples"]))?;
-    // By cargo itself, which has no limit of time for each.
+    // Run by plain cargo, which has no time limit for a test.
     steps.run("long tests", cargo(&[&["test"], &packages[..], &["--", "--ignored"]].concat()))?;
-    // They break a log tens of thousands of times, which is a matter of speed.
+    // These tests damage a log tens of thousands of times, so they need optimization.
     let audit = ["test", "--release", "--package", "narrows-audit", "--", "--ignored"];
     steps.run("long tests of the audit log", cargo(&audit))?;
     if tools::has_nextest() {
@@ -43,7 +44,6 @@ pub(super) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The package in a directory of `crates/`.
 fn package(directory: &str) -> String {
     if directory == "narrows" { directory.to_owned() } else { format!("narrows-{directory}") }
 }

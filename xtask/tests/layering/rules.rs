@@ -1,24 +1,21 @@
-//! The rules, as functions from one manifest to sentences about what is wrong with it.
+//! The rules, as functions from one manifest to the sentences that describe its problems.
 
 use crate::table::{BANNED, LAYERS, MayUse, RESERVED, TOOLS, layer, package_of};
 
-/// The part of a manifest that matters for layers.
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// The path of its manifest.
     pub(crate) manifest: String,
     pub(crate) dependencies: Vec<Dependency>,
 }
 
 /// One line of `[dependencies]`, `[build-dependencies]` or `[dev-dependencies]`.
 pub(crate) struct Dependency {
-    /// The package, whatever it is renamed to.
+    /// Name of the package, not the name it is renamed to.
     pub(crate) name: String,
-    /// Only tests use it.
     pub(crate) dev: bool,
 }
 
-/// Everything that is wrong with `package`, a sentence each.
+/// Returns the problems of `package`, one sentence each.
 pub(crate) fn problems(package: &Package) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some(problem) = place(package) {
@@ -31,7 +28,7 @@ pub(crate) fn problems(package: &Package) -> Vec<String> {
     problems
 }
 
-/// Every package has a row, and is in the directory of its name.
+/// Checks that the package has a row and is in the directory of its name.
 fn place(package: &Package) -> Option<String> {
     let Package { name, manifest, .. } = package;
     if let Some((_, layer)) = layer(name) {
@@ -47,7 +44,7 @@ fn place(package: &Package) -> Option<String> {
     None
 }
 
-/// It uses only the workspace crates that its row names.
+/// Checks that the package uses only the workspace crates that its row allows.
 fn own(package: &Package, dependency: &Dependency) -> Option<String> {
     let Dependency { name: used, dev } = dependency;
     let (used_row, used_layer) = layer(used)?;
@@ -79,7 +76,7 @@ fn own(package: &Package, dependency: &Dependency) -> Option<String> {
     }
 }
 
-/// It uses no external crate that is reserved for other crates or banned.
+/// Checks that the package uses no external crate that is banned or reserved for other crates.
 fn foreign(package: &Package, dependency: &Dependency) -> Option<String> {
     let user = package.name.as_str();
     let used = dependency.name.as_str();
@@ -96,7 +93,8 @@ fn foreign(package: &Package, dependency: &Dependency) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Returns a package in the right directory with one dependency; `dev:` makes that a development dependency.
+    /// Checks the problem of a package in the right directory with one dependency. The prefix `dev:` means
+    /// a development dependency.
     #[track_caller]
     fn check(name: &str, dependency: &str, expected: Option<&str>) {
         let directory = match name {

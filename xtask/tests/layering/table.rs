@@ -1,25 +1,22 @@
-//! The layers: which crate may use which. A new crate needs a row.
+//! The layers: the crates that each crate may use. A new crate needs a row.
 
-/// One crate of `crates/`.
 pub(crate) struct Layer {
-    /// Its directory; its package is `narrows-` and this.
+    /// Directory of the crate. Its package is `narrows-` and this name.
     pub(crate) name: &'static str,
-    /// The crates of this table it may use.
     pub(crate) may_use: MayUse,
 }
 
-/// The crates that a crate may use.
 pub(crate) enum MayUse {
-    /// These. Each stands above in the table.
+    /// Only these, which must be above it in the table.
     Only(&'static [&'static str]),
-    /// Everything above it in the table.
+    /// All crates above it in the table.
     All,
 }
 
 use MayUse::{All, Only};
 
-/// From the leaves to the binary. A crate may use crates above it, never below, and of those above only the named
-/// ones. Crates that are yet to be written have their row already: their place is part of the design.
+/// All crates from the leaves to the binary. A crate may only use crates above it, and of those only the
+/// named ones.
 pub(crate) const LAYERS: &[Layer] = &[
     Layer { name: "base", may_use: Only(&[]) },
     Layer { name: "config", may_use: Only(&["base"]) },
@@ -51,21 +48,16 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { name: "testkit", may_use: All },
 ];
 
-/// Packages of the workspace outside `crates/`, and whether they may use those inside.
+/// Packages of the workspace outside `crates/`. `true` if they may use the crates inside.
 pub(crate) const TOOLS: &[(&str, bool)] =
     &[("narrows-bench", true), ("narrows-fuzz-targets", true), ("xtask", false)];
 
-/// External crates that only some crates may use.
 pub(crate) struct Reserved {
-    /// Returns `true` if a crate is reserved by this entry.
     pub(crate) covers: fn(&str) -> bool,
-    /// The packages that may use it.
     pub(crate) to: &'static [&'static str],
-    /// The reason for the reservation.
     pub(crate) reason: &'static str,
 }
 
-/// All reservations.
 pub(crate) const RESERVED: &[Reserved] = &[
     Reserved {
         // The schema crate contains only types, and every crate may use it.
@@ -85,18 +77,17 @@ pub(crate) const RESERVED: &[Reserved] = &[
     },
 ];
 
-/// External crates that a crate must not use, and why.
+/// External crates that a crate must not use, with the reason.
 pub(crate) const BANNED: &[(&str, &str, &str)] =
     &[("narrows-wire", "tokio", "it is bytes in and bytes out, usable from any runtime and from none")];
 
-/// The row of a package, if it has one.
+/// Returns the row of a package and its position.
 pub(crate) fn layer(package: &str) -> Option<(usize, &'static Layer)> {
     let directory = if package == "narrows" { package } else { package.strip_prefix("narrows-")? };
-    // `narrows-narrows` does not exist.
+    // The binary's directory is `narrows`, but its package is not `narrows-narrows`.
     LAYERS.iter().enumerate().find(|(_, layer)| layer.name == directory && package_of(layer) == package)
 }
 
-/// The package of a row.
 pub(crate) fn package_of(layer: &Layer) -> String {
     if layer.name == "narrows" { layer.name.to_owned() } else { format!("narrows-{}", layer.name) }
 }

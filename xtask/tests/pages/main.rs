@@ -1,11 +1,11 @@
-//! Checks the Markdown pages of the repository: their links lead somewhere, and their lines are short.
+//! Checks the Markdown pages of the repository: links have targets, and lines are short.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 const MAX_COLUMNS: usize = 100;
 
-/// Pages that users read. Line length is checked in these.
+/// Pages that users read. Only their line lengths are checked.
 const PAGES: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -57,7 +57,6 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the anchor that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -84,7 +83,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
 }
 
-/// Returns the error of a link on the page at `from`.
+/// Returns the error of a link on the page at `from`, if it is broken.
 fn broken(from: &Path, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -118,7 +117,7 @@ fn lines_of_prose_are_short() {
     for page in pages() {
         let text = read(&page);
         for (number, line) in prose(&text) {
-            // A long address cannot be broken.
+            // A long URL cannot be broken into lines.
             let length = line.split("](").next().unwrap_or(line).chars().count();
             if length > MAX_COLUMNS && !line.starts_with('|') {
                 problems.push(format!("{}:{number}: {length} columns", page.display()));

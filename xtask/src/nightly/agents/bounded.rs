@@ -1,4 +1,4 @@
-//! Commands that have to end in time, and what they leave behind.
+//! Commands with a timeout, and the processes that they leave behind.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,6 @@ const EXIT_GRACE: Duration = Duration::from_secs(10);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The result of a command.
 #[derive(Debug, Default)]
 pub(super) struct End {
     /// The exit code; `None` if a signal or the timeout ended it.
@@ -26,7 +25,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// The last line that it had for people.
+    /// Returns the last line of output that is meant for people.
     pub(super) fn last_words(&self) -> &str {
         let lines = || self.err.lines().chain(self.out.lines()).map(str::trim);
         let told = lines().find(|line| line.to_ascii_lowercase().contains("error"));
@@ -34,7 +33,7 @@ impl End {
     }
 }
 
-/// Runs `command`, with its output in files of `place`, and kills it when its time is over.
+/// Runs `command` with its output in files of `place`. Kills it after `limit`.
 pub(super) fn run(mut command: Command, place: &Path, limit: Duration) -> io::Result<End> {
     let (out, err) = (place.join("stdout.log"), place.join("stderr.log"));
     command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
@@ -60,9 +59,9 @@ pub(super) fn run(mut command: Command, place: &Path, limit: Duration) -> io::Re
     Ok(end)
 }
 
-/// The processes with this in their environment that are still there after the grace, by name and number.
+/// Returns the name and id of each process that still has `mark` in its environment after the grace period.
 ///
-/// Once they are known they are killed: what comes next is not to suffer from them.
+/// Kills these processes, so that they do not disturb later tries.
 pub(super) fn left_behind(mark: &str) -> Vec<String> {
     let started = Instant::now();
     loop {
@@ -81,7 +80,7 @@ pub(super) fn left_behind(mark: &str) -> Vec<String> {
     }
 }
 
-/// Their names and numbers.
+/// Returns the names and ids of the processes with this mark.
 fn marked(mark: &str) -> Vec<(String, String)> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let is_marked = |place: &Path| {
@@ -131,7 +130,7 @@ mod tests {
             tool("sleep", &["600"]).env("XTASK_TEST_MARK", &value).spawn().expect("sleep is there");
         let mark = format!("XTASK_TEST_MARK={value}");
         let number = process.id().to_string();
-        // A program that has just been started has no environment yet for those who look at it.
+        // A program that has just been started shows no environment yet.
         let begun = Instant::now();
         let mut found = marked(&mark);
         while found.is_empty() && begun.elapsed() < Duration::from_secs(20) {

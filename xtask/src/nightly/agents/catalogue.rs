@@ -1,48 +1,45 @@
-//! The agents: where they come from, how they are started, what makes them ask the script, and what is tried.
+//! The agents: their sources, command lines, model settings and tries.
 
 /// The source of an agent's installation.
 pub(super) enum Source {
     /// A package of npm.
     Npm(&'static str),
-    /// Packages of PyPI: what is wanted, and what is taken if its newest release cannot be installed.
+    /// Packages of PyPI: the preferred one, and the one to use if its newest release cannot be installed.
     Pip(&'static str, &'static str),
 }
 
 /// A scenario that is tried with an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Try {
-    /// To introduce itself and open a session.
+    /// The agent answers `initialize` and opens a session.
     Probe,
-    /// To answer, without a key or a login.
+    /// The agent answers without a key or a login.
     Login,
     /// The agent answers a prompt.
     Answer,
-    /// To write a file, with permission and through the client.
+    /// The agent writes a file, with permission and through the client.
     Write,
-    /// To stop in the middle of an answer that does not end.
+    /// The agent stops in the middle of an endless answer.
     Cancel,
 }
 
 pub(super) struct Kit {
-    /// The name in the table.
     pub(super) name: &'static str,
     pub(super) source: Source,
-    /// Its program, among those of its package.
+    /// Program of the package that runs the agent.
     pub(super) program: &'static str,
     pub(super) words: &'static [&'static str],
-    /// Variables that it always gets.
     pub(super) always: &'static [(&'static str, &'static str)],
-    /// Variables that lead it to the script; `PORT` is where that listens.
+    /// Variables that make the agent use the scripted model. `PORT` stands for the port of the model.
     pub(super) variables: &'static [(&'static str, &'static str)],
-    /// A file in its home that does, likewise.
+    /// A configuration file in the agent's home with the same purpose.
     pub(super) file: Option<(&'static str, &'static str)>,
     pub(super) tries: &'static [Try],
 }
 
-/// The settings of OpenCode.
 const OPENCODE: &str = r#"{"model":"local/scripted","small_model":"local/scripted","autoupdate":false,"share":"disabled","permission":{"edit":"ask"},"provider":{"local":{"npm":"@ai-sdk/openai-compatible","name":"Local","options":{"baseURL":"http://127.0.0.1:PORT/v1","apiKey":"none"},"models":{"scripted":{"name":"Scripted"}}}}}"#;
 
-/// The settings of Codex, which speaks nothing but Responses.
+/// Settings of Codex, which supports only the Responses API.
 const CODEX: (&str, &str) = (
     ".codex/config.toml",
     r#"model = "scripted"
@@ -62,7 +59,6 @@ const CONTAINED: (&str, &str) = ("IS_SANDBOX", "1");
 const CLAUDE: &[(&str, &str)] =
     &[("ANTHROPIC_BASE_URL", "http://127.0.0.1:PORT"), ("ANTHROPIC_API_KEY", "none")];
 
-/// All agents.
 pub(super) const KITS: [Kit; 7] = [
     Kit {
         name: "opencode",
@@ -132,7 +128,8 @@ const fn claude(name: &'static str, package: &'static str) -> Kit {
 }
 
 impl Kit {
-    /// The name of its directories: that of the package, without what a path cannot have.
+    /// Returns the name of the agent's directories: the package name without characters that a path cannot
+    /// have.
     pub(super) fn directory(&self) -> String {
         let (Source::Npm(package) | Source::Pip(package, _)) = self.source;
         package.trim_start_matches('@').replace('/', "-")
@@ -140,7 +137,6 @@ impl Kit {
 }
 
 impl Try {
-    /// Returns the title in the table.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Probe => "probe",
@@ -151,7 +147,6 @@ impl Try {
         }
     }
 
-    /// Returns `true` if the agent uses the scripted model.
     pub(super) fn is_scripted(self) -> bool {
         self != Self::Login
     }

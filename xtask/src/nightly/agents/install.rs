@@ -1,4 +1,5 @@
-//! Installs agents, each into a directory of its own, with the tools and from the sources that they document.
+//! Installs each agent into a separate directory, with the tools and from the sources that its
+//! documentation names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +10,13 @@ use super::bounded;
 use super::catalogue::{Kit, Source};
 use crate::command::{tool, works};
 
-/// Timeout of one installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The versions of Python that may do, the newest first; the last is whatever `python3` is.
+/// Versions of Python to try, the newest first. The last one means any `python3`.
 const PYTHONS: [&str; 4] = ["3.14", "3.13", "3.12", "3"];
 
-/// The program of an agent, installed if it was not; or why it cannot be had here.
+/// Returns the program of an agent and installs it if needed, or returns the reason why that is impossible
+/// here.
 pub(super) fn program(kit: &Kit, place: &Path) -> Result<PathBuf, String> {
     let program = match kit.source {
         Source::Npm(_) => place.join("node_modules/.bin").join(kit.program),
@@ -61,11 +62,11 @@ fn environment(mut python: Command, wanted: &str, older: &str, place: &Path) -> 
         let words = ["-m", "pip", "install", "--quiet", package];
         bounded_run(tool(&inner.to_string_lossy(), &words), place, "pip install")
     };
-    // A mirror may not have yet what the newest release needs.
+    // A mirror may lack dependencies of the newest release.
     install(wanted).or_else(|problem| install(older).map_err(|_| problem))
 }
 
-/// A Python of this version, by its name or as pyenv has it.
+/// Finds a Python of this version by its name or through pyenv.
 fn python(version: &str) -> Option<Command> {
     let name = format!("python{version}");
     if works(tool(&name, &["--version"])) {
@@ -83,7 +84,7 @@ fn python(version: &str) -> Option<Command> {
 }
 
 fn bounded_run(command: Command, place: &Path, what: &str) -> Result<(), String> {
-    // The log is beside the directory, which is cleared when an environment is created.
+    // The log is beside the directory, because the directory is cleared when an environment is created.
     let logs = place.parent().unwrap_or(place);
     let end = bounded::run(command, logs, INSTALL_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
     match end.code {

@@ -6,31 +6,28 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// The answer.
 pub(super) const ANSWER: &str = "The script says this.";
 
-/// A prompt with this text gets the beginning of an answer, and no end.
+/// A prompt with this text gets the beginning of an answer that never ends.
 pub(super) const WAIT: &str = "wait for ever";
 
 /// A prompt with this text gets a tool call that writes the file.
 pub(super) const WRITE: &str = "write the file";
 
-/// The content of that file.
 pub(super) const CONTENT: &str = "written by the script";
 
 /// Time for which an endless request is kept open.
 const FOR_EVER: Duration = Duration::from_secs(300);
 
-/// The longest body of a request, in bytes.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// The server; its threads end with this program.
+/// The server. Its threads end with this program.
 pub(super) struct Script {
     pub(super) port: u16,
 }
 
 impl Script {
-    /// Listens on a free port. `file` is the file that it writes on request.
+    /// Listens on a free port. `file` is the file that its tool call writes.
     pub(super) fn start(file: PathBuf) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
@@ -45,7 +42,6 @@ impl Script {
     }
 }
 
-/// Serves one request per connection.
 fn serve(connection: &TcpStream, file: &Path) -> io::Result<()> {
     let mut reader = BufReader::new(connection);
     let mut first = String::new();
@@ -119,7 +115,8 @@ fn reply(method: &str, path: &str, request: &str, file: &Path) -> Reply {
     }
 }
 
-/// A completion, or a call of the tool that writes files if there is one and it has not been called.
+/// Returns a completion, or a call of the tool that writes files if the request offers one and it was not
+/// called yet.
 fn chat(request: &str, file: &Path, streams: bool, waits: bool) -> String {
     let usage = r#"{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}"#;
     if !streams {
@@ -160,7 +157,7 @@ fn chat(request: &str, file: &Path, streams: bool, waits: bool) -> String {
     }
 }
 
-/// The tool of this request that writes files, and what it calls the path.
+/// Returns the tool of this request that writes files, and the name of its path argument.
 fn writer(request: &str) -> Option<(&'static str, &'static str)> {
     [("write_file", "file_path"), ("write", "filePath")]
         .into_iter()
@@ -229,7 +226,7 @@ pub(super) fn halves() -> (&'static str, &'static str) {
     ANSWER.split_at("The script".len())
 }
 
-/// Events with the names that their payloads have.
+/// Returns the payloads as events with their names.
 fn events(payloads: &[String]) -> String {
     let named = |payload: &String| {
         let name = payload.split('"').nth(3).unwrap_or_default();
@@ -238,7 +235,6 @@ fn events(payloads: &[String]) -> String {
     payloads.iter().map(named).collect()
 }
 
-/// Escapes a text for a JSON string.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
@@ -249,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks a running server, and returns the status line and every JSON value of the answer.
+    /// Asks a running server. Returns the status line and every JSON value of the answer.
     fn ask(method: &str, path: &str, body: &str) -> (String, Vec<Value>) {
         let script = Script::start(PathBuf::from("/a \"b\"/made.txt")).expect("loopback is there");
         let mut connection = TcpStream::connect(("127.0.0.1", script.port)).expect("it listens");

@@ -1,17 +1,16 @@
-//! The results: a table for people, and the outcome.
+//! The results: a table for people, and the overall outcome.
 
 use std::fmt;
 
 use super::Outcome;
 use crate::step::Failure;
 
-/// The result of one try.
 #[derive(Debug)]
 pub(super) enum Came {
-    /// It succeeded, with this remark.
+    /// The try succeeded, with this remark.
     Well(String),
     Badly(String),
-    /// It was skipped, for this reason.
+    /// The try was skipped, for this reason.
     Skipped(String),
 }
 
@@ -25,7 +24,6 @@ impl fmt::Display for Came {
     }
 }
 
-/// One line of the table.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) agent: &'static str,
@@ -35,13 +33,12 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// One whose version is not known yet.
+    /// Creates a line. The version is not known yet.
     pub(super) fn new(agent: &'static str, tried: &'static str, came: Came) -> Self {
         Self { agent, version: None, tried, came }
     }
 }
 
-/// Formats the table.
 pub(super) fn shown(rows: &[Row]) -> String {
     let mut lines = vec![["agent", "version", "tried", "outcome"].map(str::to_owned)];
     lines.extend(rows.iter().map(|row| {
@@ -58,7 +55,7 @@ pub(super) fn shown(rows: &[Row]) -> String {
         .collect()
 }
 
-/// Returns the outcome: a run with a skipped part does not count as passed.
+/// Returns the outcome. A run with a skipped try does not count as passed.
 pub(super) fn verdict(rows: &[Row]) -> Result<Outcome, Failure> {
     let of = |is: fn(&Came) -> bool| -> Vec<String> {
         let chosen = rows.iter().filter(|row| is(&row.came));
@@ -82,7 +79,7 @@ pub(super) fn verdict(rows: &[Row]) -> Result<Outcome, Failure> {
 mod tests {
     use super::*;
 
-    /// `+` went well, `-` was skipped, anything else went badly.
+    /// Returns rows: `+` succeeded, `-` was skipped, anything else failed.
     fn rows(ends: &str) -> Vec<Row> {
         let names = ["one", "two", "three"];
         let row = |(agent, end)| {

@@ -1,4 +1,4 @@
-//! A client for one agent: enough of the protocol for turns. Texts are compared as encoded in JSON.
+//! A client for one agent, with enough of the protocol for turns. Texts are compared as encoded in JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -6,32 +6,26 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Time that the agent may send nothing; its own retries are shorter.
+/// Time that the agent may send nothing. The agent's own retries take less.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A session that was opened.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: String,
-    /// The complete answer.
+    /// The complete answer to the request that opened the session.
     pub(super) answer: String,
 }
 
-/// The result of a prompt.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// The text of all pieces of the answer.
     pub(super) text: String,
-    /// The number of message chunks.
     pub(super) updates: usize,
     /// The update that reports a failure to programs.
     pub(super) error: Option<String>,
-    /// The tool calls that were announced.
     pub(super) calls: Vec<String>,
     pub(super) stop: String,
 }
 
-/// An agent that runs, and ends with this value.
 pub(super) struct Agent {
     process: Child,
     stdin: Option<ChildStdin>,
@@ -40,13 +34,13 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts it, and waits until it has introduced itself.
+    /// Starts an agent and waits for its answer to `initialize`.
     pub(super) fn start(mut command: Command) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| format!("the agent does not start: {error}"))?;
         let (sender, lines) = sync_channel(64);
         if let Some(stdout) = process.stdout.take() {
-            // It ends with the agent, or when the receiver is dropped.
+            // The thread ends with the agent, or when the receiver is dropped.
             thread::spawn(move || {
                 BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
             });
@@ -59,7 +53,6 @@ impl Agent {
         if between(&answer, "\"protocolVersion\":", 1) == "1" { Ok(agent) } else { Err(answer) }
     }
 
-    /// Opens a session and returns its id.
     pub(super) fn open(&mut self) -> Result<Session, String> {
         let answer = self.ask("session/new", r#"{"cwd":"/","mcpServers":[]}"#, &mut Turn::default())?;
         match string(&answer, "sessionId") {
@@ -68,13 +61,11 @@ impl Agent {
         }
     }
 
-    /// Chooses the model of a session.
     pub(super) fn choose(&mut self, session: &str, model: &str) -> Result<(), String> {
         let params = format!(r#"{{"sessionId":"{session}","modelId":"{model}"}}"#);
         self.ask("session/set_model", &params, &mut Turn::default()).map(drop)
     }
 
-    /// Runs a turn.
     pub(super) fn prompt(&mut self, session: &str, text: &str) -> Result<Turn, String> {
         let mut turn = Turn::default();
         let params = format!(r#"{{"sessionId":"{session}","prompt":[{{"type":"text","text":"{text}"}}]}}"#);
@@ -83,7 +74,7 @@ impl Agent {
         Ok(turn)
     }
 
-    /// Closes the agent's input; the agent must exit without a failure.
+    /// Closes the agent's input. The agent must then exit without a failure.
     pub(super) fn end(mut self) -> Result<(), String> {
         self.stdin.take();
         match self.process.wait() {
@@ -138,7 +129,7 @@ impl Turn {
     }
 }
 
-/// Returns the string member of this name, as encoded in JSON; the first, if there are several.
+/// Returns the first string member of this name, as encoded in JSON.
 fn string<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let start = format!("\"{name}\":\"");
     let rest = &line[line.find(&start)? + start.len()..];
@@ -151,7 +142,7 @@ fn string<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     Some(&rest[..end])
 }
 
-/// `length` bytes behind the first `start`.
+/// Returns the `length` bytes after the first `start`.
 fn between<'a>(line: &'a str, start: &str, length: usize) -> &'a str {
     let rest = line.split_once(start).map_or("", |(_, rest)| rest);
     rest.get(..length).unwrap_or_default()
