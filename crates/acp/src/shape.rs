@@ -233,7 +233,7 @@ fn keep_entries(text: &[u8], shape: &Shape, names: &mut Vec<String>) -> Kept {
     edit.finish(b']')
 }
 
-/// How a member of an object is treated.
+/// The treatment of a member of an object.
 enum Found {
     Known(&'static Shape),
     Unknown,

@@ -6,7 +6,7 @@ use crate::host::Target;
 pub(crate) const MAX_HEAD_BYTES: usize = 16 << 10;
 const HTTP_PORT: u16 = 80;
 
-/// What a client requests of the proxy.
+/// A parsed request of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ProxyRequest {
     Tunnel(Target),
