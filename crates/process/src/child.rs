@@ -45,7 +45,7 @@ pub struct Child {
 }
 
 impl Child {
-    #[expect(clippy::too_many_arguments, reason = "it is called once, with the parts made there")]
+    #[expect(clippy::too_many_arguments, reason = "called once, with parts that only the caller has")]
     pub(crate) fn new(
         lifeline: Lifeline,
         progress: watch::Receiver<Progress>,

@@ -81,7 +81,7 @@ impl fmt::Display for Exit {
             (None, None) => write!(f, "lost: its guardian was killed")?,
         }
         if self.oom {
-            write!(f, ": out of the memory that it may use")?;
+            write!(f, ": memory limit exceeded")?;
         }
         match self.survivors {
             0 => Ok(()),
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(Exit::signaled(40, false).to_string(), "killed by signal 40");
         assert_eq!(Exit::LOST.to_string(), "lost: its guardian was killed");
         let oom = Exit { oom: true, ..Exit::signaled(Signal::KILL.as_raw(), false) };
-        assert_eq!(oom.to_string(), "killed by SIGKILL: out of the memory that it may use");
+        assert_eq!(oom.to_string(), "killed by SIGKILL: memory limit exceeded");
         let stuck = Exit { survivors: 2, ..Exit::exited(0, true) };
         assert_eq!(stuck.to_string(), "exited with status 0; 2 processes could not be ended");
     }

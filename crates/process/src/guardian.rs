@@ -3,7 +3,7 @@
 //!
 //! This code runs in a copy of a multi-threaded program, most of whose memory has been released. So it does not
 //! allocate, lock or panic, and touches only the plan.
-#![expect(unsafe_code, reason = "descriptors and memory of the copied program are let go wholesale")]
+#![expect(unsafe_code, reason = "the copied program's descriptors and memory are released")]
 
 use core::ffi::{CStr, c_int};
 use core::ops::Range;

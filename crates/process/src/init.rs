@@ -2,7 +2,7 @@
 //!
 //! Signals from inside the namespace do not affect it, and the kernel kills the rest of the namespace when it ends. As
 //! in the guardian, this code does not allocate, lock or panic.
-#![expect(unsafe_code, reason = "descriptors and memory of the copied program are let go wholesale")]
+#![expect(unsafe_code, reason = "the copied program's descriptors and memory are released")]
 
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -63,15 +63,15 @@ impl Stage {
     /// Returns the attempted action, worded to follow "cannot".
     pub(crate) fn action(self) -> &'static str {
         match self {
-            Self::Isolate => "put the guardian into a session of its own",
+            Self::Isolate => "create a session for the guardian",
             Self::CloseDescriptors => "close inherited descriptors",
-            Self::OpenProc => "read /proc, without which a process tree cannot be ended",
+            Self::OpenProc => "read /proc, which is needed to end a process tree",
             Self::WatchChildren => "watch for the end of children",
             Self::Fork => "fork the worker",
             Self::Attach => "attach the worker's pipes",
             Self::Chdir => "change the working directory",
-            Self::Limit => "put the worker under its limits",
-            Self::Confine => "put the worker into its sandbox",
+            Self::Limit => "apply the limits to the worker",
+            Self::Confine => "apply the sandbox to the worker",
             Self::Exec => "execute the program",
         }
     }

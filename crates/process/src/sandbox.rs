@@ -212,7 +212,7 @@ impl Support {
                 Err(ProbeError::Untried(why)) => return Self { mechanism: Mechanism::Untried { why } },
             }
         }
-        Self::unsupported(format!("a mount namespace cannot be had here ({reason})"))
+        Self::unsupported(format!("mount namespaces are unavailable ({reason})"))
     }
 
     /// Returns Landlock with a system call filter for the operations it does not cover, if this kernel has
@@ -220,11 +220,11 @@ impl Support {
     pub fn landlock() -> Self {
         match sys::landlock_version() {
             Some(version) if version < landlock::MIN_VERSION => Self::unsupported(format!(
-                "this kernel's Landlock has version {version} and needs {}",
+                "version {version} of Landlock in this kernel is too old: {} is needed",
                 landlock::MIN_VERSION
             )),
             Some(_) if !filter::IS_SUPPORTED || !sys::filters_available() => {
-                Self::unsupported("this kernel has no seccomp filters to go with Landlock")
+                Self::unsupported("this kernel lacks seccomp filters, which are needed with Landlock")
             }
             Some(version) => Self { mechanism: Mechanism::Landlock { version, mounts: None } },
             None => Self::unsupported("this kernel has no Landlock"),
@@ -302,7 +302,7 @@ impl fmt::Display for Support {
                 write!(f, "Landlock (version {version}){namespaces} and seccomp")
             }
             Mechanism::None { why } => f.write_str(why),
-            Mechanism::Untried { why } => write!(f, "a sandbox could not be tried ({why})"),
+            Mechanism::Untried { why } => write!(f, "the search for a sandbox failed ({why})"),
         }
     }
 }
@@ -390,10 +390,9 @@ impl Sandbox {
 
     fn describe_missing(&self) -> String {
         match self.mechanism() {
-            Mechanism::Bubblewrap { .. } => "bubblewrap cannot have a gateway in its network".to_owned(),
+            Mechanism::Bubblewrap { .. } => "bubblewrap supports no gateway".to_owned(),
             Mechanism::Landlock { .. } => {
-                "this machine lets us have no mount and network namespace, and Landlock alone cannot do it"
-                    .to_owned()
+                "mount and network namespaces are unavailable, and Landlock alone is not enough".to_owned()
             }
             Mechanism::None { .. } | Mechanism::Untried { .. } => self.support.to_string(),
         }
@@ -403,7 +402,7 @@ impl Sandbox {
     fn ensure_visible(&self, pieces: &[Mount], start: &mut WorkerCommand) -> Result<(), SpawnError> {
         if !self.writable.is_empty() {
             return Err(setup("create the sandbox's root")(io::Error::other(
-                "its mounts say what is writable",
+                "the mounts define the writable paths",
             )));
         }
         let program = start.program.canonicalize().unwrap_or_else(|_| start.program.clone());
@@ -411,13 +410,13 @@ impl Sandbox {
             if !private_root::shows(pieces, path) {
                 return Err(SpawnError::SandboxPlace {
                     path: path.clone(),
-                    source: io::Error::other("the sandbox does not show it"),
+                    source: io::Error::other("the sandbox does not contain it"),
                 });
             }
         }
         if start.cwd.is_none() {
             return Err(setup("create the sandbox's root")(io::Error::other(
-                "its working directory is not in it",
+                "the working directory is not in the sandbox",
             )));
         }
         start.env.set("HOME", PRIVATE_HOME);
@@ -512,7 +511,7 @@ impl Sandbox {
             if !view.shows(path) {
                 return Err(SpawnError::SandboxPlace {
                     path: path.clone(),
-                    source: io::Error::other("it is in a directory that the sandbox replaces by its own"),
+                    source: io::Error::other("it is in a directory that the sandbox replaces"),
                 });
             }
         }
@@ -542,7 +541,7 @@ struct Pieces {
 
 /// Returns root-only settings to hide, except those that contain a mount.
 fn hidden(mounts: &[Mount]) -> Result<Vec<Hidden>, SpawnError> {
-    let mut hidden = secrets::hidden().map_err(setup("hide what is for root alone"))?;
+    let mut hidden = secrets::hidden().map_err(setup("hide files that only root can read"))?;
     hidden.retain(|hidden| !mounts.iter().any(|mount| mount.at.starts_with(&hidden.path)));
     Ok(hidden)
 }

@@ -64,7 +64,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
 
     // The pipe ends when the worker executes its program, which closes the worker's end, or dies.
     let mut records = Vec::with_capacity(2 * RECORD_BYTES);
-    report.read_to_end(&mut records).await.map_err(SpawnError::setup("learn how the start went"))?;
+    report.read_to_end(&mut records).await.map_err(SpawnError::setup("receive the result of the start"))?;
     let (chunks, _) = records.as_chunks::<RECORD_BYTES>();
     let mut pid = None;
     let mut failure = None;

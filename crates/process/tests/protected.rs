@@ -247,7 +247,7 @@ async fn a_plain_user_has_protected_places_too() {
     let Some(text) = as_nobody(&tests, &[(ROLE, "plain")]).await else { return };
     assert!(text.contains("4 passed"), "{text}");
     let support = Support::landlock();
-    if support.confined().files && !text.contains("cannot be had here") {
+    if support.confined().files && !text.contains("are unavailable") {
         let told = ["a user, a mount and a PID namespace", "a user and a mount namespace"];
         assert!(text.contains("@Landlock") && told.iter().any(|told| text.contains(told)), "{text}");
     }

@@ -398,7 +398,7 @@ async fn looking_for_a_sandbox_that_cannot_be_had_warns_of_nothing() {
         spec.cwd = Some(root.path().to_owned());
         spec.sandbox = Some(Sandbox::new(support));
         let text = said(&output(spec).await);
-        assert!(text.starts_with("a mount namespace cannot be had here ("), "{text}");
+        assert!(text.starts_with("mount namespaces are unavailable ("), "{text}");
         assert!(!text.contains("warning"), "{text}");
     }
 }
@@ -454,7 +454,7 @@ async fn a_sandbox_works_within_a_sandbox_until_there_are_too_many() {
         return;
     }
     let text = said(&output(itself(&std::env::current_exe().unwrap(), "0")).await);
-    assert!(text.starts_with("16 Sandbox { action: \"put the worker into its sandbox\""), "{text}");
+    assert!(text.starts_with("16 Sandbox { action: \"apply the sandbox to the worker\""), "{text}");
 }
 
 #[tokio::test]

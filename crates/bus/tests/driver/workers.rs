@@ -296,6 +296,6 @@ fn a_worker_killed_by_its_memory_limit_is_reported_as_such() {
     rig.until(|event| matches!(event, Event::Up(..)));
     peer.send("[1]\n");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
-    assert!(end.oom && end.reason.starts_with("killed by SIGKILL: out of the memory"), "{end:?}");
+    assert!(end.oom && end.reason.starts_with("killed by SIGKILL: memory limit exceeded"), "{end:?}");
     rig.finish();
 }

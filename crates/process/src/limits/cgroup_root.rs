@@ -204,11 +204,11 @@ impl<'a> Mount<'a> {
         version: Version,
         group: Option<&str>,
     ) -> Result<CgroupRoot, String> {
-        let group = group.ok_or("this program is in no control group")?;
+        let group = group.ok_or("this program is not in a control group")?;
         let root = unescaped(self.root);
         let inside = Path::new(group).strip_prefix(&root).ok();
         let inside = inside.filter(|path| !path.components().any(|part| part.as_os_str() == ".."));
-        let inside = inside.ok_or_else(|| format!("the control group {group} cannot be seen from here"))?;
+        let inside = inside.ok_or_else(|| format!("the control group {group} is not visible"))?;
         let top = inside.as_os_str().is_empty();
         let point = unescaped(self.point);
         Ok(CgroupRoot { controller, version, path: if top { point } else { point.join(inside) }, top })

@@ -191,7 +191,7 @@ pub(crate) fn check_count(arguments: usize) -> Result<(), SpawnError> {
     if arguments <= MAX_ARGUMENTS {
         return Ok(());
     }
-    let why = format!("there are {arguments}, and it accepts {MAX_ARGUMENTS}");
+    let why = format!("{arguments} arguments exceed the limit of {MAX_ARGUMENTS}");
     Err(SpawnError::Sandbox { action: "pass all arguments to bubblewrap", source: io::Error::other(why) })
 }
 

@@ -113,7 +113,7 @@ impl Mounts {
             if everything { Vec::new() } else { shown.map(text).collect::<io::Result<_>>()? };
         if writable.len() > MAX_WRITABLE_MOUNTS {
             return Err(io::Error::other(format!(
-                "there are more than {MAX_WRITABLE_MOUNTS} places to write to"
+                "there are more than {MAX_WRITABLE_MOUNTS} writable paths"
             )));
         }
         let sealed = sealed.iter().map(|path| text(path)).collect::<io::Result<_>>()?;

@@ -68,7 +68,7 @@ pub(super) async fn try_out(sandbox: Sandbox, cwd: PathBuf, script: &str) -> Res
             words if words.is_empty() => exit.to_string(),
             words => words,
         })),
-        Err(_elapsed) => Err(ProbeError::Lacking("it takes too long".into())),
+        Err(_elapsed) => Err(ProbeError::Lacking("the probe timed out".into())),
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> 
         // Compared as text, because a comparison of components ignores `.`.
         if path.canonicalize().map_err(unusable)?.as_os_str() != path.as_os_str() {
             return Err(unusable(io::Error::other(
-                "its path leads through a link, or is not absolute and plain",
+                "its path contains a symbolic link, or is not absolute and normalized",
             )));
         }
         kept.push(path.clone());
@@ -52,7 +52,7 @@ pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<
     match found.iter().find(|path| *path == Path::new("/")) {
         Some(root) => Err(SpawnError::SandboxPlace {
             path: root.clone(),
-            source: io::Error::other("a protected path in it cannot be looked at"),
+            source: io::Error::other("a protected path in it cannot be examined"),
         }),
         None => Ok(found),
     }

@@ -52,7 +52,7 @@ fn find_hidden(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
     }
     if found.len() > most {
         return Err(io::Error::other(format!(
-            "more than {most} places in {} are for root alone",
+            "more than {most} paths in {} are readable only by root",
             top.display()
         )));
     }
