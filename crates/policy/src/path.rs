@@ -100,7 +100,7 @@ impl PathPattern {
             return Err("a path must not be empty");
         }
         if text.starts_with('~') && start != Start::Home {
-            return Err("only `~/` is known, not the homes of others");
+            return Err("only `~/` is supported, not the homes of other users");
         }
         let mut steps = Vec::new();
         for name in rest.split('/') {

@@ -186,7 +186,7 @@ fn rules_are_checked_with_their_examples() {
     assert_snapshot!(policy(&dir, &["check", "bad.toml"]), @"
     --- stderr ---
     error: bad.toml:8:14: this rule matches this example
-    hint: what denies or asks also matches further words and paths below
+    hint: deny and ask rules also match further words, and paths below
     --- exit 2 ---
     ");
     dir.file("odd.toml", "[[rule]]\nefect = 'deny'");

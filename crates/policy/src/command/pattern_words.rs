@@ -18,7 +18,7 @@ pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
             }
             (None, ' ' | '\t') => words.extend(word.take()),
             (None, _) if SYNTAX.contains(&letter) => {
-                return Err("a command pattern is words, not shell: put what the shell would read in quotes");
+                return Err("a command pattern has no shell syntax: put special characters in quotes");
             }
             (None, _) => word.get_or_insert_default().push(letter),
         }

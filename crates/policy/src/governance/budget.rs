@@ -85,7 +85,7 @@ impl fmt::Display for BudgetExcess {
         let unit = if self.what == BudgetLimit::Amount { " cents" } else { "" };
         match self.used {
             Some(used) => write!(out, "{used} of {}{unit}", self.limit)?,
-            None => write!(out, "of {}{unit} an unknown part is used", self.limit)?,
+            None => write!(out, "an unknown part of {}{unit} is used", self.limit)?,
         }
         match self.what {
             BudgetLimit::Hour => out.write_str(", renewed at the next full hour"),
@@ -169,6 +169,6 @@ mod tests {
         check(BudgetLimit::Hour, 2, 2, "2 of 2, renewed at the next full hour");
         check(BudgetLimit::Day, 7, 3, "3 of 3, renewed at 00:00 UTC");
         check(BudgetLimit::Amount, 60, 100, "60 of 100 cents, renewed at 00:00 UTC");
-        check(BudgetLimit::Day, u64::MAX, 3, "of 3 an unknown part is used, renewed at 00:00 UTC");
+        check(BudgetLimit::Day, u64::MAX, 3, "an unknown part of 3 is used, renewed at 00:00 UTC");
     }
 }

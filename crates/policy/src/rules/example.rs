@@ -32,7 +32,7 @@ pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
                         Some("an allow rule must match all of it: every word, every path")
                     }
                     (false, Verdict::Deny | Verdict::Ask) => {
-                        Some("what denies or asks also matches further words and paths below")
+                        Some("deny and ask rules also match further words, and paths below")
                     }
                     _ => None,
                 };

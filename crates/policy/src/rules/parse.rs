@@ -53,7 +53,7 @@ fn rule(table: Table<'_>, number: usize) -> Option<Rule> {
         env: each(table, "env", name),
     };
     if let Some(env) = table.get("env").filter(|_| rule.effect == Verdict::Deny) {
-        let hint = "leave it out: a deny rule matches whatever variables a command sets";
+        let hint = "leave it out: a deny rule matches regardless of variables";
         return env.error("`env` is for rules that allow or ask", Some(hint));
     }
     if CONDITIONS.iter().all(|field| table.get(field).is_none()) {

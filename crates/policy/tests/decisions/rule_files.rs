@@ -71,7 +71,7 @@ fn errors_name_the_position_and_the_cause() {
     );
     check_error(
         "[[rule]]\neffect = \"deny\"\ncommand = [\"ls\", \"a; b\"]\n",
-        "policy.toml:3:18: a command pattern is words, not shell: put what the shell would read in quotes",
+        "policy.toml:3:18: a command pattern has no shell syntax: put special characters in quotes",
     );
     check_error(
         "[[rule]]\neffect = \"deny\"\nurl = \"https://\"\n",
@@ -100,7 +100,7 @@ fn examples_are_checked() {
     );
     check_error(
         &rule("deny", "command = \"git push\"\nnot_match = [\n  \"ls\",\n  \"git push --dry-run\",\n]\n"),
-        "policy.toml:6:3: this rule matches this example; what denies or asks also matches further words and paths below",
+        "policy.toml:6:3: this rule matches this example; deny and ask rules also match further words, and paths below",
     );
     check_error(
         &rule("deny", "path = \"secrets/**\"\nmatch = [{ path = \"public/a\" }]\n"),
