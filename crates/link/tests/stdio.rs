@@ -17,7 +17,7 @@ fn example() -> PathBuf {
     path.pop();
     path.pop();
     let path = path.join("examples/stdio_echo");
-    assert!(path.exists(), "`cargo build -p narrows-link --examples` builds what this test talks to");
+    assert!(path.exists(), "`cargo build -p narrows-link --examples` builds the program of this test");
     path
 }
 

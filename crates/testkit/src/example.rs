@@ -10,6 +10,6 @@ pub fn example(package: &str, name: &str) -> String {
     path.pop();
     path.pop();
     let path = path.join("examples").join(name);
-    assert!(path.exists(), "`cargo build -p {package} --examples` builds what this test talks to");
+    assert!(path.exists(), "`cargo build -p {package} --examples` builds the program of this test");
     path.into_os_string().into_string().expect("a path of ASCII")
 }

@@ -118,7 +118,7 @@ impl Peer {
     ) -> (Vec<Value>, Value) {
         let mut before = Vec::new();
         loop {
-            let message = self.next().await.expect("the agent answers before it goes");
+            let message = self.next().await.expect("the agent answers before it exits");
             if message["id"] == id && message.get("method").is_none() {
                 return (before, message);
             }

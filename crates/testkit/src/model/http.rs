@@ -36,7 +36,7 @@ pub(super) async fn read(
     };
     let head = String::from_utf8_lossy(&held[..end]).into_owned();
     let Some(mut request) = parse(&head) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "no head of a request"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not the head of a request"));
     };
     held.drain(..end + 4);
     let length = length(&request.headers)?;
@@ -74,7 +74,7 @@ fn length(headers: &[(String, String)]) -> io::Result<usize> {
     let Some(length) = find("content-length") else { return Ok(0) };
     match length.parse() {
         Ok(length) if length <= MAX_BODY_BYTES => Ok(length),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "no length, or too much")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "no Content-Length, or the body is too long")),
     }
 }
 
