@@ -119,7 +119,7 @@ pub enum ReadError {
         reason: String,
     },
     /// The variant is known, but its content is malformed. Must not be treated as unknown.
-    #[error("`{field}` is `{tag}`, but the rest does not fit: {reason}")]
+    #[error("`{field}` is `{tag}`, but other members are invalid: {reason}")]
     Payload { field: &'static str, tag: String, reason: String },
 }
 

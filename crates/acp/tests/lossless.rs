@@ -141,7 +141,7 @@ fn errors_quote_the_peer_in_one_line() {
     let text = r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"a\nb\u001b[2J"}}"#;
     let error = Raw::<v1::SessionUpdate>::parse(text).unwrap().read_variant().unwrap_err().to_string();
     assert!(
-        error.starts_with("`sessionUpdate` is `agent_message_chunk`, but the rest does not fit"),
+        error.starts_with("`sessionUpdate` is `agent_message_chunk`, but other members are invalid"),
         "{error}"
     );
     assert!(error.contains(r"a b\u{1b}[2J") && !error.contains(char::is_control), "{error}");

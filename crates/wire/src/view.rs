@@ -177,7 +177,7 @@ impl<'a> View<'a> {
         };
         Some(error.unwrap_or_else(|_| RpcError {
             code: crate::Code::Internal.number().into(),
-            message: Cow::Borrowed("the peer sent an error that is no error object"),
+            message: Cow::Borrowed("the peer sent a malformed error object"),
             data: None,
         }))
     }

@@ -282,7 +282,7 @@ pub fn text_frame_head(length: usize, room: &mut [u8; MAX_HEAD_BYTES]) -> &[u8] 
 #[inline]
 fn head(opcode: u8, length: usize, room: &mut [u8; MAX_HEAD_BYTES]) -> &[u8] {
     room[0] = FIN | opcode;
-    #[expect(clippy::cast_possible_truncation, reason = "each arm holds what it casts")]
+    #[expect(clippy::cast_possible_truncation, reason = "each arm checks the range of its cast")]
     let size = match length {
         0..=125 => {
             room[1] = length as u8;
