@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_read_in_one_way_or_not_at_all() {
+    fn a_head_is_parsed_unambiguously_or_refused() {
         for (head, expected) in [
             ("CONNECT api.example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n", "tunnel api.example.com:443"),
             ("CONNECT a.b:443 HTTP/1.0\r\n\r\n", "tunnel a.b:443"),
@@ -165,13 +165,13 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn whatever_comes_is_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_heads_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let _ = read(&bytes);
         }
 
         /// For any field, one request is forwarded: one head, with the host that was checked.
         #[test]
-        fn one_request_stays_one(name in "[A-Za-z-]{1,12}", value in "[ -~\r\n]{0,24}", path in "[ -~]{0,12}") {
+        fn a_forwarded_head_is_exactly_one_request(name in "[A-Za-z-]{1,12}", value in "[ -~\r\n]{0,24}", path in "[ -~]{0,12}") {
             let head = format!("GET http://a.b/{path} HTTP/1.1\r\n{name}: {value}\r\n\r\n");
             if let Ok(ProxyRequest::Request { head, .. }) = read(head.as_bytes()) {
                 prop_assert_eq!(end(&head), Some(head.len()));

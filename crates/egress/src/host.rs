@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_in_one_way_only() {
+    fn targets_are_parsed_unambiguously() {
         let check = |text: &str, port: Option<u16>, expected: Option<&str>| {
             let read = Target::parse(text, port).ok().map(|target| target.to_string());
             assert_eq!(read.as_deref(), expected, "{text:?}");
@@ -158,7 +158,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn what_is_read_is_read_again(text in "[a-zA-Z0-9.:\\[\\]%@ /\\\\\0-]{0,24}") {
+        fn a_displayed_target_is_parsed_unchanged(text in "[a-zA-Z0-9.:\\[\\]%@ /\\\\\0-]{0,24}") {
             if let Ok(target) = Target::parse(&text, None) {
                 let shown = target.to_string();
                 prop_assert_eq!(Target::parse(&shown, None), Ok(target));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_machine_are_known_by_what_can_be_bound() {
+    fn addresses_of_this_machine_are_those_that_can_be_bound() {
         let [own, other]: [IpAddr; 2] = ["127.0.0.1", "93.184.216.34"].map(|text| text.parse().unwrap());
         assert!(is_own(own, is_bindable) && !is_own(other, is_bindable));
         assert!(!is_own("2606:4700::1234".parse().unwrap(), is_bindable));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_permits_what_it_names() {
+    fn a_list_permits_only_the_named_hosts() {
         let list = list(&[
             "api.example.com",
             "*.Example.org",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_none_are_named() {
+    fn invalid_entries_are_reported() {
         for entry in [
             "",
             "*",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_are_for_those_who_name_them() {
+    fn private_addresses_must_be_listed_literally() {
         let check = |host: &str, address: &str, expected: bool| {
             let permitted = HostAllowList::permits_address(&host.parse().unwrap(), address.parse().unwrap());
             assert_eq!(permitted, expected, "{host} {address}");
@@ -313,7 +313,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_written_is_no_harm(entry in "[*a-z0-9.:\\[\\]-]{0,16}") {
+        fn arbitrary_entries_never_panic(entry in "[*a-z0-9.:\\[\\]-]{0,16}") {
             let _ = HostAllowList::parse([entry]);
         }
     }

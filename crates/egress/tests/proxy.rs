@@ -85,7 +85,7 @@ async fn echo() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn what_the_list_names_is_let_through() {
+async fn listed_hosts_are_reachable() {
     let server = echo().await;
     let port = server.port();
     for name in ["127.0.0.1", "localhost"] {
@@ -111,7 +111,7 @@ async fn what_the_list_names_is_let_through() {
 }
 
 #[tokio::test]
-async fn nothing_else_is() {
+async fn unlisted_and_private_hosts_are_denied() {
     let server = echo().await;
     let port = server.port();
     let mut proxy =
@@ -159,7 +159,7 @@ async fn garbage_is_refused() {
 }
 
 #[tokio::test]
-async fn who_is_too_slow_is_not_waited_for_and_holds_up_nobody() {
+async fn slow_clients_time_out_and_do_not_delay_others() {
     let server = echo().await;
     let target = format!("127.0.0.1:{}", server.port());
     let options = Options { head: Duration::from_millis(200), ..Options::default() };
@@ -173,7 +173,7 @@ async fn who_is_too_slow_is_not_waited_for_and_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn there_is_room_for_so_many_and_the_next_come_when_one_goes() {
+async fn connections_over_the_limit_wait_for_a_free_slot() {
     let server = echo().await;
     let target = format!("127.0.0.1:{}", server.port());
     let proxy =
@@ -198,7 +198,7 @@ async fn there_is_room_for_so_many_and_the_next_come_when_one_goes() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_not_there_is_told_of() {
+async fn an_unreachable_host_is_reported() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let target = format!("127.0.0.1:{}", gone.port());
     let proxy = Proxy::new(std::slice::from_ref(&target), Options::default()).await;
