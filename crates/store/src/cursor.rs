@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cursors_are_read() {
+    fn text_that_is_no_cursor_is_rejected() {
         check("000000000000000161", Some((1, "a")));
         check("ffffffffffffffff61c3a9", Some((-1, "aé")));
         check("", None);
@@ -69,13 +69,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cursor_is_read_as_it_was_written(updated: i64, id in ".{1,64}") {
+        fn a_written_cursor_is_parsed_unchanged(updated: i64, id in ".{1,64}") {
             let cursor = Cursor { updated, id };
             prop_assert_eq!(Cursor::parse(&cursor.to_text()), Ok(cursor));
         }
 
         #[test]
-        fn what_is_read_is_what_would_be_written(text in "([0-9a-f]{2}){8,20}|.*") {
+        fn a_parsed_cursor_has_one_spelling(text in "([0-9a-f]{2}){8,20}|.*") {
             if let Ok(cursor) = Cursor::parse(&text) {
                 prop_assert_eq!(cursor.to_text(), text);
             }

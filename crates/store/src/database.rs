@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_keeps_nobody_from_reading() {
+    fn a_writer_does_not_block_readers() {
         let place = tempfile::tempdir().unwrap();
         let mut database = database(place.path());
         let claim = database.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_none_are_corruption() {
+    fn invalid_texts_are_reported_as_corruption() {
         let place = tempfile::tempdir().unwrap();
         let mut database = database(place.path());
         let claim = database.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_is_overwritten() {
+    fn deleted_data_is_overwritten() {
         let place = tempfile::tempdir().unwrap();
         let mut first = database(place.path());
         let claim = first.create(&NewSession { id: "a".into(), ..NewSession::default() }).unwrap();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_have_their_meaning() {
+    fn sqlite_codes_become_store_errors() {
         check(ffi::SQLITE_FULL, "Full");
         check(ffi::SQLITE_IOERR_SHMSIZE, "Full");
         check(ffi::SQLITE_BUSY, "Busy");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_to_be_known() {
+    fn error_messages_are_readable() {
         let newer = StoreError::NewerSchema { file: "f".into(), found: 9, known: 2 };
         assert_eq!(newer.to_string(), "f has version 9, the newest supported version is 2");
         assert_eq!(StoreError::InUse { by_us: true }.to_string(), "the session is open already");

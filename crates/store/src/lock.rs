@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_the_name_of_a_file() {
+    fn a_session_id_becomes_a_file_name() {
         check("0190c3a0-7f3a-7000", "0190c3a0-7f3a-7000.lock");
         check("../a b", "_2e_2e_2fa_20b.lock");
         check("_", "_5f.lock");
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_safe_and_differ(a in ".{1,16}", b in ".{1,16}") {
+        fn file_names_are_safe_and_distinct(a in ".{1,16}", b in ".{1,16}") {
             let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
             prop_assert!(file_name(&a).bytes().all(safe) && !file_name(&a).starts_with('.'));
             prop_assert_eq!(file_name(&a) == file_name(&b), a == b);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_keeps_others_out_and_leaves_no_file() {
+    fn a_lock_is_exclusive_and_leaves_no_file() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let lock = Lock::acquire(&path).unwrap().unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_goes_while_it_is_locked_is_not_the_lock() {
+    fn a_file_removed_while_locking_is_not_the_lock() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let inside = AtomicU32::new(0);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_from_others_of_its_name() {
+    fn a_file_is_distinguished_from_others_of_its_name() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let file = File::create(&path).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_for_a_moment_is_waited_for() {
+    fn a_briefly_held_lock_is_waited_for() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let mut held = Lock::acquire(&path).unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_holds_is_swept() {
+    fn only_unheld_locks_are_removed() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         let held = Lock::acquire(&path("held.lock")).unwrap().unwrap();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_shown_in_rfc_3339() {
+    fn a_timestamp_is_shown_in_rfc_3339() {
         check(0, "1970-01-01T00:00:00.000Z");
         check(1_700_000_000_123, "2023-11-14T22:13:20.123Z");
         check(-1, "1969-12-31T23:59:59.999Z");

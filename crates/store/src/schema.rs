@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_set_up_to_last() {
+    fn a_new_file_has_durable_settings() {
         let place = tempfile::tempdir().unwrap();
         let connection = open(place.path()).unwrap();
         let ask = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();

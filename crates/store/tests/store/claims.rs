@@ -10,7 +10,7 @@ const BY_US: StoreError = StoreError::InUse { by_us: true };
 const BY_OTHERS: StoreError = StoreError::InUse { by_us: false };
 
 #[tokio::test]
-async fn a_session_is_found_as_it_was_made() {
+async fn a_session_is_opened_as_it_was_created() {
     let (disk, _place) = on_disk();
     for store in [Store::in_memory(), disk] {
         let before = Timestamp::now();
@@ -50,7 +50,7 @@ async fn ids_are_unique_and_bounded() {
 }
 
 #[tokio::test]
-async fn a_session_is_open_once() {
+async fn a_session_can_be_open_only_once() {
     let (disk, place) = on_disk();
     for store in [Store::in_memory(), disk.clone()] {
         let claim = store.create(new("a")).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_session_is_open_once() {
 }
 
 #[tokio::test]
-async fn a_claim_outlives_its_store_and_serves_no_other() {
+async fn a_claim_outlives_its_store_and_is_useless_for_others() {
     let (store, place) = on_disk();
     let claim = store.create(new("a")).await.unwrap();
     drop(store);
@@ -86,7 +86,7 @@ async fn a_claim_outlives_its_store_and_serves_no_other() {
 }
 
 #[tokio::test]
-async fn what_is_known_can_be_changed() {
+async fn title_settings_and_directories_can_be_changed() {
     let (disk, _place) = on_disk();
     for store in [Store::in_memory(), disk] {
         let claim = store.create(new("a")).await.unwrap();

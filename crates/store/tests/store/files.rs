@@ -25,7 +25,7 @@ fn names(place: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn nothing_is_made_before_the_first_use_and_then_for_the_owner_only() {
+async fn files_are_created_at_first_use_for_the_owner_only() {
     let (_, place) = on_disk();
     let directory = place.path().join("data/narrows");
     let store = Store::new(directory.clone());
@@ -61,7 +61,7 @@ const VERSION_1: &str = r#"
 "#;
 
 #[tokio::test]
-async fn an_older_version_is_brought_up_to_date() {
+async fn an_older_version_is_migrated() {
     let (store, place) = on_disk();
     sql(place.path(), VERSION_1);
     let (claim, record) = store.claim("old").await.unwrap();
@@ -104,7 +104,7 @@ fn a_newer_version_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_of_ours_is_refused() {
+fn a_foreign_file_is_refused() {
     let corrupt = |reason: &'static str| {
         move |file: &Path| StoreError::Corrupt { file: file.into(), reason: reason.into() }
     };
@@ -117,7 +117,7 @@ fn what_is_no_file_of_ours_is_refused() {
 }
 
 #[tokio::test]
-async fn an_empty_file_is_as_good_as_none() {
+async fn an_empty_file_counts_as_missing() {
     let (store, place) = on_disk();
     fs::write(file(place.path()), "").unwrap();
     let claim = store.create(new("a")).await.unwrap();
@@ -125,7 +125,7 @@ async fn an_empty_file_is_as_good_as_none() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_named_and_kept() {
+async fn a_damaged_file_is_reported_and_kept() {
     let (store, place) = on_disk();
     let claim = store.create(new("a")).await.unwrap();
     for count in 0..50 {
@@ -149,7 +149,7 @@ async fn a_damaged_file_is_named_and_kept() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_taken_away_is_noticed() {
+async fn a_removed_file_is_noticed() {
     let (store, place) = on_disk();
     let claim = store.create(new("a")).await.unwrap();
     store.append(&claim, turn("1")).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_file_that_is_taken_away_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_used_is_named() {
+async fn an_unusable_directory_is_reported() {
     let (_, place) = on_disk();
     fs::write(place.path().join("file"), "").unwrap();
     let store = Store::new(place.path().join("file/below"));
@@ -172,7 +172,7 @@ async fn a_directory_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn sessions_nobody_used_go_after_a_day() {
+async fn unused_sessions_are_removed_after_a_day() {
     let (store, place) = on_disk();
     let day = 24 * 60 * 60 * 1000;
     let mut claims = Vec::new();

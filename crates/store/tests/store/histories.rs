@@ -29,7 +29,7 @@ async fn turns_come_back_in_order_and_unchanged() {
 }
 
 #[tokio::test]
-async fn a_turn_can_bring_a_title() {
+async fn a_turn_can_set_the_title() {
     let (disk, _place) = on_disk();
     for store in [Store::in_memory(), disk] {
         let claim = store.create(new("a")).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_turn_can_bring_a_title() {
 }
 
 #[tokio::test]
-async fn a_summary_stands_for_messages_and_hides_nothing() {
+async fn a_summary_replaces_messages_but_not_the_replay() {
     let (disk, _place) = on_disk();
     for store in [Store::in_memory(), disk] {
         let claim = store.create(new("a")).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_summary_stands_for_messages_and_hides_nothing() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_given_up_keeps_its_claim_until_it_is_done() {
+async fn a_cancelled_job_keeps_its_claim_until_it_ends() {
     let (store, place) = on_disk();
     let claim = store.create(new("a")).await.unwrap();
     for _ in 0..20 {

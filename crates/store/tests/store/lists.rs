@@ -58,7 +58,7 @@ async fn the_session_used_last_comes_first() {
 }
 
 #[tokio::test]
-async fn a_directory_is_meant_exactly() {
+async fn only_sessions_in_exactly_the_directory_are_listed() {
     let store = Store::in_memory();
     for (id, cwd) in [("1", "/a"), ("2", "/a/"), ("3", "/a/b"), ("4", "/A"), ("5", "/a"), ("6", "/%")] {
         store.create(new_in(id, cwd)).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_directory_is_meant_exactly() {
 }
 
 #[tokio::test]
-async fn a_cursor_survives_what_happens_meanwhile() {
+async fn a_cursor_survives_changes_of_the_list() {
     let store = Store::in_memory();
     for id in ["a", "b", "c", "d"] {
         store.create(new(id)).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_cursor_survives_what_happens_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_cursor_that_is_none_is_refused() {
+async fn an_invalid_cursor_is_refused() {
     let store = Store::in_memory();
     for cursor in ["", "x", "0", "'; DROP TABLE sessions", "0000000000000001", "é", "000000000000000161 "] {
         assert_eq!(store.list(None, Some(cursor), 5).await.unwrap_err(), StoreError::BadCursor, "{cursor}");

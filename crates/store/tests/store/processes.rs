@@ -138,7 +138,7 @@ impl Drop for Player {
 }
 
 #[tokio::test]
-async fn a_session_is_open_in_one_process_until_that_ends() {
+async fn a_session_is_open_in_one_process_until_it_exits() {
     let (store, place) = on_disk();
     let mut first = Player::start("hold", place.path());
     assert_eq!(first.next().as_deref(), Some("open"));
@@ -165,7 +165,7 @@ async fn a_session_is_open_in_one_process_until_that_ends() {
 }
 
 #[tokio::test]
-async fn locks_of_killed_processes_are_swept() {
+async fn locks_of_killed_processes_are_removed() {
     let (_, place) = on_disk();
     let mut first = Player::start("hold", place.path());
     assert_eq!(first.next().as_deref(), Some("open"));
@@ -176,7 +176,7 @@ async fn locks_of_killed_processes_are_swept() {
 }
 
 #[tokio::test]
-async fn a_killed_process_loses_no_turn_it_was_told_of() {
+async fn a_killed_process_loses_no_acknowledged_turn() {
     let (store, place) = on_disk();
     drop(store.create(new("a")).await.unwrap());
     let mut stored = 0;
@@ -211,7 +211,7 @@ async fn a_killed_process_loses_no_turn_it_was_told_of() {
 }
 
 #[tokio::test]
-async fn a_process_killed_while_it_makes_the_file_leaves_one_that_works() {
+async fn a_process_killed_while_creating_the_file_leaves_a_usable_one() {
     for round in 0..25 {
         let (store, place) = on_disk();
         let player = Player::start("crowd", place.path());
@@ -231,7 +231,7 @@ async fn a_process_killed_while_it_makes_the_file_leaves_one_that_works() {
 }
 
 #[tokio::test]
-async fn many_processes_make_the_file_together() {
+async fn many_processes_can_create_the_file_at_once() {
     let (store, place) = on_disk();
     let mut crowd: Vec<Player> = (0..6).map(|_| Player::start("crowd", place.path())).collect();
     for player in &mut crowd {
@@ -244,7 +244,7 @@ async fn many_processes_make_the_file_together() {
 
 /// Uses a real file system of 1.5 MB if this user may mount one.
 #[test]
-fn a_disk_that_is_really_full_is_survived() {
+fn a_full_file_system_is_survived() {
     let place = tempfile::tempdir().unwrap();
     let mount = r#"mount -t tmpfs -o size=1536k none "$0" || exit 77; exec "$@""#;
     let mut program = Command::new("unshare");

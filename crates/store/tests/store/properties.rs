@@ -84,7 +84,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn histories_grow_in_order_whatever_is_interleaved(steps in steps()) {
+    fn histories_grow_in_order_with_any_interleaving(steps in steps()) {
         run(play(&Store::in_memory(), steps))?;
     }
 
