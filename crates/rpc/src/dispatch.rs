@@ -404,7 +404,7 @@ mod tests {
     use super::looks_like_message;
 
     #[test]
-    fn a_broken_message_is_told_from_other_output() {
+    fn a_broken_message_is_distinguished_from_other_output() {
         for line in [
             r#"{"jsonrpc":"2.0","method":"session/upd"#,
             r#"  { "id": 1, "result": {}"#,

@@ -56,7 +56,7 @@ async fn check(line: impl Into<Bytes>, id: Value, code: i64) {
 }
 
 #[tokio::test]
-async fn what_is_not_json_is_a_parse_error() {
+async fn text_that_is_not_json_is_a_parse_error() {
     for line in [
         "{",
         "nonsense",
@@ -90,7 +90,7 @@ async fn nesting_is_limited_and_never_overflows_the_stack() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_an_invalid_request() {
+async fn json_that_is_not_a_message_is_an_invalid_request() {
     for (line, id) in [
         (r#""text""#, json!(null)),
         ("17", json!(null)),
@@ -131,7 +131,7 @@ async fn blank_lines_and_responses_are_never_answered() {
 }
 
 #[tokio::test]
-async fn a_notification_is_never_answered_whatever_is_wrong_with_it() {
+async fn an_invalid_notification_is_never_answered() {
     for params in ["{}", "[]", "17", "\"text\"", "null", r#"{"sessionId":5}"#] {
         for method in ["session/update", "ok", "unknown", "_ext/x", "$/cancel_request", "$/other"] {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
@@ -142,7 +142,7 @@ async fn a_notification_is_never_answered_whatever_is_wrong_with_it() {
 }
 
 #[tokio::test]
-async fn positional_params_of_a_notification_reach_nobody() {
+async fn notifications_with_positional_params_are_dropped() {
     let (link, theirs) = memory::pair(&LinkOptions::default());
     let (_peer, mut inbox) = start(theirs, Options::agent(|_| true));
     for params in ["[1]", "17", "{}"] {
@@ -187,7 +187,7 @@ async fn ids_are_echoed_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_line_over_the_limit_is_answered_with_its_id_if_that_came_early() {
+async fn an_overlong_line_is_answered_with_an_id_in_its_head() {
     let options = LinkOptions { max_line: 200_000, ..LinkOptions::default() };
     let filler = "x".repeat(200_000);
     for (line, id) in [

@@ -70,7 +70,7 @@ async fn mixed_entries_get_one_array_once_all_are_answered() {
 }
 
 #[tokio::test]
-async fn only_invalid_entries_are_answered_at_once_and_only_notifications_not_at_all() {
+async fn invalid_entries_are_answered_at_once_and_notifications_never() {
     let (mut link, _peer, mut inbox) = rig();
     send(&link, &json!([17, null])).await;
     assert_eq!(outcomes(&recv(&mut link).await), [(json!(null), -32600), (json!(null), -32600)]);
@@ -104,7 +104,7 @@ async fn a_hundred_entries_are_fine_and_one_more_runs_none() {
 }
 
 #[tokio::test]
-async fn entries_wait_for_the_lifecycle_before_them_but_never_for_a_prompt() {
+async fn entries_wait_for_lifecycle_requests_but_not_for_prompts() {
     let (mut link, _peer, mut inbox) = rig();
     let batch = json!([
         call(1, "session/prompt"),
@@ -135,7 +135,7 @@ async fn entries_wait_for_the_lifecycle_before_them_but_never_for_a_prompt() {
 }
 
 #[tokio::test]
-async fn only_so_many_batches_wait_for_one_of_their_entries() {
+async fn the_number_of_waiting_batches_is_limited() {
     let (mut link, _peer, mut inbox) = rig();
     let mut waiting = Vec::new();
     for n in 0..9 {
@@ -154,7 +154,7 @@ async fn only_so_many_batches_wait_for_one_of_their_entries() {
 }
 
 #[tokio::test]
-async fn the_limit_is_the_one_that_was_set() {
+async fn the_batch_limit_is_configurable() {
     let (mut link, theirs) = memory::pair(&LinkOptions::default());
     let (_peer, _inbox) = start(theirs, Options { max_batch: 1, ..Options::agent(|_| true) });
     send(&link, &json!([call(1, "a"), call(2, "a")])).await;
@@ -162,7 +162,7 @@ async fn the_limit_is_the_one_that_was_set() {
 }
 
 #[tokio::test]
-async fn a_batch_that_waits_when_the_peer_goes_ends() {
+async fn a_waiting_batch_ends_when_the_peer_is_lost() {
     let (link, peer, mut inbox) = rig();
     send(&link, &json!([call(1, "initialize"), call(2, "a")])).await;
     let initialize = request(&mut inbox).await;

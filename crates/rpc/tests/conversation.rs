@@ -54,7 +54,7 @@ async fn next_update(session: &mut Session) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_ends_ask_and_answer_at_the_same_time() {
+async fn both_ends_can_send_requests_at_the_same_time() {
     let ((client, mut client_inbox), (agent, mut agent_inbox)) = both();
     let ask = async {
         let answer: Value = client.request("up", &json!({"x": 1}), SOON).await.unwrap();
@@ -72,7 +72,7 @@ async fn both_ends_ask_and_answer_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_settles_the_request_and_tells_the_peer_to_give_up() {
+async fn a_deadline_settles_the_request_and_cancels_it_at_the_peer() {
     let (client, mut inbox, mut link) = client();
     let started = Instant::now();
     let outcome = client.request::<_, Value>("slow", &json!({}), SOON).await;
@@ -166,7 +166,7 @@ async fn an_answer_over_the_limit_settles_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn null_will_do_where_an_empty_object_is_expected() {
+async fn a_null_result_counts_as_an_empty_object() {
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Empty {}
     let (client, _inbox, link) = client();
@@ -257,7 +257,7 @@ async fn a_request_for_a_closed_session_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_claims_is_bounded_and_blocks_nobody() {
+async fn unclaimed_messages_are_bounded_and_block_nothing() {
     let (one, mut link) = memory::pair(&LinkOptions::default());
     let (client, mut inbox) =
         start(one, Options { held_sessions: 2, inbox_bytes: 2000, ..Options::client(|_| true) });
@@ -278,7 +278,7 @@ async fn what_nobody_claims_is_bounded_and_blocks_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_for_unclaimed_sessions_is_bounded_together() {
+async fn all_unclaimed_sessions_share_one_limit() {
     let (one, link) = memory::pair(&LinkOptions::default());
     let (client, mut inbox) = start(one, Options { inbox_bytes: 10_000, ..Options::client(|_| true) });
     let long = "x".repeat(5000);
@@ -322,7 +322,7 @@ async fn a_full_inbox_stops_the_reading_and_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_asks_without_reading_is_no_longer_read() {
+async fn a_peer_that_sends_requests_without_reading_is_paused() {
     let (one, link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
     let (agent, _inbox) = start(one, Options::agent(|_| false));
     let mut n = 0;
@@ -341,7 +341,7 @@ async fn a_peer_that_asks_without_reading_is_no_longer_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_asks_without_reading_and_hangs_up_is_lost() {
+async fn a_paused_peer_that_closes_its_end_is_lost() {
     let (one, link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
     let (agent, _inbox) = start(one, Options::agent(|_| false));
     let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "unknown"});
@@ -357,7 +357,7 @@ async fn a_peer_that_asks_without_reading_and_hangs_up_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_asks_a_lot_and_hangs_up_gets_every_answer_as_long_as_it_reads() {
+async fn a_peer_that_closes_its_end_gets_every_answer_it_reads() {
     const MANY: u32 = 1000;
     let (one, mut link) = memory::pair(&LinkOptions { queue_bytes: 2000, ..LinkOptions::default() });
     let (agent, _inbox) = start(one, Options::agent(|_| false));
@@ -375,7 +375,7 @@ async fn a_peer_that_asks_a_lot_and_hangs_up_gets_every_answer_as_long_as_it_rea
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_from_this_side_does_not_wait_for_a_peer_that_no_longer_reads() {
+async fn closing_does_not_wait_for_a_peer_that_no_longer_reads() {
     let (one, link) = memory::pair(&LinkOptions::default());
     let Link { sender, receiver } = link;
     let (client, _inbox) = start(one, Options::client(|_| true));
@@ -390,7 +390,7 @@ async fn closing_from_this_side_does_not_wait_for_a_peer_that_no_longer_reads() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn noise_of_an_agent_is_counted_and_that_of_a_client_answered() {
+async fn lines_of_an_agent_that_are_not_json_are_counted_and_not_answered() {
     let (client, _inbox, mut link) = client();
     link.sender.send(Bytes::from_static(b"npm WARN deprecated")).await.unwrap();
     assert!(timeout(SOON, sent(&mut link)).await.is_err(), "the noise gets no answer");
@@ -398,7 +398,7 @@ async fn noise_of_an_agent_is_counted_and_that_of_a_client_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_from_this_side_writes_what_waits_and_ends_both() {
+async fn closing_writes_queued_messages_and_ends_both_sides() {
     let ((client, inbox), (agent, mut agent_inbox)) = both();
     for n in 0..10 {
         client.notify("n", &json!({"n": n})).await.unwrap();
@@ -425,7 +425,7 @@ async fn dropping_every_handle_ends_the_conversation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_only_stops_speaking_still_hears_the_answer() {
+async fn a_peer_that_only_stops_sending_still_gets_the_answer() {
     let (one, mut link) = memory::pair(&LinkOptions::default());
     let (agent, mut inbox) = start(one, Options::agent(|_| true));
     send(&link, &json!({"jsonrpc": "2.0", "id": 1, "method": "work"})).await;
@@ -439,7 +439,7 @@ async fn a_peer_that_only_stops_speaking_still_hears_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_no_longer_reads_is_lost_and_what_it_said_is_not() {
+async fn a_peer_that_stops_reading_is_lost_but_its_messages_are_not() {
     let (one, link) = memory::pair(&LinkOptions::default());
     let Link { sender, receiver } = link;
     let (client, _inbox) = start(one, Options::client(|_| true));
