@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_sent_can_be_taken_and_what_comes_is_received() {
+    async fn lines_and_frames_pass_an_external_link() {
         let (mut link, mut outgoing, incoming) = external_link(&Options::default());
         let mut lines = Vec::new();
         link.sender.push("1".into()).unwrap();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_line_is_given_up_first() {
+    fn the_longest_line_is_abandoned_first() {
         let budget = InputBudget::new(4 * MIB, 2 * MIB);
         let (one, other) = (budget.share("a"), budget.share("a"));
         one.set(3 * MIB / 2);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_unfinished_lines_are_held_within_the_budget_and_their_links_go_on() {
+    async fn unfinished_lines_stay_within_the_budget_and_their_links_work() {
         let budget = InputBudget::new(4 * MIB, 4 * MIB);
         let mut links: Vec<_> = (0..8).map(|_| link(budget.share("a"))).collect();
         for (_, far) in &mut links {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_whose_socket_it_is() {
+    fn the_user_of_a_connection_is_found() {
         let (from, to): (SocketAddr, SocketAddr) =
             ("127.0.0.1:4660".parse().expect("one"), "127.0.0.1:80".parse().expect("one"));
         let (f, t) = (table_address(from), table_address(to));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_connections_are_ours() {
+    fn connections_of_this_process_belong_to_its_user() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             // Not every machine has IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_no_harm(text in "[0-9A-F: \n]{0,120}") {
+        fn arbitrary_tables_never_panic(text in "[0-9A-F: \n]{0,120}") {
             let (from, to) = (SocketAddr::from(([127, 0, 0, 1], 1)), SocketAddr::from(([127, 0, 0, 1], 2)));
             let _ = owner(&text, from, to);
         }

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_that_goes_has_hung_up_though_something_is_unread() {
+    async fn a_closed_writer_is_noticed_while_data_is_unread() {
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"unread").unwrap();
         check("a pipe", peer_closed(Ok(reader.into())), || drop(writer)).await;
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_goes_is_deaf_and_one_that_has_nothing_more_to_say_is_not() {
+    async fn a_closed_reader_is_noticed_and_a_half_closed_peer_is_not() {
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"unread").unwrap();
         check("a pipe", reader_gone(Ok(writer.into())), || drop(reader)).await;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_files_nothing_is_told() {
+    async fn files_report_no_events() {
         let file = || tempfile::tempfile().map(Into::into);
         assert!(timeout(SETTLE_TIME, peer_closed(file())).await.is_err());
         assert!(timeout(SETTLE_TIME, reader_gone(file())).await.is_err());

@@ -329,7 +329,7 @@ mod tests {
     const NEVER: Duration = Duration::from_secs(3600);
 
     #[tokio::test(start_paused = true)]
-    async fn items_come_out_in_order_whichever_way_they_went_in() {
+    async fn items_are_received_in_the_order_of_sends_and_pushes() {
         let (sender, mut receiver) = bounded(10 * ITEM_OVERHEAD_BYTES);
         for number in 0..3 {
             sender.send(number, 0).await.unwrap();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pushes_exceed_the_budget_and_room_waits_for_them_to_go() {
+    async fn pushes_may_exceed_the_budget_and_room_waits() {
         let (sender, mut receiver) = bounded(ITEM_OVERHEAD_BYTES);
         for number in 0..10 {
             sender.push(number, 100).unwrap();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_end_learns_that_the_other_has_gone() {
+    async fn each_end_learns_that_the_other_is_dropped() {
         let (sender, receiver) = bounded(ITEM_OVERHEAD_BYTES);
         sender.push(1, 0).unwrap();
         let other = sender.clone();

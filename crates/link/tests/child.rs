@@ -14,7 +14,7 @@ async fn shell(script: &str) -> (Link, Process) {
 }
 
 #[tokio::test]
-async fn frames_go_through_a_process_and_its_end_is_a_reason() {
+async fn frames_pass_a_process_and_its_exit_is_the_close_reason() {
     let (mut link, process) = shell("cat; echo it was nice >&2; exit 3").await;
     let line = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"x"}"#);
     for _ in 0..10 {
@@ -27,7 +27,7 @@ async fn frames_go_through_a_process_and_its_end_is_a_reason() {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_says_why() {
+async fn the_close_reason_of_a_crashed_process_has_its_stderr() {
     let (mut link, _process) = shell("echo first >&2; echo no key given >&2; exit 9").await;
     assert!(link.receiver.recv().await.is_none());
     let CloseReason::Exited { exit, stderr } = link.receiver.reason() else {
@@ -38,7 +38,7 @@ async fn a_process_that_dies_says_why() {
 }
 
 #[tokio::test]
-async fn a_process_that_only_stops_speaking_is_a_lost_peer_too() {
+async fn a_process_that_only_closes_stdout_is_a_lost_peer() {
     let (mut link, process) = shell("exec >&-; while :; do sleep 1; done").await;
     assert!(link.receiver.recv().await.is_none());
     assert_eq!(link.receiver.reason(), CloseReason::Eof);
@@ -47,7 +47,7 @@ async fn a_process_that_only_stops_speaking_is_a_lost_peer_too() {
 }
 
 #[tokio::test]
-async fn a_process_that_only_stops_listening_is_noticed_without_a_write() {
+async fn a_process_that_closes_stdin_is_noticed_without_a_write() {
     let (mut link, process) = shell("exec <&-; echo '{}'; while :; do sleep 1; done").await;
     assert!(link.receiver.recv().await.is_some());
     link.sender.written().await;
@@ -66,7 +66,7 @@ async fn dropping_the_process_ends_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_an_error() {
+async fn a_program_that_cannot_start_is_an_error() {
     let missing = spawn(Spec::new("/no/such/program"), &Options::default()).await;
     assert!(matches!(missing, Err(SpawnError::NotFound { .. })));
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 const LINE: Bytes = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"x"}"#);
 
 #[test]
-fn addresses_are_what_a_user_writes() {
+fn addresses_are_displayed_as_they_are_written() {
     let tcp = |host: &str| Ok(Address::Tcp(host.to_owned()));
     let unix = |path: &str| Ok(Address::Unix(PathBuf::from(path)));
     for (text, expected) in [
@@ -80,7 +80,7 @@ async fn frames_travel_over_a_unix_socket_that_only_its_owner_may_use() {
 }
 
 #[tokio::test]
-async fn a_socket_left_behind_is_replaced_and_anything_else_is_not() {
+async fn a_stale_socket_is_replaced_and_other_files_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -98,7 +98,7 @@ async fn a_socket_left_behind_is_replaced_and_anything_else_is_not() {
 }
 
 #[tokio::test]
-async fn the_network_is_not_listened_on() {
+async fn only_loopback_addresses_can_be_listened_on() {
     for address in ["tcp://0.0.0.0:0", "tcp://[::]:0"] {
         let refused = Listener::bind(&address.parse().unwrap(), &Options::default()).await;
         assert!(matches!(refused, Err(ListenError::NotLoopback(_) | ListenError::Io { .. })), "{refused:?}");
@@ -106,7 +106,7 @@ async fn the_network_is_not_listened_on() {
 }
 
 #[tokio::test]
-async fn a_web_page_that_finds_the_port_is_hung_up_on() {
+async fn a_web_page_that_finds_the_port_is_disconnected() {
     let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), &Options::default()).await.unwrap();
     let Address::Tcp(host) = listener.address().unwrap() else { unreachable!() };
     let mut browser = TcpStream::connect(host).await.unwrap();

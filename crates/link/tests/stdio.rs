@@ -56,7 +56,7 @@ fn prints_go_to_stderr_and_only_frames_to_stdout() {
 }
 
 #[test]
-fn a_socket_is_left_as_it_was_found() {
+fn the_flags_of_a_shared_socket_are_restored() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let kept = theirs.try_clone().unwrap();
     let child = start(OwnedFd::from(theirs.try_clone().unwrap()), OwnedFd::from(theirs));
@@ -76,7 +76,7 @@ fn a_socket_is_left_as_it_was_found() {
 }
 
 #[test]
-fn a_pipe_that_others_share_stays_blocking() {
+fn a_shared_pipe_stays_blocking() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let kept = reader.try_clone().unwrap();
     let mut child = start(reader, Stdio::piped());
@@ -107,13 +107,13 @@ fn files_work_too() {
 }
 
 #[test]
-fn nothing_at_all_ends_at_once() {
+fn an_empty_input_ends_at_once() {
     let child = start(File::open("/dev/null").unwrap(), Stdio::null());
     assert!(stderr_of(child).ends_with("ended: the peer closed the connection\n"));
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_crash() {
+fn a_reader_that_disconnects_causes_no_crash() {
     let mut child = start(Stdio::piped(), Stdio::piped());
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     stdout.read_line(&mut String::new()).unwrap();

@@ -28,7 +28,7 @@ fn notification(number: usize) -> Bytes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lines_come_whatever_the_reads() {
+async fn lines_do_not_depend_on_read_boundaries() {
     for capacity in [1, 2, 7, 64, 4096] {
         let (mut link, mut peer) = rig(capacity, &Options::default());
         let feed = tokio::spawn(async move {
@@ -131,7 +131,7 @@ async fn long_and_short_lines_are_written_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_written_is_counted_as_it_is_taken() {
+async fn written_bytes_are_counted_as_the_peer_reads_them() {
     let (link, mut peer) = rig(1000, &Options::default());
     let long = Bytes::from(vec![b'y'; 100_000]);
     for line in [notification(1), long.clone()] {
@@ -148,7 +148,7 @@ async fn what_is_written_is_counted_as_it_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_slowly_is_no_standstill_and_one_that_stops_is() {
+async fn a_standstill_is_a_peer_that_stops_reading_not_a_slow_one() {
     const STEP_TIMEOUT: Duration = Duration::from_secs(1);
     let (link, mut peer) = rig(1000, &Options::default());
     assert!(timeout(NEVER, link.sender.standstill(STEP_TIMEOUT)).await.is_err(), "nothing waits");
@@ -180,7 +180,7 @@ async fn a_peer_that_reads_slowly_is_no_standstill_and_one_that_stops_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
+async fn a_closed_peer_is_noticed_while_its_output_is_unread() {
     let options = Options { queue_bytes: 1000, ..Options::default() };
     let (one, other) = memory::pair(&options);
     for number in 0..100 {
@@ -202,7 +202,7 @@ async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_is_written_after_the_last_sender_has_gone_and_the_peer_then_sees_the_end() {
+async fn lines_are_written_after_the_last_sender_is_dropped_then_the_stream_ends() {
     let (link, mut peer) = rig(16, &Options::default());
     link.sender.send(notification(1)).await.unwrap();
     drop(link.sender);
@@ -212,7 +212,7 @@ async fn what_was_sent_is_written_after_the_last_sender_has_gone_and_the_peer_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_goes_while_we_write_ends_the_link() {
+async fn a_peer_that_disconnects_during_a_write_ends_the_link() {
     let (mut link, peer) = rig(16, &Options::default());
     drop(peer);
     assert!(link.receiver.recv().await.is_none());
@@ -224,7 +224,7 @@ async fn a_peer_that_goes_while_we_write_ends_the_link() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guarded_link_hangs_up_on_whoever_does_not_speak_json() {
+async fn a_guarded_link_disconnects_a_peer_that_does_not_send_json() {
     let guarded = Options { guard_first_line: true, ..Options::default() };
     for hello in ["GET / HTTP/1.1\r\n", "\"text\"\n", "17\n", "\u{feff}{}\n", "{\"half\n"] {
         let (mut link, mut peer) = rig(4096, &guarded);
@@ -250,7 +250,7 @@ async fn a_guarded_link_hangs_up_on_whoever_does_not_speak_json() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_memory_pair_is_like_any_other_link() {
+async fn a_memory_pair_behaves_like_any_other_link() {
     let options = Options { max_line: 1000, queue_bytes: 1000, ..Options::default() };
     let (mut one, mut other) = memory::pair(&options);
     one.sender.send(notification(1)).await.unwrap();
@@ -284,7 +284,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_that_is_let_go_of_lets_go_of_its_peer() {
+async fn a_dropped_link_drops_its_peer() {
     // A silent peer, and a peer that reads nothing.
     for lines in [0, 100] {
         let (ours, mut peer) = tokio::io::duplex(64);
@@ -302,7 +302,7 @@ async fn a_link_that_is_let_go_of_lets_go_of_its_peer() {
 }
 
 #[tokio::test]
-async fn a_frame_that_was_looked_at_is_still_there() {
+async fn a_peeked_frame_can_still_be_received() {
     let (one, mut other) = memory::pair(&Options::default());
     for line in ["1", "2", "3"] {
         one.sender.send(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{line},"result":0}}"#))).await.unwrap();
