@@ -25,7 +25,7 @@ fn check(supported: Versions, params: &str, expected: Result<Version, (i32, &str
 }
 
 #[test]
-fn versions_are_agreed_on() {
+fn initialize_negotiates_the_version() {
     use Version::{V1, V2};
     use Versions::{Both, OnlyV1, OnlyV2};
     let two = format!(r#"{{"protocolVersion":2,{INFO}}}"#);
@@ -42,7 +42,7 @@ fn versions_are_agreed_on() {
 }
 
 #[test]
-fn a_version_is_a_number_of_sixteen_bits() {
+fn a_version_number_has_sixteen_bits() {
     for params in [
         r#"{"protocolVersion":100000}"#,
         r#"{"protocolVersion":65536}"#,
@@ -63,7 +63,7 @@ fn a_version_is_a_number_of_sixteen_bits() {
 }
 
 #[test]
-fn exactly_two_is_read_strictly() {
+fn a_v2_request_is_read_strictly() {
     for params in [
         r#"{"protocolVersion":2}"#,
         r#"{"protocolVersion":2,"info":null}"#,
@@ -77,7 +77,7 @@ fn exactly_two_is_read_strictly() {
 }
 
 #[test]
-fn a_newer_request_keeps_what_parses_and_loses_the_rest() {
+fn a_newer_request_loses_only_invalid_members() {
     #[track_caller]
     fn check(params: &str, name: &str, form: bool, url: bool) {
         let params = format!(r#"{{"protocolVersion":3,{params}}}"#);
@@ -103,7 +103,7 @@ fn a_newer_request_keeps_what_parses_and_loses_the_rest() {
 }
 
 #[test]
-fn a_newer_request_never_opens_files_or_terminals_to_a_v1_agent() {
+fn a_newer_request_grants_a_v1_agent_no_files_or_terminals() {
     let params = format!(
         r#"{{"protocolVersion":2,{INFO},"_meta":{{"k":1}},
             "capabilities":{{"auth":{{"terminal":{{}}}},"elicitation":{{"url":{{}}}},"fs":{{"readTextFile":true}}}},
@@ -129,7 +129,7 @@ fn a_real_v1_request_is_read_whole() {
 }
 
 #[test]
-fn a_refused_version_says_what_there_is() {
+fn a_refusal_lists_the_supported_versions() {
     let refusal = agree(Some(raw(r#"{"protocolVersion":0}"#)), Versions::Both).unwrap_err();
     let data = refusal.data().unwrap();
     assert_eq!(data, json!({"requested": 0, "supported": [1, 2]}));

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_true_says_that_a_client_decides_itself() {
+    fn only_true_marks_a_client_that_authorizes() {
         let none = ClientCan::default();
         let authorizes = ClientCan { authorizes: true, ..none };
         check_v1_client(r#"{"_meta":{"narrows/authorizes":true}}"#, authorizes);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_of_v2_promise_a_baseline_with_sessions() {
+    fn agents_of_v2_have_a_baseline_with_sessions() {
         #[track_caller]
         fn check(text: &str, expected: AgentCan) {
             let text = format!(r#"{{"protocolVersion":2,"info":{{"name":"a","version":"1"}},{text}}}"#);

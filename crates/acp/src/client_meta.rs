@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_are_not_listed_are_taken_out() {
+    fn unlisted_members_are_removed() {
         let check = |params: &str, expected| check("session/new", params, expected);
         check(
             r#"{"cwd":"/w","_meta":{"claudeCode":{"options":{"executable":"/bin/sh"}},"listed":1}}"#,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn members_further_down_are_taken_out_too() {
+    fn unlisted_members_are_removed_at_any_depth() {
         check(
             "session/prompt",
             r#"{"prompt":[{"type":"text","text":"_meta","_meta":{"x":1}},{"_meta":{"listed":{"_meta":{"y":1}}}}]}"#,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_permitted_stays_as_it_is() {
+    fn permitted_members_stay_unchanged() {
         for params in [
             r#"{"cwd":"/w"}"#,
             r#"{"_meta":null}"#,

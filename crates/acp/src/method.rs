@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn notifications_are_these() {
+    fn these_methods_are_notifications() {
         let notifications: Vec<_> = METHODS
             .iter()
             .filter(|method| method.kind == Kind::Notification)

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_no_approval() {
+    fn every_other_answer_approves_nothing() {
         for result in [
             r#"{"outcome":{"outcome":"cancelled"}}"#,
             r#"{"outcome":{"outcome":"cancelled","optionId":"once"}}"#,

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_json_is_taken() {
+    fn only_json_is_accepted() {
         for text in ["", "{", "{} {}", "nul", "\u{feff}{}"] {
             assert!(matches!(Raw::<u8>::parse(text), Err(ReadError::Json { .. })), "{text:?}");
         }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_one_short_line() {
+    fn error_text_is_one_short_line() {
         assert_eq!(bounded_line(&"a\nb\u{1b}[2J\u{202e}"), "a b\\u{1b}[2J\\u{202e}");
         assert_eq!(bounded_line(&"é".repeat(300)).chars().count(), 201);
     }

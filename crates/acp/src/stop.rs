@@ -114,7 +114,7 @@ mod tests {
         ["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", "error", "_paused"];
 
     #[test]
-    fn names_survive_both_ways() {
+    fn names_of_reasons_are_read_and_written_unchanged() {
         for name in NAMES {
             let reason = StopReason::from_name(name);
             assert_eq!(reason.name(), name);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_has_no_word_for_a_failure() {
+    fn v1_has_no_stop_reason_for_a_failure() {
         assert_eq!(StopReason::Error(None).to_v1(), None);
         assert_eq!(StopReason::Other("_paused".into()).to_v1(), None);
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v1_turn_ends_whatever_its_reason_is_called() {
+    fn a_v1_turn_may_end_with_any_reason() {
         #[track_caller]
         fn check(result: &str, expected: Option<&str>) {
             let result: &RawValue = serde_json::from_str(result).unwrap();

@@ -35,7 +35,7 @@ mod tests {
     use crate::v1;
 
     #[test]
-    fn any_update_of_a_named_session_is_taken() {
+    fn any_update_with_a_session_id_is_read() {
         #[track_caller]
         fn check(params: &str, expected: Option<(&str, &str)>) {
             let update = Update::<v1::SessionUpdate>::from_params(serde_json::from_str(params).unwrap());

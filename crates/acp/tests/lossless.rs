@@ -121,7 +121,7 @@ fn permission_outcomes_are_read_in_both_versions() {
 }
 
 #[test]
-fn a_value_without_a_name_is_an_error_of_its_own() {
+fn a_value_without_a_variant_name_is_a_tag_error() {
     for text in ["null", "7", "[]", "{}", r#"{"type":5}"#, r#"{"type":"text","type":"text","text":"a"}"#] {
         let v1 = Raw::<v1::ContentBlock>::parse(text).unwrap().read_variant();
         let v2 = Raw::<v2::ContentBlock>::parse(text).unwrap().read_variant();
@@ -167,7 +167,7 @@ fn stop_reasons_are_read_in_both_versions() {
 }
 
 #[test]
-fn an_envelope_is_readable_whatever_it_holds() {
+fn an_envelope_with_any_update_is_readable() {
     let params = r#"{"sessionId":"s","update":{"sessionUpdate":"turn_end"},"_meta":{"k":1}}"#;
     assert!(Raw::<v1::SessionNotification>::parse(params).unwrap().read().is_err());
     let update = Update::<v1::SessionUpdate>::from_params(serde_json::from_str(params).unwrap()).unwrap();
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn a_name_nobody_knows_is_never_an_error(tag in "_[a-z/]{1,12}", rest in any_text()) {
+    fn an_unknown_variant_is_never_an_error(tag in "_[a-z/]{1,12}", rest in any_text()) {
         let text = format!(r#"{{"rest":{rest},"sessionUpdate":"{tag}"}}"#);
         for reading in [
             Raw::<v1::SessionUpdate>::parse(&text).unwrap().read_variant().map(|r| matches!(r, VariantReading::Unknown { .. })),

@@ -59,7 +59,7 @@ fn meta_of_an_upsert_is_merged_by_top_level_key() {
 }
 
 #[test]
-fn a_patch_tells_absence_from_null() {
+fn a_patch_distinguishes_absence_from_null() {
     #[track_caller]
     fn check(text: &str, expected: &MaybeUndefined<v2::ToolCallStatus>) {
         let update = Raw::<v2::ToolCallUpdate>::parse(text).unwrap().read().unwrap();

@@ -48,7 +48,7 @@ fn every_method_has_a_shape_in_its_versions() {
 }
 
 #[test]
-fn what_the_protocol_has_fits_as_it_is() {
+fn protocol_messages_fit_unchanged() {
     let new = shape(Version::V1, Side::Agent, method::SESSION_NEW);
     for text in [
         "{}",
@@ -71,7 +71,7 @@ fn what_the_protocol_has_fits_as_it_is() {
 }
 
 #[test]
-fn what_it_does_not_have_is_left_out() {
+fn unknown_members_are_removed() {
     let new = shape(Version::V1, Side::Agent, method::SESSION_NEW);
     check(new, r#"{"x":1,"cwd":"/w"}"#, (r#"{"cwd":"/w"}"#, &["x"]));
     check(new, r#"{"cwd":"/w" , "x":1 , "mcpServers":[]}"#, (r#"{"cwd":"/w","mcpServers":[]}"#, &["x"]));
@@ -114,7 +114,7 @@ fn versions_have_different_members() {
 }
 
 #[test]
-fn numbers_are_those_that_the_protocol_has() {
+fn numbers_must_have_the_form_of_the_protocol() {
     let initialize = shape(Version::V1, Side::Agent, method::INITIALIZE);
     for good in ["1", "2", "0", "null"] {
         let text = format!(r#"{{"protocolVersion":{good}}}"#);
@@ -126,7 +126,7 @@ fn numbers_are_those_that_the_protocol_has() {
 }
 
 #[test]
-fn names_are_few_and_short() {
+fn reported_names_are_few_and_short() {
     let long = "x".repeat(1_000);
     let members: Vec<String> = (0..1_000).map(|number| format!("\"{number}{long}\":1")).collect();
     let text = format!("{{{}}}", members.join(","));
@@ -137,7 +137,7 @@ fn names_are_few_and_short() {
 
 /// Serializes the types of the schema crate with every member that this build has.
 #[test]
-fn what_the_schema_crate_writes_fits() {
+fn messages_of_the_schema_crate_fit() {
     use crate::v1::*;
     let block = || ContentBlock::from("text");
     let cases: Vec<(Side, &str, Value)> = vec![
@@ -194,7 +194,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_is_kept_is_json_that_fits(value in any_json(), is_pretty: bool) {
+    fn the_remaining_text_is_json_that_fits(value in any_json(), is_pretty: bool) {
         let update = shape(Version::V1, Side::Client, method::SESSION_UPDATE);
         let text = if is_pretty { serde_json::to_string_pretty(&value).unwrap() } else { value.to_string() };
         if let Fit::Part { text, names } = update.fit(text.as_bytes()) {
