@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_distinct_and_outside_the_reserved_ones_of_others() {
+    fn codes_are_distinct_and_avoid_foreign_reserved_ranges() {
         let mut numbers: Vec<_> = Code::ALL.iter().map(|code| code.number()).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_it_is_and_what_may_have_happened() {
+    fn error_data_has_the_condition_and_effects() {
         let error = RpcError::new(Code::WorkerLost, "the agent exited")
             .effects(Effects::Possible)
             .with("worker", json!(3));

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_may_be_read_as_a_session_or_a_request_is_told() {
+    fn a_key_similar_to_a_routing_key_is_detected() {
         let odd =
             ["SessionId", "sessionID", "session_id", "session-id", "_sessionId", "requestid", "request_id"];
         let escaped = [
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_key_is_read_as_what_it_stands_for() {
+    fn a_written_key_is_compared_without_its_escapes() {
         let keys = [
             "sessionId",
             "SESSION_ID",

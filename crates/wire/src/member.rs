@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_and_keys_are_found_where_they_stand() {
+    fn members_elements_and_keys_are_found() {
         let list = |text: &str| -> Vec<String> {
             elements(text.as_bytes()).map(|place| text[place].to_owned()).collect()
         };
@@ -187,7 +187,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn what_is_found_is_what_a_parser_finds(value in any_json(), pretty: bool, escape: bool) {
+        fn the_search_agrees_with_a_parser(value in any_json(), pretty: bool, escape: bool) {
             let mut text = if pretty { format!("{value:#}") } else { value.to_string() };
             if escape {
                 text = text.replace("_meta", "_me\\u0074a").replace('\u{e9}', "\\u00e9");
@@ -200,14 +200,14 @@ mod tests {
         }
 
         #[test]
-        fn no_text_does_harm(text: Vec<u8>) {
+        fn arbitrary_text_never_panics(text: Vec<u8>) {
             _ = member(&text, "key");
             _ = elements(&text).count() + keys(&text).count() + members(&text).count();
         }
     }
 
     #[test]
-    fn a_doubled_key_is_no_member() {
+    fn a_duplicate_key_is_an_error() {
         assert_eq!(member(br#"{"a":1,"b":2,"\u0061":3}"#, "a"), Err(DuplicateKey));
         assert_eq!(member(br#"{"a":1,"b":2,"\u0061":3}"#, "b"), Ok(Some(11..12)));
     }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_what_the_scan_takes_them_for() {
+    fn written_messages_scan_as_the_right_kind() {
         let params = json!({"a": 1});
         check(
             &request(b"7", "x/y", &params).unwrap(),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_differs_in_its_text() {
+    fn template_messages_differ_only_in_their_text() {
         let line = |text: &str| notification("x", &json!({"a": "b", "b": [{"text": text}]})).unwrap();
         let mut template = MessageTemplate::from_line(&line("")).unwrap();
         let long = "long ".repeat(TEMPLATE_BUFFER_BYTES);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_stands_at_the_top_level() {
+    fn a_tag_is_at_the_top_level() {
         let line =
             with_session_tag(&notification("x", &json!({"sessionId": "inner"})).unwrap(), br#""out\"er""#);
         let frame = Frame::parse(line);

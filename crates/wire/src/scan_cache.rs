@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_of_one_stream_are_alike() {
+    fn chunks_of_one_stream_are_recognized() {
         let [one, two, three] = ["one", "other", ""].map(|text| chunk("s", text));
         check(&[&one, &two, &three], true);
         check(&[&one, &two, &chunk("s", "ünï")], true);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_routes_is_never_taken_for_text() {
+    fn changed_routing_fields_are_never_recognized() {
         let line =
             |id: &str| format!(r#"{{"jsonrpc":"2.0","params":{{"x":{{}}}},"method":"m","id":"{id}"}}"#);
         check(&[&line("a"), &line("b"), &line("c")], false);
@@ -250,7 +250,7 @@ mod tests {
 
         /// For any order of lines, the result equals that of a scan.
         #[test]
-        fn it_is_always_what_a_scan_says(picks in prop::collection::vec((0usize..7, "[a-c\"\\\\:{}, é\u{1}]{0,4}"), 1..12)) {
+        fn the_result_always_equals_a_scan(picks in prop::collection::vec((0usize..7, "[a-c\"\\\\:{}, é\u{1}]{0,4}"), 1..12)) {
             let mut cache = ScanCache::default();
             for (shape, text) in picks {
                 let line = match shape {

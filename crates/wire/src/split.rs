@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_given_up_is_skipped_to_its_end() {
+    fn an_abandoned_line_is_skipped_to_its_end() {
         let mut splitter = Splitter::new(100);
         assert_eq!(splitter.abandon_line(), None);
         assert_eq!(feed_in_place(&mut splitter, [&b"one\ntw"[..]]), ["one"]);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_however_the_stream_is_cut() {
+    fn lines_do_not_depend_on_read_boundaries() {
         check("", &[], 0);
         check("a\nbc\n", &["a", "bc"], 0);
         check("a\r\nb\n\r\n\n \t \n  c \r\n", &["a", "b", "  c "], 0);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn another_limit_holds_for_what_comes_then() {
+    fn a_changed_limit_applies_to_later_lines() {
         /// Checks the lines before and after a change of the limit from `limits.0` to `limits.1`.
         #[track_caller]
         fn check(limits: (usize, usize), stream: (&str, &str), expected: (&[&str], &[&str])) {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_overlong_line_is_known_as_such() {
+    fn an_unfinished_overlong_line_is_reported_at_once() {
         let mut splitter = Splitter::new(8);
         assert_eq!(feed(&mut splitter, [&b"1234567890"[..]]).len(), 1);
         assert!(splitter.is_skipping());
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_takes_its_room_with_it() {
+    fn a_long_line_keeps_the_memory_it_was_read_into() {
         let long = vec![b'x'; 5 << 20];
         let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         for chunk in long.chunks(READ_BYTES) {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_may_have_64_mib_unless_told_otherwise_and_shows_its_first_64_kib() {
+    fn the_default_limit_is_64_mib_and_the_head_64_kib() {
         assert_eq!((DEFAULT_MAX_LINE_BYTES, OVERLONG_HEAD_BYTES), (64 * 1024 * 1024, 64 * 1024));
         let mut splitter = Splitter::new(200_000);
         splitter.buffer().extend_from_slice(&[b'x'; 200_001]);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_line_does_not_keep_what_was_read_with_it() {
+    fn a_short_line_does_not_keep_the_read_buffer() {
         let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         splitter.buffer().extend_from_slice(b"short\nand more");
         let Some(Line::Whole(line)) = splitter.next_line() else { panic!("a line is there") };

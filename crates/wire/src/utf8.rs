@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_wrong_byte_is_found_wherever_it_stands() {
+    fn one_wrong_byte_is_found_at_any_position() {
         for length in [0, 1, 127, 128, 255, 256, 257, 1000] {
             let mut text = vec![b'a'; length];
             assert!(is_utf8(&text));
@@ -51,7 +51,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
         #[test]
-        fn the_same_is_said_as_by_the_standard_library(
+        fn the_result_agrees_with_the_standard_library(
             text in "[a-z]{0,300}[äöü€😀]{0,40}[a-z]{0,300}",
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         ) {

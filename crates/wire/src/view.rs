@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_is_compared_as_it_is_meant() {
+    fn a_method_is_compared_without_its_escapes() {
         for (written, is_it) in [
             ("mcp/message", true),
             (r"mcp\/message", true),

@@ -182,17 +182,17 @@ proptest! {
     #![proptest_config(config(600))]
 
     #[test]
-    fn a_message_is_what_serde_json_says(text in message()) {
+    fn a_message_agrees_with_serde_json(text in message()) {
         scanner(text.as_bytes());
     }
 
     #[test]
-    fn any_json_is_what_serde_json_says(text in json(), before in blank(), after in blank()) {
+    fn any_json_agrees_with_serde_json(text in json(), before in blank(), after in blank()) {
         scanner(format!("{before}{text}{after}").as_bytes());
     }
 
     #[test]
-    fn a_damaged_message_is_what_serde_json_says(text in message(), change in damage()) {
+    fn a_damaged_message_agrees_with_serde_json(text in message(), change in damage()) {
         scanner(&damaged(&text, change));
     }
 
@@ -207,7 +207,7 @@ proptest! {
     #![proptest_config(config(60))]
 
     #[test]
-    fn every_prefix_of_a_message_is_what_serde_json_says(text in message()) {
+    fn every_prefix_of_a_message_agrees_with_serde_json(text in message()) {
         for end in 0..text.len() {
             scanner(&text.as_bytes()[..end]);
         }

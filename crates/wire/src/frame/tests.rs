@@ -28,7 +28,7 @@ fn check_answer(frame: &Frame, expected: Option<(&str, i64)>) {
 }
 
 #[test]
-fn what_is_wrong_is_answered() {
+fn invalid_messages_are_answered() {
     let null = |code| Some(("null", code));
     for line in [
         "{",
@@ -64,7 +64,7 @@ fn what_is_wrong_is_answered() {
 }
 
 #[test]
-fn what_is_right_or_looks_like_a_response_is_not() {
+fn valid_messages_and_responses_are_not_answered() {
     for line in [
         r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#,
         r#"{"jsonrpc":"2.0","method":"m"}"#,
@@ -137,7 +137,7 @@ fn absent_and_null_params_are_empty() {
 }
 
 #[test]
-fn an_error_that_is_no_error_object_is_one_all_the_same() {
+fn a_malformed_error_object_still_counts_as_an_error() {
     let error =
         |error: &str| frame(format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#)).error().unwrap();
     assert_eq!(error(r#"{"code":-5,"message":"m","data":[1]}"#).data, Some(json!([1])));
@@ -147,7 +147,7 @@ fn an_error_that_is_no_error_object_is_one_all_the_same() {
 }
 
 #[test]
-fn a_splice_touches_nothing_else() {
+fn a_splice_changes_only_its_field() {
     let line = r#"{"z":[1, 2],"jsonrpc":"2.0", "id" : 12 ,"method":"m","params":{ "requestId":"r","sessionId" : "s" ,"x":"\u00e9"}} "#;
     let frame = frame(line);
     for (part, field) in [(Part::Id, " 12 "), (Part::RequestId, "\"r\""), (Part::Session, " \"s\" ")] {

@@ -116,7 +116,7 @@ fn violations_are_reported() {
 }
 
 #[test]
-fn nothing_is_held_when_nothing_is_unfinished() {
+fn memory_of_finished_messages_is_freed() {
     let mut decoder = Decoder::new(LIMIT);
     let long = "x".repeat(100_000);
     let mut bytes = [text(true, &long), text(false, &long[..10]), more(true, ""), vec![0x81]].concat();
@@ -151,7 +151,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn what_a_client_sends_comes_out_whole_however_it_is_cut(
+    fn messages_do_not_depend_on_read_boundaries(
         messages in prop::collection::vec((0_usize..70_000, 1_usize..5, any::<bool>()), 1..6),
         size in 1_usize..5000,
     ) {
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn what_we_send_is_understood(lengths in prop::collection::vec(prop_oneof![0_usize..300, 65_000_usize..66_000], 1..8), ping: bool) {
+    fn encoded_messages_are_understood_by_the_other_implementation(lengths in prop::collection::vec(prop_oneof![0_usize..300, 65_000_usize..66_000], 1..8), ping: bool) {
         let mut bytes = Vec::new();
         for (index, length) in lengths.iter().enumerate() {
             put_text(&mut bytes, &vec![b'a' + index as u8; *length]);
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_judged_as_the_other_implementation_judges_it(bytes in prop::collection::vec(any::<u8>(), 0..200), masked: bool) {
+    fn garbage_is_judged_like_in_the_other_implementation(bytes in prop::collection::vec(any::<u8>(), 0..200), masked: bool) {
         let mut bytes = bytes;
         if masked {
             // Fixes the first two bytes; otherwise almost no input would pass them.
