@@ -129,7 +129,7 @@ async fn a_decision_comes_before_the_replies() {
 }
 
 #[tokio::test]
-async fn replies_break_off_as_they_are_told() {
+async fn replies_break_off_as_planned() {
     let half = || Reply::raw("data: half");
     let short = half().framing(Framing::Length).then(Step::Close).then(Step::Bytes(b"more".to_vec()));
     for (reply, expected, error) in [
@@ -162,7 +162,7 @@ async fn a_gate_holds_the_reply_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_is_noticed() {
+async fn a_client_that_disconnects_is_noticed() {
     let endless =
         Reply::stream::<Vec<u8>>([]).then(Step::Forever(b": \n".to_vec(), Duration::from_millis(1)));
     for reply in [Reply::hang(), Reply::raw("x").then(Step::Hang), endless] {

@@ -36,7 +36,7 @@ async fn a_client_of_the_sdk_understands_the_fake_agent() {
 }
 
 #[tokio::test]
-async fn so_it_does_in_v2() {
+async fn a_v2_client_of_the_sdk_understands_the_fake_agent() {
     let (agent, transport) = fake("echo");
     let transcript = drive_v2_on(transport, "one two three").await;
     check(&transcript, "one two three", "end_turn");
@@ -82,7 +82,7 @@ async fn a_command_that_cannot_be_started_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_client_by_hand_sees_every_line() {
+async fn the_scripted_client_sees_every_line() {
     let stage = stage();
     let (peer, inbox) = narrows_rpc::start(stage.link, options());
     let script = Script::parse("on.start = [{ pollute = 'no JSON' }]").unwrap();

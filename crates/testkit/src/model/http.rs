@@ -153,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_read_or_refused(bytes in "([A-Za-z]{0,4}[ :]?(\r\n)?(HTTP/1.1|content-length|-?[0-9])?){0,30}") {
+        fn arbitrary_input_is_read_or_refused(bytes in "([A-Za-z]{0,4}[ :]?(\r\n)?(HTTP/1.1|content-length|-?[0-9])?){0,30}") {
             let found = all(bytes.as_bytes(), 7);
             prop_assert_eq!(found.len(), all(bytes.as_bytes(), 1024).len());
         }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_read_too_early_is_kept() {
+    async fn bytes_read_early_are_kept() {
         let mut held = Vec::new();
         let mut bytes: &[u8] = b"POST /a HTTP/1.1\r\ncontent-length: 1\r\n\r\n1GET /b HTTP/1.1\r\n\r\n";
         let first = read(&mut bytes, &mut held).await.expect("bytes can be read").expect("a request");
