@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guardian_that_does_not_answer_is_replaced() {
+    async fn a_tree_is_ended_without_its_unresponsive_guardian() {
         let (child, theirs, children) = unresponsive_guardian().await;
         drop(theirs);
         let exit = timeout(3 * GUARDIAN_TIMEOUT, child.stop(IMMEDIATE)).await.unwrap();
@@ -269,7 +269,7 @@ mod tests {
     /// The test keeps the guardian's end of the socket open, as would a process that hangs in the kernel
     /// between fork and exec.
     #[tokio::test]
-    async fn an_end_that_cannot_be_seen_is_not_waited_for() {
+    async fn a_stop_does_not_wait_for_an_invisible_end() {
         let (child, theirs, children) = unresponsive_guardian().await;
         let exit = timeout(3 * GUARDIAN_TIMEOUT, child.stop(IMMEDIATE)).await.unwrap();
         assert_eq!((exit.class, exit.survivors), (ExitClass::Lost, 1));

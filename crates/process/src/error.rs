@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_is_no_fault_of_the_worker() {
+    fn only_resource_errors_are_a_shortage() {
         for (errno, expected) in [
             (Errno::MFILE, true),
             (Errno::NFILE, true),

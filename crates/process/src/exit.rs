@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kills_that_nobody_asked_for_may_be_the_kernels() {
+    fn only_unrequested_kills_may_be_oom() {
         let kill = Signal::KILL.as_raw();
         for (exit, expected) in [
             (Exit::signaled(kill, false), true),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_described_in_words() {
+    fn an_exit_is_described_for_users() {
         assert_eq!(Exit::exited(3, false).to_string(), "exited with status 3");
         assert_eq!(Exit::signaled(Signal::SEGV.as_raw(), false).to_string(), "killed by SIGSEGV");
         assert_eq!(Exit::signaled(40, false).to_string(), "killed by signal 40");

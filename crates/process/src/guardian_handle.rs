@@ -306,7 +306,7 @@ mod tests {
     /// If the runtime ends between the end of a guardian and that of its stderr, nothing is killed.
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
-    async fn what_was_reaped_is_not_looked_for_again() {
+    async fn a_reaped_guardian_is_not_searched_again() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let stand_in = std::process::Command::new("true").spawn().unwrap();
@@ -332,7 +332,7 @@ mod tests {
     /// that.
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
-    async fn survivors_are_reported_before_the_guardian_gives_up() {
+    async fn survivors_are_reported_before_the_guardian_exits() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut stand_in =
@@ -359,7 +359,7 @@ mod tests {
 
     /// A guardian that exits with an unread order resets the connection, but its last records are received.
     #[test]
-    fn orders_that_come_too_late_cost_no_record() {
+    fn unread_orders_lose_no_record() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         send(&ours, b"order", SendFlags::empty()).unwrap();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn searches_the_workers_path_in_order_and_passes_over_the_unusable() {
+    fn the_workers_path_is_searched_in_order_for_executables() {
         let dir = tempfile::tempdir().unwrap();
         let [a, b, c] = ["a", "b", "c"].map(|name| dir.path().join(name));
         for each in [&a, &b, &c] {

@@ -147,7 +147,7 @@ mod tests {
 ";
 
     #[test]
-    fn code_is_what_a_file_has_and_nobody_can_write() {
+    fn code_is_a_file_mapping_without_write_permission() {
         let maps = b"1000-2000 r--p 0 08:01 7 /a\n2000-5000 r-xp 1000 08:01 7 /a\n5000-6000 r-xp 0 00:00 0\n6000-7000 rwxp 0 08:01 7 /a\n";
         let check = |maps: &[u8], address, expected| {
             assert_eq!(code_around(maps, address), expected, "{address:x}");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_large_private_anonymous_memory_goes() {
+    fn only_large_private_anonymous_memory_is_released() {
         let expected = [0x2000_0000..0x2040_0000, 0x6000_0000..0x6040_0000, 0x7000_0000..0x7040_0000];
         for step in [1, 7, 4096] {
             assert_eq!(released(MAPS, &[], step), expected, "chunks of {step}");

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_survive_the_trip() {
+    fn records_are_decoded_as_encoded() {
         let mut records = vec![
             Record::Started { pid: 4_000_000 },
             Record::Exited { code: 255 },

@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     #[cfg(target_env = "gnu")]
-    fn free_memory_between_used_blocks_is_given_back() {
+    fn free_memory_between_used_blocks_is_released() {
         const BLOCKS: usize = 4096;
         let mut blocks: Vec<Option<Box<[u8]>>> =
             (0..BLOCKS).map(|_| Some(vec![1; 16 << 10].into_boxed_slice())).collect();
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn code_goes_and_comes_back_as_it_was() {
+    fn released_code_is_loaded_again_unchanged() {
         let maps = std::fs::read("/proc/self/maps").unwrap();
         let code = memory_map::code_around(&maps, release_code as fn() as usize).unwrap();
         // The dropped pages are loaded again unchanged.

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_once_and_whole() {
+    fn lines_are_returned_once_and_complete() {
         #[track_caller]
         fn check(tail: &StderrTail, from: u64, lines: &[&str], next: u64) -> u64 {
             let (found, found_next) = tail.lines_after(from);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_more_is_told() {
+    async fn waiting_for_more_output_ends_with_a_write() {
         let tail = tail_of(8, &[b"a"]);
         tail.grown(0).await;
         let other = tail.clone();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_what_a_terminal_would_obey() {
+    fn terminal_escapes_are_escaped() {
         let tail = tail_of(64, &["\u{1b}[31mred\u{202e}\u{9b}\t\0".as_bytes(), b"\xff"]);
         assert_eq!(tail.tail(1), "\\u{1b}[31mred\\u{202e}\\u{9b}\t\\u{0}\u{fffd}");
     }

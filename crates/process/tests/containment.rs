@@ -41,7 +41,7 @@ async fn kill_ends_the_whole_tree() {
 }
 
 #[tokio::test]
-async fn a_worker_that_exits_takes_its_daemons_along() {
+async fn the_daemons_of_a_worker_end_with_it() {
     let mark = Mark::new();
     let script = "trap '' TERM; (setsid sleep 1000 &); setsid sleep 1000 & exit 5";
     let child = spawn(mark.shell(script)).await.unwrap();
@@ -52,7 +52,7 @@ async fn a_worker_that_exits_takes_its_daemons_along() {
 }
 
 #[tokio::test]
-async fn an_orphan_may_end_in_its_own_way_first() {
+async fn an_orphan_can_handle_sigterm_first() {
     let dir = tempfile::tempdir().unwrap();
     let farewell = dir.path().join("farewell");
     let script = "
@@ -70,7 +70,7 @@ async fn an_orphan_may_end_in_its_own_way_first() {
 
 /// A stopped process does not handle a signal, so it must be continued as well.
 #[tokio::test]
-async fn a_stopped_orphan_may_end_in_its_own_way_too() {
+async fn a_stopped_orphan_can_handle_sigterm() {
     let dir = tempfile::tempdir().unwrap();
     let farewell = dir.path().join("farewell");
     let script = "
@@ -89,7 +89,7 @@ async fn a_stopped_orphan_may_end_in_its_own_way_too() {
 }
 
 #[tokio::test]
-async fn a_worker_that_stops_its_guardian_is_ended_all_the_same() {
+async fn a_worker_that_stops_its_guardian_is_still_ended() {
     let mark = Mark::new();
     let script = "trap '' TERM; setsid sleep 1000 & kill -STOP $PPID; exec sleep 1000";
     let child = spawn(mark.shell(script)).await.unwrap();
@@ -102,7 +102,7 @@ async fn a_worker_that_stops_its_guardian_is_ended_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_worker_that_keeps_stopping_its_guardian_is_ended_all_the_same() {
+async fn a_worker_that_keeps_stopping_its_guardian_is_still_ended() {
     let mark = Mark::new();
     let script = "trap '' TERM; while :; do kill -STOP $PPID; done";
     let child = spawn(mark.shell(script)).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_worker_that_keeps_stopping_its_guardian_is_ended_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_stopped_guardian_hides_no_end_from_those_who_wait() {
+async fn a_stopped_guardian_does_not_hide_the_end_of_its_worker() {
     let child = spawn(Mark::new().shell("kill -STOP $PPID; exit 3")).await.unwrap();
     let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!((exit.class, exit.code), (ExitClass::Failed, Some(3)));
@@ -156,7 +156,7 @@ fn dropping_the_handle_works_without_a_runtime() {
 }
 
 #[test]
-fn a_handle_that_outlives_its_runtime_still_tells_the_end() {
+fn a_handle_that_outlives_its_runtime_still_reports_the_end() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let child = first.block_on(spawn(Mark::new().shell("exec sleep 1000"))).unwrap();
@@ -168,7 +168,7 @@ fn a_handle_that_outlives_its_runtime_still_tells_the_end() {
 }
 
 #[tokio::test]
-async fn a_process_that_forks_when_told_to_end_gains_nothing() {
+async fn a_process_that_forks_on_sigterm_does_not_escape() {
     let mark = Mark::new();
     let script = "
         trap 'setsid sleep 1000 & exit' TERM
@@ -260,7 +260,7 @@ fn the_worker_outlives_the_thread_that_forked_it() {
 /// The worker and the processes in its session are ended. A process that has left the session is not,
 /// because only the guardian knew that it belonged to the tree.
 #[tokio::test]
-async fn a_murdered_guardian_is_noticed_and_its_session_ended() {
+async fn a_killed_guardian_is_noticed_and_its_session_ended() {
     let mark = Mark::new();
     let script = "
         trap '' TERM HUP
@@ -294,7 +294,7 @@ async fn the_guardian_keeps_no_directory_busy() {
 }
 
 #[tokio::test]
-async fn the_guardian_ignores_polite_signals() {
+async fn the_guardian_ignores_sigterm_and_similar_signals() {
     let mut child = spawn(Mark::new().shell("exec cat")).await.unwrap();
     for each in [Signal::TERM, Signal::INT, Signal::HUP, Signal::PIPE, Signal::USR1] {
         signal(child.guardian_pid(), each);

@@ -87,7 +87,7 @@ async fn a_worker_gets_no_descriptor_of_its_group() {
 }
 
 #[tokio::test]
-async fn who_needs_too_much_memory_is_killed_and_told_of() {
+async fn a_worker_over_its_memory_limit_is_killed_and_reported() {
     let limits = Limits { memory: Some(32 << 20), ..Limits::default() };
     if !available(Controller::Memory, limits).await {
         return;

@@ -367,7 +367,7 @@ async fn a_terminal_cannot_be_read_from_inside() {
 }
 
 #[tokio::test]
-async fn the_same_holds_for_a_user_who_is_not_root() {
+async fn an_unprivileged_user_cannot_act_on_processes_outside() {
     let tests = [
         "a_process_outside_cannot_be_acted_on_from_inside",
         "a_process_may_still_limit_itself",

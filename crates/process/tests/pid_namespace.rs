@@ -101,7 +101,7 @@ fn kill(pid: u32) {
 }
 
 #[tokio::test]
-async fn the_end_of_the_program_is_told_exactly() {
+async fn the_end_of_the_program_is_reported_exactly() {
     let Some(support) = with_pid_namespace().await else { return };
     let root = directory();
     for script in [
@@ -152,7 +152,7 @@ async fn only_processes_of_the_tree_are_shown() {
 }
 
 #[tokio::test]
-async fn the_pid_that_is_told_is_the_programs_outside() {
+async fn the_reported_pid_is_the_outer_one() {
     let Some(support) = with_pid_namespace().await else { return };
     let (root, mark) = (directory(), Mark::new());
     let mut child =
@@ -190,7 +190,7 @@ async fn a_process_outside_cannot_be_signalled_whatever_landlock_can_do() {
 }
 
 #[tokio::test]
-async fn a_daemon_is_asked_to_end_then_has_time_and_is_then_killed() {
+async fn a_daemon_gets_sigterm_then_time_then_sigkill() {
     let Some(support) = with_pid_namespace().await else { return };
     let (root, mark) = (directory(), Mark::new());
     let script = "
@@ -213,7 +213,7 @@ async fn a_daemon_is_asked_to_end_then_has_time_and_is_then_killed() {
 }
 
 #[tokio::test]
-async fn a_stopped_daemon_may_end_in_its_own_way() {
+async fn a_stopped_daemon_can_handle_sigterm() {
     let Some(support) = with_pid_namespace().await else { return };
     let (root, mark) = (directory(), Mark::new());
     let script = "
@@ -231,7 +231,7 @@ async fn a_stopped_daemon_may_end_in_its_own_way() {
 }
 
 #[tokio::test]
-async fn what_ends_with_the_program_is_counted_without_init() {
+async fn swept_processes_are_counted_without_init() {
     let Some(support) = with_pid_namespace().await else { return };
     let (root, mark) = (directory(), Mark::new());
     let child = hostile(&support, &mark, root.path()).await;
@@ -270,7 +270,7 @@ async fn nothing_inside_ends_or_stops_init() {
 }
 
 #[tokio::test]
-async fn init_that_is_killed_takes_the_tree_along_and_is_told() {
+async fn a_killed_init_ends_the_tree_and_is_reported() {
     let Some(support) = with_pid_namespace().await else { return };
     let (root, mark) = (directory(), Mark::new());
     let child = hostile(&support, &mark, root.path()).await;
@@ -453,16 +453,16 @@ async fn limits_are_for_the_program_and_not_for_init() {
 }
 
 #[tokio::test]
-async fn a_plain_user_has_a_pid_namespace_too() {
+async fn an_unprivileged_user_has_a_pid_namespace() {
     let tests = [
-        "the_end_of_the_program_is_told_exactly",
+        "the_end_of_the_program_is_reported_exactly",
         "only_processes_of_the_tree_are_shown",
-        "the_pid_that_is_told_is_the_programs_outside",
+        "the_reported_pid_is_the_outer_one",
         "a_process_outside_cannot_be_signalled_whatever_landlock_can_do",
-        "a_daemon_is_asked_to_end_then_has_time_and_is_then_killed",
-        "what_ends_with_the_program_is_counted_without_init",
+        "a_daemon_gets_sigterm_then_time_then_sigkill",
+        "swept_processes_are_counted_without_init",
         "nothing_inside_ends_or_stops_init",
-        "init_that_is_killed_takes_the_tree_along_and_is_told",
+        "a_killed_init_ends_the_tree_and_is_reported",
         "stdout_ends_with_the_last_process_that_has_it_open",
         "the_tree_ends_with_its_supervisor",
         "the_tree_ends_with_its_guardian",

@@ -78,7 +78,7 @@ const ATTEMPTS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn protected_places_stay_as_they_are() {
+async fn protected_paths_stay_unchanged() {
     for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
         let root = directory();
         let at = |path: &str| root.path().join(path);
@@ -117,7 +117,7 @@ async fn protected_places_stay_as_they_are() {
 
 /// Both ends of a link are protected: its target could be written, and the link itself replaced.
 #[tokio::test]
-async fn a_protected_link_stays_as_it_is() {
+async fn a_protected_link_stays_unchanged() {
     for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
         let (root, outside) = (directory(), directory());
         let at = |path: &str| root.path().join(path);
@@ -188,9 +188,9 @@ async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
 }
 
 /// A directory that may not be searched hides its content, and its owner can change that mode. For root the
-/// modes have no effect, so only [`a_plain_user_has_protected_places_too`] can fail here.
+/// modes have no effect, so only [`an_unprivileged_user_has_protected_paths`] can fail here.
 #[tokio::test]
-async fn what_lies_in_directories_of_any_mode_stays_as_it_is() {
+async fn protected_paths_in_directories_of_any_mode_stay_unchanged() {
     for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
         let root = directory();
         let at = |path: &str| root.path().join(path);
@@ -237,11 +237,11 @@ async fn what_lies_in_directories_of_any_mode_stays_as_it_is() {
 
 /// Runs the tests as a user other than root, who needs a user namespace.
 #[tokio::test]
-async fn a_plain_user_has_protected_places_too() {
+async fn an_unprivileged_user_has_protected_paths() {
     let tests = [
-        "protected_places_stay_as_they_are",
-        "a_protected_link_stays_as_it_is",
-        "what_lies_in_directories_of_any_mode_stays_as_it_is",
+        "protected_paths_stay_unchanged",
+        "a_protected_link_stays_unchanged",
+        "protected_paths_in_directories_of_any_mode_stay_unchanged",
         "role",
     ];
     let Some(text) = as_nobody(&tests, &[(ROLE, "plain")]).await else { return };
@@ -255,7 +255,7 @@ async fn a_plain_user_has_protected_places_too() {
 
 /// Changes that Landlock does not cover: modes, owners and times.
 #[tokio::test]
-async fn outside_nothing_changes_in_any_way() {
+async fn nothing_outside_changes_in_any_way() {
     let has_mounts = |support: &Support| support.confined().protected || launches(support);
     for support in mechanisms().await.into_iter().filter(has_mounts) {
         let (root, outside) = (directory(), directory());

@@ -116,7 +116,7 @@ fn said(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn support_is_told_as_it_is() {
+async fn support_is_described_correctly() {
     let support = Sandbox::support().await;
     let usable = mechanisms().await;
     assert!(!support.confined().files || usable.contains(&support) || std::env::var_os(LAUNCHER).is_some());
@@ -128,7 +128,7 @@ async fn support_is_told_as_it_is() {
 
 /// Checked with a sandbox of every kind, and without one.
 #[tokio::test]
-async fn a_directory_that_became_a_link_is_not_entered_where_links_are_refused() {
+async fn a_working_directory_that_became_a_link_is_refused() {
     let sandboxes = mechanisms().await.into_iter().map(Some).chain([None]);
     for support in sandboxes {
         let (root, outside) = (directory(), directory());
@@ -158,7 +158,7 @@ async fn a_directory_that_became_a_link_is_not_entered_where_links_are_refused()
 }
 
 #[tokio::test]
-async fn the_writable_place_is_writable_and_nothing_else_is() {
+async fn only_the_writable_path_is_writable() {
     for support in mechanisms().await {
         let (root, outside) = (directory(), directory());
         let precious = outside.path().join("precious");
@@ -215,7 +215,7 @@ async fn the_writable_place_is_writable_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn what_is_not_secret_can_be_read() {
+async fn files_outside_the_writable_path_can_be_read() {
     for support in mechanisms().await {
         let (root, outside) = (directory(), directory());
         fs::write(outside.path().join("text"), "text").unwrap();
@@ -259,7 +259,7 @@ async fn the_temporary_directory_is_its_own_and_goes_with_the_tree() {
 }
 
 #[tokio::test]
-async fn the_network_is_there_only_if_it_may_be() {
+async fn the_network_is_available_only_if_allowed() {
     for support in mechanisms().await {
         let root = directory();
         let program = root.path().join("program");
@@ -353,7 +353,7 @@ async fn a_sandboxed_tree_ends_like_any_other() {
 }
 
 #[tokio::test]
-async fn it_gains_no_privileges_and_inherits_nothing() {
+async fn a_sandboxed_worker_gains_no_privileges_and_inherits_nothing() {
     for support in mechanisms().await {
         let root = directory();
         let script = "
@@ -391,7 +391,7 @@ async fn a_launcher_sees_nothing_of_the_environment() {
 
 /// Checked inside bubblewrap, where no user namespace can be created.
 #[tokio::test]
-async fn looking_for_a_sandbox_that_cannot_be_had_warns_of_nothing() {
+async fn searching_for_an_unavailable_sandbox_logs_no_warning() {
     for support in mechanisms().await.into_iter().filter(launches) {
         let root = directory();
         let mut spec = itself(&copy_itself(root.path()), "probe");
@@ -404,7 +404,7 @@ async fn looking_for_a_sandbox_that_cannot_be_had_warns_of_nothing() {
 }
 
 #[tokio::test]
-async fn any_number_of_protected_files_can_be_had_and_too_many_arguments_are_an_error() {
+async fn many_protected_files_work_and_too_many_arguments_are_an_error() {
     for support in mechanisms().await {
         let root = directory();
         let files: Vec<PathBuf> = (0..4000).map(|number| root.path().join(format!("f{number}"))).collect();
@@ -428,7 +428,7 @@ async fn any_number_of_protected_files_can_be_had_and_too_many_arguments_are_an_
 }
 
 #[tokio::test]
-async fn a_sandbox_that_cannot_be_had_is_an_error() {
+async fn an_unavailable_sandbox_is_an_error() {
     let root = directory();
     let none = Support::bubblewrap_at("/no/such/launcher").await;
     let spec = confined(&none, &Mark::new(), root.path(), "touch ran");

@@ -55,7 +55,7 @@ async fn the_worker_has_three_blocking_descriptors() {
 }
 
 #[tokio::test]
-async fn descriptors_are_as_many_as_was_said() {
+async fn the_descriptor_limit_is_applied() {
     for (descriptors, expected) in [(Some(77), "77"), (None, "")] {
         let mut spec = Mark::new().shell("ulimit -S -n; ulimit -H -n");
         spec.descriptors = descriptors;
@@ -68,7 +68,7 @@ async fn descriptors_are_as_many_as_was_said() {
 }
 
 #[tokio::test]
-async fn signals_are_as_new_and_the_group_is_its_own() {
+async fn a_worker_has_default_signals_and_its_own_group() {
     narrows_process::ignore_file_size_signal();
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; cut -d' ' -f 5,6 /proc/$$/stat";
     let mut child = spawn(Mark::new().shell(script)).await.unwrap();
@@ -96,7 +96,7 @@ async fn input_reaches_the_worker_and_its_end_ends_it() {
 }
 
 #[tokio::test]
-async fn missing_programs_and_directories_are_told_apart() {
+async fn missing_programs_and_directories_are_distinguished() {
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("plain");
     fs::write(&plain, "#!/bin/sh\n").unwrap();
@@ -153,7 +153,7 @@ async fn exits_are_classified() {
 }
 
 #[tokio::test]
-async fn a_stop_climbs_only_as_far_as_it_must() {
+async fn a_stop_uses_only_the_steps_it_needs() {
     let long = Duration::from_secs(60);
     let patient = Ladder { eof_grace: long, term_grace: long };
     let impatient = Ladder { eof_grace: Duration::ZERO, term_grace: long };
@@ -177,7 +177,7 @@ async fn a_stop_climbs_only_as_far_as_it_must() {
 }
 
 #[tokio::test]
-async fn a_stopped_process_still_hears_sigterm() {
+async fn a_stopped_process_still_handles_sigterm() {
     let child = spawn(Mark::new().shell("kill -STOP $$; exec sleep 1000")).await.unwrap();
     let stat = format!("/proc/{}/stat", child.pid());
     eventually("it is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
@@ -202,7 +202,7 @@ async fn stderr_is_drained_kept_short_and_complete_at_the_end() {
 
 /// An error that quotes stderr must not lose the last lines to a race.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_words_are_there_when_the_end_is_known() {
+async fn all_stderr_is_available_when_the_end_is_known() {
     for _ in 0..40 {
         let script = "yes 0123456 | head -c 60000 >&2; echo 'last words' >&2; exit 1";
         let child = spawn(Mark::new().shell(script)).await.unwrap();

@@ -320,7 +320,7 @@ fn an_abandoned_start_leaves_nothing() {
 }
 
 #[test]
-fn a_guardian_gives_the_supervisors_memory_back() {
+fn a_guardian_releases_the_supervisors_memory() {
     let mut supervisor = Supervisor::start("large");
     let said = supervisor.hear();
     let (own, guardian) = said.split_once(' ').unwrap();

@@ -38,7 +38,7 @@ fn at(source: &Path, at: &str, writable: bool) -> Mount {
 }
 
 #[tokio::test]
-async fn mounts_are_where_they_are_to_be_and_what_they_are_to_be() {
+async fn mounts_have_their_paths_and_permissions() {
     for support in viewers().await.into_iter().filter(|support| !launches(support)) {
         let root = directory();
         let top = root.path();
@@ -98,7 +98,7 @@ async fn a_launcher_mounts_nothing_within_a_writable_directory() {
 }
 
 #[tokio::test]
-async fn what_is_hidden_is_empty_wherever_it_is_mounted() {
+async fn hidden_paths_are_empty_in_every_mount() {
     for support in viewers().await {
         for writable in [true, false].into_iter().filter(|writable| !writable || !launches(&support)) {
             let root = directory();
@@ -131,7 +131,7 @@ async fn what_is_hidden_is_empty_wherever_it_is_mounted() {
 }
 
 #[tokio::test]
-async fn a_view_is_seen_by_nobody_else_and_leaves_nothing() {
+async fn a_view_is_invisible_outside_and_leaves_nothing() {
     let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
     for support in viewers().await {
         let (root, temp) = (directory(), directory());
@@ -155,7 +155,7 @@ async fn a_view_is_seen_by_nobody_else_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_else_of_this_machine_is_there() {
+async fn a_view_shows_nothing_else_of_this_machine() {
     for support in viewers().await {
         let (root, outside) = (directory(), directory());
         fs::write(outside.path().join("secret"), "secret").unwrap();
@@ -211,7 +211,7 @@ async fn nothing_else_of_this_machine_is_there() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_shown_is_an_error() {
+async fn a_path_that_cannot_be_shown_is_an_error() {
     let (root, outside) = (directory(), directory());
     for support in viewers().await {
         let mounts = vec![Mount::here(root.path(), true)];
@@ -299,10 +299,10 @@ async fn the_gateway_is_the_only_way_out() {
 
 /// Runs the tests as a user other than root, who needs a user namespace.
 #[tokio::test]
-async fn a_plain_user_has_views_and_gateways_too() {
+async fn an_unprivileged_user_has_views_and_gateways() {
     let tests = [
-        "mounts_are_where_they_are_to_be_and_what_they_are_to_be",
-        "nothing_else_of_this_machine_is_there",
+        "mounts_have_their_paths_and_permissions",
+        "a_view_shows_nothing_else_of_this_machine",
         "the_gateway_is_the_only_way_out",
     ];
     let Some(text) = as_nobody(&tests, &[]).await else { return };
@@ -310,7 +310,7 @@ async fn a_plain_user_has_views_and_gateways_too() {
 }
 
 #[tokio::test]
-async fn who_uses_the_processor_too_long_is_ended() {
+async fn a_worker_over_its_processor_limit_is_ended() {
     let mut spec = Mark::new().shell("while :; do :; done");
     spec.processor = Some(Duration::from_millis(300));
     let child = spawn(spec).await.unwrap();

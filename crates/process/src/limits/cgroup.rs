@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_the_owner() {
+    fn group_names_contain_the_owner_pid() {
         for (name, expected) in [
             ("narrows-12-0", Some(12)),
             ("narrows-12-7-1", Some(12)),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_dead_left_behind_is_removed() {
+    fn only_groups_of_dead_processes_are_removed() {
         let place = tempfile::tempdir().unwrap();
         // No process can have the highest number.
         let dead = format!("narrows-{}-3", u32::MAX);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_for_want_of_memory_are_seen() {
+    fn kills_for_lack_of_memory_are_detected() {
         let check = |version, files: &[(&str, &str)], expected| {
             let place = tempfile::tempdir().unwrap();
             for (name, text) in files {

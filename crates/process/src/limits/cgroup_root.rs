@@ -248,7 +248,7 @@ mod tests {
     const UNIFIED: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
     #[test]
-    fn our_group_is_found_where_it_is_mounted() {
+    fn the_own_group_is_found_below_its_mount() {
         use Controller::{Memory, Pids};
         use Version::{One, Two};
         let groups = "8:cpu,pids:/box\n4:memory:/a/b:c\n1:name=systemd:/x\n0::/\n";
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn a_missing_group_is_reported() {
         let check = |mounts, groups, expected: &str| {
             let why = CgroupRoot::locate(Controller::Pids, mounts, groups).unwrap_err();
             assert!(why.contains(expected), "{why}");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_somebody_else_is_left_alone() {
+    fn a_group_of_another_owner_is_not_divided() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let place = CgroupRoot { controller: Controller::Memory, version: Version::One, path, top: false };
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn version_two_says_which_controllers_it_has() {
+    fn version_two_lists_its_controllers() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let place =

@@ -251,7 +251,7 @@ mod tests {
 --setenv LD_PRELOAD x";
 
     #[test]
-    fn roots_are_writable_and_the_rest_is_not() {
+    fn only_roots_are_writable() {
         check(
             &PLAIN,
             &format!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn root_keeps_its_powers_over_files_and_a_root_may_be_everything() {
+    fn root_keeps_file_capabilities_and_slash_may_be_writable() {
         let case = Case { writable: &["/", "/w"], private: &[], network: true, root: true };
         check(
             &case,
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_has_the_system_and_its_pieces_in_their_places() {
+    fn a_view_has_the_system_and_its_mounts() {
         let system =
             [SystemEntry::Link { at: "/bin".into(), to: "usr/bin".into() }, SystemEntry::Same("/usr".into())];
         let pieces = [
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_known_beforehand() {
+    fn hidden_paths_are_known_before_the_start() {
         let view = BubblewrapPlan {
             pieces: None,
             writable: &paths(&["/tmp/work"]),

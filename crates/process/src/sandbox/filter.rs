@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_acts_on_no_other_unless_it_has_names_only_for_its_own() {
+    fn a_process_acts_on_others_only_in_a_pid_namespace() {
         let [own, namespace] = [Pids::Own, Pids::Namespace].map(|pids| program(Families::Internet, pids));
         for pid in [0, 1, 4711, u32::MAX] {
             let expected = if pid == 0 { ALLOW } else { FORBIDDEN };
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn without_namespaces_attributes_and_flags_of_files_stay_as_they_are() {
+    fn without_namespaces_attributes_and_flags_cannot_be_changed() {
         let [main, alone, ipc] =
             [program(Families::Internet, Pids::Own), no_system_v_nor_attributes(), no_system_v()];
         for (program, expected) in [(&main, ALLOW), (&ipc, ALLOW), (&alone, UNSUPPORTED)] {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_names_is_allowed_and_foreign_programs_are_not() {
+    fn calls_without_a_rule_are_allowed_and_foreign_programs_are_not() {
         for program in [program(Families::None, Pids::Own), no_system_v(), no_system_v_nor_attributes()] {
             for calls in CALLS {
                 let named: Vec<u32> = calls.rules().map(|(number, _)| number).collect();

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_places_come_later_and_what_is_protected_stays_so_everywhere() {
+    fn inner_mounts_come_later_and_protected_paths_stay_protected() {
         let both = |top: &Path| {
             vec![
                 mount(top, "/work", true),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_cannot_be_had_are_refused() {
+    fn invalid_mount_points_are_refused() {
         let system = "the mount point belongs to the system";
         for (at, expected) in [
             ("/", "the mount point is not an absolute, plain path"),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_known_beforehand() {
+    fn visible_paths_are_known_before_the_start() {
         let pieces = [Mount::here("/home/me/ws", true), mount(Path::new("/home/me/ws"), "/work", true)];
         for (path, expected) in [
             ("/usr/bin/env", true),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_has_a_place_for_everything() {
+    fn a_layout_has_a_mount_point_for_every_mount() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         let [scratch, source] = ["scratch", "source"].map(|name| top.join(name));

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_writable_place_is_reached_through_another() {
+    fn nested_writable_paths_are_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let [a, b] = ["a", "b"].map(|name| top.join(name));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_protected_is_looked_for_where_it_lies() {
+    fn protected_paths_are_resolved_through_links() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let root = top.join("root");
@@ -227,7 +227,7 @@ mod tests {
 
     /// Names that are too long cause an error even for root, who may search every directory.
     #[test]
-    fn what_cannot_be_looked_at_is_sealed_with_the_directory_it_is_in() {
+    fn an_unexaminable_path_protects_its_directory() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let root = top.join("root");

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_private_and_goes_with_all_that_is_in_it() {
+    fn a_scratch_directory_is_private_and_removed_with_its_content() {
         let parent = tempfile::tempdir().unwrap();
         let kept = parent.path().join("kept");
         fs::write(&kept, "x").unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_left_behind_is_removed_and_what_they_use_is_not() {
+    fn stale_directories_are_removed_and_used_ones_are_not() {
         let parent = tempfile::tempdir().unwrap();
         let [left, used, foreign, file] =
             ["narrows-1-1", "narrows-1-2", "narrows-x-1", "narrows-1-3"].map(|name| parent.path().join(name));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_exchanged_meanwhile_do_not_keep_the_rest_from_being_removed() {
+    fn exchanged_entries_do_not_prevent_the_removal_of_the_rest() {
         use std::sync::atomic::AtomicBool;
         let parent = tempfile::tempdir().unwrap();
         let foreign = parent.path().join("foreign");
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_no_obstacle() {
+    fn any_depth_is_removed() {
         let parent = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(parent.path()).unwrap();
         let top = scratch.path().to_owned();

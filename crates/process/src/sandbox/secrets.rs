@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_may_not_read_is_found_and_no_more() {
+    fn only_paths_that_others_may_not_read_are_found() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         let make = |name: &str, mode: u32| {
