@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_are_parsed_as_displayed() {
         for access in [Access::Low, Access::Medium, Access::High] {
             assert_eq!(access.to_string().parse(), Ok(access));
         }

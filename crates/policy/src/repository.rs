@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_commands_can_create_in_a_git_directory_is_no_usual_repository() {
+    fn a_repository_that_commands_can_create_in_a_git_directory_is_unusual() {
         check(&[(".git", "gitdir: .x/.git/objects/d"), (".x/.git/objects/d", "")], true);
         check(&[(".git", "gitdir: .x/.git/objects/.git"), (".x/.git/objects/.git", "")], true);
         check(&[(".git", "->/m/.git/refs")], true);

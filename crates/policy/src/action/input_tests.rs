@@ -50,7 +50,7 @@ fn the_stricter_kind_counts() {
 }
 
 #[test]
-fn a_part_of_a_name_says_that_a_file_is_changed() {
+fn a_part_of_a_name_can_mean_a_file_change() {
     for input in [
         json!({"path": "a", "new_content": "x"}),
         json!({"path": "a", "newContent": "x"}),
@@ -78,7 +78,7 @@ fn a_part_of_a_name_says_that_a_file_is_changed() {
 }
 
 #[test]
-fn a_part_of_a_name_says_that_something_is_run() {
+fn a_part_of_a_name_can_mean_a_command() {
     for name in [
         "cmds",
         "bash_code",
@@ -246,7 +246,7 @@ fn a_directory_that_cannot_be_read_makes_a_command_unknown() {
 }
 
 #[test]
-fn what_is_changed_is_every_path_that_leads_elsewhere() {
+fn every_path_out_of_the_directory_counts_as_changed() {
     #[track_caller]
     fn check(kind: &str, input: &Value, expected: &[&str]) {
         let mut found = action(kind, input).paths;

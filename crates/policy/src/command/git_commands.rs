@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_of_options_are_found_however_they_are_spelled() {
+    fn commands_of_options_are_found_in_every_spelling() {
         for (line, expected) in [
             ("git rebase -xmake", &["make"][..]),
             ("git rebase -ixmake", &["make"]),

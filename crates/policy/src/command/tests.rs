@@ -48,7 +48,7 @@ fn expansions_leave_a_word_open() {
 }
 
 #[test]
-fn commands_are_found_wherever_they_stand() {
+fn commands_are_found_in_every_position() {
     check("a; b && c || d | e & f", &["a", "b", "c", "d", "e", "f"]);
     check("a\nb", &["a", "b"]);
     check("(a; b); c", &["a", "b", "c"]);

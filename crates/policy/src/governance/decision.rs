@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_item_is_left_where_it_comes_first(list in prop::collection::vec(0_u8..6, 0..16)) {
+        fn duplicates_are_removed_and_the_first_stays(list in prop::collection::vec(0_u8..6, 0..16)) {
             let mut left = list.clone();
             dedup_stable(&mut left);
             let first = |at: &usize| !list[..*at].contains(&list[*at]);

@@ -395,7 +395,7 @@ fn a_change_beside_a_harmless_command_mutates() {
 }
 
 #[test]
-fn a_policy_that_allows_one_thing_allows_nothing_else_that_a_request_does() {
+fn a_policy_that_allows_one_action_does_not_allow_the_rest_of_a_request() {
     let class = |action: &str, subject: Option<&str>, named_target: &Action| {
         let rule = GovernanceRule::new("x", action, Class::Allow).with_max_level(4);
         let rule = subject.map_or(rule.clone(), |subject| rule.with_subject(subject).unwrap());

@@ -200,7 +200,7 @@ fn an_ask_rule_lifts_protection_only_with_certainty() {
 }
 
 #[test]
-fn an_allow_rule_means_what_it_says() {
+fn an_allow_rule_allows_only_certain_matches() {
     let low = policy(
         Access::Low,
         "[[rule]]\neffect = \"allow\"\ncommand = [\"cargo test **\", \"make *\", [\"npm\", \"run\", \"lint\"], \"./run.sh\"]\n",
