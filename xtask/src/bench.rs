@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_server_is_for_that_server() {
+    fn options_after_a_server_are_for_that_server() {
         let bus = ["bus", "--seconds", "2", "--peer", "c", "cmd -x", "file"];
         let remote = ["remote", "--rows", "idle", "--peer", "d", "cmd {port}", "ws://127.0.0.1:{port}/acp"];
         let words = [&["agent", "--peer", "node"][..], &bus, &remote].concat();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_to_compare_with_may_stand_anywhere() {
+    fn the_option_against_may_be_anywhere() {
         let asked = read(&["bus", "--rounds", "3", "--against", "v1", "--runs", "7", "wire"])
             .expect("a command line");
         assert_eq!((asked.against, asked.runs), (Some("v1"), Some("7")));

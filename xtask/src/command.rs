@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_describes_xtask_is_kept_from_commands() {
+    fn only_variables_that_describe_xtask_are_removed() {
         for variable in
             ["CARGO_PKG_NAME", "CARGO_PKG_VERSION_PRE", "CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"]
         {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_does_not_work() {
+    fn a_missing_program_does_not_work() {
         assert!(!works(tool("there-is-no-such-program", &[])));
         assert!(works(cargo(&["--version"])));
     }

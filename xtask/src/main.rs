@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_command_is_refused_before_anything_runs() {
+    fn an_invalid_command_line_is_refused_before_anything_runs() {
         check(&[], "a command is missing; see `cargo xtask help`");
         check(&["tset"], "there is no command `tset`; see `cargo xtask help`");
         check(&["test", "wire"], "`wire` is one word too many; see `cargo xtask help`");

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_skipped_is_not_said_to_have_passed() {
+    fn skipped_parts_do_not_count_as_passed() {
         check(&[("a", '+'), ("b", '+')], Ok("every part passed"));
         check(&[("a", '+'), ("b", '-')], Ok("passed: a; SKIPPED, so not known to work: b"));
         check(&[("b", '-')], Ok("passed: nothing; SKIPPED, so not known to work: b"));

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_that_was_wanted_is_a_good_one() {
+    fn only_the_expected_exit_is_a_success() {
         let answer = format!("{{\"text\":\"Well. {ANSWER}\",\"stopReason\":\"end_turn\"}}");
         check(Try::Answer, 0, &answer, Ok(()));
         check(Try::Write, 0, &answer, Ok(()));
@@ -233,18 +233,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_what_is_to_be_answered() {
+    fn the_prompt_contains_the_expected_answer() {
         assert!(words(Try::Answer).last().is_some_and(|prompt| prompt.ends_with(ANSWER)));
     }
 
     #[test]
-    fn the_version_is_the_last_word_behind_the_name() {
+    fn the_version_is_the_last_word_after_the_name() {
         assert_eq!(version_of("agent     Open Code 1.2\nprotocol  x\n").as_deref(), Some("1.2"));
         assert_eq!(version_of("error: no\n"), None);
     }
 
     #[test]
-    fn an_agent_without_a_login_is_not_led_to_the_script() {
+    fn an_agent_without_a_login_does_not_use_the_script() {
         let place = PathBuf::from("p");
         let bench = Bench {
             work: place.join("w"),

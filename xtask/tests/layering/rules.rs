@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_stand_outside() {
+    fn tools_are_outside_the_layers() {
         check("narrows-bench", "narrows-wire", None);
         check("narrows-fuzz-targets", "narrows-wire", None);
         check("xtask", "narrows-wire", Some("it stands outside the product"));

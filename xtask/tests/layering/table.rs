@@ -93,7 +93,7 @@ pub(crate) fn package_of(layer: &Layer) -> String {
 }
 
 #[test]
-fn arrows_point_up_only() {
+fn crates_use_only_crates_above_them() {
     for (row, layer) in LAYERS.iter().enumerate() {
         let Only(names) = layer.may_use else { continue };
         for name in names {

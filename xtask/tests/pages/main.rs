@@ -100,7 +100,7 @@ fn broken(from: &Path, target: &str) -> Option<String> {
 }
 
 #[test]
-fn links_between_pages_lead_somewhere() {
+fn links_between_pages_have_targets() {
     let mut problems = Vec::new();
     for page in pages() {
         for (number, line) in prose(&read(&page)) {

@@ -110,21 +110,21 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_ends_tells_its_code_and_output() {
+    fn a_finished_command_has_a_code_and_output() {
         let command = tool("sh", &["-c", "echo fine; echo oh >&2; exit 3"]);
         let end = run(command, &place("ends"), Duration::from_secs(60)).expect("sh is there");
         assert_eq!((end.code, end.is_late, &*end.out, &*end.err), (Some(3), false, "fine\n", "oh\n"));
     }
 
     #[test]
-    fn a_command_that_does_not_is_ended() {
+    fn a_command_over_its_timeout_is_killed() {
         let command = tool("sleep", &["600"]);
         let end = run(command, &place("hangs"), Duration::from_millis(200)).expect("sleep is there");
         assert_eq!((end.code, end.is_late), (None, true));
     }
 
     #[test]
-    fn what_is_left_is_found_by_its_mark() {
+    fn leftover_processes_are_found_by_their_mark() {
         let value = format!("here-{}", std::process::id());
         let mut process =
             tool("sleep", &["600"]).env("XTASK_TEST_MARK", &value).spawn().expect("sleep is there");

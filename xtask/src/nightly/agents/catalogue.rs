@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_to_answer_is_led_to_the_script() {
+    fn every_agent_that_answers_uses_the_script() {
         for kit in KITS.iter().filter(|kit| matches!(kit.source, Source::Npm(_))) {
             let mut settings =
                 kit.variables.iter().map(|(_, value)| *value).chain(kit.file.map(|(_, text)| text));

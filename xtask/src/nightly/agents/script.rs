@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_written_once_and_with_the_tool_at_hand() {
+    fn the_file_is_written_once_with_the_offered_tool() {
         let arguments = "/choices/0/delta/tool_calls/0/function/arguments";
         let asked = |tool: &str, role: &str| {
             format!(
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_the_beginning_only() {
+    fn a_waiting_prompt_gets_only_the_beginning() {
         let body = format!(r#"{{"stream":true,"messages":[{{"role":"user","content":"{WAIT}"}}]}}"#);
         for path in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
             let reply = reply("POST", path, &body, Path::new("x"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_know_it_says() {
+    fn an_unknown_request_is_refused() {
         assert_eq!(ask("POST", "/v1/embeddings", "{}").0, "HTTP/1.1 404 Not Found");
         assert_eq!(ask("GET", "/v1/models", "").1[0]["data"][0]["id"], "scripted");
     }

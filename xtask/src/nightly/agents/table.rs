@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_tried_has_not_passed() {
+    fn skipped_tries_do_not_count_as_passed() {
         check("++", "passed");
         check("+-", "skipped: these were not tried: two (run); of the others, 1 tries went well");
         check("-!+", "failed with 1: agents: these failed: two (run)");
     }
 
     #[test]
-    fn columns_stand_below_each_other() {
+    fn columns_are_aligned() {
         let mut rows = rows("+-!");
         rows[2].version = Some("1.2".to_owned());
         let expected = "agent  version  tried  outcome\n\

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_found_as_they_stand() {
+    fn strings_are_found_as_written() {
         let line = r#"{"type":"text","text":"a \"b\" \\","more":"c"}"#;
         assert_eq!(string(line, "text"), Some(r#"a \"b\" \\"#));
         assert_eq!(string(line, "more"), Some("c"));
