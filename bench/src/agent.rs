@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_stand_at_their_places() {
+    fn figures_are_in_the_order_of_the_table() {
         for (place, (figure, name)) in FIGURES.into_iter().enumerate() {
             assert_eq!(figure as usize, place, "{name}");
         }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_told_apart() {
+    fn peers_have_distinct_names() {
         let mut all = Vec::new();
         for (command, expected) in [
             ("node agent.js --stdio", "node"),

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_columns_that_were_asked_for() {
+    fn times_are_those_of_the_given_columns() {
         let report = json!({"rows": [
             {"row": "131 B", "figures": {"scan": 76.0, "IgnoredAny": 125.0}},
             {"row": "4 KiB", "figures": {"scan": 230.0, "IgnoredAny": 650.0}},
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_bench_stand_behind_its_name() {
+    fn options_of_the_bench_follow_its_name() {
         let read =
             |line: &str| Options::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
         let options =

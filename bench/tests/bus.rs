@@ -28,7 +28,7 @@ fn neither_floor_loses_anything() {
 }
 
 #[test]
-fn a_router_that_swallows_everything_is_found_out() {
+fn a_router_that_drops_everything_fails_the_bench() {
     // The null router learns the clients' numbers from a first request that peers do not get.
     let template = tempfile::NamedTempFile::new().expect("a file");
     let command = format!("{} bus-null 127.0.0.1:{{port}} 1", env!("CARGO_BIN_EXE_narrows-bench"));
@@ -41,7 +41,7 @@ fn a_router_that_swallows_everything_is_found_out() {
 }
 
 #[test]
-fn a_router_that_is_not_there_is_left_out() {
+fn a_missing_router_is_left_out() {
     let template = tempfile::NamedTempFile::new().expect("a file");
     let path = template.path().to_str().expect("a path");
     let output =

@@ -44,7 +44,7 @@ fn nothing_is_lost_over_any_transport() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_left_out() {
+fn a_missing_server_is_left_out() {
     let output = bench(&[
         "--only",
         "gone",
@@ -61,7 +61,7 @@ fn a_server_that_is_not_there_is_left_out() {
 }
 
 #[test]
-fn a_place_that_is_none_is_told() {
+fn an_invalid_url_is_reported() {
     let output = bench(&["--only", "x", "--rows", "small", "--peer", "x", "true", "tcp://127.0.0.1:1"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("`tcp://127.0.0.1:1` is not like ws://127.0.0.1:{port}/acp"), "{said}");

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_an_update_is_counted_as_it_stands() {
+    fn the_text_of_an_update_is_counted_as_written() {
         for (line, expected) in [
             (r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a\"b"}}"#, Some(4)),
             (r#"{"sessionUpdate":"agent_message_chunk","content":{"text":"ab\\","type":"text"}}"#, Some(4)),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_says_nonsense_or_nothing_is_a_failure() {
+    fn an_agent_that_sends_nonsense_or_nothing_is_a_failure() {
         let start = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);

@@ -77,7 +77,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_uses_something_and_one_that_is_not_there_has_no_figure() {
+    fn usage_is_measured_and_missing_processes_have_no_figure() {
         assert!(memory(std::process::id(), "VmRSS") > 0.5);
         assert!(memory(u32::MAX, "VmRSS").is_nan());
         assert!(processor_time(u32::MAX).is_nan());

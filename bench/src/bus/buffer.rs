@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_the_same_wherever_reads_end() {
+    fn lines_do_not_depend_on_read_boundaries() {
         let stream = b"one\ntwo\n\nthree\nfo";
         for size in 1..=stream.len() {
             let (mut rest, mut lines) = (Rest::default(), Vec::new());
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sink_does_not_take_waits() {
+    fn unwritten_bytes_wait_for_their_sink() {
         struct Narrow(Vec<u8>, usize);
         impl Write for Narrow {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

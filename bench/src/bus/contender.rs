@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn our_configuration_quotes_what_it_names() {
+    fn the_configuration_of_narrows_quotes_paths() {
         let toml =
             bus_toml(Path::new("a \"b\""), Path::new("d"), "[[listen]]\nurl = \"tcp://127.0.0.1:9\"\n");
         assert!(toml.contains(r#"command = ["a \"b\"", "bus-worker"]"#), "{toml}");

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_router_swallows_is_missing() {
+    fn dropped_answers_are_counted_as_missing() {
         let outcome = run(|number| number < 5);
         assert_eq!(outcome.lost, Lost { missing: 1, ..Lost::default() });
         assert_eq!(outcome.lost.total(), 1);

@@ -176,7 +176,7 @@ mod tests {
     const ANY: Tag = Tag { client: 12, request: 345, chunk: 6 };
 
     #[test]
-    fn tags_come_back_and_anything_else_is_none() {
+    fn tags_are_parsed_and_other_text_is_not() {
         assert_eq!(ANY.text(), "0001200003450006");
         assert_eq!(Tag::read(ANY.text().as_bytes()), Some(ANY));
         for wrong in ["", "000120000345000", "00012000034500066", "0001200003450 06"] {

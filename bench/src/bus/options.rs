@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_measured_unless_told_otherwise() {
+    fn everything_is_measured_by_default() {
         let options = read("").expect("options");
         assert_eq!(options.rows, ["small", "medium", "idle"]);
         let options = read("--rows small,idle --seconds 0.5 --rounds 2 --peer c cmd file --only null,c");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_refused() {
         for (words, expected) in [
             ("--rows smal", "there is no `smal`; there are small, medium"),
             ("--rows", "`--rows` needs a value"),

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_counted_as_what_it_is() {
+    fn every_fault_has_its_own_counter() {
         check(|_| {}, [2, 0, 0, 0, 0, 0]);
         check(|lines| lines.rotate_left(2), [2, 0, 0, 0, 0, 0]);
         check(|lines| drop(lines.pop()), [1, 0, 0, 0, 0, 1]);

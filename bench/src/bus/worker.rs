@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_what_the_load_expects() {
+    fn answers_match_the_expectation_of_the_load() {
         let mut echo = Echo::new();
         answer(&mut echo, new_session(1, TAG).as_bytes());
         for (dialect, session) in
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_has_not_opened_it_does_not_answer() {
+    fn unknown_sessions_are_not_answered() {
         let mut echo = Echo::new();
         for session in [session(b'b', echo.process, 0), session(b'b', echo.process + 1, 0)] {
             let line =

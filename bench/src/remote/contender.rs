@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_gets_its_port_and_is_found_there() {
+    fn a_peer_gets_its_port_and_url() {
         let peer = peer("server --port {port} -- '{worker}' bus-worker", "ws://127.0.0.1:{port}/agents/acp");
         let command = peer.command(Path::new("echo"), 77).expect("a command");
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn an_invalid_url_is_refused() {
         for url in ["", "127.0.0.1:1/acp", "wss://127.0.0.1:1/acp", "ws://127.0.0.1:1", "ws://other/acp"] {
             assert!(peer("server", url).at(1).is_err(), "{url}");
         }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_listens_as_it_is_asked_to() {
+    fn narrows_listens_as_configured() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
         assert!(listen("tcp", address).contains("url = \"tcp://127.0.0.1:9\"\n\n"));
         assert!(listen("ws", address).contains("url = \"ws://127.0.0.1:9/acp\"\nauth = \"none\"\n"));

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_the_same_wherever_reads_end() {
+    fn messages_do_not_depend_on_read_boundaries() {
         let long = vec![b'x'; 70_000];
         let messages = [&b"one"[..], &[b'y'; 300], &long, b""];
         let stream: Vec<u8> = messages.iter().flat_map(|message| plain(TEXT, message)).collect();

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_the_same_wherever_reads_end() {
+    fn events_do_not_depend_on_read_boundaries() {
         let events = "id: 1\ndata: {\"a\":1}\n\n: still there\n\ndata:{\"b\":2}\r\n\r\n";
         let mut stream = Vec::new();
         for part in events.as_bytes().chunks(11) {
