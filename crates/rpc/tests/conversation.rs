@@ -144,7 +144,7 @@ async fn malformed_answers_settle_the_request_they_answer() {
         (r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":"x"}}"#, "both"),
         (r#"{"jsonrpc":"2.0","id":1}"#, "missing"),
         (r#"{"id":1,"result":{}}"#, "malformed response"),
-        (r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#, "no error object"),
+        (r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#, "malformed error object"),
         (r#"{"jsonrpc":"2.0","id":1,"result":"text"}"#, "invalid type"),
     ] {
         let (client, _inbox, link) = client();

@@ -271,9 +271,9 @@ mod tests {
         };
         check("", "0::/\n", "no control groups are mounted");
         check("broken", "0::/\n", "no control groups are mounted");
-        check(UNIFIED, "8:pids:/\n", "in no control group");
-        check(HYBRID, "8:pids:/elsewhere\n", "cannot be seen from here");
-        check(UNIFIED, "0::/../other\n", "cannot be seen from here");
+        check(UNIFIED, "8:pids:/\n", "not in a control group");
+        check(HYBRID, "8:pids:/elsewhere\n", "is not visible");
+        check(UNIFIED, "0::/../other\n", "is not visible");
     }
 
     #[test]
