@@ -251,7 +251,7 @@ mod tests {
         child.patience = Duration::from_millis(50);
         let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         while children().split_whitespace().count() < 2 {
-            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: the process table is watched by looking again
+            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: polls the process table
         }
         (child, theirs, children().split_whitespace().map(str::to_owned).collect())
     }

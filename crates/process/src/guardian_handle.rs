@@ -76,7 +76,7 @@ impl Guardian {
                 if state.survivors == 0 {
                     break;
                 }
-                std::thread::sleep(FORCED_KILL_PAUSE); // sleep: the dying are not ours to wait for
+                std::thread::sleep(FORCED_KILL_PAUSE); // sleep: these are not child processes, so this polls
             }
         }
         _ = pidfd_send_signal(&self.pidfd, Signal::KILL);

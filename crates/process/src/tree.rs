@@ -444,7 +444,7 @@ mod tests {
                 break;
             }
             assert!(Instant::now() < deadline, "{by_children:?} and {by_stat:?}");
-            std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
+            std::thread::sleep(Duration::from_millis(5)); // sleep: polls the process table
         }
         let mut tree = Tree::new(proc.as_fd(), root, &mut members);
         assert_eq!(tree.source, ParentageSource::Children, "this kernel has the file");
@@ -482,7 +482,7 @@ mod tests {
         // Killed processes may take a moment to disappear; escaped ones stay.
         let deadline = Instant::now() + Duration::from_secs(5);
         while !sleeping().is_empty() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
+            std::thread::sleep(Duration::from_millis(5)); // sleep: polls the process table
         }
         let survivors = sleeping();
         for pid in &survivors {

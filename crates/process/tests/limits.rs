@@ -55,7 +55,7 @@ async fn a_fork_bomb_stops_at_its_limit() {
     let mut said = Vec::new();
     while !["ready", "fork"].iter().all(|word| String::from_utf8_lossy(&said).to_lowercase().contains(word)) {
         let read = timeout(STEP_TIMEOUT, stdout.read_buf(&mut said)).await;
-        assert_ne!(read.unwrap().unwrap(), 0, "the worker lives on, whatever becomes of its children");
+        assert_ne!(read.unwrap().unwrap(), 0, "the worker survives its children");
     }
     assert!(groups(child.pid()).contains("narrows-"), "{}", groups(child.pid()));
     assert!(!groups(child.guardian_pid()).contains("narrows-"), "the guardian must be able to act");

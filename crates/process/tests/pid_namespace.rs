@@ -184,7 +184,7 @@ async fn a_process_outside_cannot_be_signalled_whatever_landlock_can_do() {
         let text = output(confined(&support, &Mark::new(), root.path(), &script(signal))).await;
         assert!(text.contains("No such process"), "{signal}: {text}");
     }
-    assert!(victim.try_wait().unwrap().is_none(), "it lives on");
+    assert!(victim.try_wait().unwrap().is_none(), "the process still runs");
     victim.kill().unwrap();
     victim.wait().unwrap();
 }
@@ -288,7 +288,7 @@ async fn stdout_ends_with_the_last_process_that_has_it_open() {
     let mut child = spawn(confined(&support, &mark, root.path(), script)).await.unwrap();
     child.take_stdin().unwrap().write_all(b"go\n").await.unwrap();
     assert_eq!(read_all(&mut child).await, "late\n");
-    assert!(child.try_wait().is_none(), "the program lives on");
+    assert!(child.try_wait().is_none(), "the program still runs");
     // Init holds only its connection to the guardian.
     let held = fs::read_dir(format!("/proc/{}/fd", parent(child.pid())));
     if rustix::process::geteuid().is_root() {
@@ -418,7 +418,7 @@ async fn an_abandoned_start_leaves_nothing() {
             .collect::<String>()
     };
     while !children().is_empty() || !mark.alive().is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await; // sleep: the process table is watched by looking again
+        tokio::time::sleep(Duration::from_millis(5)).await; // sleep: polls the process table
     }
 }
 
@@ -444,7 +444,7 @@ async fn limits_are_for_the_program_and_not_for_init() {
     let mut said = Vec::new();
     while !["ready", "fork"].iter().all(|word| String::from_utf8_lossy(&said).to_lowercase().contains(word)) {
         let read = timeout(STEP_TIMEOUT, stdout.read_buf(&mut said)).await;
-        assert_ne!(read.unwrap().unwrap(), 0, "the program lives on, whatever becomes of its children");
+        assert_ne!(read.unwrap().unwrap(), 0, "the program survives its children");
     }
     assert!((2..=20).contains(&mark.alive().len()), "{:?}", mark.alive());
     child.kill();

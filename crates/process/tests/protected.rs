@@ -164,7 +164,7 @@ async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
             move || {
                 while !is_over.load(Ordering::Relaxed) {
                     renameat_with(CWD, &new, CWD, &link, RenameFlags::EXCHANGE).unwrap();
-                    std::thread::sleep(Duration::from_micros(300)); // sleep: gives commands time to see either
+                    std::thread::sleep(Duration::from_micros(300)); // sleep: gives commands time to see both states
                 }
             }
         });

@@ -253,7 +253,7 @@ async fn the_temporary_directory_is_its_own_and_goes_with_the_tree() {
         drop(child);
         let empty = || fs::read_dir(temp.path()).unwrap().next().is_none();
         while !empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: a directory is watched by looking again
+            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: polls the directory
         }
     }
 }

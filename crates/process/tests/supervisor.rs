@@ -167,7 +167,7 @@ impl Supervisor {
 
     fn hear(&mut self) -> String {
         let said = self.lines.by_ref().find_map(|line| line.unwrap().strip_prefix('@').map(str::to_owned));
-        said.expect("the supervisor ended before it said anything")
+        said.expect("the supervisor exited without output")
     }
 
     fn guardian_and_worker(&mut self) -> (u32, u32) {

@@ -148,7 +148,7 @@ async fn a_view_is_invisible_outside_and_leaves_nothing() {
         timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
         drop(child);
         while fs::read_dir(temp.path()).unwrap().next().is_some() {
-            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: a directory is watched by looking again
+            tokio::time::sleep(Duration::from_millis(5)).await; // sleep: polls the directory
         }
         assert_eq!(fs::read_to_string(root.path().join("kept")).unwrap(), "x\n");
     }

@@ -105,7 +105,7 @@ impl Drop for Cgroup {
         for _ in 0..MAX_REMOVAL_ATTEMPTS {
             match fs::remove_dir(&self.path) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    std::thread::sleep(REMOVAL_PAUSE); // sleep: nobody tells when it is empty
+                    std::thread::sleep(REMOVAL_PAUSE); // sleep: an empty group causes no notification, so this polls
                 }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return tracing::warn!(path = %self.path.display(), %error, "control group not removed");

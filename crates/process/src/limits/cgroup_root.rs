@@ -299,7 +299,7 @@ mod tests {
         fs::write(path.join("cgroup.subtree_control"), "\n").unwrap();
         assert!(place.check().unwrap_err().contains("does not provide it"));
         fs::write(path.join("cgroup.controllers"), "cpu memory pids\n").unwrap();
-        assert_eq!(place.check(), Ok(()), "the root of all can have processes");
+        assert_eq!(place.check(), Ok(()), "the root group can have processes");
         fs::write(path.join("cgroup.type"), "domain\n").unwrap();
         fs::write(path.join("cgroup.procs"), format!("{}\n1\n", std::process::id())).unwrap();
         assert!(place.check().unwrap_err().contains("has other processes too"));

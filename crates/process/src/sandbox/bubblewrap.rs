@@ -293,8 +293,8 @@ mod tests {
             pieces.sort_by(|a, b| a.at.cmp(&b.at));
             matches!(check_pieces(&pieces, hidden), Err(SpawnError::SandboxPlace { .. }))
         };
-        assert!(refused(Some(mount("/w/sub", "/y", false)), &[]), "its source can be a link");
-        assert!(refused(Some(mount("/r/sub", "/x/sub", false)), &[]), "its place can be a link");
+        assert!(refused(Some(mount("/w/sub", "/y", false)), &[]), "the source of the mount can be a link");
+        assert!(refused(Some(mount("/r/sub", "/x/sub", false)), &[]), "the mount point can be a link");
         assert!(refused(None, &hide("/w/key")));
         assert!(refused(None, &hide("/x/key")));
         // Reached through a read-only mount of a directory that is writable elsewhere.

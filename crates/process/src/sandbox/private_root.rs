@@ -321,7 +321,7 @@ mod tests {
              WS/lib/keep /work/lib/keep ro"
         );
         let read_only = |top: &Path| vec![mount(top, "/work", false), mount(top, "/work", true)];
-        assert_eq!(describe_pieces(&read_only), "WS /work ro", "the stricter of two holds");
+        assert_eq!(describe_pieces(&read_only), "WS /work ro", "the stricter of two mounts counts");
     }
 
     #[test]

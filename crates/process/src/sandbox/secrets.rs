@@ -133,6 +133,6 @@ mod tests {
         assert_eq!(told(4).unwrap(), all.map(|(name, is)| (name.to_owned(), is)));
         let fewer = [("db", true), ("shadow", false), ("ssl", true)];
         assert_eq!(told(3).unwrap(), fewer.map(|(name, is)| (name.to_owned(), is)));
-        assert!(told(2).is_err(), "what cannot be hidden is not shown either");
+        assert!(told(2).is_err(), "a directory that cannot be hidden is an error");
     }
 }

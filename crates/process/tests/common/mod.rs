@@ -94,7 +94,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + STEP_TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
+        std::thread::sleep(Duration::from_millis(5)); // sleep: polls the process table
     }
 }
 
