@@ -112,7 +112,7 @@ async fn a_call_that_is_dropped_is_cancelled_and_one_that_was_never_sent_is_not(
     while let Some(frame) = link.receiver.recv().await {
         methods.push(frame.method().unwrap().into_owned());
     }
-    assert_eq!(methods.pop().as_deref(), Some("session/cancel"), "behind what was sent before it");
+    assert_eq!(methods.pop().as_deref(), Some("session/cancel"), "after everything sent before");
     assert!(methods.len() > 1 && methods.iter().all(|method| method == "n"), "{methods:?}");
 }
 
@@ -274,7 +274,7 @@ async fn unclaimed_messages_are_bounded_and_block_nothing() {
     assert!(client.stats().unclaimed > 50);
     let mut third = client.session("third").unwrap();
     assert_eq!(next_update(&mut third).await, 0);
-    assert!(client.session("first").unwrap().try_recv().is_none(), "the oldest was given up");
+    assert!(client.session("first").unwrap().try_recv().is_none(), "the oldest session was dropped");
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,7 +295,10 @@ async fn all_unclaimed_sessions_share_one_limit() {
     assert!(timeout(NEVER, inbox.recv()).await.is_err());
     assert!(client.stats().unclaimed >= 8, "{:?}", client.stats());
     send(&link, &update(&long, 7)).await;
-    assert!(matches!(inbox.recv().await, Some(Item::Notification(_))), "an absurd id is not held at all");
+    assert!(
+        matches!(inbox.recv().await, Some(Item::Notification(_))),
+        "messages with an overlong id are not held"
+    );
     assert_eq!(next_update(&mut client.session("first").unwrap()).await, 1);
 }
 
@@ -334,7 +337,7 @@ async fn a_peer_that_sends_requests_without_reading_is_paused() {
     };
     assert!(
         timeout(NEVER, flood).await.is_err(),
-        "its questions must wait while it does not take its answers"
+        "requests of the peer must wait while it does not read answers"
     );
     assert!(n < 500, "{n}");
     drop(agent);
@@ -347,10 +350,10 @@ async fn a_paused_peer_that_closes_its_end_is_lost() {
     let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "unknown"});
     let flood = async { while link.sender.send(unknown.to_string().into()).await.is_ok() {} };
     assert!(timeout(NEVER, flood).await.is_err());
-    assert!(timeout(NEVER, agent.closed()).await.is_err(), "it may still read");
+    assert!(timeout(NEVER, agent.closed()).await.is_err(), "the peer may still read");
     let since = Instant::now();
     link.sender.close();
-    timeout(NEVER, agent.closed()).await.expect("nobody reads, and nobody speaks");
+    timeout(NEVER, agent.closed()).await.expect("the peer neither reads nor sends");
     agent.finish().await;
     assert!(since.elapsed() < Duration::from_millis(300), "{:?}", since.elapsed());
     drop(link);
@@ -382,7 +385,7 @@ async fn closing_does_not_wait_for_a_peer_that_no_longer_reads() {
     drop(receiver);
     let _ = client.notify("n", &json!({})).await;
     let since = Instant::now();
-    assert!(timeout(Duration::from_secs(1), client.closed()).await.is_err(), "it may still speak");
+    assert!(timeout(Duration::from_secs(1), client.closed()).await.is_err(), "the peer may still send");
     client.close();
     client.closed().await;
     assert_eq!(since.elapsed(), Duration::from_secs(1));
@@ -393,7 +396,7 @@ async fn closing_does_not_wait_for_a_peer_that_no_longer_reads() {
 async fn lines_of_an_agent_that_are_not_json_are_counted_and_not_answered() {
     let (client, _inbox, mut link) = client();
     link.sender.send(Bytes::from_static(b"npm WARN deprecated")).await.unwrap();
-    assert!(timeout(SOON, sent(&mut link)).await.is_err(), "the noise gets no answer");
+    assert!(timeout(SOON, sent(&mut link)).await.is_err(), "a line that is not JSON gets no answer");
     assert_eq!(client.stats().noise, 1);
 }
 
