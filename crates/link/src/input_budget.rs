@@ -158,7 +158,7 @@ mod tests {
         other.set(FREE_BYTES);
         assert_eq!(held(&budget), 3 * MIB / 2, "short lines are not counted");
         other.set(MIB);
-        assert_eq!(held(&budget), MIB, "the longer one of the identity has made room");
+        assert_eq!(held(&budget), MIB, "the longer line of the identity was abandoned");
         let others = ["b", "c", "d"].map(|name| budget.share(name));
         others[0].set(3 * MIB / 2);
         others[1].set(3 * MIB / 2);

@@ -80,7 +80,7 @@ async fn a_full_incoming_queue_stops_the_reading() {
             peer.write_all(b"\n").await.unwrap();
         }
     };
-    assert!(timeout(NEVER, feed).await.is_err(), "nobody takes anything, so the peer must be held up");
+    assert!(timeout(NEVER, feed).await.is_err(), "no frame is received, so the peer must be paused");
     assert!(link.sender.stats().frames_in < 50);
     assert_eq!(link.receiver.recv().await.unwrap().bytes(), &notification(0));
 }
@@ -101,7 +101,7 @@ async fn a_peer_that_does_not_read_makes_senders_wait_but_not_answers() {
     peer.read_to_string(&mut written).await.unwrap();
     let lines: Vec<_> = written.lines().collect();
     let last = lines.len() - 1;
-    assert_eq!(lines[last].as_bytes(), &notification(7_777_777), "behind what was sent before it");
+    assert_eq!(lines[last].as_bytes(), &notification(7_777_777), "after everything sent before");
     for (number, line) in lines[..last].iter().enumerate() {
         assert_eq!(line.as_bytes(), &notification(number));
     }
@@ -261,7 +261,7 @@ async fn a_memory_pair_behaves_like_any_other_link() {
     other.sender.send(vec![b'x'; 2000].into()).await.unwrap();
     assert_eq!(one.receiver.recv().await.unwrap().kind(), Kind::Invalid(Fault::TooLong));
     let sending = async { while one.sender.send(notification(1)).await.is_ok() {} };
-    assert!(timeout(NEVER, sending).await.is_err(), "nobody takes anything");
+    assert!(timeout(NEVER, sending).await.is_err(), "no frame is received");
     drop(one);
     while other.receiver.recv().await.is_some() {}
     assert_eq!(other.receiver.reason(), CloseReason::Eof);
