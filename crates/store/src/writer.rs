@@ -271,7 +271,7 @@ mod tests {
         let (create, mut created) = job(|database| database.create(&new("b")));
         let (twice, mut exists) = job(|database| database.create(&new("a")));
         db_thread.run_batched(vec![append, create, twice]);
-        assert_eq!(number.try_recv().unwrap(), Ok(1), "once, although it was tried twice");
+        assert_eq!(number.try_recv().unwrap(), Ok(1), "stored once, although the job ran twice");
         assert_eq!(created.try_recv().unwrap().unwrap().id(), "b");
         assert_eq!(exists.try_recv().unwrap().err(), Some(StoreError::Exists));
         assert_eq!(db_thread.run(|database| database.history("a")).unwrap().len(), 1);

@@ -155,7 +155,7 @@ async fn a_fork_has_the_history_and_its_own_future() {
         assert_eq!(store.record("c").await.unwrap(), None);
         store.create(new("c")).await.unwrap();
         assert!(store.delete("a").await.unwrap());
-        assert_eq!(store.history("b").await.unwrap(), forked, "a fork needs its source no more");
+        assert_eq!(store.history("b").await.unwrap(), forked, "a fork does not need its source");
     }
     let elsewhere = Store::new(place.path().to_owned());
     let (_claim, _) = disk.claim("b").await.unwrap();

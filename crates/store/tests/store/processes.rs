@@ -151,7 +151,7 @@ async fn a_session_is_open_in_one_process_until_it_exits() {
 
     first.kill();
     let locks = || std::fs::read_dir(place.path().join("locks")).unwrap().count();
-    assert_eq!(locks(), 1, "the file of the lock is left, and means nothing");
+    assert_eq!(locks(), 1, "the lock file is left, but not locked");
     let (claim, _) = store.claim("a").await.unwrap();
     drop(claim);
     assert_eq!(locks(), 0);
@@ -183,7 +183,7 @@ async fn a_killed_process_loses_no_acknowledged_turn() {
     for round in 0..40u32 {
         let mut player = Player::start("append", place.path());
         let start: u64 = player.next().unwrap().parse().unwrap();
-        assert_eq!(start, stored, "what was read back is what the next process finds");
+        assert_eq!(start, stored, "the next process reads the same history");
         let mut told = start;
         for _ in 0..=round % 5 {
             told = player.next().unwrap().parse().unwrap();
