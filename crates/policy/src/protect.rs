@@ -417,7 +417,7 @@ mod tests {
     fn no_row_has_more_names_than_the_limit() {
         assert_eq!(TABLE.entries.iter().map(|entry| entry.names.len()).max(), Some(MAX_ROW_NAMES));
         let open = TABLE.open.iter().map(|at| TABLE.entries[*at].names.len());
-        assert_eq!(open.max(), Some(1), "what begins with a pattern is one name");
+        assert_eq!(open.max(), Some(1), "a row that begins with a pattern has one name");
     }
 
     #[test]

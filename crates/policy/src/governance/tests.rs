@@ -197,7 +197,7 @@ fn above_its_maximum_level_a_rule_escalates() {
     let usual = auto(GovernanceRule::new("x", "tool.call", Class::Allow).with_max_level(1));
     assert_eq!(decide(usual, &read, &BudgetUsage::EMPTY).class, Class::Escalate, "without a level it is 2");
     let denied = auto(denies("tool.call", None).with_max_level(0)).with_level(Some(4));
-    assert_eq!(decide(denied, &read, &BudgetUsage::EMPTY).class, Class::Deny, "no is not made milder");
+    assert_eq!(decide(denied, &read, &BudgetUsage::EMPTY).class, Class::Deny, "a denial is not made milder");
 }
 
 #[test]
@@ -361,7 +361,7 @@ proptest! {
         prop_assert!(after.class >= before.class, "{before} {after}");
         let reversed: Vec<GovernanceRule> = both.iter().rev().cloned().collect();
         let other = judged(GovernanceRuleset::new(reversed).with_default(DefaultApproval::Auto), &action);
-        prop_assert_eq!(other.class, after.class, "their order means nothing");
+        prop_assert_eq!(other.class, after.class, "their order has no effect");
         let levelled = judged(GovernanceRuleset::new(both).with_default(DefaultApproval::Auto).with_level(Some(level)), &action);
         let denied = levelled.class == Class::Deny;
         prop_assert_eq!(denied, after.class == Class::Deny, "a level neither denies nor lifts a denial");
