@@ -240,7 +240,7 @@ fn report(contenders: &[Contender]) -> Report {
     // every sample, so the least sample shows it.
     let growth = narrows.least(Figure::PeakLong) - narrows.least(Figure::PeakDense);
     Report {
-        title: "agent: narrows acp beside an agent that only pastes; medians of rounds in turns",
+        title: "agent: narrows acp beside an agent that only copies; medians of rounds in turns",
         columns,
         rows: FIGURES.into_iter().map(row).collect(),
         bars: vec![

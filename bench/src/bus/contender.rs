@@ -175,7 +175,7 @@ impl Running {
     /// Waits for all workers of `narrows bus`, so that sessions are spread over them. The status requests
     /// use memory in the bus.
     pub(crate) fn staffed(mut self, place: &Path) -> Result<Self, String> {
-        self.wait("has not all its workers", || ready_workers(&place.join(ADMIN_SOCKET)) == WORKERS)?;
+        self.wait("does not start all its workers", || ready_workers(&place.join(ADMIN_SOCKET)) == WORKERS)?;
         Ok(self)
     }
 

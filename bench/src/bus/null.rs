@@ -22,8 +22,8 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
     let [address, workers] = arguments else {
         return Err(io::Error::other("the null router takes an address and a number of workers"));
     };
-    let address: SocketAddr = address.parse().map_err(|_| io::Error::other("this is no address"))?;
-    let workers = workers.parse().map_err(|_| io::Error::other("this is no number"))?;
+    let address: SocketAddr = address.parse().map_err(|_| io::Error::other("the address is invalid"))?;
+    let workers = workers.parse().map_err(|_| io::Error::other("the number is invalid"))?;
     let program = std::env::current_exe()?.to_string_lossy().into_owned();
     let pool = Pool {
         instances: workers,

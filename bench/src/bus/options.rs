@@ -55,7 +55,7 @@ impl<C: Named> Options<C> {
                     }
                     contenders.push(peer(named));
                 }
-                _ => return Err(format!("`{word}` is no option of `{bench}`")),
+                _ => return Err(format!("`{word}` is not an option of `{bench}`")),
             }
         }
         if let Some(only) = only {
@@ -133,7 +133,7 @@ mod tests {
             ("--seconds NaN", "`--seconds` takes"),
             ("--rounds 0", "`--rounds` takes"),
             ("--only you", "there is no `you`; there are direct, null"),
-            ("small", "`small` is no option of `race`"),
+            ("small", "`small` is not an option of `race`"),
         ] {
             let problem = read(words).expect_err(words);
             assert!(problem.starts_with(expected), "{words}: {problem}");

@@ -25,7 +25,7 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
     match arguments {
         [] => serve_stdio(),
         [option, address] if option == "--listen" => {
-            serve_tcp(address.parse().map_err(|_| io::Error::other("this is no address"))?)
+            serve_tcp(address.parse().map_err(|_| io::Error::other("the address is invalid"))?)
         }
         _ => Err(io::Error::other("the worker knows `--listen ADDRESS` only")),
     }

@@ -75,7 +75,7 @@ fn sessions(log: &Log) -> io::Result<()> {
             .collect();
         let mut outcomes = sessions.into_iter().map(std::thread::ScopedJoinHandle::join);
         outcomes
-            .try_for_each(|outcome| outcome.unwrap_or_else(|_| Err(io::Error::other("a session has died"))))
+            .try_for_each(|outcome| outcome.unwrap_or_else(|_| Err(io::Error::other("a session panicked"))))
     })
 }
 

@@ -87,6 +87,6 @@ fn hashed(directory: &Path) -> io::Result<()> {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let mut outcomes = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
         outcomes
-            .try_for_each(|outcome| outcome.unwrap_or_else(|_| Err(io::Error::other("a thread has died"))))
+            .try_for_each(|outcome| outcome.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
     })
 }

@@ -81,7 +81,7 @@ impl Client<'_> {
         let asked = Instant::now();
         let mut waiting = !said.is_empty();
         for line in std::mem::take(said).split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            speech.send(line).map_err(|error| format!("cannot be spoken to: {error}"))?;
+            speech.send(line).map_err(|error| format!("sending failed: {error}"))?;
         }
         let mut hear = |line: &[u8]| {
             let now = Instant::now();

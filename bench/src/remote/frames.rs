@@ -40,7 +40,7 @@ pub(crate) fn shake_hands(stream: &mut TcpStream, path: &str) -> io::Result<()> 
             count => head.extend_from_slice(&scratch[..count]),
         }
         if head.len() > MAX_HEAD_BYTES {
-            return Err(io::Error::other("the answer to the upgrade has no end"));
+            return Err(io::Error::other("the answer to the upgrade is too long"));
         }
     }
     stream.set_read_timeout(None)?;

@@ -63,7 +63,7 @@ impl Streams {
         answer.expect("200")?;
         let chunked = answer.header("transfer-encoding").is_some_and(|coding| coding == "chunked");
         if !chunked {
-            return Err(io::Error::other("a stream of events that does not come in chunks"));
+            return Err(io::Error::other("a stream of events that is not chunked"));
         }
         let mut events = Events { stream, chunks: Chunks::default(), rest: Rest::default() };
         events.feed(&answer.rest, &mut |_| {});
