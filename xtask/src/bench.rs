@@ -77,7 +77,7 @@ fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
                 own.extend([word, value]);
             }
             (_, None) if VALUED.contains(&word) => {
-                return Err(usage(&format!("`{word}` belongs behind `bus` or `remote`")));
+                return Err(usage(&format!("`{word}` must follow `bus` or `remote`")));
             }
             ("--against" | "--runs", _) => {
                 let value = words.next().ok_or_else(|| usage(&format!("`{word}` needs a value")))?;
@@ -102,7 +102,7 @@ fn read<'a>(words: &[&'a str]) -> Result<Asked<'a>, Failure> {
         return Err(usage("`--against` takes neither `--peer` nor `--json`"));
     }
     if !asked.peers.is_empty() && !asked.names.iter().any(|(name, _)| *name == AGENT) {
-        return Err(usage("`--peer` is for `agent`, and behind `bus` and `remote` for those"));
+        return Err(usage("`--peer` is for `agent`, or follows `bus` or `remote`"));
     }
     Ok(asked)
 }

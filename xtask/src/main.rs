@@ -79,7 +79,7 @@ mod tests {
 
     #[track_caller]
     fn check(words: &[&str], expected: &str) {
-        let failure = run(words).expect_err("these words make no command");
+        let failure = run(words).expect_err("the command line is invalid");
         assert_eq!((failure.code, failure.message.as_str()), (USAGE, expected));
     }
 
@@ -98,15 +98,14 @@ mod tests {
         );
         check(&["bench", "wire", "wine"], "there is no measurement `wine`; see `cargo xtask help`");
         check(&["bench", "agent", "--peer"], "`--peer` needs a command; see `cargo xtask help`");
-        let behind =
-            "`--peer` is for `agent`, and behind `bus` and `remote` for those; see `cargo xtask help`";
+        let behind = "`--peer` is for `agent`, or follows `bus` or `remote`; see `cargo xtask help`";
         check(&["bench", "wire", "--peer", "x"], behind);
         let whole = "`--peer` of `bus` needs a name, a command and a file; see `cargo xtask help`";
         check(&["bench", "bus", "--peer", "x", "y"], whole);
         let whole = "`--peer` of `remote` needs a name, a command and a URL; see `cargo xtask help`";
         check(&["bench", "remote", "--peer", "x", "y"], whole);
         check(&["bench", "bus", "--rows"], "`--rows` needs a value; see `cargo xtask help`");
-        let behind = "`--rows` belongs behind `bus` or `remote`; see `cargo xtask help`";
+        let behind = "`--rows` must follow `bus` or `remote`; see `cargo xtask help`";
         check(&["bench", "rpc", "--rows", "small"], behind);
         check(&["nightly", "deny", "lint"], "nightly has no part `lint`; see `cargo xtask help`");
     }

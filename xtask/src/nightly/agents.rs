@@ -90,7 +90,7 @@ impl Bench {
 
     /// Runs one try in a new home, independent of the try before.
     fn attempt(&self, kit: &Kit, program: &Path, home: &Path, what: Try) -> Result<End, String> {
-        let told = |error: std::io::Error| format!("it cannot be set up: {error}");
+        let told = |error: std::io::Error| format!("the setup failed: {error}");
         let mark = format!("{}-{}-{what:?}", std::process::id(), kit.directory());
         if home.exists() {
             fs::remove_dir_all(home).map_err(told)?;

@@ -121,7 +121,7 @@ fn turns(server: &Server) -> Result<(), String> {
         let turn = agent.prompt(&session.id, "Say it")?;
         wants(turn.text == ANSWER, "the answer, whole", &turn)?;
         wants(turn.updates > 1, "the answer in pieces", &turn)?;
-        wants(turn.stop == "end_turn" && turn.error.is_none(), "an end without a failure", &turn)?;
+        wants(turn.stop == "end_turn" && turn.error.is_none(), "a turn without a failure", &turn)?;
     }
     agent.choose(&session.id, "broken")?;
     failed(&agent.prompt(&session.id, "Break")?, "Server error (HTTP 500) from http://")?;
@@ -204,7 +204,7 @@ impl Server {
                 let log = fs::read_to_string(&log).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().rev().take(20).collect();
                 let lines: Vec<&str> = lines.into_iter().rev().collect();
-                return Err(format!("LiteLLM does not answer; its last words:\n{}", lines.join("\n")));
+                return Err(format!("LiteLLM does not answer; its last lines:\n{}", lines.join("\n")));
             }
             thread::sleep(Duration::from_millis(200));
         }

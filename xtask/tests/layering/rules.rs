@@ -34,7 +34,7 @@ fn place(package: &Package) -> Option<String> {
     if let Some((_, layer)) = layer(name) {
         let expected = format!("/crates/{}/Cargo.toml", layer.name);
         return (!manifest.ends_with(&expected))
-            .then(|| format!("`{name}` must lie in crates/{}, and lies in {manifest}.", layer.name));
+            .then(|| format!("`{name}` must be in crates/{}, but is in {manifest}.", layer.name));
     }
     if manifest.contains("/crates/") || !TOOLS.iter().any(|(tool, _)| tool == name) {
         return Some(format!(
@@ -55,19 +55,21 @@ fn own(package: &Package, dependency: &Dependency) -> Option<String> {
     let (row, user_layer) = match layer(user) {
         Some(found) => found,
         None if TOOLS.contains(&(user, true)) => return None,
-        None => return Some(format!("`{user}` must not use `{used}`: it stands outside the product.")),
+        None => return Some(format!("`{user}` must not use `{used}`: it is outside the product.")),
     };
     let kind = if *dev { "even in tests, where only narrows-testkit is free to all" } else { "as it does" };
     match user_layer.may_use {
         MayUse::All if used_row < row => None,
         MayUse::Only(names) if names.contains(&used_layer.name) => None,
-        MayUse::All => {
-            Some(format!("`{user}` must not use `{used}` {kind}: it stands below it in the table."))
-        }
+        MayUse::All => Some(format!("`{user}` must not use `{used}` {kind}: it is below in the table.")),
         MayUse::Only(names) => {
             let allowed: Vec<String> =
                 LAYERS.iter().filter(|layer| names.contains(&layer.name)).map(package_of).collect();
-            let allowed = if allowed.is_empty() { "none of ours".to_owned() } else { allowed.join(", ") };
+            let allowed = if allowed.is_empty() {
+                "no crates of this workspace".to_owned()
+            } else {
+                allowed.join(", ")
+            };
             Some(format!(
                 "`{user}` must not use `{used}` {kind}: it may use {allowed}. Move the shared part up, or change \
                  the table in xtask/tests/layering/table.rs together with ARCHITECTURE.md."
@@ -119,7 +121,7 @@ mod tests {
     #[test]
     fn crates_use_what_their_row_names() {
         check("narrows-acp", "narrows-wire", None);
-        check("narrows-base", "narrows-wire", Some("it may use none of ours."));
+        check("narrows-base", "narrows-wire", Some("it may use no crates of this workspace."));
         check("narrows-rpc", "narrows-link", None);
         check(
             "narrows-rpc",
@@ -137,7 +139,7 @@ mod tests {
         check("narrows-rpc", "dev:narrows-testkit", None);
         check("narrows-rpc", "narrows-testkit", Some("must not use `narrows-testkit`"));
         check("narrows", "dev:narrows-testkit", None);
-        check("narrows", "narrows-testkit", Some("it stands below it in the table"));
+        check("narrows", "narrows-testkit", Some("it is below in the table"));
         check("narrows-testkit", "narrows-fake", None);
     }
 
@@ -145,7 +147,7 @@ mod tests {
     fn tools_are_outside_the_layers() {
         check("narrows-bench", "narrows-wire", None);
         check("narrows-fuzz-targets", "narrows-wire", None);
-        check("xtask", "narrows-wire", Some("it stands outside the product"));
+        check("xtask", "narrows-wire", Some("it is outside the product"));
         check("narrows-wire", "serde_json", None);
     }
 
@@ -158,7 +160,7 @@ mod tests {
             manifest: "/somewhere/crates/frames/Cargo.toml".to_owned(),
             dependencies: Vec::new(),
         };
-        assert!(problems(&moved)[0].contains("must lie in crates/wire"));
+        assert!(problems(&moved)[0].contains("must be in crates/wire"));
     }
 
     #[test]
@@ -166,11 +168,7 @@ mod tests {
         check("narrows-testkit", "agent-client-protocol", None);
         check("narrows-bench", "sonic-rs", None);
         check("narrows-acp", "agent-client-protocol-schema", None);
-        check(
-            "narrows-rpc",
-            "dev:agent-client-protocol",
-            Some("the official SDK is the independent counterpart"),
-        );
+        check("narrows-rpc", "dev:agent-client-protocol", Some("the official SDK is the independent peer"));
         check("narrows-link", "agent-client-protocol-http", Some("only narrows-testkit, narrows-bench"));
         check("narrows-wire", "sonic-rs", Some("must not use `sonic-rs`"));
     }

@@ -63,12 +63,12 @@ pub(crate) const RESERVED: &[Reserved] = &[
         // The schema crate contains only types, and every crate may use it.
         covers: |name| name.starts_with("agent-client-protocol") && name != "agent-client-protocol-schema",
         to: &["narrows-testkit", "narrows-bench", "narrows-fuzz-targets"],
-        reason: "the official SDK is the independent counterpart of our tests, its queues are unbounded",
+        reason: "the official SDK is the independent peer of the tests, its queues are unbounded",
     },
     Reserved {
         covers: |name| name == "sonic-rs",
         to: &["narrows-testkit", "narrows-bench", "narrows-fuzz-targets"],
-        reason: "it is there to be compared with; narrows-wire reads messages",
+        reason: "it is only for comparisons; narrows-wire reads messages",
     },
     Reserved {
         covers: |name| matches!(name, "clap" | "clap_complete" | "anyhow"),
@@ -98,7 +98,7 @@ fn crates_use_only_crates_above_them() {
         let Only(names) = layer.may_use else { continue };
         for name in names {
             let above = LAYERS[..row].iter().any(|other| other.name == *name);
-            assert!(above, "`{}` may not use `{name}`: it does not stand above it in the table", layer.name);
+            assert!(above, "`{}` may not use `{name}`: it is not above in the table", layer.name);
         }
     }
 }

@@ -79,7 +79,7 @@ impl Agent {
         self.stdin.take();
         match self.process.wait() {
             Ok(status) if status.success() => Ok(()),
-            outcome => Err(format!("the agent did not end well: {outcome:?}")),
+            outcome => Err(format!("the agent failed at its end: {outcome:?}")),
         }
     }
 
@@ -89,11 +89,11 @@ impl Agent {
         let id = self.requests;
         let line =
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n");
-        let mut stdin = self.stdin.as_ref().ok_or("the agent has been left")?;
+        let mut stdin = self.stdin.as_ref().ok_or("the agent's stdin is closed")?;
         stdin.write_all(line.as_bytes()).map_err(|error| format!("the agent does not read: {error}"))?;
         loop {
             let line = self.lines.recv_timeout(RESPONSE_TIMEOUT);
-            let line = line.map_err(|_| format!("no answer to {method} comes"))?;
+            let line = line.map_err(|_| format!("no answer to {method}"))?;
             if line.contains("\"method\":") {
                 turn.record_line(line);
             } else if line.contains("\"error\":{\"code\"") {
