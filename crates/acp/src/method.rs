@@ -27,7 +27,7 @@ pub const SESSION_LOAD: &str = "session/load";
 pub const SESSION_RESUME: &str = "session/resume";
 pub const SESSION_FORK: &str = "session/fork";
 pub const SESSION_LIST: &str = "session/list";
-/// Stops the work of a session and frees its resources. A stored session stays stored.
+/// Stops the work of a session and frees its resources.
 pub const SESSION_CLOSE: &str = "session/close";
 pub const SESSION_DELETE: &str = "session/delete";
 pub const SESSION_ARCHIVE: &str = "session/archive";

@@ -14,6 +14,6 @@ pub struct WebSocketHandoff {
     pub decoder: Decoder,
     /// Complete messages that were received before the handoff.
     pub messages: Vec<Bytes>,
-    /// Silence after which the peer must be checked.
+    /// Time within which a dead peer must be detected.
     pub idle: Duration,
 }

@@ -38,7 +38,7 @@ pub enum Code {
     UpstreamError,
     /// A newer connection has replaced this one.
     ConnectionFenced,
-    /// It is unknown if the request had an effect.
+    /// The effect of the request is unknown.
     OutcomeUnknown,
 }
 

@@ -21,8 +21,8 @@ const MAX_PIECES: usize = 10_000;
 /// Maximum number of directories with protected paths that one command may name.
 const MAX_ENTERED: usize = 16;
 
-/// Number of option letters that may precede a path in one word. In a longer row of letters only the first
-/// and the last are considered.
+/// Number of option letters that are considered at each end of a row of letters in one word. A path may follow
+/// any of them.
 const MAX_OPTION_LETTERS: usize = 32;
 
 /// Maximum length of a path. Longer words cannot be paths.
@@ -449,7 +449,7 @@ fn pieces_of(word: &Word, whole: TextPattern, code: bool) -> Vec<(TextPattern, b
 }
 
 /// Returns the possible paths after option letters in one word: `-fpath`, `-vxfpath`. In a long row of
-/// letters only the first and the last may be options.
+/// letters only [`MAX_OPTION_LETTERS`] at each end may be options.
 fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
     let is_letter =
         |unit: &&PatternUnit| matches!(unit, PatternUnit::Char(letter) if letter.is_ascii_alphanumeric());

@@ -24,7 +24,7 @@ pub(crate) async fn mechanisms() -> Vec<Support> {
         None => Support::bubblewrap().await,
     };
     let namespaces = Support::namespaces().await;
-    // The same sandbox as on machines without PID namespaces.
+    // Reproduces machines without PID namespaces.
     let fewer = namespaces.clone().without_pid_namespace();
     let (mut usable, missing): (Vec<_>, Vec<_>) = [launcher, namespaces, fewer, Support::landlock()]
         .into_iter()

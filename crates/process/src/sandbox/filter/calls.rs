@@ -22,7 +22,7 @@ pub(crate) enum Rule {
     Attributes,
     /// The argument with this index is a file mode; modes that run a program as its owner or group are refused.
     Mode(usize),
-    /// The same as [`Rule::Mode`], for a call that uses the mode only if the preceding flags create a file.
+    /// A file mode as for [`Rule::Mode`], in a call that uses it only if the preceding flags create a file.
     ModeIfCreated(usize),
     /// System V IPC, if the tree has no IPC namespace.
     SystemV,
