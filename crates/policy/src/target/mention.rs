@@ -21,8 +21,8 @@ const MAX_PIECES: usize = 10_000;
 /// Maximum number of directories with protected paths that one command may name.
 const MAX_ENTERED: usize = 16;
 
-/// Number of option letters that are considered at each end of a row of letters in one word. A path may follow
-/// any of them.
+/// Number of option letters that are considered at each end of a row of letters in one word. A path may
+/// follow any of them.
 const MAX_OPTION_LETTERS: usize = 32;
 
 /// Maximum length of a path. Longer words cannot be paths.
