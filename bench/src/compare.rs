@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// Returns the compared values of one run. Ignores the exit code, which tells if the bars hold.
+/// Returns the compared values of one run. Ignores the exit code, which depends on the bars.
 fn measure(program: &str, bench: &[String]) -> Result<Vec<Measured>, String> {
     let output = Command::new(program).args(bench).arg("--json").output();
     let output = output.map_err(|error| format!("cannot start {program}: {error}"))?;

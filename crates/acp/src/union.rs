@@ -112,7 +112,7 @@ fn knows<T: Union>(tag: &str) -> bool {
     }
 }
 
-/// The error type of [`knows`]. Only tells if the variant name was the problem.
+/// The error type of [`knows`]. Shows only if the variant name was the problem.
 #[derive(Debug)]
 enum Probe {
     UnknownVariant,

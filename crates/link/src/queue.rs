@@ -149,7 +149,7 @@ impl<T> Sender<T> {
         self.wait_until(|_| false).await;
     }
 
-    /// Waits until the receiver is dropped: nobody receives items any more.
+    /// Waits until the receiver is dropped, after which no item is received.
     pub async fn receiver_dropped(&self) {
         loop {
             let room = self.shared.room.notified();

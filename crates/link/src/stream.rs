@@ -42,7 +42,7 @@ pub(crate) struct PeerSignals<F, D, H> {
     pub(crate) why: F,
     /// Completes when the peer stopped reading. Without it, only the next write fails.
     pub(crate) reader_gone: D,
-    /// Completes when the peer has closed its end. Without it, only the end of the stream tells. Polled
+    /// Completes when the peer has closed its end. Without it, only the end of the stream shows it. Polled
     /// only while reading must wait.
     pub(crate) peer_closed: H,
 }

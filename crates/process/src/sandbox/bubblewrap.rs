@@ -19,8 +19,8 @@ use crate::{Environment, SpawnError};
 pub(crate) const INSTALL_PATHS: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
-/// Directories replaced by empty ones. `/run` holds the sockets of services that would do what the sandbox
-/// forbids.
+/// Directories replaced by empty ones. `/run` holds the sockets of services that would act
+/// outside the sandbox for a worker.
 pub(crate) const PRIVATE_DIRECTORIES: [&str; 2] = ["/run", "/tmp"];
 /// Parts of the private directories that programs need.
 const SHOWN_IN_PRIVATE: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];

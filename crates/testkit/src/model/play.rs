@@ -75,10 +75,10 @@ impl<W: AsyncWriteExt + Unpin> Stage<'_, W> {
             }
             Step::Forever(bytes, pause) => loop {
                 self.write(bytes, chunked).await?;
-                // sleep: the pauses of the server are what is tested
+                // sleep: pauses of the server are under test
                 tokio::time::sleep(*pause).await;
             },
-            // sleep: the pauses of the server are what is tested
+            // sleep: pauses of the server are under test
             Step::Pause(pause) => tokio::time::sleep(*pause).await,
             Step::Gate(name) => self.shared.wait(|state| state.released.contains(name)).await,
             Step::Hang => std::future::pending().await,
