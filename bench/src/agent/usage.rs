@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// Returns the microseconds of processor time of all live threads of a process and its descendants; NaN if unknown.
+/// Returns the microseconds of processor time of all live threads of a process and its descendants; NaN if
+/// unknown.
 pub(crate) fn processor_time(process: u32) -> f64 {
     sum(process, time_of)
 }

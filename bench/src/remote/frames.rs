@@ -99,8 +99,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Passes every complete message to `talk`, and appends frames for its lines. Returns `true` while the connection
-    /// is open.
+    /// Passes every complete message to `talk`, and appends frames for its lines. Returns `true` while the
+    /// connection is open.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],

@@ -1,9 +1,9 @@
 //! The only network path out of a sandbox: a proxy with an allow-list.
 //!
-//! [`HostAllowList`] names the allowed hosts, and [`serve`] answers `CONNECT` and plain requests accordingly. Names are
-//! resolved only here, once, and the connection goes to the resolved address, so that a second answer cannot lead
-//! elsewhere. Addresses of this machine and of private networks are reachable only if they are listed literally.
-//! Refusals are sent to the client, and reported as a [`Denial`].
+//! [`HostAllowList`] names the allowed hosts, and [`serve`] answers `CONNECT` and plain requests accordingly.
+//! Each name is resolved once, here, and the connection goes to the resolved address, so a second DNS answer
+//! cannot change the destination. Addresses of this machine and of private networks are reachable only if
+//! they are listed literally. Refusals are sent to the client, and reported as a [`Denial`].
 //!
 //! The proxy does not terminate TLS: a tunnel carries it end to end.
 

@@ -254,7 +254,8 @@ impl From<io::Error> for ConnectError {
     }
 }
 
-/// Reads until the head is complete. Returns the data and the length of the head, or `None` if it is too long.
+/// Reads until the head is complete. Returns the data and the length of the head, or `None` if it is too
+/// long.
 async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {

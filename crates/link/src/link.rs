@@ -20,7 +20,8 @@ pub struct Options {
     pub max_line: usize,
     /// Limit of each queue in bytes. A larger frame is admitted if the queue is empty.
     pub queue_bytes: usize,
-    /// Disconnect a peer whose first line is not a JSON object or array, such as a web page that guessed the port.
+    /// Disconnect a peer whose first line is not a JSON object or array, such as a web page that guessed the
+    /// port.
     pub guard_first_line: bool,
 }
 
@@ -303,7 +304,8 @@ impl Receiver {
         self.front.as_ref()
     }
 
-    /// Moves all available frames to `frames`, waiting for the first. Returns `false` at the end. Cancel-safe.
+    /// Moves all available frames to `frames`, waiting for the first. Returns `false` at the end.
+    /// Cancel-safe.
     pub async fn recv_all(&mut self, frames: &mut Vec<Frame>) -> bool {
         if let Some(frame) = self.front.take() {
             frames.push(frame);

@@ -1,9 +1,9 @@
 //! A first-in first-out queue that is bounded in bytes.
 //!
-//! [`Sender::send`] waits for room, which carries backpressure from a slow reader to its source. [`Sender::push`] does
-//! not wait: it is for answers and cancellations, which must get through a full queue but stay in order. A task that
-//! causes pushes must wait with [`Sender::room`] before it causes more, so that the queue exceeds its limit by a
-//! bounded amount.
+//! [`Sender::send`] waits for room, which carries backpressure from a slow reader to its source.
+//! [`Sender::push`] does not wait: it is for answers and cancellations, which must get through a full queue
+//! but stay in order. A task that causes pushes must wait with [`Sender::room`] before it causes more, so
+//! that the queue exceeds its limit by a bounded amount.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};

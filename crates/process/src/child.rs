@@ -27,8 +27,8 @@ const FORCED_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker and its process tree.
 ///
-/// Dropping the handle ends the tree: `SIGTERM` to every process, the spec's `orphan_grace`, `SIGKILL`. This continues
-/// in the background and needs no runtime.
+/// Dropping the handle ends the tree: `SIGTERM` to every process, the spec's `orphan_grace`, `SIGKILL`. This
+/// continues in the background and needs no runtime.
 #[derive(Debug)]
 pub struct Child {
     lifeline: Lifeline,

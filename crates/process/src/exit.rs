@@ -26,8 +26,8 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Number of other processes of the tree that were alive when the end of the tree began.
     pub swept: u32,
-    /// Number of processes that could not be ended: they belong to another user or hang in the kernel. The guardian
-    /// keeps trying.
+    /// Number of processes that could not be ended: they belong to another user or hang in the kernel. The
+    /// guardian keeps trying.
     pub survivors: u32,
     /// `true` if the kernel killed the worker because its tree exceeded the memory of its
     /// [`Limits`](crate::Limits).

@@ -1,8 +1,8 @@
-//! The forked side: the guardian, which outlives the tree, and the worker up to its exec. In a PID namespace an
-//! [`init`](crate::init) is between them.
+//! The forked side: the guardian, which outlives the tree, and the worker up to its exec. In a PID namespace
+//! an [`init`](crate::init) is between them.
 //!
-//! This code runs in a copy of a multi-threaded program, most of whose memory has been released. So it does not
-//! allocate, lock or panic, and touches only the plan.
+//! This code runs in a copy of a multi-threaded program, most of whose memory has been released. So it does
+//! not allocate, lock or panic, and touches only the plan.
 #![expect(unsafe_code, reason = "the copied program's descriptors and memory are released")]
 
 use core::ffi::{CStr, c_int};

@@ -1,7 +1,8 @@
-//! The first process of a PID namespace: makes the mounts, forks the program, and reaps until no child is left.
+//! The first process of a PID namespace: makes the mounts, forks the program, and reaps until no child is
+//! left.
 //!
-//! Signals from inside the namespace do not affect it, and the kernel kills the rest of the namespace when it ends. As
-//! in the guardian, this code does not allocate, lock or panic.
+//! Signals from inside the namespace do not affect it, and the kernel kills the rest of the namespace when
+//! it ends. As in the guardian, this code does not allocate, lock or panic.
 #![expect(unsafe_code, reason = "the copied program's descriptors and memory are released")]
 
 use core::ffi::c_int;

@@ -17,8 +17,8 @@ pub fn release_code() {
     }
 }
 
-/// Returns free heap memory to the system. glibc keeps free pages between used blocks, so after a burst of allocations
-/// a process may hold many times the memory it uses.
+/// Returns free heap memory to the system. glibc keeps free pages between used blocks, so after a burst of
+/// allocations a process may hold many times the memory it uses.
 ///
 /// Takes time in proportion to the size of the heap, and blocks other threads that allocate.
 pub fn release_heap() {

@@ -225,8 +225,8 @@ fn a_guardian_cannot_be_debugged_by_its_user() {
         // `nobody` may lack access to the directory of the program.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         program = dir.path().join("program");
-        // Copied by another process: a fork for another test would inherit the descriptor that is open for writing, and
-        // the program could not be executed.
+        // Copied by another process: a fork for another test would inherit the descriptor that is open for
+        // writing, and the program could not be executed.
         let copy = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
         assert!(copy.success());
         user = NOBODY;

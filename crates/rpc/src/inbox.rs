@@ -61,8 +61,8 @@ impl std::fmt::Debug for Inbox {
 
 /// Incoming items of one session, in the order in which the peer sent them.
 ///
-/// Dropping it closes the session on this side: later notifications for it are ignored, and requests are answered with
-/// -32002.
+/// Dropping it closes the session on this side: later notifications for it are ignored, and requests are
+/// answered with -32002.
 pub struct Session {
     id: Box<str>,
     queue: queue::Receiver<Item>,

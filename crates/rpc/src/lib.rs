@@ -1,9 +1,9 @@
 //! One end of a JSON-RPC conversation over a link.
 //!
-//! [`start`] starts a conversation on a [`Link`](narrows_link::Link) and returns its two handles: a [`Peer`] that
-//! sends, and an [`Inbox`] that receives. Messages of a session claimed with [`Peer::session`] go to that session's own
-//! [`Session`] inbox instead, in the order in which they were sent, including the answer that ends a turn
-//! ([`Peer::call_in`]).
+//! [`start`] starts a conversation on a [`Link`](narrows_link::Link) and returns its two handles: a [`Peer`]
+//! that sends, and an [`Inbox`] that receives. Messages of a session claimed with [`Peer::session`] go to
+//! the [`Session`] inbox instead, in the order in which the peer sent them. With [`Peer::call_in`], the
+//! answer that ends a turn arrives there, too.
 //!
 //! ```
 //! use std::time::Duration;
@@ -31,11 +31,13 @@
 //! `examples/one_turn.rs` drives a real agent.
 //!
 //! Guarantees, whatever the peer does:
-//! - Every incoming request gets exactly one answer: from its [`Responder`], or automatically when that is dropped.
-//! - Every outgoing request settles: with the answer, at its deadline, or when the peer is lost.
-//! - The dispatch loop waits only for room in an inbox: a full inbox stops reading and nothing else.
-//! - Messages that are not JSON, invalid, unknown or duplicates are answered as JSON-RPC requires, without further
-//!   effect.
+//! - Every incoming request gets exactly one answer: from its [`Responder`], or automatically when the
+//!   responder is dropped.
+//! - Every outgoing request ends: with the answer, at its deadline, or when the peer is lost.
+//! - The dispatch loop waits only for room in an inbox: a full inbox stops the reading, and nothing else
+//!   does.
+//! - Lines that are not JSON, and messages that are invalid, unknown or duplicates, are answered as JSON-RPC
+//!   requires, without further effect.
 
 mod call;
 mod dispatch;

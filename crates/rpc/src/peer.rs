@@ -40,8 +40,8 @@ impl Peer {
         Self { alive, tag: None }
     }
 
-    /// Returns a handle whose messages carry `tag`, a JSON string with quotes, as top-level `sessionId`, for routers
-    /// that read it. See [`narrows_wire::Frame::tag`].
+    /// Returns a handle whose messages carry `tag`, a JSON string with quotes, as top-level `sessionId`, for
+    /// routers that read it. See [`narrows_wire::Frame::tag`].
     #[must_use]
     pub fn with_tag(&self, tag: Option<&[u8]>) -> Self {
         Self { alive: Arc::clone(&self.alive), tag: tag.map(Bytes::copy_from_slice) }
@@ -157,7 +157,8 @@ impl Peer {
         self.shared().sender.flush().await.map_err(|_| self.shared().lost_unsent())
     }
 
-    /// Ends the conversation from this side: queued messages are written, then the peer sees the end of the stream.
+    /// Ends the conversation from this side: queued messages are written, then the peer sees the end of the
+    /// stream.
     pub fn close(&self) {
         self.shared().stop.raise();
     }

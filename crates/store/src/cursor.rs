@@ -2,7 +2,8 @@
 
 use crate::StoreError;
 
-/// The last session of a page. The next page has sessions updated before it, even if others are added or deleted.
+/// The last session of a page. The next page has sessions updated before it, even if others are added or
+/// deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) updated: i64,

@@ -1,7 +1,8 @@
 //! The agent's sessions on disk: histories in SQLite, and a lock per open session that ends with its process.
 //!
-//! A [`Store`] is a directory, or memory. Working on a session requires its [`Claim`]: no other caller can open the
-//! session meanwhile, in this process or another, and only with the claim can the session be changed.
+//! A [`Store`] keeps its sessions in a directory or in memory. Working on a session requires its
+//! [`Claim`]. Only the holder of the claim can change the session, and no other caller can open it
+//! meanwhile, in this process or another.
 //!
 //! ```
 //! use narrows_store::{NewSession, Store, Turn};
@@ -21,9 +22,9 @@
 //! # }
 //! ```
 //!
-//! Guarantees, whatever happens to the process:
+//! Guarantees, even if the process crashes:
 //! - A turn is stored whole or not at all, and once [`Store::append`] has returned it is on the disk.
-//! - The claims of a process end with it, however it ends.
+//! - The claims of a process end with the process in any case.
 //! - A file that is unreadable, or was written by a newer program, is not changed.
 
 mod claim;

@@ -120,7 +120,8 @@ impl Store {
     /// Appends a turn to the history. Returns its number.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if the session was deleted, [`StoreError::Full`], or if the file cannot be used.
+    /// [`StoreError::NotFound`] if the session was deleted, [`StoreError::Full`], or if the file cannot be
+    /// used.
     pub async fn append(&self, claim: &Claim, turn: Turn) -> Result<u64, StoreError> {
         self.append_called(claim, Arc::new(turn), None).await
     }

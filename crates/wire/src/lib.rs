@@ -1,11 +1,12 @@
 //! Message framing: bytes to JSON-RPC messages and back.
 //!
-//! A [`Splitter`] cuts a byte stream into lines, and [`websocket`] cuts one into messages. A [`Frame`] is a message
-//! with the field positions that one scan found ([`scan()`]). A [`Batch`] is an array of messages, [`message`] writes
-//! new messages, and [`RpcError`] is the error object. The crate does no I/O, is not async and knows no methods.
+//! A [`Splitter`] cuts a byte stream into lines, and [`websocket`] cuts one into messages. A [`Frame`] is a
+//! message with the field positions that one scan found ([`scan()`]). A [`Batch`] is an array of messages,
+//! [`message`] writes new messages, and [`RpcError`] is the error object. The crate does no I/O, is not
+//! async and knows no methods.
 //!
-//! For every [`Frame`] whose kind is not [`Kind::Invalid`], the bytes are valid UTF-8 and valid JSON, and every key
-//! that routes the message occurs at most once. The frame may be forwarded as it is.
+//! For every [`Frame`] whose kind is not [`Kind::Invalid`], the bytes are valid UTF-8 and valid JSON, and
+//! every key that routes the message occurs at most once. The frame may be forwarded as it is.
 
 mod batch;
 mod envelope;

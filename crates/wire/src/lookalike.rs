@@ -67,7 +67,8 @@ pub fn written_key_folds_to(key: &[u8], name: &str, ignores_separators: bool) ->
 fn fold(letters: impl Iterator<Item = char>, ignores_separators: bool) -> impl Iterator<Item = char> {
     let letters = letters.filter(move |c| !(ignores_separators && matches!(c, '_' | '-')));
     letters.map(|c| match c {
-        // `ſ` and `K` (Kelvin) are the two letters outside ASCII that equal an ASCII letter when case is ignored.
+        // `ſ` and `K` (Kelvin) are the two letters outside ASCII that equal an ASCII letter when case is
+        // ignored.
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
         c => c.to_ascii_lowercase(),

@@ -9,8 +9,8 @@ use crate::lookalike::Letters;
 #[error("duplicate key")]
 pub struct DuplicateKey;
 
-/// Returns the position of the value of `key` in `text`, which must be valid JSON. Returns `None` if `text` is not an
-/// object or lacks the key.
+/// Returns the position of the value of `key` in `text`, which must be valid JSON. Returns `None` if `text`
+/// is not an object or lacks the key.
 ///
 /// # Errors
 /// If the key occurs twice.
@@ -25,8 +25,8 @@ pub fn member(text: &[u8], key: &str) -> Result<Option<Range<usize>>, DuplicateK
     Ok(found)
 }
 
-/// Iterates over the members of an object: the range of each key, including its quotes, and of its value. `text` must
-/// be valid JSON. Yields nothing if it is not an object.
+/// Iterates over the members of an object: the range of each key, including its quotes, and of its value.
+/// `text` must be valid JSON. Yields nothing if it is not an object.
 #[inline]
 pub fn members(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
     let mut next = after_bracket(text, b'{');

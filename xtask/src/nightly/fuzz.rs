@@ -20,7 +20,8 @@ pub(super) fn run() -> Result<Outcome, Failure> {
     tools::installed(&mut steps, "cargo-fuzz", cargo_fuzz(&["--version"]))?;
     let limit = format!("-max_total_time={DEFAULT_SECONDS}");
     for target in targets()? {
-        // New inputs go to the first folder; the second contains the samples of the repository, and is only read.
+        // New inputs go to the first folder; the second contains the samples of the repository, and is only
+        // read.
         let found = format!("fuzz/target/found/{target}");
         let samples = format!("fuzz/corpus/{target}");
         if let Err(error) = std::fs::create_dir_all(root().join(&found)) {

@@ -17,7 +17,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Limit of names to try. Collisions, and removal by another process before the directory is locked, are rare.
+/// Limit of names to try. Collisions, and removal by another process before the directory is locked, are
+/// rare.
 const MAX_NAME_ATTEMPTS: u32 = 16;
 /// Limit of directory entries handled at once, because the tree may have created any number.
 const MAX_ENTRIES_PER_ROUND: usize = 4096;
@@ -36,8 +37,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a directory in `parent`, for this user only. Its name is random, because another user could occupy
-    /// predictable names.
+    /// Creates a directory in `parent`, for this user only. Its name is random, because another user could
+    /// occupy predictable names.
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parent = parent.canonicalize()?;

@@ -65,8 +65,8 @@ pub(crate) fn directory() -> TempDir {
 
 /// Returns a copy of this program in a directory that a sandbox shows.
 ///
-/// Copied by another process: a fork for another test would inherit the descriptor that is open for writing, and the
-/// program could not be executed.
+/// Copied by another process: a fork for another test would inherit the descriptor that is open for writing,
+/// and the program could not be executed.
 pub(crate) fn copy_itself(root: &Path) -> PathBuf {
     let program = root.join("program");
     let copied = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();

@@ -38,7 +38,8 @@ pub(crate) trait Skip: Copy {
 
     /// Returns the index after the bracket that closes the container whose first inner byte is at `at`.
     ///
-    /// Brackets are counted, not matched. `levels` limits the containers open at once, including the one around `at`.
+    /// Brackets are counted, not matched. `levels` limits the containers open at once, including the one
+    /// around `at`.
     fn container(self, text: &[u8], at: usize, levels: u32) -> Result<usize, ContainerFault>;
 
     /// Runs `job` in a function that is compiled for this processor.

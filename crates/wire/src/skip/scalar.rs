@@ -88,8 +88,8 @@ fn find_string_stop(text: &[u8], at: usize) -> Option<usize> {
     let mut at = at;
     while let Some(bytes) = text.get(at..)?.first_chunk() {
         let word = u64::from_le_bytes(*bytes);
-        // Subtracting borrows from the top bit of a byte that is too small. A borrow may spill over into the bytes
-        // above it, but never below, so the lowest bit is right.
+        // Subtracting borrows from the top bit of a byte that is too small. A borrow may spill over into the
+        // bytes above it, but never below, so the lowest bit is right.
         let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word & TOPS;
         let equal = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
         let stops = equal(b'"') | equal(b'\\') | below(word, 0x20);

@@ -20,7 +20,8 @@ pub(crate) enum Rule {
     Ioctl,
     /// Changes extended attributes, which include access control lists, or file flags.
     Attributes,
-    /// The argument with this index is a file mode; modes that run a program as its owner or group are refused.
+    /// The argument with this index is a file mode; modes that run a program as its owner or group are
+    /// refused.
     Mode(usize),
     /// A file mode as for [`Rule::Mode`], in a call that uses it only if the preceding flags create a file.
     ModeIfCreated(usize),
@@ -113,8 +114,8 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::OwnProcess, on(256, 294, 238, 400)),
     (Rule::OwnProcess, on(279, 317, 239, 344)),
     (Rule::OwnProcess, on(274, 312, 100, 339)),
-    // setpriority, ioprio_set: the guardian may be in the caller's process group, and all its processes belong to its
-    // user.
+    // setpriority, ioprio_set: the guardian may be in the caller's process group, and all its processes
+    // belong to its user.
     (Rule::OwnOf(PRIORITY_OF_PROCESS), on(141, 97, 140, 97)),
     (Rule::OwnOf(IO_PRIORITY_OF_PROCESS), on(251, 289, 30, 314)),
     // process_madvise, process_mrelease, pidfd_getfd
@@ -125,7 +126,8 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Refused, on(298, 336, 241, 364)),
     (Rule::Refused, on(321, 357, 280, 386)),
     (Rule::Refused, on(308, 346, 268, 375)),
-    // clone, unshare: in a user namespace a program has every capability, which opens more of the kernel to it.
+    // clone, unshare: in a user namespace a program has every capability, which opens more of the kernel to
+    // it.
     (Rule::Namespaces, on(56, 120, 220, 120)),
     (Rule::Namespaces, on(272, 310, 97, 337)),
     // clone3: its flags are in memory. The C library then uses clone.
@@ -141,8 +143,8 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Absent, on(248, 286, 217, 309)),
     (Rule::Absent, on(249, 287, 218, 310)),
     (Rule::Absent, on(250, 288, 219, 311)),
-    // mq_open, mq_unlink, mq_timedsend (and time64), mq_timedreceive (and time64), mq_notify, mq_getsetattr: also in
-    // an IPC namespace, because a queue opened for reading below /dev/mqueue belongs to the outside.
+    // mq_open, mq_unlink, mq_timedsend (and time64), mq_timedreceive (and time64), mq_notify, mq_getsetattr:
+    // also in an IPC namespace, because a queue opened for reading below /dev/mqueue belongs to the outside.
     (Rule::Absent, on(240, 277, 180, 274)),
     (Rule::Absent, on(241, 278, 181, 275)),
     (Rule::Absent, on(242, 279, 182, 276)),
