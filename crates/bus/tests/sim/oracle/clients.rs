@@ -78,7 +78,7 @@ impl Oracle {
         let view = View::parse(line);
         match view.kind() {
             Kind::Invalid(fault) => {
-                self.wrong(format!("connection {conn} got a line that is not JSON-RPC ({fault:?})"))
+                self.wrong(format!("connection {conn} got a line that is not JSON-RPC ({fault:?})"));
             }
             Kind::Batch => self.check_array(conn, line),
             Kind::Response => {

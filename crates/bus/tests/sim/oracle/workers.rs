@@ -185,7 +185,7 @@ impl Oracle {
         let view = View::parse(line);
         match view.kind() {
             Kind::Invalid(fault) => {
-                self.wrong(format!("worker {worker} got a line that is not JSON-RPC ({fault:?})"))
+                self.wrong(format!("worker {worker} got a line that is not JSON-RPC ({fault:?})"));
             }
             Kind::Batch => {
                 let parts = entries(line);
