@@ -83,7 +83,7 @@ async fn every_end_of_a_command_is_reported() {
         (Ok(json!({})), output(false), "out\n(ended)", "completed"),
         (Ok(json!({"exitCode": 0})), output(true), "beginning of the output was left out", "completed"),
         (Ok(json!({"exitCode": 0})), broken(), "is not available: broken pipe", "failed"),
-        (broken(), output(false), "was not seen: broken pipe", "failed"),
+        (broken(), output(false), "is unknown: broken pipe", "failed"),
         (
             broken(),
             Ok(json!({"output": "out", "truncated": false, "exitStatus": {"exitCode": 3}})),
