@@ -50,14 +50,14 @@ impl OpenMessage {
         let line = message::notification(SESSION_UPDATE, &Params { session_id: session, update: chunk });
         // The text is the last value in the line, and empty.
         let updates = MessageTemplate::from_line(&line.map_err(serialize_error)?);
-        let updates = updates.ok_or_else(|| CallError::Unwritable("no place for text".to_owned()))?;
+        let updates = updates.ok_or_else(|| CallError::NotSerializable("no place for text".to_owned()))?;
         Ok(Self { thought, id, text: String::new(), sent: 0, updates })
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
 fn serialize_error(error: serde_json::Error) -> CallError {
-    CallError::Unwritable(error.to_string())
+    CallError::NotSerializable(error.to_string())
 }
 
 pub(crate) struct UpdateWriter {

@@ -18,9 +18,9 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::deadline::Deadlines;
 use crate::early_requests::unknown_method;
-use crate::error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
+use crate::error::{AgentOutput, ClientError, Login, LoginKind, Problem, Stage};
 use crate::peer_json;
-use crate::usage::Counted;
+use crate::usage::UsageScope;
 
 /// Number of stderr lines that are kept to explain a failure.
 const MAX_STDERR_LINES: usize = 20;
@@ -36,7 +36,7 @@ pub struct Agent {
     pub protocol: Version,
     pub deadlines: Deadlines,
     /// Scope of the usage reports at the end of a turn.
-    pub counted: Counted,
+    pub usage_scope: UsageScope,
     /// `true` if the agent is known to change files and run commands only through its client, so that the
     /// policy covers all of its actions.
     pub acts_through_client: bool,
@@ -64,7 +64,7 @@ impl Agent {
             spec,
             protocol: Version::V1,
             deadlines: Deadlines::default(),
-            counted: Counted::default(),
+            usage_scope: UsageScope::default(),
             acts_through_client: false,
             commands_run_by: CommandRunner::default(),
         }
@@ -98,7 +98,7 @@ pub struct AgentDescription {
 
 impl AgentDescription {
     /// Returns `true` if the agent has the name of the built-in agent, which acts only through its client.
-    pub(crate) fn is_ours(&self) -> bool {
+    pub(crate) fn is_built_in_agent(&self) -> bool {
         self.info.as_ref().is_some_and(|info| info.name == "narrows")
     }
 }
@@ -141,7 +141,8 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
             Err(problem) => {
                 let mut error = ClientError::new(Stage::Initialize, problem);
                 let lost = matches!(*error.problem, Problem::Lost(_));
-                error.seen = end(&peer, process, if lost { Ladder::default() } else { short_ladder() }).await;
+                error.agent_output =
+                    end(&peer, process, if lost { Ladder::default() } else { short_ladder() }).await;
                 return Err(error);
             }
         }
@@ -190,19 +191,27 @@ fn short_ladder() -> Ladder {
 }
 
 /// Ends the agent and its process tree. Returns its last output.
-pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
+pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> AgentOutput {
     let stderr = process.stderr();
     peer.close();
     let exit = process.stop(ladder).await;
     if exit.survivors > 0 {
         tracing::warn!(%exit, "agent left processes behind");
     }
-    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(MAX_STDERR_LINES) }
+    AgentOutput {
+        stray_lines: stray_lines(peer),
+        strays: peer.stray_lines(),
+        stderr: stderr.tail(MAX_STDERR_LINES),
+    }
 }
 
-pub(crate) fn seen(peer: &Peer, process: Option<&Process>) -> Seen {
+pub(crate) fn agent_output(peer: &Peer, process: Option<&Process>) -> AgentOutput {
     let stderr = process.map(|process| process.stderr().tail(MAX_STDERR_LINES));
-    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.unwrap_or_default() }
+    AgentOutput {
+        stray_lines: stray_lines(peer),
+        strays: peer.stray_lines(),
+        stderr: stderr.unwrap_or_default(),
+    }
 }
 
 fn stray_lines(peer: &Peer) -> u64 {
@@ -261,7 +270,7 @@ async fn initialize(
         Err(NegotiationError::Answer(_)) if offered == Version::V2 => Ok(Negotiation::Reconnect(Version::V1)),
         verdict => verdict,
     };
-    match verdict.map_err(Problem::Unfit)? {
+    match verdict.map_err(Problem::NoCommonVersion)? {
         Negotiation::Accepted(answer) => Ok(InitializeOutcome::Agreed(introduced(&answer, raw, &agent.spec))),
         Negotiation::Reconnect(version) => Ok(InitializeOutcome::Again(version)),
     }

@@ -40,7 +40,7 @@ pub struct SessionConfig {
     /// `true` to run commands in a sandbox, if this machine supports one.
     pub sandbox: bool,
     /// `true` if the directories are on another machine, so that the session has no files on this one.
-    pub elsewhere: bool,
+    pub is_remote: bool,
     /// `true` to log in with environment variables that are set, if the agent requires a login.
     pub log_in: bool,
 }
@@ -66,14 +66,14 @@ impl SessionConfig {
             replay: false,
             raw: false,
             sandbox: true,
-            elsewhere: false,
+            is_remote: false,
             log_in: true,
         }
     }
 
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
         let all = std::iter::once(&self.cwd).chain(&self.additional_dirs);
-        all.filter(|_| !self.elsewhere).cloned().collect()
+        all.filter(|_| !self.is_remote).cloned().collect()
     }
 }
 

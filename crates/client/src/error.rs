@@ -70,8 +70,8 @@ pub enum Problem {
     LoginNeeded(Vec<Login>),
     Malformed(String),
     /// Client and agent have no common protocol version.
-    Unfit(NegotiationError),
-    Unwritable(String),
+    NoCommonVersion(NegotiationError),
+    NotSerializable(String),
     Unsupported(String),
     /// A parameter of the caller is invalid.
     Invalid(String),
@@ -84,7 +84,7 @@ pub enum Problem {
 
 /// Output of an agent until it failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct AgentOutput {
     /// Stdout lines that were not messages.
     pub stray_lines: u64,
     /// Beginnings of the first of these lines, escaped.
@@ -98,12 +98,12 @@ pub struct Seen {
 pub struct ClientError {
     pub stage: Stage,
     pub problem: Box<Problem>,
-    pub seen: Seen,
+    pub agent_output: AgentOutput,
 }
 
 impl ClientError {
     pub(crate) fn new(stage: Stage, problem: impl Into<Problem>) -> Self {
-        Self { stage, problem: Box::new(problem.into()), seen: Seen::default() }
+        Self { stage, problem: Box::new(problem.into()), agent_output: AgentOutput::default() }
     }
 
     /// Returns a stable code for programs.
@@ -116,8 +116,8 @@ impl ClientError {
             Problem::Refused(_) => "agent_error",
             Problem::LoginNeeded(_) => "login_needed",
             Problem::Malformed(_) => "malformed",
-            Problem::Unfit(_) => "protocol_version",
-            Problem::Unwritable(_) => "internal",
+            Problem::NoCommonVersion(_) => "protocol_version",
+            Problem::NotSerializable(_) => "internal",
             Problem::Unsupported(_) => "unsupported",
             Problem::Invalid(_) => "invalid_input",
             Problem::Busy { .. } => "SESSION_BUSY",
@@ -159,8 +159,8 @@ impl fmt::Display for Problem {
                 if names.is_empty() { Ok(()) } else { write!(f, ": {}", names.join(", ")) }
             }
             Self::Malformed(reason) => write!(f, "invalid answer from the agent: {reason}"),
-            Self::Unfit(unfit) => unfit.fmt(f),
-            Self::Unwritable(reason) => write!(f, "cannot be written as JSON: {reason}"),
+            Self::NoCommonVersion(unfit) => unfit.fmt(f),
+            Self::NotSerializable(reason) => write!(f, "cannot be written as JSON: {reason}"),
             Self::Unsupported(what) | Self::Invalid(what) => f.write_str(what),
             Self::Busy { run_id } => write!(f, "a run is already active in this session ({run_id})"),
             Self::Closed => f.write_str("it has been closed"),
@@ -174,7 +174,7 @@ impl From<CallError> for Problem {
             CallError::Refused(error) => Self::Refused(error),
             CallError::Deadline(limit) => Self::Deadline(limit),
             CallError::Lost { reason, .. } => Self::Lost(reason),
-            CallError::Unwritable(reason) => Self::Unwritable(reason),
+            CallError::NotSerializable(reason) => Self::NotSerializable(reason),
             CallError::Malformed(reason) => Self::Malformed(reason),
             other => Self::Malformed(other.to_string()),
         }

@@ -33,12 +33,12 @@ mod usage;
 pub use agent::{Agent, AgentDescription, CommandRunner, Info, Offer};
 pub use config::SessionConfig;
 pub use deadline::Deadlines;
-pub use error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
+pub use error::{AgentOutput, ClientError, Login, LoginKind, Problem, Stage};
 pub use event::{
     Completed, EventBody, Json, Message, Payload, PermissionRequested, PermissionResolved, Role,
     RuntimeEvent, Status, ToolOutput,
 };
-pub use host::confinement::Confinement;
+pub use host::command_sandbox::CommandSandbox;
 pub use host::links::{Unfollowed, follow_links};
 pub use host::protected::ProtectedFiles;
 pub use input::Input;
@@ -52,5 +52,5 @@ pub use permission_request::{
 pub use run::{Canceller, Events, RunError, RunHandle, RunRequest, RunResult};
 pub use runtime::{Runtime, SessionSummary};
 pub use session::{Rejection, Session};
-pub use snapshot::{Choice, Choices, Command, ConfigOption, Snapshot};
-pub use usage::{Counted, Usage};
+pub use snapshot::{Command, ConfigOption, OptionValue, Selection, Snapshot};
+pub use usage::{Usage, UsageScope};

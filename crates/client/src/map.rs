@@ -24,10 +24,10 @@ use std::sync::Arc;
 use narrows_acp::Version;
 use serde_json::{Value, json};
 
-pub use self::ask::{Choice, OtherCall, ReadRequest};
+pub use self::ask::{OfferedOption, OtherCall, ReadRequest};
 pub use self::call::Call;
 pub use self::effects::{AgentState, Effects, SessionChange, UsageReport};
-pub use self::end::{End, Outcome};
+pub use self::end::{RunEnd, RunOutcome};
 pub use self::fault::Fault;
 
 use self::calls::Calls;
@@ -99,8 +99,8 @@ impl Mapper {
     /// Begins a run. A previous run that is still active fails.
     pub fn start(&mut self, run_id: &str, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         if self.run_id.is_some() {
-            let end = End::Failed { message: "another run began".to_owned(), code: None };
-            self.finish(Outcome::new(end), now_ms, out);
+            let end = RunEnd::Failed { message: "another run began".to_owned(), code: None };
+            self.finish(RunOutcome::new(end), now_ms, out);
         }
         self.run_id = Some(run_id.into());
         self.started_ms = now_ms;

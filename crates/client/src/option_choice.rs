@@ -16,7 +16,7 @@ pub struct PermissionOption {
 
 /// The answer to a permission request, in the format of both versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Answer {
+pub(crate) struct PermissionAnswer {
     outcome: Outcome,
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     meta: Option<Meta>,
@@ -39,7 +39,7 @@ enum Outcome {
     Cancelled,
 }
 
-impl Answer {
+impl PermissionAnswer {
     /// The answer without an option.
     pub(crate) const CANCELLED: Self = Self { outcome: Outcome::Cancelled, meta: None };
 
@@ -62,22 +62,22 @@ impl Answer {
 
 /// Returns an allowing answer. It allows once; or for good, but only if `may_always` is set and no other
 /// option allows.
-pub(crate) fn allow(options: &[PermissionOption], may_always: bool) -> Option<Answer> {
+pub(crate) fn allow(options: &[PermissionOption], may_always: bool) -> Option<PermissionAnswer> {
     let always = || unambiguous(options, "allow_always").filter(|_| may_always);
-    unambiguous(options, "allow_once").or_else(always).map(Answer::selected)
+    unambiguous(options, "allow_once").or_else(always).map(PermissionAnswer::selected)
 }
 
 /// Returns a rejecting answer, without an option if none rejects.
-pub(crate) fn reject(options: &[PermissionOption]) -> Answer {
+pub(crate) fn reject(options: &[PermissionOption]) -> PermissionAnswer {
     let option = unambiguous(options, "reject_once").or_else(|| unambiguous(options, "reject_always"));
-    option.map_or(Answer::CANCELLED, Answer::selected)
+    option.map_or(PermissionAnswer::CANCELLED, PermissionAnswer::selected)
 }
 
 /// Returns the answer with this option id, if it was offered exactly once.
-pub(crate) fn exactly(options: &[PermissionOption], id: &str) -> Option<Answer> {
+pub(crate) fn exactly(options: &[PermissionOption], id: &str) -> Option<PermissionAnswer> {
     let mut named = options.iter().filter(|option| option.option_id == id);
     let option = named.next()?;
-    named.next().is_none().then(|| Answer::selected(option))
+    named.next().is_none().then(|| PermissionAnswer::selected(option))
 }
 
 /// Returns the first option of this kind with a unique id. A duplicate id could mean the other option.
@@ -103,8 +103,8 @@ mod tests {
     #[track_caller]
     fn check(text: &str, once: Option<&str>, always: Option<&str>, rejected: Option<&str>) {
         let options = options(text);
-        assert_eq!(allow(&options, false).as_ref().and_then(Answer::option_id), once, "{text}");
-        assert_eq!(allow(&options, true).as_ref().and_then(Answer::option_id), always, "{text}");
+        assert_eq!(allow(&options, false).as_ref().and_then(PermissionAnswer::option_id), once, "{text}");
+        assert_eq!(allow(&options, true).as_ref().and_then(PermissionAnswer::option_id), always, "{text}");
         assert_eq!(reject(&options).option_id(), rejected, "{text}");
     }
 
@@ -124,15 +124,15 @@ mod tests {
         check("x:allow_once x:reject_once n:reject_always", None, None, Some("n"));
         let options = options("x:allow_once x:reject_once y:allow_once");
         for (id, taken) in [("x", None), ("y", Some("y")), ("z", None), ("", None)] {
-            assert_eq!(exactly(&options, id).as_ref().and_then(Answer::option_id), taken, "{id}");
+            assert_eq!(exactly(&options, id).as_ref().and_then(PermissionAnswer::option_id), taken, "{id}");
         }
     }
 
     #[test]
     fn answers_are_valid_in_both_versions() {
         let yes = allow(&options("y:allow_once"), false).expect("an answer");
-        let written = |answer: &Answer| serde_json::to_string(answer).expect("plain data");
+        let written = |answer: &PermissionAnswer| serde_json::to_string(answer).expect("plain data");
         assert_eq!(written(&yes), r#"{"outcome":{"outcome":"selected","optionId":"y"}}"#);
-        assert_eq!(written(&Answer::CANCELLED), r#"{"outcome":{"outcome":"cancelled"}}"#);
+        assert_eq!(written(&PermissionAnswer::CANCELLED), r#"{"outcome":{"outcome":"cancelled"}}"#);
     }
 }

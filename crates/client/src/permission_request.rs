@@ -58,7 +58,7 @@ impl PermissionRequest {
     pub(crate) fn is_rejected_by(&self, reply: &PermissionReply) -> bool {
         match reply {
             PermissionReply::Allow => false,
-            PermissionReply::Reject | PermissionReply::Nobody | PermissionReply::Cancel => true,
+            PermissionReply::Reject | PermissionReply::NoApprover | PermissionReply::Cancel => true,
             PermissionReply::Select(id) => self
                 .options
                 .iter()
@@ -150,7 +150,7 @@ pub enum PermissionReply {
     Allow,
     Reject,
     /// Denies the action because no person could be asked.
-    Nobody,
+    NoApprover,
     /// Selects an option by id. An id that was not offered counts as a rejection.
     Select(String),
     Cancel,

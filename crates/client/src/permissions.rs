@@ -33,7 +33,7 @@ pub(crate) enum PermissionNotice {
 pub(crate) enum DecidedBy {
     Policy,
     Person,
-    Nobody,
+    NoApprover,
     /// Denied at the deadline for an answer.
     Deadline,
     /// Denied, because a link in a path has changed since the person was asked.
@@ -49,7 +49,7 @@ impl DecidedBy {
         match self {
             Self::Policy => "policy",
             Self::Person => "answer",
-            Self::Nobody => "nobody to ask",
+            Self::NoApprover => "nobody to ask",
             Self::Deadline => "timed out",
             Self::Changed => "changed meanwhile",
             Self::Unreadable => "not readable",
@@ -232,7 +232,9 @@ impl PermissionService {
         match decision.verdict {
             Verdict::Allow => Some((PermissionReply::Allow, DecidedBy::Policy)),
             Verdict::Deny => Some((PermissionReply::Reject, DecidedBy::Policy)),
-            Verdict::Ask => self.decider.is_none().then_some((PermissionReply::Reject, DecidedBy::Nobody)),
+            Verdict::Ask => {
+                self.decider.is_none().then_some((PermissionReply::Reject, DecidedBy::NoApprover))
+            }
         }
     }
 
@@ -249,7 +251,7 @@ impl PermissionService {
         if let Some(settled) = self.reply_without_asking(&permission_request.decision) {
             return settled;
         }
-        let Some(decider) = &self.decider else { return (PermissionReply::Reject, DecidedBy::Nobody) };
+        let Some(decider) = &self.decider else { return (PermissionReply::Reject, DecidedBy::NoApprover) };
         let cancelled = self.cancelled.notified();
         tokio::pin!(cancelled);
         cancelled.as_mut().enable();
@@ -269,7 +271,7 @@ impl PermissionService {
             biased;
             () = cancelled => (PermissionReply::Cancel, DecidedBy::Cancelled),
             reply = timeout(self.answer_timeout, decider.decide(Arc::clone(&permission_request))) => match reply {
-                Ok(PermissionReply::Nobody) => (PermissionReply::Reject, DecidedBy::Nobody),
+                Ok(PermissionReply::NoApprover) => (PermissionReply::Reject, DecidedBy::NoApprover),
                 Ok(reply) => (reply, DecidedBy::Person),
                 Err(_) => (PermissionReply::Reject, DecidedBy::Deadline),
             },
@@ -403,7 +405,7 @@ pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     Denied(match by {
         DecidedBy::Policy => decision.because.to_string(),
         DecidedBy::Person => "the user denied it".to_owned(),
-        DecidedBy::Nobody => {
+        DecidedBy::NoApprover => {
             format!("it needs an approval, but no user can be asked: {}", decision.because)
         }
         DecidedBy::Deadline => "the permission request was not answered in time".to_owned(),

@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 use crate::agent::{self, Agent, AgentDescription, Offer, Running};
 use crate::config::SessionConfig;
 use crate::early_requests::{self, EarlyRequests};
-use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
+use crate::error::{AgentOutput, ClientError, LoginKind, Problem, Stage, wants_login};
 use crate::mcp::{Hosted, Limits as McpLimits};
 use crate::message_loss::MessageLoss;
 use crate::peer_json;
@@ -183,12 +183,12 @@ impl Runtime {
     }
 
     /// Ends the agent and its process tree, with the default grace periods.
-    pub async fn close(self) -> Seen {
+    pub async fn close(self) -> AgentOutput {
         self.close_with(Ladder::default()).await
     }
 
     /// Ends the agent and its process tree, with these grace periods.
-    pub async fn close_with(self, ladder: Ladder) -> Seen {
+    pub async fn close_with(self, ladder: Ladder) -> AgentOutput {
         self.shared.end(ladder).await
     }
 
@@ -220,12 +220,12 @@ fn listed(value: &Value) -> Option<SessionSummary> {
 
 impl Shared {
     pub(crate) fn failed(&self, stage: Stage, problem: impl Into<Problem>) -> ClientError {
-        ClientError { seen: self.seen(), ..ClientError::new(stage, problem) }
+        ClientError { agent_output: self.agent_output(), ..ClientError::new(stage, problem) }
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn agent_output(&self) -> AgentOutput {
         let process = lock(&self.process);
-        agent::seen(&self.peer, process.as_ref())
+        agent::agent_output(&self.peer, process.as_ref())
     }
 
     pub(crate) fn message_loss(&self) -> MessageLoss {
@@ -244,13 +244,13 @@ impl Shared {
         Arc::clone(&self.support)
     }
 
-    pub(crate) async fn end(&self, ladder: Ladder) -> Seen {
+    pub(crate) async fn end(&self, ladder: Ladder) -> AgentOutput {
         let process = lock(&self.process).take();
         match process {
             Some(process) => agent::end(&self.peer, process, ladder).await,
             None => {
                 self.peer.close();
-                agent::seen(&self.peer, None)
+                agent::agent_output(&self.peer, None)
             }
         }
     }

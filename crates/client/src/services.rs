@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::allowed::ClientAction;
 use crate::event::{Json, Payload};
-use crate::host::confinement::Confinement;
+use crate::host::command_sandbox::CommandSandbox;
 use crate::host::created::{Baseline, Created, CreationGuard};
 use crate::host::files::{FileError, FileErrorKind, Files, Found, PathLinks};
 use crate::host::links;
@@ -42,7 +42,7 @@ pub(crate) struct Services {
     pub(crate) files: Files,
     pub(crate) terminals: Terminals,
     pub(crate) environment: Environment,
-    pub(crate) confinement: Confinement,
+    pub(crate) command_sandbox: CommandSandbox,
     pub(crate) cwd: PathBuf,
     pub(crate) budget: RequestBudget,
     pub(crate) commands_wanted: AtomicU64,
@@ -176,7 +176,7 @@ impl Services {
         let client_action = ClientAction::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
-        let confinement = self.confinement.clone();
+        let command_sandbox = self.command_sandbox.clone();
         let about = |found: &Path| RequestSubject {
             turn,
             method: FS_WRITE_TEXT_FILE,
@@ -187,7 +187,7 @@ impl Services {
             ..RequestSubject::default()
         };
         self.with_permitted_file(Kind::Edit, (&path, links), about, Some(client_action), move |found| {
-            found.write(&text, confinement.write_mode(found.path()))
+            found.write(&text, command_sandbox.write_mode(found.path()))
         })
         .await
     }
@@ -327,7 +327,7 @@ impl Services {
         about: &RequestSubject,
         client_action: ClientActionAt<'_>,
     ) -> Result<(Option<Sandbox>, Baseline), ServiceFailure> {
-        let (mut sandbox, mut confined, mut baseline) = self.confinement.look().await;
+        let (mut sandbox, mut confined, mut baseline) = self.command_sandbox.prepare_with_baseline().await;
         for _ in 0..MAX_FILE_TRIES {
             let waits = self.permissions.judge_in(about.turn, confined, action).verdict == Verdict::Ask;
             self.permissions.permit_in(confined, action, about.clone(), Some(client_action)).await?;
@@ -335,7 +335,7 @@ impl Services {
                 return Ok((sandbox, baseline));
             }
             let judged = confined;
-            (sandbox, confined, baseline) = self.confinement.look().await;
+            (sandbox, confined, baseline) = self.command_sandbox.prepare_with_baseline().await;
             if confined == judged {
                 return Ok((sandbox, baseline));
             }

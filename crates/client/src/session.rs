@@ -1,10 +1,10 @@
 //! A session, from the caller's side.
 
-mod active;
+mod active_run;
 mod actor;
+mod client_run_commands;
 mod mode_guard;
 mod open;
-mod own_commands;
 mod permission;
 mod restrict;
 mod run_lifecycle;

@@ -18,10 +18,10 @@ pub struct Snapshot {
     pub options: Vec<ConfigOption>,
     /// Modes (older form).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub modes: Option<Choices>,
+    pub modes: Option<Selection>,
     /// Models (older form).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub models: Option<Choices>,
+    pub models: Option<Selection>,
 }
 
 /// A slash command of the agent.
@@ -45,19 +45,19 @@ pub struct ConfigOption {
     pub category: Option<String>,
     pub current: Value,
     /// Possible values; empty for a boolean.
-    pub values: Vec<Choice>,
+    pub values: Vec<OptionValue>,
 }
 
 /// A selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Choices {
+pub struct Selection {
     pub current: String,
-    pub available: Vec<Choice>,
+    pub available: Vec<OptionValue>,
 }
 
 /// A possible value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choice {
+pub struct OptionValue {
     pub id: String,
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,21 +123,21 @@ impl Snapshot {
 impl ConfigOption {
     /// Returns the value with this id, or with this name in any case.
     #[must_use]
-    pub fn value(&self, wanted: &str) -> Option<&Choice> {
+    pub fn value(&self, wanted: &str) -> Option<&OptionValue> {
         find(&self.values, wanted)
     }
 }
 
-impl Choices {
+impl Selection {
     /// Returns the choice with this id, or with this name in any case.
     #[must_use]
-    pub fn find(&self, wanted: &str) -> Option<&Choice> {
+    pub fn find(&self, wanted: &str) -> Option<&OptionValue> {
         find(&self.available, wanted)
     }
 }
 
-fn find<'a>(all: &'a [Choice], wanted: &str) -> Option<&'a Choice> {
-    let named = |choice: &&Choice| choice.name.eq_ignore_ascii_case(wanted);
+fn find<'a>(all: &'a [OptionValue], wanted: &str) -> Option<&'a OptionValue> {
+    let named = |choice: &&OptionValue| choice.name.eq_ignore_ascii_case(wanted);
     all.iter().find(|choice| choice.id == wanted).or_else(|| all.iter().find(named))
 }
 
@@ -160,15 +160,15 @@ fn commands(value: &Value) -> Vec<Command> {
     list(value).iter().filter_map(command).collect()
 }
 
-fn choice(value: &Value, key: &str) -> Option<Choice> {
+fn choice(value: &Value, key: &str) -> Option<OptionValue> {
     let id = text(value, key)?;
     let name = text(value, "name").unwrap_or_else(|| id.clone());
-    Some(Choice { id, name, description: text(value, "description") })
+    Some(OptionValue { id, name, description: text(value, "description") })
 }
 
-fn choices(value: &Value, current: &str, available: &str, id: &str) -> Choices {
+fn choices(value: &Value, current: &str, available: &str, id: &str) -> Selection {
     let all = value.get(available).map_or(&[][..], list);
-    Choices {
+    Selection {
         current: text(value, current).unwrap_or_default(),
         available: all.iter().filter_map(|value| choice(value, id)).collect(),
     }

@@ -22,7 +22,7 @@ const MAX_PROBLEM_CHARS: usize = 300;
 const MAX_REFERENCES: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FormError {
+pub(crate) enum SchemaError {
     /// The schema is neither an object nor a boolean.
     #[error("a JSON Schema is an object or a boolean")]
     NotASchema,
@@ -39,7 +39,7 @@ pub(crate) enum FormError {
 }
 
 #[derive(Debug)]
-pub(crate) struct Form {
+pub(crate) struct AnswerSchema {
     /// Schema that the model sees.
     shown: Value,
     /// `true` if the shown schema wraps the given schema.
@@ -47,19 +47,21 @@ pub(crate) struct Form {
     validator: Validator,
 }
 
-impl Form {
-    /// Creates a form for `schema`. Only references within it are followed.
+impl AnswerSchema {
+    /// Creates the schema of an answer from `schema`. Only references within it are followed.
     ///
     /// # Errors
-    /// [`FormError`] if the schema cannot be used.
-    pub(crate) fn new(schema: &Value) -> Result<Self, FormError> {
+    /// [`SchemaError`] if the schema cannot be used.
+    pub(crate) fn new(schema: &Value) -> Result<Self, SchemaError> {
         if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            return Err(FormError::NotASchema);
+            return Err(SchemaError::NotASchema);
         }
         let validator =
             jsonschema::options().offline().build(schema).map_err(|error| match error.kind() {
-                ValidationErrorKind::Referencing(cause) => FormError::Elsewhere(clipped(&cause.to_string())),
-                _ => FormError::Invalid {
+                ValidationErrorKind::Referencing(cause) => {
+                    SchemaError::Elsewhere(clipped(&cause.to_string()))
+                }
+                _ => SchemaError::Invalid {
                     at: error.instance_path().to_string(),
                     what: clipped(&error.masked().to_string()),
                 },

@@ -53,7 +53,7 @@ pub struct Usage {
 
 /// Scope of the reports at the end of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Counted {
+pub enum UsageScope {
     /// Detected by the name of the agent and by its reports.
     #[default]
     Detect,
@@ -63,7 +63,7 @@ pub enum Counted {
     Turn,
 }
 
-impl Counted {
+impl UsageScope {
     /// Returns `self`; for `Detect`, the known behavior of agents named `name` in `initialize`.
     pub(crate) fn or_known(self, name: &str) -> Self {
         if self != Self::Detect {
@@ -82,14 +82,14 @@ impl Counted {
 /// Computes the usage of each turn from the counters of one session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
-    counted: Counted,
+    usage_scope: UsageScope,
     /// Counters at the end of the last turn.
     before: Counters,
     has_reported: bool,
     turn: Option<Counters>,
-    paid: Option<Cost>,
-    bill: Option<Cost>,
-    billed: bool,
+    cost_before: Option<Cost>,
+    last_cost: Option<Cost>,
+    has_cost: bool,
     begun: bool,
     context: Option<u64>,
     context_before: Option<u64>,
@@ -103,8 +103,8 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new(counted: Counted) -> Self {
-        Self { counted, ..Self::default() }
+    pub(crate) fn new(usage_scope: UsageScope) -> Self {
+        Self { usage_scope, ..Self::default() }
     }
 
     /// Begins a turn. Reports from before the first turn are the history of a resumed session. They do not
@@ -112,7 +112,7 @@ impl Meter {
     pub(crate) fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
             let end = self.end.take();
-            if let Some(Value::Object(fields)) = end.filter(|_| self.counted != Counted::Turn) {
+            if let Some(Value::Object(fields)) = end.filter(|_| self.usage_scope != UsageScope::Turn) {
                 self.before = Counters::read(&fields);
             }
             (self.call, self.calls) = (None, Counters::default());
@@ -130,11 +130,11 @@ impl Meter {
         }
         if let Some(cost) = Cost::read(fields) {
             if self.begun {
-                self.billed = true;
+                self.has_cost = true;
             } else {
-                self.paid = Some(cost.clone());
+                self.cost_before = Some(cost.clone());
             }
-            self.bill = Some(cost);
+            self.last_cost = Some(cost);
         }
         if self.begun {
             self.update = Some(update.clone());
@@ -167,13 +167,13 @@ impl Meter {
         let Value::Object(fields) = end else { return };
         let now = Counters::read(fields);
         let is_first = !std::mem::replace(&mut self.has_reported, true);
-        if self.counted == Counted::Detect && !is_first && self.is_of_one_turn(&now) {
+        if self.usage_scope == UsageScope::Detect && !is_first && self.is_of_one_turn(&now) {
             tracing::debug!("agent reports usage per turn");
-            self.counted = Counted::Turn;
+            self.usage_scope = UsageScope::Turn;
         }
-        let took = match self.counted {
-            Counted::Turn => now.clone(),
-            Counted::Session | Counted::Detect => now.since(&self.before),
+        let took = match self.usage_scope {
+            UsageScope::Turn => now.clone(),
+            UsageScope::Session | UsageScope::Detect => now.since(&self.before),
         };
         self.before = now.or(&self.before);
         self.turn = Some(match self.turn.take() {
@@ -208,7 +208,7 @@ impl Meter {
         self.context_before = self.context;
         let (turn, update) = (self.turn.take(), self.update.take());
         let (call, calls) = (self.call.take(), std::mem::take(&mut self.calls));
-        let billed = std::mem::take(&mut self.billed);
+        let has_cost = std::mem::take(&mut self.has_cost);
         if turn.is_none() && update.is_none() && call.is_none() {
             return None;
         }
@@ -224,9 +224,10 @@ impl Meter {
         if let Some(Value::Object(fields)) = &end {
             usage.max_output_tokens = number(fields, &["maxOutputTokens", "max_output_tokens"]);
         }
-        if billed {
-            usage.cost_usd = self.bill.as_ref().and_then(|bill| bill.since(self.paid.as_ref()));
-            self.paid = self.bill.clone();
+        if has_cost {
+            usage.cost_usd =
+                self.last_cost.as_ref().and_then(|last_cost| last_cost.since(self.cost_before.as_ref()));
+            self.cost_before = self.last_cost.clone();
         }
         let said = [("usage", end), ("usage_update", update), ("_meta.usage", call)];
         let said = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));

@@ -221,7 +221,7 @@ pub(crate) fn from_command(
     spec.cwd = Some(cwd.clone());
     spec.env = environment::build(args, Some(entry), &[])?;
     let mut agent = Agent::new(&entry.name, spec);
-    agent.counted = entry.counted;
+    agent.usage_scope = entry.usage_scope;
     agent.commands_run_by = entry.commands_run_by;
     agent.protocol = entry.protocol.map_or(Version::V1, Into::into);
     let deadlines = &mut agent.deadlines;
@@ -253,8 +253,8 @@ pub(crate) fn session_request(
     let can = policy.offers();
     // Capabilities that would always be denied are not offered.
     let mut offer = Offer { read_files: can.read, write_files: can.write, run_commands: can.execute };
-    let elsewhere = selected.remote.is_some() && !selected.cwd.is_dir();
-    if elsewhere {
+    let is_remote = selected.remote.is_some() && !selected.cwd.is_dir();
+    if is_remote {
         // Local files and commands cannot be offered to a remote agent.
         offer = Offer::default();
     }
@@ -262,7 +262,7 @@ pub(crate) fn session_request(
         selected.agent.deadlines.permission = limit;
     }
     let mut config = SessionConfig::new(selected.cwd.clone(), Arc::new(policy));
-    config.elsewhere = elsewhere;
+    config.is_remote = is_remote;
     config.additional_dirs = args.add_dir.iter().map(|dir| absolute_dir(dir)).collect::<Result<_, _>>()?;
     config.model.clone_from(&selected.model);
     config.require_model = args.require_model;

@@ -86,7 +86,7 @@ impl PermissionPrompt {
                 run_prompt(&mut terminal, &question, &rendered, &controlled)
             };
             // If the receiver is gone, no answer is needed.
-            let _ = answer.send(asked().unwrap_or(PermissionReply::Nobody));
+            let _ = answer.send(asked().unwrap_or(PermissionReply::NoApprover));
         })?;
         Ok(Self { answered, stage: PromptStage::Writing(writing), control })
     }
@@ -107,7 +107,7 @@ impl PermissionPrompt {
                     self.stage = PromptStage::Answering;
                 }
                 PromptStage::Answering => {
-                    return (&mut self.answered).await.unwrap_or(PermissionReply::Nobody);
+                    return (&mut self.answered).await.unwrap_or(PermissionReply::NoApprover);
                 }
             }
         }

@@ -50,7 +50,7 @@ impl PermissionHandler for PermissionQueue {
         let (reply, answer) = oneshot::channel();
         // A full queue drops the request, and thereby denies it.
         let _ = self.questions.try_send(QueuedRequest { question, source: self.source, reply });
-        Box::pin(async move { answer.await.unwrap_or(PermissionReply::Nobody) })
+        Box::pin(async move { answer.await.unwrap_or(PermissionReply::NoApprover) })
     }
 }
 
@@ -290,6 +290,6 @@ mod tests {
         drop(questions);
         let third = queue.decide(question("3"));
         drop(request);
-        assert_eq!(third.await, PermissionReply::Nobody);
+        assert_eq!(third.await, PermissionReply::NoApprover);
     }
 }

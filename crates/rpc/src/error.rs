@@ -25,7 +25,7 @@ pub enum CallError {
     },
     /// The parameters could not be serialized. Nothing was sent.
     #[error("the parameters cannot be serialized: {0}")]
-    Unwritable(String),
+    NotSerializable(String),
 }
 
 impl CallError {
@@ -37,7 +37,7 @@ impl CallError {
             Self::Malformed(_) => RpcError::new(Code::Internal, self.to_string()).effects(Effects::Possible),
             Self::Deadline(_) => RpcError::new(Code::Deadline, self.to_string()).effects(Effects::Possible),
             Self::Lost { effects, .. } => RpcError::new(Code::WorkerLost, self.to_string()).effects(*effects),
-            Self::Unwritable(_) => RpcError::new(Code::Internal, self.to_string()),
+            Self::NotSerializable(_) => RpcError::new(Code::Internal, self.to_string()),
         }
     }
 }

@@ -227,5 +227,5 @@ impl Drop for ForgetOnDrop<'_> {
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature that map_err needs")]
 fn unwritable(error: serde_json::Error) -> CallError {
-    CallError::Unwritable(error.to_string())
+    CallError::NotSerializable(error.to_string())
 }

@@ -31,7 +31,7 @@ pub(crate) struct Baseline {
     /// Missing paths that git would use, each with its repository.
     absent: BTreeSet<(PathBuf, PathBuf)>,
     /// Missing directories in which a repository can be created.
-    unborn: BTreeSet<PathBuf>,
+    missing_repository_parents: BTreeSet<PathBuf>,
     /// Directories, files and links that git treats as a repository.
     repositories: BTreeSet<PathBuf>,
 }
@@ -40,7 +40,7 @@ impl Baseline {
     pub(super) fn new(found: &mut Found) -> Self {
         Self {
             absent: std::mem::take(&mut found.absent),
-            unborn: std::mem::take(&mut found.unborn),
+            missing_repository_parents: std::mem::take(&mut found.missing_repository_parents),
             repositories: std::mem::take(&mut found.repositories),
         }
     }
@@ -130,10 +130,10 @@ impl Watched {
     }
 
     fn new_repositories(&self) -> Vec<PathBuf> {
-        let Baseline { repositories, unborn, .. } = &self.baseline;
+        let Baseline { repositories, missing_repository_parents, .. } = &self.baseline;
         let mut found = self.protected.search(MAX_ENTRIES).repositories;
         found.retain(|path| !repositories.contains(path));
-        found.extend(unborn.iter().filter(|path| exists(path)).cloned());
+        found.extend(missing_repository_parents.iter().filter(|path| exists(path)).cloned());
         self.protected.add_created(found)
     }
 }

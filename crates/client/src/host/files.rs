@@ -226,7 +226,7 @@ impl Found {
             Some(_) => Some(self.open(OFlags::WRONLY)?),
             None => None,
         };
-        if is_made_up(&self.directory) {
+        if is_kernel_file_system(&self.directory) {
             return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("a kernel file")));
         }
         if let Some((file, stat)) = &old
@@ -266,7 +266,7 @@ impl Found {
             })?;
         let stat = fstat(&file).map_err(|errno| FileError::system(&self.asked, errno))?;
         self.must_be_regular(&stat)?;
-        if is_made_up(&file) {
+        if is_kernel_file_system(&file) {
             return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("a kernel file")));
         }
         Ok((file, stat))
@@ -315,7 +315,7 @@ fn kind(stat: &Stat) -> FileType {
 /// Returns `true` for file systems of the kernel such as `/proc`: reading them reveals this process, and
 /// writing them changes the machine.
 #[cfg(target_os = "linux")]
-fn is_made_up(fd: &OwnedFd) -> bool {
+fn is_kernel_file_system(fd: &OwnedFd) -> bool {
     use rustix::fs::{FsWord, PROC_SUPER_MAGIC, fstatfs};
     const SYSFS: FsWord = 0x6265_6572;
     const CGROUP2: FsWord = 0x6367_7270;
@@ -328,7 +328,7 @@ fn is_made_up(fd: &OwnedFd) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn is_made_up(_: &OwnedFd) -> bool {
+fn is_kernel_file_system(_: &OwnedFd) -> bool {
     false
 }
 

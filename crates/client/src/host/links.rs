@@ -10,8 +10,8 @@ use narrows_policy::{Action, DiskEntry, Kind, RepositoryDisk, WordLink, is_unusu
 use rustix::io::Errno;
 
 use super::files::follow;
+use super::indirect_git_files::{Extent, LookupBudget};
 use super::protected::ProtectedFiles;
-use super::repository::{Extent, LookupBudget};
 
 const MAX_PATHS: usize = 1000;
 

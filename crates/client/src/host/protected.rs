@@ -17,8 +17,8 @@ use narrows_base::sync::lock;
 use narrows_policy::Policy;
 use narrows_process::is_missing;
 
+use super::indirect_git_files::{self, Extent, LookupBudget};
 use super::links;
-use super::repository::{self, Extent, LookupBudget};
 pub(super) use search::Found;
 use search::LinkedName;
 
@@ -84,8 +84,8 @@ impl ProtectedFiles {
         &self.roots
     }
 
-    pub(super) fn git(&self) -> repository::UserSettings<'_> {
-        repository::UserSettings { home: self.policy.home(), files: &self.git_settings }
+    pub(super) fn git(&self) -> indirect_git_files::UserSettings<'_> {
+        indirect_git_files::UserSettings { home: self.policy.home(), files: &self.git_settings }
     }
 
     /// Searches for protected paths, and adds the paths that earlier searches of this session found. Blocks.
@@ -159,8 +159,8 @@ impl ProtectedFiles {
         path: &Path,
         extent: Extent,
         budget: &mut LookupBudget,
-    ) -> repository::Counterparts {
-        let mut found = repository::counterparts(path, extent, self.git(), budget);
+    ) -> indirect_git_files::Counterparts {
+        let mut found = indirect_git_files::counterparts(path, extent, self.git(), budget);
         for name in self.linked_names(path, extent) {
             if !found.paths.contains(&name) {
                 found.paths.push(name);

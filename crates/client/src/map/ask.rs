@@ -20,7 +20,7 @@ const NO_SUBJECT: &str = "the request has no subject";
 
 /// An offered option.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct OfferedOption {
     pub option_id: String,
     pub kind: String,
     pub name: String,
@@ -52,7 +52,7 @@ pub struct ReadRequest {
     /// The agent may mean any of them, so all are judged.
     pub unknown: Vec<Json>,
     /// Offered options. Unreadable options are omitted.
-    pub options: Vec<Choice>,
+    pub options: Vec<OfferedOption>,
     /// Hosted MCP server and tool that the request is about.
     pub mcp: Option<(String, String)>,
     /// Approval that a governance requires, if a gate in front of the agent requests it.
@@ -386,7 +386,7 @@ impl Mapper {
     /// Merges the additions of the request into its call, and returns the call.
     fn ask_for(&mut self, patch: Patch<'_>, emit: &mut Emit<'_>) -> Call {
         let id: Arc<str> = patch.id().into();
-        if self.calls.is_over(&id, false) {
+        if self.calls.is_completed(&id, false) {
             // The call has completed, or the agent reuses ids: only the request itself is known.
             let mut call = Call::new(&id);
             patch.merge(&mut call, self.version, usize::MAX);
@@ -399,7 +399,7 @@ impl Mapper {
     }
 }
 
-fn read_options(options: &RawValue) -> Vec<Choice> {
+fn read_options(options: &RawValue) -> Vec<OfferedOption> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Option {
@@ -410,5 +410,5 @@ fn read_options(options: &RawValue) -> Vec<Choice> {
     }
     let read = |option: &RawValue| object::<Option>(option.get()).ok();
     let each = list(options).unwrap_or_default().into_iter().filter_map(read);
-    each.map(|Option { option_id, kind, name }| Choice { option_id, kind, name }).collect()
+    each.map(|Option { option_id, kind, name }| OfferedOption { option_id, kind, name }).collect()
 }

@@ -17,13 +17,13 @@ const MAX_ID_BYTES: usize = 512;
 #[derive(Debug)]
 pub(super) struct Calls {
     /// Maximum number of bytes kept of all open calls together.
-    pub(super) room: usize,
+    pub(super) max_bytes: usize,
     open: HashMap<Arc<str>, Numbered>,
     count: u64,
     bytes: usize,
     /// Completed calls, with the run in which they ended.
-    over: HashMap<Arc<str>, u64>,
-    over_order: VecDeque<Arc<str>>,
+    completed: HashMap<Arc<str>, u64>,
+    completed_order: VecDeque<Arc<str>>,
     run: u64,
 }
 
@@ -37,12 +37,12 @@ struct Numbered {
 impl Default for Calls {
     fn default() -> Self {
         Self {
-            room: MAX_CALLS_BYTES,
+            max_bytes: MAX_CALLS_BYTES,
             open: HashMap::new(),
             count: 0,
             bytes: 0,
-            over: HashMap::new(),
-            over_order: VecDeque::new(),
+            completed: HashMap::new(),
+            completed_order: VecDeque::new(),
             run: 0,
         }
     }
@@ -78,14 +78,14 @@ impl Calls {
 
     /// Returns `true` if a call with this id has completed. Agents may reuse ids in every turn: if it
     /// completed in an earlier run and `begins` is set, its completion is forgotten.
-    pub(super) fn is_over(&mut self, id: &str, begins: bool) -> bool {
-        match self.over.get(id) {
+    pub(super) fn is_completed(&mut self, id: &str, begins: bool) -> bool {
+        match self.completed.get(id) {
             Some(run) if begins && *run < self.run => {
-                self.over.remove(id);
-                self.over_order.retain(|other| &**other != id);
+                self.completed.remove(id);
+                self.completed_order.retain(|other| &**other != id);
                 false
             }
-            over => over.is_some(),
+            completed => completed.is_some(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Calls {
             Numbered { number: self.count, bytes: 0, call: Call::new(id) }
         });
         self.bytes -= entry.bytes;
-        change(&mut entry.call, new, self.room.saturating_sub(self.bytes));
+        change(&mut entry.call, new, self.max_bytes.saturating_sub(self.bytes));
         entry.bytes = entry.call.bytes();
         self.bytes += entry.bytes;
     }
@@ -112,13 +112,13 @@ impl Calls {
     pub(super) fn settle(&mut self, id: &str) -> Option<Call> {
         let Numbered { bytes, call, .. } = self.open.remove(id)?;
         self.bytes -= bytes;
-        if self.over.insert(Arc::clone(&call.id), self.run).is_none() {
-            self.over_order.push_back(Arc::clone(&call.id));
+        if self.completed.insert(Arc::clone(&call.id), self.run).is_none() {
+            self.completed_order.push_back(Arc::clone(&call.id));
         }
-        if self.over_order.len() > MAX_COMPLETED_CALLS
-            && let Some(forgotten) = self.over_order.pop_front()
+        if self.completed_order.len() > MAX_COMPLETED_CALLS
+            && let Some(forgotten) = self.completed_order.pop_front()
         {
-            self.over.remove(&forgotten);
+            self.completed.remove(&forgotten);
         }
         Some(call)
     }

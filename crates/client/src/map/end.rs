@@ -14,7 +14,7 @@ use crate::usage::Usage;
 
 /// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum RunEnd {
     /// The agent stopped, with its stop reason.
     Stopped(Option<StopReason>),
     /// The run was cancelled, but the agent did not report it.
@@ -25,8 +25,8 @@ pub enum End {
 
 /// Everything to report at the end of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    pub end: End,
+pub struct RunOutcome {
+    pub end: RunEnd,
     /// `true` if the agent had been asked to stop.
     pub cancelling: bool,
     pub usage: Option<Usage>,
@@ -34,9 +34,9 @@ pub struct Outcome {
     pub structured: Option<Value>,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Creates an outcome without further details.
-    pub fn new(end: End) -> Self {
+    pub fn new(end: RunEnd) -> Self {
         Self { end, cancelling: false, usage: None, structured: None }
     }
 }
@@ -47,9 +47,14 @@ type Verdict = (Status, Option<(String, Option<String>)>);
 impl Mapper {
     /// Ends the run: completes open messages and calls, reports an error if the run failed, and then
     /// `run.completed`. Without a run, does nothing.
-    pub fn finish(&mut self, outcome: Outcome, now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Option<Status> {
+    pub fn finish(
+        &mut self,
+        outcome: RunOutcome,
+        now_ms: u64,
+        out: &mut Vec<RuntimeEvent>,
+    ) -> Option<Status> {
         self.run_id.as_ref()?;
-        let Outcome { end, cancelling, usage, structured } = outcome;
+        let RunOutcome { end, cancelling, usage, structured } = outcome;
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
         if let Some(ended) = self.answer.end() {
@@ -84,13 +89,19 @@ impl Mapper {
     }
 }
 
-fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, limits_fail: bool) -> Verdict {
+fn verdict(
+    end: RunEnd,
+    cancelling: bool,
+    fault: Option<Fault>,
+    version: Version,
+    limits_fail: bool,
+) -> Verdict {
     let stopped = match end {
-        End::Cancelled | End::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
-        End::Failed { message, code } => return failed(message, code),
+        RunEnd::Cancelled | RunEnd::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
+        RunEnd::Failed { message, code } => return failed(message, code),
         // The answer to a cancelled prompt does not matter.
-        End::Stopped(_) if cancelling && fault.is_some() => return (Status::Cancelled, None),
-        End::Stopped(reason) => reason,
+        RunEnd::Stopped(_) if cancelling && fault.is_some() => return (Status::Cancelled, None),
+        RunEnd::Stopped(reason) => reason,
     };
     if let Some(fault) = fault {
         let message = if fault.message.is_empty() { "the agent failed".to_owned() } else { fault.message };

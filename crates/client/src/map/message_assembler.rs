@@ -80,7 +80,7 @@ pub(super) enum Upsert<'a> {
 
 impl MessageAssembler {
     /// Adds a chunk. Returns the message that ends because of it.
-    pub(super) fn piece(&mut self, id: Option<&str>, text: &str) -> Option<Ended> {
+    pub(super) fn add_chunk(&mut self, id: Option<&str>, text: &str) -> Option<Ended> {
         match &mut self.open {
             // A chunk without an id continues the current message.
             Some(open) if id.is_none() || open.id.as_deref() == id => {
@@ -95,7 +95,7 @@ impl MessageAssembler {
         }
     }
 
-    pub(super) fn whole<'a>(&mut self, id: &str, text: &'a str) -> Upsert<'a> {
+    pub(super) fn add_message<'a>(&mut self, id: &str, text: &'a str) -> Upsert<'a> {
         let known = self.open.iter().chain(&self.past).find(|told| told.id.as_deref() == Some(id));
         match known.map_or(Some(text), |told| told.rest(text)) {
             Some("") => Upsert::Same,

@@ -118,14 +118,14 @@ pub(super) struct Params<'a> {
 /// Members that all updates share.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Head<'a> {
+pub(super) struct UpdateHead<'a> {
     #[serde(borrow)]
     pub(super) session_update: Cow<'a, str>,
     #[serde(rename = "_meta", borrow, default)]
     meta: Option<&'a RawValue>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> UpdateHead<'a> {
     pub(super) fn marks(&self) -> Marks<'a> {
         Marks::from_meta(self.meta)
     }
@@ -143,7 +143,7 @@ pub(super) struct Chunk<'a> {
 /// A complete message (v2).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Whole<'a> {
+pub(super) struct CompleteMessage<'a> {
     #[serde(borrow)]
     pub(super) message_id: Cow<'a, str>,
     /// `None` if the content is unchanged.

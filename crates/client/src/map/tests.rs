@@ -66,13 +66,13 @@ impl Stage {
         )
     }
 
-    pub(super) fn finish(&mut self, outcome: Outcome) -> Option<Status> {
+    pub(super) fn finish(&mut self, outcome: RunOutcome) -> Option<Status> {
         let now = self.now();
         self.mapper.finish(outcome, now, &mut self.events)
     }
 
     pub(super) fn end(&mut self, reason: &str) -> Option<Status> {
-        self.finish(Outcome::new(End::Stopped(Some(StopReason::from_name(reason)))))
+        self.finish(RunOutcome::new(RunEnd::Stopped(Some(StopReason::from_name(reason)))))
     }
 
     pub(super) fn short(&mut self) -> Vec<String> {

@@ -13,8 +13,8 @@ use super::effects::{AgentState, Effects, SessionChange, UsageReport};
 use super::fault::Marks;
 use super::message_assembler::Upsert;
 use super::read::{
-    Child, Chunk, ContentItem, Fields, Head, Object, Params, Problem, Speaker, TextParams, TextUpdate, Whole,
-    head, list, object, string, text_of,
+    Child, Chunk, CompleteMessage, ContentItem, Fields, Object, Params, Problem, Speaker, TextParams,
+    TextUpdate, UpdateHead, head, list, object, string, text_of,
 };
 use super::{Emit, Mapper, gate, surrogates};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
@@ -40,14 +40,14 @@ impl Mapper {
             return Effects::default();
         };
         let emit = &mut Emit { now_ms, out, params: Some(text), raw: None };
-        if self.run_id.is_some() && !self.replaying && self.piece(text, emit) {
+        if self.run_id.is_some() && !self.replaying && self.add_text_chunk(text, emit) {
             return Effects::default();
         }
         self.read_update(text, emit)
     }
 
     /// Fast path for a plain text chunk, which nearly all updates are. Returns `false` for any other update.
-    fn piece(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
+    fn add_text_chunk(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
         // Searched first, because a failed parse is slow.
         if !head(params, 256).contains("\"agent_") {
             return false;
@@ -75,12 +75,12 @@ impl Mapper {
         match speaker {
             Speaker::Said => {
                 self.end_thought(emit);
-                let ended = self.answer.piece(id, &text);
+                let ended = self.answer.add_chunk(id, &text);
                 self.push_message(emit, Role::Assistant, ended);
                 self.push_with_raw(emit, EventBody::AssistantDelta { text_delta: text.into_owned() });
             }
             Speaker::Thought => {
-                let ended = self.thought.piece(id, &text);
+                let ended = self.thought.add_chunk(id, &text);
                 self.push_message(emit, Role::Reasoning, ended);
                 self.push_with_raw(emit, EventBody::ReasoningDelta { text_delta: text.into_owned() });
             }
@@ -105,7 +105,7 @@ impl Mapper {
             }
         };
         let read = |text: &str, mapper: &mut Self, effects: &mut Effects, emit: &mut Emit<'_>| {
-            let head: Head<'_> = object(text)?;
+            let head: UpdateHead<'_> = object(text)?;
             mapper.variant(&head, text, update, effects, emit)
         };
         let mut done = read(update.get(), self, &mut effects, emit);
@@ -142,7 +142,7 @@ impl Mapper {
 
     fn variant(
         &mut self,
-        head: &Head<'_>,
+        head: &UpdateHead<'_>,
         text: &str,
         update: &RawValue,
         effects: &mut Effects,
@@ -153,14 +153,18 @@ impl Mapper {
         match &*head.session_update {
             "agent_message_chunk" => return self.chunk(Speaker::Said, head, text, effects, emit),
             "agent_thought_chunk" => return self.chunk(Speaker::Thought, head, text, effects, emit),
-            "agent_message" if v2 => return self.whole(Role::Assistant, head, text, effects, emit),
-            "agent_thought" if v2 => return self.whole(Role::Reasoning, head, text, effects, emit),
+            "agent_message" if v2 => {
+                return self.add_complete_message(Role::Assistant, head, text, effects, emit);
+            }
+            "agent_thought" if v2 => {
+                return self.add_complete_message(Role::Reasoning, head, text, effects, emit);
+            }
             "user_message_chunk" if v2 => {
                 let Chunk { message_id, .. } = object(text)?;
                 effects.state = Some(AgentState::Accepted { message_id: message_id.map(Arc::from) });
             }
             "user_message" if v2 => {
-                let Whole { message_id, .. } = object(text)?;
+                let CompleteMessage { message_id, .. } = object(text)?;
                 effects.state = Some(AgentState::Accepted { message_id: Some(message_id.into()) });
             }
             "tool_call" if !v2 => return self.tool(object(text)?, true, effects, emit),
@@ -202,7 +206,7 @@ impl Mapper {
     fn chunk(
         &mut self,
         speaker: Speaker,
-        head: &Head<'_>,
+        head: &UpdateHead<'_>,
         text: &str,
         effects: &mut Effects,
         emit: &mut Emit<'_>,
@@ -228,15 +232,15 @@ impl Mapper {
     }
 
     /// Handles a complete message (v2).
-    fn whole(
+    fn add_complete_message(
         &mut self,
         role: Role,
-        head: &Head<'_>,
+        head: &UpdateHead<'_>,
         text: &str,
         effects: &mut Effects,
         emit: &mut Emit<'_>,
     ) -> Done {
-        let Whole { message_id, content } = object(text)?;
+        let CompleteMessage { message_id, content } = object(text)?;
         check_id(Some(&message_id))?;
         let blocks = content.map(list).transpose()?;
         let texts = blocks.map(|blocks| blocks.into_iter().map(text_of).collect::<Result<Vec<_>, _>>());
@@ -249,7 +253,7 @@ impl Mapper {
         let only_text = texts.iter().all(Option::is_some);
         let text: String = texts.into_iter().flatten().collect();
         let message_assembler = if role == Role::Assistant { &mut self.answer } else { &mut self.thought };
-        let (ended, body) = match message_assembler.whole(&message_id, &text) {
+        let (ended, body) = match message_assembler.add_message(&message_id, &text) {
             Upsert::Same => return Ok(Handled::No),
             Upsert::More { ended, rest } => {
                 let text_delta = rest.to_owned();
@@ -277,7 +281,7 @@ impl Mapper {
     fn tool(&mut self, fields: Fields<'_>, begins: bool, effects: &mut Effects, emit: &mut Emit<'_>) -> Done {
         let patch = Patch::from_fields(fields)?;
         self.calls.check(patch.id())?;
-        if self.replaying || self.calls.is_over(patch.id(), begins) {
+        if self.replaying || self.calls.is_completed(patch.id(), begins) {
             return Ok(Handled::No);
         }
         let id: Arc<str> = patch.id().into();
@@ -327,7 +331,7 @@ impl Mapper {
     fn tool_content(&mut self, item: &ContentItem<'_>, effects: &mut Effects) -> Result<(), Problem> {
         let id = &*item.tool_call_id;
         self.calls.check(id)?;
-        if self.replaying || self.calls.is_over(id, false) {
+        if self.replaying || self.calls.is_completed(id, false) {
             return Ok(());
         }
         let foreign = self.run_id.is_none();
@@ -341,7 +345,7 @@ impl Mapper {
         Ok(())
     }
 
-    fn state(&mut self, head: &Head<'_>, text: &str, effects: &mut Effects) -> Result<(), Problem> {
+    fn state(&mut self, head: &UpdateHead<'_>, text: &str, effects: &mut Effects) -> Result<(), Problem> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct State<'a> {

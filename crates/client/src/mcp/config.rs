@@ -95,10 +95,12 @@ impl ServerConfig {
             }
             _ => return Err(ConfigError::Shape("it is not an object with \"mcpServers\"")),
         };
-        let servers: Result<Vec<Fields>, _> = match servers {
-            Node::Pairs(pairs) => pairs.into_iter().map(|(name, node)| Fields::named(name, node)).collect(),
+        let servers: Result<Vec<UnreadFields>, _> = match servers {
+            Node::Pairs(pairs) => {
+                pairs.into_iter().map(|(name, node)| UnreadFields::named(name, node)).collect()
+            }
             Node::List(list) => {
-                list.into_iter().enumerate().map(|(place, node)| Fields::listed(place, node)).collect()
+                list.into_iter().enumerate().map(|(place, node)| UnreadFields::listed(place, node)).collect()
             }
             _ => return Err(ConfigError::Shape("\"mcpServers\" is neither an object nor a list")),
         };
@@ -115,12 +117,12 @@ impl ServerConfig {
 }
 
 /// Fields of one server that are not read yet.
-struct Fields {
+struct UnreadFields {
     name: String,
     left: Vec<(String, Node)>,
 }
 
-impl Fields {
+impl UnreadFields {
     fn named(name: String, node: Node) -> Result<Self, ConfigError> {
         let Node::Pairs(left) = node else { return Err(problem(&name, "it", "is not an object")) };
         let fields = Self { name, left };

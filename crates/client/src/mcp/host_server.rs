@@ -16,11 +16,11 @@ pub(crate) use tools::ToolCall;
 /// Name of the server, as agents see it.
 pub(crate) const NAME: &str = "narrows";
 /// MCP versions with a handshake, newest first.
-const HANDSHAKE: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+const HANDSHAKE_VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 /// The MCP version without a handshake: each request names its version.
-const MODERN: &str = "2026-07-28";
+const HANDSHAKELESS_VERSION: &str = "2026-07-28";
 /// Member that identifies a request of that version.
-const MODERN_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+const HANDSHAKELESS_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// Tools that the policy permits to offer. Other tools are not listed, and calls are refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl HostServer {
 
     /// Answers one MCP request. Errors are protocol errors; a tool that fails returns a result.
     pub(crate) async fn answer(&self, method: &str, params: Map<String, Value>) -> Result<Value, RpcError> {
-        let modern = params.get("_meta").is_some_and(|meta| meta.get(MODERN_VERSION_KEY).is_some());
+        let modern = params.get("_meta").is_some_and(|meta| meta.get(HANDSHAKELESS_VERSION_KEY).is_some());
         let mut result = match method {
             "initialize" => initialized(&params),
             "server/discover" => discovered(),
@@ -89,13 +89,14 @@ impl HostServer {
 /// Answers a handshake with the requested version if it is supported, or else with the newest.
 fn initialized(params: &Map<String, Value>) -> Value {
     let asked = params.get("protocolVersion").and_then(Value::as_str);
-    let version = HANDSHAKE.into_iter().find(|known| Some(*known) == asked).unwrap_or(HANDSHAKE[0]);
+    let version =
+        HANDSHAKE_VERSIONS.into_iter().find(|known| Some(*known) == asked).unwrap_or(HANDSHAKE_VERSIONS[0]);
     json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": implementation()})
 }
 
 fn discovered() -> Value {
-    let mut versions = vec![MODERN];
-    versions.extend(HANDSHAKE);
+    let mut versions = vec![HANDSHAKELESS_VERSION];
+    versions.extend(HANDSHAKE_VERSIONS);
     json!({
         "resultType": "complete",
         "supportedVersions": versions,

@@ -9,8 +9,8 @@ use super::message::{Inner, failure, unavailable};
 use super::{Gate, ServerRequest};
 
 /// Newest MCP version with a handshake. Reported to an agent that sends a handshake to a server without one.
-const HANDSHAKE: &str = "2025-11-25";
-const MODERN: &str = "2026-07-28";
+const HANDSHAKE_VERSION: &str = "2025-11-25";
+const HANDSHAKELESS_VERSION: &str = "2026-07-28";
 
 /// Answers one MCP request to the server `name`. Errors are transport errors. A refusal by the server or the
 /// gate is an answer.
@@ -118,7 +118,7 @@ fn capabilities(about: &ServerInfo) -> Value {
 }
 
 fn initialized(about: &ServerInfo) -> Value {
-    let version = if about.handshake { about.protocol.as_str() } else { HANDSHAKE };
+    let version = if about.handshake { about.protocol.as_str() } else { HANDSHAKE_VERSION };
     let mut result = json!({
         "protocolVersion": version,
         "capabilities": capabilities(about),
@@ -133,7 +133,7 @@ fn initialized(about: &ServerInfo) -> Value {
 fn discovered(about: &ServerInfo) -> Value {
     let mut result = json!({
         "resultType": "complete",
-        "supportedVersions": [MODERN],
+        "supportedVersions": [HANDSHAKELESS_VERSION],
         "capabilities": capabilities(about),
         "ttlMs": 0,
         "cacheScope": "private",

@@ -14,15 +14,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::active::{AbortReason, Active};
+use super::active_run::{AbortReason, Active};
+use super::client_run_commands::ClientRunCommands;
 use super::mode_guard::ModeGuard;
-use super::own_commands::OwnCommands;
 use super::permission::{HeldRequest, SettledRequest};
 use super::run_lifecycle::FirstPromptDelay;
 use super::{Command, locked};
 use crate::event::{Payload, RuntimeEvent};
 use crate::event_queue::EventQueue;
-use crate::map::{AgentState, Effects, End, Mapper, SessionChange, UsageReport};
+use crate::map::{AgentState, Effects, Mapper, RunEnd, SessionChange, UsageReport};
 use crate::mcp::Hosting;
 use crate::message_loss::MessageLoss;
 use crate::peer_json;
@@ -71,7 +71,7 @@ pub(super) struct Actor {
     /// Undecided requests for files, commands and MCP calls.
     pub(super) undecided: BTreeSet<String>,
     /// Commands that were allowed because the client will run them.
-    pub(super) own_commands: OwnCommands,
+    pub(super) client_run_commands: ClientRunCommands,
     pub(super) children: BTreeSet<String>,
     pub(super) events: Vec<RuntimeEvent>,
     /// Number of frames at the last check for silence, and the silence deadline.
@@ -117,7 +117,7 @@ impl Actor {
         first_prompt_delay: FirstPromptDelay,
     ) -> Self {
         let name = shared.known.info.as_ref().map_or("", |info| info.name.as_str());
-        let meter = Meter::new(shared.agent.counted.or_known(name));
+        let meter = Meter::new(shared.agent.usage_scope.or_known(name));
         Self {
             shared,
             id,
@@ -137,7 +137,7 @@ impl Actor {
             tasks: JoinSet::new(),
             held: BTreeMap::new(),
             undecided: BTreeSet::new(),
-            own_commands: OwnCommands::default(),
+            client_run_commands: ClientRunCommands::default(),
             children: BTreeSet::new(),
             events: Vec::new(),
             silence: (0, Instant::now()),
@@ -311,7 +311,7 @@ impl Actor {
     async fn close(mut self, closing: Option<oneshot::Sender<()>>) {
         if self.run.is_some() {
             self.abort_run(AbortReason::Requested);
-            self.finish(End::Cancelled, None);
+            self.finish(RunEnd::Cancelled, None);
         }
         self.settle_all();
         self.flush();

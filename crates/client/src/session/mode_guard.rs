@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 use serde_json::json;
 
-use super::active::AbortReason;
+use super::active_run::AbortReason;
 use super::actor::{Actor, TaskOutcome, now_ms};
 use super::restrict::{CONSEQUENCE, current_mode};
 use super::{locked, set};

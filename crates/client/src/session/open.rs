@@ -22,7 +22,7 @@ use crate::early_requests::EARLY_REQUEST_TIMEOUT;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::RuntimeEvent;
 use crate::event_queue::event_queue;
-use crate::host::confinement::Confinement;
+use crate::host::command_sandbox::CommandSandbox;
 use crate::host::files::{Files, Limits as FileLimits, Roots};
 use crate::host::protected::ProtectedFiles;
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
@@ -53,16 +53,16 @@ pub(crate) async fn begin(
     let first = config.cwd.canonicalize().unwrap_or_else(|_| config.cwd.clone());
     paths.sort_by_key(|path| *path != first);
     let files = ProtectedFiles::new(Arc::clone(&config.policy), &paths, &config.git_settings);
-    let confinement = match config.sandbox {
-        true => Confinement::new(files.clone(), shared.support()),
-        false => Confinement::none(files.clone()),
+    let command_sandbox = match config.sandbox {
+        true => CommandSandbox::new(files.clone(), shared.support()),
+        false => CommandSandbox::none(files.clone()),
     };
     // Determine the sandbox while the agent opens the session. Only built-in tools are requested before they
     // are used, and only version 2 has them. For all other requests, the sandbox is determined before the
     // command runs.
-    let confining = confinement.clone();
-    let looking =
-        (shared.known.version == Version::V2).then(|| tokio::spawn(async move { confining.now().await.1 }));
+    let confining = command_sandbox.clone();
+    let looking = (shared.known.version == Version::V2)
+        .then(|| tokio::spawn(async move { confining.prepare().await.1 }));
     let (notes, told) = mpsc::channel(MAX_QUEUED_REQUESTS);
     let permissions = Arc::new(PermissionService::new(
         Arc::clone(&config.policy),
@@ -77,7 +77,7 @@ pub(crate) async fn begin(
         files: Files::new(Arc::new(roots), FileLimits::default()),
         terminals: Terminals::new(TerminalLimits::default()),
         environment: config.environment.clone(),
-        confinement,
+        command_sandbox,
         cwd: config.cwd.clone(),
         budget: RequestBudget::new(),
         commands_wanted: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use self::change::{ShownChange, compare_with_disk};
 use self::subject::{
-    OwnTools, Subject, all_changes, client_action, input, locations, shown_actions, subjects, title,
+    BuiltInTools, Subject, all_changes, client_action, input, locations, shown_actions, subjects, title,
 };
 
 use super::actor::{Actor, TaskOutcome, now_ms};
@@ -23,7 +23,7 @@ use crate::event::{Payload, PermissionResolved};
 use crate::host::links::{Unfollowed, follow_links};
 use crate::map::Call;
 use crate::mcp;
-use crate::option_choice::{self, Answer, PermissionOption};
+use crate::option_choice::{self, PermissionAnswer, PermissionOption};
 use crate::permission_request::{Approval, PermissionReply, PermissionRequest, RequestProblem};
 use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId, explained};
 
@@ -135,7 +135,7 @@ impl Actor {
         let known = &self.shared.known;
         let has_tools = known.version == Version::V2 && known.can.mcp_acp;
         let Offer { read_files: read, write_files: write, run_commands: run } = self.shared.offer;
-        let tools = OwnTools { here: &self.services.cwd, offer: mcp::Offer { read, write, run } };
+        let tools = BuiltInTools { here: &self.services.cwd, offer: mcp::Offer { read, write, run } };
         let mut subjects = subjects(&asked, has_tools.then_some(&tools));
         let agent = &self.shared.agent;
         let is_trusted = !agent.acts_through_client && agent.commands_run_by == CommandRunner::Client;
@@ -145,14 +145,14 @@ impl Actor {
             !runs_here && action.command.is_some() && action.server.is_none()
         };
         // Determine the sandbox of the next command before the command is judged.
-        let confinement = (runs_commands && subjects.iter().any(is_held)).then(|| {
+        let command_sandbox = (runs_commands && subjects.iter().any(is_held)).then(|| {
             subjects
                 .iter_mut()
                 .filter(|subject| is_held(subject))
                 .for_each(|subject| subject.runs_here = true);
-            self.services.confinement.clone()
+            self.services.command_sandbox.clone()
         });
-        let is_trusted = is_trusted && confinement.is_some();
+        let is_trusted = is_trusted && command_sandbox.is_some();
         let switches_mode = subjects.iter().any(|Subject { action, .. }| {
             action.kind == Kind::SwitchMode || action.also.contains(&Kind::SwitchMode)
         });
@@ -199,7 +199,8 @@ impl Actor {
         let given_up = responder.cancelled();
         let cwd = self.services.cwd.clone();
         // A denial stays a denial for any link target.
-        let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
+        let is_final =
+            decision.verdict == Verdict::Deny || matter.names_nothing() && command_sandbox.is_none();
         let immediately = permissions.reply_without_asking(&decision).filter(|_| is_final);
         self.held.insert(
             id.clone(),
@@ -220,8 +221,8 @@ impl Actor {
         }
         self.tasks.spawn(async move {
             let settling = async {
-                if let Some(confinement) = confinement {
-                    permissions.set_confined(confinement.now().await.1);
+                if let Some(command_sandbox) = command_sandbox {
+                    permissions.set_confined(command_sandbox.prepare().await.1);
                 }
                 let named: Vec<usize> = matter.actions().map(|action| action.paths.len()).collect();
                 let matter = matter.followed(&permissions).await;
@@ -277,7 +278,7 @@ impl Actor {
         }
         let is_allowed = chosen.is_some_and(|option| option.kind.starts_with("allow_"));
         if let Some(call) = call_id.as_ref().filter(|_| is_trusted && is_allowed) {
-            self.own_commands.allow(Arc::clone(call), self.services.commands_wanted());
+            self.client_run_commands.allow(Arc::clone(call), self.services.commands_wanted());
         }
         if switches_mode && is_allowed {
             self.mode_guard.release();
@@ -291,7 +292,7 @@ impl Actor {
             decision: Some(explained(&decision, by)),
         };
         // Tells a gate, which may log who decided.
-        let answer = if matches!(by, DecidedBy::Nobody | DecidedBy::Deadline) {
+        let answer = if matches!(by, DecidedBy::NoApprover | DecidedBy::Deadline) {
             answer.unasked(by.name())
         } else {
             answer
@@ -354,16 +355,16 @@ impl Actor {
 }
 
 /// Returns the answer as one of the agent's options.
-fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: bool) -> Answer {
+fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: bool) -> PermissionAnswer {
     match reply {
         PermissionReply::Allow => {
             option_choice::allow(options, may_always).unwrap_or_else(|| option_choice::reject(options))
         }
-        PermissionReply::Reject | PermissionReply::Nobody => option_choice::reject(options),
+        PermissionReply::Reject | PermissionReply::NoApprover => option_choice::reject(options),
         PermissionReply::Select(id) => option_choice::exactly(options, id).unwrap_or_else(|| {
             tracing::warn!("answer names an unknown option, treated as a rejection");
             option_choice::reject(options)
         }),
-        PermissionReply::Cancel => Answer::CANCELLED,
+        PermissionReply::Cancel => PermissionAnswer::CANCELLED,
     }
 }

@@ -5,7 +5,7 @@
 //! reported.
 
 use super::{Rejection, Session};
-use crate::snapshot::{Choice, Snapshot};
+use crate::snapshot::{OptionValue, Snapshot};
 
 /// Modes in which an agent changes nothing by itself, by id or name, the strictest first.
 const READ_ONLY_MODES: [&str; 3] = ["readonly", "plan", "ask"];
@@ -29,7 +29,7 @@ pub(super) async fn restrict(session: &Session) {
             rejection
         }
         // Other agents may have the same name, so a read-only mode is selected if one is offered.
-        None if session.shared.known.is_ours() => None,
+        None if session.shared.known.is_built_in_agent() => None,
         None => {
             Some(Rejection { option: "mode".to_owned(), value: WANTED.to_owned(), reason: NONE.to_owned() })
         }
@@ -65,14 +65,15 @@ pub(super) fn current_mode(snapshot: &Snapshot) -> Option<CurrentMode> {
 
 fn reading_mode(snapshot: &Snapshot) -> Option<Mode> {
     let (current, available) = modes(snapshot)?;
-    let is = |choice: &Choice, wanted: &str| plain(&choice.id) == wanted || plain(&choice.name) == wanted;
+    let is =
+        |choice: &OptionValue, wanted: &str| plain(&choice.id) == wanted || plain(&choice.name) == wanted;
     let found =
         READ_ONLY_MODES.iter().find_map(|wanted| available.iter().find(|choice| is(choice, wanted)))?;
     Some(Mode { id: found.id.clone(), is_current: found.id == current })
 }
 
 /// Returns the id of the current mode and all modes, from the current or the older form.
-fn modes(snapshot: &Snapshot) -> Option<(String, &[Choice])> {
+fn modes(snapshot: &Snapshot) -> Option<(String, &[OptionValue])> {
     match (snapshot.option("mode"), &snapshot.modes) {
         (Some(option), _) => Some((option.current.as_str().unwrap_or_default().to_owned(), &option.values)),
         (None, Some(modes)) => Some((modes.current.clone(), &modes.available)),

@@ -16,19 +16,19 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::active::{Abort, AbortReason, Active};
+use super::active_run::{Abort, AbortReason, Active};
 use super::actor::{Actor, now_ms};
 use super::open::MAX_HELD_MESSAGES;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::{Json, Payload};
 use crate::event_queue::event_queue;
 use crate::input::{self, Block};
-use crate::map::{End, Fault, Outcome};
+use crate::map::{Fault, RunEnd, RunOutcome};
 use crate::mcp::Hosting;
 use crate::peer_json;
 use crate::run::{Canceller, Events, RunHandle, RunRequest};
 use crate::runtime::Shared;
-use crate::structured::Form;
+use crate::structured::AnswerSchema;
 use crate::turn::Turn;
 
 /// Minimum and maximum time without messages after the session was opened, before the first prompt is sent.
@@ -72,13 +72,13 @@ impl Actor {
         if let Some(run) = &self.run {
             return failed(&self.shared, Problem::Busy { run_id: run.run_id.to_string() });
         }
-        let form = match request.output_schema.as_ref().map(Form::new).transpose() {
-            Ok(form) => form,
+        let answer_schema = match request.output_schema.as_ref().map(AnswerSchema::new).transpose() {
+            Ok(answer_schema) => answer_schema,
             Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
         };
         let mut input = request.input;
-        if let Some(form) = &form {
-            input.push(form.instruction().into());
+        if let Some(answer_schema) = &answer_schema {
+            input.push(answer_schema.instruction().into());
         }
         let blocks = input::blocks(&input, &self.services.cwd, self.shared.known.can.image);
         let blocks = match blocks {
@@ -116,7 +116,7 @@ impl Actor {
             event_queue,
             result: Some(settle),
             turn: Turn::new(self.shared.known.version, prompt),
-            form,
+            answer_schema,
             repaired: false,
             problems: Vec::new(),
             started: now,
@@ -162,7 +162,7 @@ impl Actor {
     /// transit. The built-in agent sends none.
     async fn wait_before_first_prompt(&mut self) {
         let Some(FirstPromptDelay { opened, quiet }) = self.first_prompt_delay else { return };
-        if self.shared.known.is_ours() {
+        if self.shared.known.is_built_in_agent() {
             return;
         }
         let latest = opened + MAX_FIRST_PROMPT_DELAY;
@@ -223,7 +223,7 @@ impl Actor {
         }
         if let Err(error) = peer_json::check_count(response.raw()) {
             let message = format!("the agent's answer to the prompt cannot be read: {error}");
-            return self.finish(End::Failed { message, code: Some("malformed".to_owned()) }, None);
+            return self.finish(RunEnd::Failed { message, code: Some("malformed".to_owned()) }, None);
         }
         let Answer { usage, meta } = response.read().unwrap_or_default();
         if let Some(usage) = usage {
@@ -251,7 +251,7 @@ impl Actor {
                     Err(problem) => {
                         let message = format!("invalid answer to the prompt: {problem}");
                         return self
-                            .finish(End::Failed { message, code: Some("malformed".to_owned()) }, None);
+                            .finish(RunEnd::Failed { message, code: Some("malformed".to_owned()) }, None);
                     }
                 }
             }
@@ -271,15 +271,15 @@ impl Actor {
             }
             error if wants_login(error) => {
                 let error = self.shared.client_error(Stage::Turn, error.clone());
-                End::Failed { message: error.problem.to_string(), code: Some(error.code().to_owned()) }
+                RunEnd::Failed { message: error.problem.to_string(), code: Some(error.code().to_owned()) }
             }
             CallError::Refused(refused) => {
                 run.data = Some(json!({"code": refused.code, "data": refused.data}));
-                End::Failed { message: refused.message.to_string(), code: Some("agent_error".to_owned()) }
+                RunEnd::Failed { message: refused.message.to_string(), code: Some("agent_error".to_owned()) }
             }
             // The connection is lost. The cause is reported when the end of the connection is read.
             CallError::Lost { .. } => return,
-            error => End::Failed { message: error.to_string(), code: Some("malformed".to_owned()) },
+            error => RunEnd::Failed { message: error.to_string(), code: Some("malformed".to_owned()) },
         };
         self.finish(end, None);
     }
@@ -290,14 +290,14 @@ impl Actor {
         run.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
         let is_done = matches!(reason, None | Some(StopReason::EndTurn)) && run.fault.is_none();
         let mut structured = None;
-        if let Some(form) = run.form.as_ref().filter(|_| is_done && run.abort.is_none()) {
-            match form.read(self.mapper.final_text().unwrap_or_default()) {
+        if let Some(answer_schema) = run.answer_schema.as_ref().filter(|_| is_done && run.abort.is_none()) {
+            match answer_schema.read(self.mapper.final_text().unwrap_or_default()) {
                 Ok(value) => {
                     structured = Some(value);
                     run.problems.clear();
                 }
                 Err(problems) if !run.repaired => {
-                    let blocks = [Block::Text { text: form.repair(&problems) }];
+                    let blocks = [Block::Text { text: answer_schema.repair(&problems) }];
                     run.problems = problems;
                     return self.repair(&blocks);
                 }
@@ -315,11 +315,11 @@ impl Actor {
             }) => why.end(),
             _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
                 // The gate stopped the turn; the agent did not refuse.
-                Some(why) => End::Failed {
+                Some(why) => RunEnd::Failed {
                     message: format!("the gate stopped the turn: {why}"),
                     code: Some("refusal".to_owned()),
                 },
-                None => End::Stopped(reason),
+                None => RunEnd::Stopped(reason),
             },
         };
         self.finish(end, structured);
@@ -333,7 +333,7 @@ impl Actor {
         // The agent has just answered, so the queue has room. If not, the prompt is not repeated.
         let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
         let Some(Ok(prompt)) = futures_now(asking) else {
-            return self.finish(End::Stopped(Some(StopReason::EndTurn)), None);
+            return self.finish(RunEnd::Stopped(Some(StopReason::EndTurn)), None);
         };
         if let Some(run) = &mut self.run {
             run.repaired = true;
@@ -341,7 +341,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn finish(&mut self, end: End, structured: Option<Value>) {
+    pub(super) fn finish(&mut self, end: RunEnd, structured: Option<Value>) {
         if self.run.is_none() {
             return;
         }
@@ -350,7 +350,7 @@ impl Actor {
         self.report_failures();
         self.report_losses();
         let Some(run) = self.run.take() else { return };
-        let outcome = Outcome {
+        let outcome = RunOutcome {
             end,
             cancelling: run.abort.is_some(),
             usage: self.meter.finish(run.started.elapsed()),
@@ -363,13 +363,14 @@ impl Actor {
     /// Ends the run and the services after the agent was lost.
     pub(super) async fn lost(&mut self) {
         let reason = self.shared.peer.closed().await;
-        let seen = self.shared.seen();
+        let agent_output = self.shared.agent_output();
         if let Some(run) = &mut self.run {
-            run.data =
-                Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}));
+            run.data = Some(
+                json!({"stderr": agent_output.stderr, "strayLines": agent_output.stray_lines, "strays": agent_output.strays}),
+            );
             let end = match run.abort {
                 Some(Abort { why, .. }) => why.end(),
-                None => End::Failed { message: gone(&reason), code: Some("agent_exited".to_owned()) },
+                None => RunEnd::Failed { message: gone(&reason), code: Some("agent_exited".to_owned()) },
             };
             self.finish(end, None);
         }

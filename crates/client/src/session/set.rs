@@ -50,7 +50,7 @@ fn setting_request(
         let params = json!({"sessionId": session, "configId": option.id, "value": value.id});
         return Ok((SESSION_SET_CONFIG_OPTION, params, Box::new(|_| {})));
     }
-    let (older, method, key): (_, _, fn(&mut Snapshot) -> &mut Option<crate::snapshot::Choices>) =
+    let (older, method, key): (_, _, fn(&mut Snapshot) -> &mut Option<crate::snapshot::Selection>) =
         match category {
             "model" => (&snapshot.models, SESSION_SET_MODEL, |snapshot| &mut snapshot.models),
             "mode" => (&snapshot.modes, SESSION_SET_MODE, |snapshot| &mut snapshot.modes),

@@ -7,7 +7,7 @@ use narrows_process::Ladder;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::active::{Abort, AbortReason, AbortStage};
+use super::active_run::{Abort, AbortReason, AbortStage};
 use super::actor::Actor;
 
 /// Time for an agent to end its turn after its terminals were killed.

@@ -11,18 +11,18 @@ fn person() -> Value {
 
 #[track_caller]
 fn check(schema: &Value, text: &str, expected: &Value) {
-    assert_eq!(Form::new(schema).unwrap().read(text).as_ref(), Ok(expected), "{text}");
+    assert_eq!(AnswerSchema::new(schema).unwrap().read(text).as_ref(), Ok(expected), "{text}");
 }
 
 #[track_caller]
 fn check_problems(schema: &Value, text: &str, expected: &[&str]) {
-    let problems = Form::new(schema).unwrap().read(text).unwrap_err();
+    let problems = AnswerSchema::new(schema).unwrap().read(text).unwrap_err();
     assert_eq!(problems, expected, "{text}");
 }
 
 #[track_caller]
 fn check_refused(schema: &Value, expected: &str) {
-    let error = Form::new(schema).unwrap_err().to_string();
+    let error = AnswerSchema::new(schema).unwrap_err().to_string();
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -79,9 +79,9 @@ fn problems_name_the_position_and_the_cause() {
 fn problems_are_few_and_short() {
     let schema = json!({"type": "array", "items": {"type": "integer"}});
     let text = json!({"value": vec!["x"; 1000]}).to_string();
-    assert_eq!(Form::new(&schema).unwrap().read(&text).unwrap_err().len(), MAX_PROBLEMS);
+    assert_eq!(AnswerSchema::new(&schema).unwrap().read(&text).unwrap_err().len(), MAX_PROBLEMS);
     let text = json!({"name": "x", "y".repeat(10_000): 1}).to_string();
-    let problems = Form::new(&person()).unwrap().read(&text).unwrap_err();
+    let problems = AnswerSchema::new(&person()).unwrap().read(&text).unwrap_err();
     assert_eq!(problems[0].chars().count(), MAX_PROBLEM_CHARS + 1);
 }
 
@@ -95,17 +95,17 @@ fn references_within_the_schema_are_followed() {
             "additionalProperties": false,
         }},
     });
-    let form = Form::new(&tree).unwrap();
-    assert!(!form.wrapped);
-    assert!(form.read(r#"{"children":[{"children":[]}]}"#).is_ok());
-    assert!(form.read(r#"{"children":[{"child":[]}]}"#).is_err());
+    let schema = AnswerSchema::new(&tree).unwrap();
+    assert!(!schema.wrapped);
+    assert!(schema.read(r#"{"children":[{"children":[]}]}"#).is_ok());
+    assert!(schema.read(r#"{"children":[{"child":[]}]}"#).is_err());
 
     let forest = json!({"type": "array", "items": {"$ref": "#/$defs/tree"}, "$defs": tree["$defs"]});
-    let form = Form::new(&forest).unwrap();
-    assert!(form.wrapped);
-    assert!(form.read(r#"{"value":[{"children":[]}]}"#).is_ok());
+    let schema = AnswerSchema::new(&forest).unwrap();
+    assert!(schema.wrapped);
+    assert!(schema.read(r#"{"value":[{"children":[]}]}"#).is_ok());
     // The shown schema is a valid schema.
-    assert!(jsonschema::options().offline().build(&form.shown).unwrap().is_valid(&json!({"value": [{}]})));
+    assert!(jsonschema::options().offline().build(&schema.shown).unwrap().is_valid(&json!({"value": [{}]})));
 
     // `#` refers to the schema's own root, even after it was wrapped.
     check(&json!({"type": "array", "items": {"$ref": "#"}}), r#"{"value":[[],[[]]]}"#, &json!([[], [[]]]));
@@ -151,16 +151,16 @@ fn a_schema_that_refers_to_itself_ends() {
         json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
         json!({"allOf": [{"$ref": "#"}]}),
     ] {
-        if let Ok(form) = Form::new(&schema) {
-            let _ = form.read("{}");
+        if let Ok(schema) = AnswerSchema::new(&schema) {
+            let _ = schema.read("{}");
         }
     }
 }
 
 #[test]
 fn the_prompts_contain_the_schema_and_the_problems() {
-    let form = Form::new(&json!({"type": "integer"})).unwrap();
-    insta::assert_snapshot!(form.repair(&["at /value: this is not of type \"integer\"".to_owned()]), @r#"
+    let schema = AnswerSchema::new(&json!({"type": "integer"})).unwrap();
+    insta::assert_snapshot!(schema.repair(&["at /value: this is not of type \"integer\"".to_owned()]), @r#"
     Your last message does not have the requested form:
 
     - at /value: this is not of type "integer"
@@ -169,9 +169,9 @@ fn the_prompts_contain_the_schema_and_the_problems() {
 
     {"additionalProperties":false,"properties":{"value":{"type":"integer"}},"required":["value"],"type":"object"}
     "#);
-    let form = Form::new(&person()).unwrap();
-    assert!(form.instruction().ends_with(&person().to_string()));
-    assert!(!form.instruction().contains("member"));
+    let schema = AnswerSchema::new(&person()).unwrap();
+    assert!(schema.instruction().ends_with(&person().to_string()));
+    assert!(!schema.instruction().contains("member"));
 }
 
 /// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, but
@@ -189,7 +189,8 @@ fn a_hostile_answer_is_read_in_linear_time() {
         format!("{} x", "{\"a\":[\"{\\\"a\\\":[\",".repeat(20_000)),
         format!("{}{numbers}1e999{} x", "{\"a\":[".repeat(120), "]}".repeat(120)),
     ];
-    let (object, list) = (Form::new(&person()).unwrap(), Form::new(&json!({"type": "array"})).unwrap());
+    let (object, list) =
+        (AnswerSchema::new(&person()).unwrap(), AnswerSchema::new(&json!({"type": "array"})).unwrap());
     for text in texts {
         assert!(object.read(&text).is_err(), "{}", &text[..40]);
         let _ = list.read(&text);

@@ -6,8 +6,8 @@ use super::*;
 /// Plays turns of `(updates, usage at the end)`. Compares the usage of each turn without `raw` and
 /// `duration_ms`.
 #[track_caller]
-fn check(counted: Counted, turns: &[(&[Value], Value)], expected: &[Value]) {
-    let mut meter = Meter::new(counted);
+fn check(usage_scope: UsageScope, turns: &[(&[Value], Value)], expected: &[Value]) {
+    let mut meter = Meter::new(usage_scope);
     let told: Vec<Value> = turns.iter().map(|(updates, end)| turn(&mut meter, updates, end)).collect();
     assert_eq!(told, expected);
 }
@@ -34,8 +34,8 @@ fn cost(amount: f64, currency: &str) -> Value {
 fn a_turn_uses_the_difference_of_the_counters() {
     let end = |input: u64, output: u64| json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
     let turns: [(&[Value], Value); 3] = [(&[], end(100, 10)), (&[], end(250, 30)), (&[], end(250, 30))];
-    check(Counted::Session, &turns, &[told(100, 10), told(150, 20), told(0, 0)]);
-    check(Counted::Turn, &turns, &[told(100, 10), told(250, 30), told(250, 30)]);
+    check(UsageScope::Session, &turns, &[told(100, 10), told(150, 20), told(0, 0)]);
+    check(UsageScope::Turn, &turns, &[told(100, 10), told(250, 30), told(250, 30)]);
 }
 
 fn report(input: u64, output: u64) -> Value {
@@ -51,7 +51,7 @@ fn used(used: u64) -> Value {
 fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
     let turns: Vec<(&[Value], Value)> = reports.iter().map(|(i, o)| (&[][..], report(*i, *o))).collect();
     let expected: Vec<Value> = expected.iter().map(|(i, o)| told(*i, *o)).collect();
-    check(Counted::Detect, &turns, &expected);
+    check(UsageScope::Detect, &turns, &expected);
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn a_turn_uses_at_least_its_context() {
     // 24 more than before, with 140 tokens in the context: these are not totals.
     let updates = [[used(120)], [used(140)]];
     check(
-        Counted::Detect,
+        UsageScope::Detect,
         &[(&updates[0], report(100, 23)), (&updates[1], report(121, 26))],
         &[turn(120, told(100, 23)), turn(140, told(121, 26))],
     );
     // 141 more may be totals, as the protocol says.
     check(
-        Counted::Detect,
+        UsageScope::Detect,
         &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
         &[turn(120, told(100, 23)), turn(140, told(120, 21))],
     );
@@ -92,7 +92,7 @@ fn a_turn_uses_at_least_its_context() {
     for (context, second) in [(140, told(100, 23)), (120, told(0, 0))] {
         let updates = [[used(120)], [used(context)]];
         check(
-            Counted::Detect,
+            UsageScope::Detect,
             &[(&updates[0], report(100, 23)), (&updates[1], report(100, 23))],
             &[turn(120, told(100, 23)), turn(context, second)],
         );
@@ -100,7 +100,7 @@ fn a_turn_uses_at_least_its_context() {
     // A context that equals the total proves nothing.
     let updates = [[used(123)], [used(264)]];
     check(
-        Counted::Detect,
+        UsageScope::Detect,
         &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
         &[turn(123, told(100, 23)), turn(264, told(120, 21))],
     );
@@ -109,38 +109,38 @@ fn a_turn_uses_at_least_its_context() {
 #[test]
 fn known_agents_and_settings_skip_detection() {
     for (name, known) in [
-        ("OpenCode", Counted::Turn),
-        ("@zed-industries/codex-acp", Counted::Turn),
-        ("narrows", Counted::Session),
-        ("@mistralai/mistral-vibe", Counted::Session),
-        ("opencode-like", Counted::Detect),
-        ("", Counted::Detect),
+        ("OpenCode", UsageScope::Turn),
+        ("@zed-industries/codex-acp", UsageScope::Turn),
+        ("narrows", UsageScope::Session),
+        ("@mistralai/mistral-vibe", UsageScope::Session),
+        ("opencode-like", UsageScope::Detect),
+        ("", UsageScope::Detect),
     ] {
-        assert_eq!(Counted::Detect.or_known(name), known, "{name}");
-        assert_eq!(Counted::Session.or_known(name), Counted::Session, "{name}");
-        assert_eq!(Counted::Turn.or_known(name), Counted::Turn, "{name}");
+        assert_eq!(UsageScope::Detect.or_known(name), known, "{name}");
+        assert_eq!(UsageScope::Session.or_known(name), UsageScope::Session, "{name}");
+        assert_eq!(UsageScope::Turn.or_known(name), UsageScope::Turn, "{name}");
     }
 }
 
 #[test]
 fn usage_of_two_prompts_of_one_turn_is_added() {
-    for (counted, second, sum) in [
-        (Counted::Turn, report(111, 0), told(222, 0)),
-        (Counted::Detect, report(111, 0), told(222, 0)),
-        (Counted::Session, report(230, 5), told(230, 5)),
-        (Counted::Detect, report(230, 5), told(230, 5)),
+    for (usage_scope, second, sum) in [
+        (UsageScope::Turn, report(111, 0), told(222, 0)),
+        (UsageScope::Detect, report(111, 0), told(222, 0)),
+        (UsageScope::Session, report(230, 5), told(230, 5)),
+        (UsageScope::Detect, report(230, 5), told(230, 5)),
     ] {
-        let mut meter = Meter::new(counted);
+        let mut meter = Meter::new(usage_scope);
         meter.begin();
         meter.end(&report(111, 0));
         meter.next_prompt();
-        assert_eq!(turn(&mut meter, &[], &second), sum, "{counted:?}");
+        assert_eq!(turn(&mut meter, &[], &second), sum, "{usage_scope:?}");
     }
 }
 
 #[test]
 fn usage_before_the_first_turn_is_not_counted() {
-    let mut meter = Meter::new(Counted::Detect);
+    let mut meter = Meter::new(UsageScope::Detect);
     meter.end(&report(500, 50));
     meter.call(&report(9, 9));
     assert_eq!(turn(&mut meter, &[], &report(600, 60)), told(100, 10));
@@ -150,7 +150,7 @@ fn usage_before_the_first_turn_is_not_counted() {
 fn a_counter_that_went_down_was_reset() {
     let end = |input: u64, output: u64| json!({"input_tokens": input, "output_tokens": output});
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[(&[], end(100, 10)), (&[], end(60, 12)), (&[], end(70, 13)), (&[], end(80, 3))],
         &[told(100, 10), told(60, 12), told(10, 1), told(80, 3)],
     );
@@ -160,7 +160,7 @@ fn a_counter_that_went_down_was_reset() {
 fn a_silent_turn_changes_nothing() {
     let end = |input: u64, output: u64| json!({"inputTokens": input, "outputTokens": output});
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[(&[], end(100, 10)), (&[], Value::Null), (&[], json!([1])), (&[], end(150, 15))],
         &[told(100, 10), Value::Null, Value::Null, told(50, 5)],
     );
@@ -169,7 +169,7 @@ fn a_silent_turn_changes_nothing() {
 #[test]
 fn a_missing_counter_keeps_its_last_value() {
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[
             (&[], json!({"inputTokens": 100, "outputTokens": 10})),
             (&[], json!({"outputTokens": 15, "totalTokens": "many"})),
@@ -183,13 +183,13 @@ fn a_missing_counter_keeps_its_last_value() {
 fn caches_are_part_of_the_input() {
     // The cached tokens are part of the input, because the total has no room for them.
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 110, "cachedReadTokens": 80}))],
         &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
     );
     // The cached tokens are counted in addition to the input.
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[(
             &[],
             json!({"input_tokens": 20, "output_tokens": 10, "total_tokens": 115,
@@ -200,14 +200,14 @@ fn caches_are_part_of_the_input() {
     );
     // Without a total, nothing shows that they are separate.
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "cacheReadTokens": 80}))],
         &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
     );
     // Reports per turn, not over the session.
     let end = |input: u64, read: u64| json!({"inputTokens": input, "outputTokens": 0, "totalTokens": input + read, "cachedReadTokens": read});
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[(&[], end(10, 0)), (&[], end(15, 40))],
         &[
             json!({"input_tokens": 10, "cache_read_tokens": 0, "output_tokens": 0, "total_tokens": 10}),
@@ -223,17 +223,17 @@ fn thoughts_are_output() {
             "cachedReadTokens": 40, "thoughtTokens": 60})
     };
     let expected = |input: u64, output: u64| json!({"input_tokens": input, "cache_read_tokens": 40, "output_tokens": output, "total_tokens": input + output});
-    check(Counted::Session, &[(&[], thoughts(110))], &[expected(100, 10)]);
-    check(Counted::Session, &[(&[], thoughts(170))], &[expected(100, 70)]);
-    check(Counted::Session, &[(&[], thoughts(150))], &[expected(140, 10)]);
-    check(Counted::Session, &[(&[], thoughts(210))], &[expected(140, 70)]);
+    check(UsageScope::Session, &[(&[], thoughts(110))], &[expected(100, 10)]);
+    check(UsageScope::Session, &[(&[], thoughts(170))], &[expected(100, 70)]);
+    check(UsageScope::Session, &[(&[], thoughts(150))], &[expected(140, 10)]);
+    check(UsageScope::Session, &[(&[], thoughts(210))], &[expected(140, 70)]);
 }
 
 #[test]
 fn updates_report_the_context_and_the_cost() {
     let priced = |cost: f64| json!({"context_length": 7, "cost_usd": cost});
     check(
-        Counted::Session,
+        UsageScope::Session,
         &[
             (&[cost(0.1, "USD")], Value::Null),
             (&[cost(0.2, "usd"), cost(0.3, "USD")], Value::Null),
@@ -259,7 +259,7 @@ fn updates_report_the_context_and_the_cost() {
 
 #[test]
 fn cost_before_the_first_turn_is_not_counted() {
-    let mut meter = Meter::new(Counted::Session);
+    let mut meter = Meter::new(UsageScope::Session);
     meter.update(&cost(2.0, "USD"));
     assert_eq!(meter.finish(Duration::ZERO), None);
     assert_eq!(turn(&mut meter, &[cost(2.5, "USD")], &Value::Null)["cost_usd"], 0.5);
@@ -270,7 +270,7 @@ fn cost_before_the_first_turn_is_not_counted() {
 
 #[test]
 fn the_raw_report_is_kept() {
-    let mut meter = Meter::new(Counted::Session);
+    let mut meter = Meter::new(UsageScope::Session);
     meter.begin();
     meter.update(&json!({"used": 1}));
     meter.update(&json!({"used": 2}));
@@ -314,7 +314,7 @@ fn anything() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn any_report_is_counted_without_panic(turns in prop::collection::vec((anything(), anything()), 1..6)) {
-        let mut meter = Meter::new(Counted::Session);
+        let mut meter = Meter::new(UsageScope::Session);
         for (update, end) in turns {
             meter.begin();
             meter.update(&update);
@@ -327,7 +327,7 @@ proptest! {
 
     #[test]
     fn the_turns_add_up(steps in prop::collection::vec((0_u64..1000, 0_u64..1000), 1..20)) {
-        let mut meter = Meter::new(Counted::Session);
+        let mut meter = Meter::new(UsageScope::Session);
         let (mut input, mut output, mut sum) = (0, 0, (0, 0));
         for (more_input, more_output) in steps {
             input += more_input;
@@ -350,7 +350,7 @@ fn usage_of_model_calls_is_added_unless_the_end_reports_it() {
     let sum =
         json!({"input_tokens": 200, "output_tokens": 34, "total_tokens": 234, "cache_read_tokens": 120});
     for call in [now, then] {
-        let mut meter = Meter::new(Counted::Session);
+        let mut meter = Meter::new(UsageScope::Session);
         meter.begin();
         for _ in 0..2 {
             meter.call(&call);

@@ -1,7 +1,7 @@
 //! Usage of turns, for every kind of report.
 
 use narrows_acp::Version;
-use narrows_client::{Counted, RunRequest};
+use narrows_client::{RunRequest, UsageScope};
 use narrows_link::{Link, memory};
 use narrows_policy::Access;
 use narrows_rpc::{Item, Request};
@@ -34,27 +34,27 @@ async fn reporting(link: Link, name: &'static str, is_total: bool) {
 
 #[tokio::test]
 async fn every_turn_has_its_own_usage_for_every_kind_of_report() {
-    for (name, is_total, counted) in [
-        ("OpenCode", false, Counted::Detect),
-        ("@zed-industries/codex-acp", false, Counted::Detect),
-        ("unknown", false, Counted::Detect),
-        ("unknown", false, Counted::Turn),
-        ("unknown", true, Counted::Detect),
-        ("narrows", true, Counted::Detect),
-        ("OpenCode", true, Counted::Session),
+    for (name, is_total, usage_scope) in [
+        ("OpenCode", false, UsageScope::Detect),
+        ("@zed-industries/codex-acp", false, UsageScope::Detect),
+        ("unknown", false, UsageScope::Detect),
+        ("unknown", false, UsageScope::Turn),
+        ("unknown", true, UsageScope::Detect),
+        ("narrows", true, UsageScope::Detect),
+        ("OpenCode", true, UsageScope::Session),
     ] {
         let (link, far) = memory::pair(&narrows_link::Options::default());
         let mut stage = Stage::new(Version::V1, Access::Medium);
-        stage.agent.counted = counted;
+        stage.agent.usage_scope = usage_scope;
         let driven = stage.open_on(link, tokio::spawn(reporting(far, name, is_total))).await;
         for turn in 1..=3 {
             let result = driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
             let usage = result.usage.expect("the agent reports it");
             let took = (usage.input_tokens, usage.output_tokens, usage.total_tokens);
             // The second report may be an unchanged total; the third is decisive.
-            let is_open = (name, is_total, counted, turn) == ("unknown", false, Counted::Detect, 2);
+            let is_open = (name, is_total, usage_scope, turn) == ("unknown", false, UsageScope::Detect, 2);
             let expected = if is_open { [0, 0, 0] } else { [104, 19, 123] }.map(Some);
-            assert_eq!(<[_; 3]>::from(took), expected, "{name} {is_total} {counted:?} turn {turn}");
+            assert_eq!(<[_; 3]>::from(took), expected, "{name} {is_total} {usage_scope:?} turn {turn}");
         }
         driven.leave().await;
     }

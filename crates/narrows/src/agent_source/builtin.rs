@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_agent::ModelRoute;
-use narrows_client::{Agent, Counted};
+use narrows_client::{Agent, UsageScope};
 use narrows_model::{Client, DEMO_URL};
 use narrows_process::Spec;
 
@@ -65,7 +65,7 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     spec.cwd = Some(cwd.clone());
     spec.env = env;
     let mut agent = Agent::new("narrows acp", spec);
-    agent.counted = Counted::Session;
+    agent.usage_scope = UsageScope::Session;
     agent.acts_through_client = true;
     // Its flags set the model.
     Ok(SelectedAgent { demo, route: route.map(Box::new), ..SelectedAgent::from_agent(agent, cwd) })

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use narrows_client::{Confinement, ProtectedFiles};
+use narrows_client::{CommandSandbox, ProtectedFiles};
 use narrows_policy::{Confined, Header, Narrowing, Policy as Rulebook, RequestContext, Rules};
 
 use crate::agent_source;
@@ -66,8 +66,8 @@ fn confined(policy: &Rulebook, files: &ProtectedFiles, args: &Circumstances) -> 
             protected: narrows_policy::Protection::Kept,
         });
     }
-    let confinement = Confinement::new(files.clone(), Arc::default());
-    super::block_on(async { confinement.now().await.1 })
+    let command_sandbox = CommandSandbox::new(files.clone(), Arc::default());
+    super::block_on(async { command_sandbox.prepare().await.1 })
 }
 
 fn rules(path: &Path) -> Result<(Rules, Header), Failure> {

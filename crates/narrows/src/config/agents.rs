@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use narrows_client::{CommandRunner, Counted};
+use narrows_client::{CommandRunner, UsageScope};
 use narrows_config::{Item, Kind, Paths};
 use narrows_policy::Access;
 
@@ -53,7 +53,7 @@ pub(crate) struct AgentEntry {
     pub(crate) mcp: Option<PathBuf>,
     /// The protocol version that is offered in `initialize`.
     pub(crate) protocol: Option<Protocol>,
-    pub(crate) counted: Counted,
+    pub(crate) usage_scope: UsageScope,
     /// Time for the agent to answer `initialize`.
     pub(crate) initialize_timeout: Option<Duration>,
     pub(crate) session_timeout: Option<Duration>,
@@ -98,7 +98,9 @@ pub(super) fn agent((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<
             }
             None
         }),
-        counted: table.read("usage", |node| node.named(counted, &["session", "turn"])).unwrap_or_default(),
+        usage_scope: table
+            .read("usage", |node| node.named(usage_scope, &["session", "turn"]))
+            .unwrap_or_default(),
         initialize_timeout: table.read("initialize_timeout", Item::positive_duration),
         session_timeout: table.read("session_timeout", Item::positive_duration),
         cancel_grace: table.read("cancel_grace", Item::positive_duration),
@@ -114,10 +116,10 @@ fn command_runner(name: &str) -> Option<CommandRunner> {
     }
 }
 
-fn counted(name: &str) -> Option<Counted> {
+fn usage_scope(name: &str) -> Option<UsageScope> {
     match name {
-        "session" => Some(Counted::Session),
-        "turn" => Some(Counted::Turn),
+        "session" => Some(UsageScope::Session),
+        "turn" => Some(UsageScope::Turn),
         _ => None,
     }
 }

@@ -73,7 +73,7 @@ silence_timeout = "0"
         mode: Some("plan".to_owned()),
         mcp: Some("/home/me/mcp.json".into()),
         protocol: Some(Protocol::Two),
-        counted: Counted::Turn,
+        usage_scope: UsageScope::Turn,
         initialize_timeout: Some(Duration::from_secs(120)),
         session_timeout: Some(Duration::from_secs(90)),
         cancel_grace: Some(Duration::from_millis(500)),

@@ -12,11 +12,11 @@ use super::{ExitStatus, Failure};
 use crate::cli::value::bare_address;
 use crate::config::BUILT_IN;
 use crate::terminal::line;
-use narrows_client::{ClientError, Fault, Login, LoginKind, Problem, Seen, Stage};
+use narrows_client::{AgentOutput, ClientError, Fault, Login, LoginKind, Problem, Stage};
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let ClientError { stage, problem, seen: Seen { stray_lines, strays, stderr } } = error;
+        let ClientError { stage, problem, agent_output: AgentOutput { stray_lines, strays, stderr } } = error;
         let silent = matches!(*problem, Problem::Lost(_) | Problem::Deadline(_) | Problem::Malformed(_));
         let explained = silent || matches!(*problem, Problem::Refused(_));
         let mut failure = match *problem {
@@ -29,16 +29,20 @@ impl From<ClientError> for Failure {
                 ExitStatus::Protocol,
                 format!("invalid response of the agent to {}: {}", stage_request(stage), line(&reason)),
             ),
-            Problem::Unfit(unfit) => version_mismatch(&unfit),
+            Problem::NoCommonVersion(unfit) => version_mismatch(&unfit),
             Problem::Unsupported(reason) => Self::new(ExitStatus::Agent, line(&reason)),
             Problem::Invalid(reason) => Self::new(ExitStatus::Usage, line(&reason)),
-            Problem::Unwritable(reason) => Self::new(ExitStatus::Internal, "cannot write the message")
+            Problem::NotSerializable(reason) => Self::new(ExitStatus::Internal, "cannot write the message")
                 .with_cause(&std::io::Error::other(reason)),
             other => Self::new(ExitStatus::Internal, other.to_string()),
         };
         if silent && stray_lines > 0 {
-            let seen = stray_lines_notice(stray_lines, &strays);
-            let hint = if stage == Stage::Turn { seen } else { format!("{seen}; {NOT_AN_AGENT_HINT}") };
+            let agent_output = stray_lines_notice(stray_lines, &strays);
+            let hint = if stage == Stage::Turn {
+                agent_output
+            } else {
+                format!("{agent_output}; {NOT_AN_AGENT_HINT}")
+            };
             failure = failure.with_hint(hint);
         }
         if explained {

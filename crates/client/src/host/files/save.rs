@@ -41,7 +41,7 @@ pub(super) fn save(
     old: Option<&Stat>,
     durable: bool,
 ) -> Result<(), Errno> {
-    let mut new = New::create(directory, if old.is_some() { 0o600 } else { 0o666 })?;
+    let mut new = TemporaryFile::create(directory, if old.is_some() { 0o600 } else { 0o666 })?;
     let mut file = std::fs::File::from(new.file.try_clone().map_err(|error| errno(&error))?);
     file.write_all(content).map_err(|error| errno(&error))?;
     if let Some(old) = old {
@@ -110,13 +110,13 @@ fn inherit(file: &OwnedFd, old: &Stat) -> Result<(), Errno> {
 }
 
 /// A temporary file. Removed on drop unless it has replaced the target.
-struct New<'d> {
+struct TemporaryFile<'d> {
     directory: BorrowedFd<'d>,
     name: Option<String>,
     file: OwnedFd,
 }
 
-impl<'d> New<'d> {
+impl<'d> TemporaryFile<'d> {
     fn create(directory: BorrowedFd<'d>, mode: RawMode) -> Result<Self, Errno> {
         let name = format!(".narrows-{}.tmp", uuid::Uuid::now_v7().simple());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -133,7 +133,7 @@ impl<'d> New<'d> {
     }
 }
 
-impl Drop for New<'_> {
+impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             let _ = unlinkat(self.directory.as_fd(), name, AtFlags::empty());

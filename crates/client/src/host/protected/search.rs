@@ -8,8 +8,8 @@ use narrows_policy::{Policy, Protection, has_repository_layout, may_begin_protec
 use narrows_process::is_missing;
 
 use super::{ProtectedFiles, real};
+use crate::host::indirect_git_files::{self, Extent, LookupBudget, Named, Settings};
 use crate::host::links;
-use crate::host::repository::{self, Extent, LookupBudget, Named, Settings};
 
 /// Directories of installed packages and build results. The search looks only for repositories in them.
 /// Package managers replace the rest as a whole, and its programs are not protected either. But git in a
@@ -29,7 +29,7 @@ const GIT_DATA: [&str; 3] = ["objects", "refs", "logs"];
 
 /// Names in a repository that git uses as soon as they appear. `info` is missing, because git itself creates
 /// it.
-const OBEYED: [&str; 7] =
+const GIT_TRIGGER_NAMES: [&str; 7] =
     ["branches", "commondir", "config", "config.worktree", "hooks", "info/attributes", "remotes"];
 
 /// Directories in a repository that contain other repositories. git enters those only from their own work
@@ -70,7 +70,7 @@ pub(in crate::host) struct Found {
     /// Protected names that are or contain links, and links at the beginning of protected names.
     pub(super) links: BTreeSet<LinkedName>,
     /// Directories that cannot be searched, and are therefore protected as a whole.
-    pub(in crate::host) closed: Vec<PathBuf>,
+    pub(in crate::host) unsearchable: Vec<PathBuf>,
     /// `true` if every directory was searched or is protected as a whole, and all git configuration was read.
     pub(in crate::host) is_complete: bool,
     /// `true` if a protected file has another hard link that is not mounted.
@@ -78,7 +78,7 @@ pub(in crate::host) struct Found {
     /// Missing paths that git would use if they existed, each with its repository.
     pub(in crate::host) absent: BTreeSet<(PathBuf, PathBuf)>,
     /// Missing directories of repositories that may contain other repositories.
-    pub(in crate::host) unborn: BTreeSet<PathBuf>,
+    pub(in crate::host) missing_repository_parents: BTreeSet<PathBuf>,
     /// Repositories, and files and links that lead to them.
     pub(in crate::host) repositories: BTreeSet<PathBuf>,
 }
@@ -99,12 +99,12 @@ impl Found {
     }
 
     fn is_empty(&self) -> bool {
-        self.paths.is_empty() && self.closed.is_empty()
+        self.paths.is_empty() && self.unsearchable.is_empty()
     }
 
     pub(in crate::host) fn into_all(self) -> Vec<PathBuf> {
-        let Self { paths, closed, .. } = self;
-        paths.into_iter().chain(closed).collect()
+        let Self { paths, unsearchable, .. } = self;
+        paths.into_iter().chain(unsearchable).collect()
     }
 }
 
@@ -114,7 +114,7 @@ enum Area {
     Plain,
     /// The rest of protected names whose beginning is a link to this directory. All others are found at the
     /// directory's own path.
-    Begun,
+    AfterLink,
     /// Links out of the directory, which itself is protected as a whole.
     Protected,
     /// Repositories. Each one is then searched like any other directory.
@@ -122,7 +122,7 @@ enum Area {
 }
 
 /// A directory in the queue, by its path in a root.
-struct Open<'a> {
+struct QueuedDirectory<'a> {
     root: &'a Path,
     inside: PathBuf,
     area: Area,
@@ -131,13 +131,13 @@ struct Open<'a> {
 struct Search<'a> {
     policy: &'a Policy,
     roots: &'a [PathBuf],
-    user: repository::UserSettings<'a>,
+    user: indirect_git_files::UserSettings<'a>,
     budget: LookupBudget,
-    open: VecDeque<Open<'a>>,
+    open: VecDeque<QueuedDirectory<'a>>,
     /// Protected directories, to search after `open`.
-    protected: VecDeque<Open<'a>>,
+    protected: VecDeque<QueuedDirectory<'a>>,
     /// Directories of installed packages and build results, to search last.
-    installed: VecDeque<Open<'a>>,
+    installed: VecDeque<QueuedDirectory<'a>>,
     /// Opened directories, by path without links, because links can form cycles.
     seen: BTreeSet<PathBuf>,
     found: Found,
@@ -162,11 +162,11 @@ pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
         found: Found {
             paths: BTreeSet::new(),
             links: BTreeSet::new(),
-            closed: Vec::new(),
+            unsearchable: Vec::new(),
             is_complete: true,
             has_hard_link: false,
             absent: BTreeSet::new(),
-            unborn: BTreeSet::new(),
+            missing_repository_parents: BTreeSet::new(),
             repositories: BTreeSet::new(),
         },
     };
@@ -177,12 +177,16 @@ pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
 impl<'a> Search<'a> {
     fn run(&mut self, mut most: usize) {
         for root in self.roots {
-            let mut settings = repository::read_user_settings(root, self.user, &mut self.budget);
+            let mut settings = indirect_git_files::read_user_settings(root, self.user, &mut self.budget);
             let is_inside = |path: &Path| self.roots.iter().any(|root| path.starts_with(root));
             settings.named.retain(|named| is_inside(&named.path) || is_inside(&named.spelled));
             self.add_settings(root, settings, Path::new(""));
             self.add_named_above(root);
-            self.open.push_back(Open { root: root.as_path(), inside: PathBuf::new(), area: Area::Plain });
+            self.open.push_back(QueuedDirectory {
+                root: root.as_path(),
+                inside: PathBuf::new(),
+                area: Area::Plain,
+            });
         }
         let mut most_installed = MAX_ALL_INSTALLED_ENTRIES;
         loop {
@@ -201,7 +205,7 @@ impl<'a> Search<'a> {
     /// Queues the work trees and repositories in a directory of installed packages. Subtracts the number of
     /// entries read from `left`. Compares only names, because there are many directories and few
     /// repositories.
-    fn find_repositories(&mut self, top: Open<'a>, left: &mut usize) {
+    fn find_repositories(&mut self, top: QueuedDirectory<'a>, left: &mut usize) {
         let mut most = MAX_INSTALLED_ENTRIES.min(*left);
         *left -= most;
         let mut queue = VecDeque::from([top]);
@@ -211,7 +215,7 @@ impl<'a> Search<'a> {
                 Ok(entries) => entries,
                 Err(error) if is_missing(&error) => continue,
                 Err(_) => {
-                    self.close(directory, open.area);
+                    self.add_unsearchable(directory, open.area);
                     continue;
                 }
             };
@@ -226,9 +230,9 @@ impl<'a> Search<'a> {
                 names.extend(REPOSITORY_NAMES.into_iter().find(|known| name == *known));
             }
             if names.contains(".git") || has_repository_layout(|name| names.contains(name)) {
-                self.open.push_back(Open { area: Area::Plain, ..open });
+                self.open.push_back(QueuedDirectory { area: Area::Plain, ..open });
             } else {
-                let open = |inside| Open { root: open.root, inside, area: Area::Installed };
+                let open = |inside| QueuedDirectory { root: open.root, inside, area: Area::Installed };
                 queue.extend(directories.into_iter().map(open));
             }
         }
@@ -236,29 +240,29 @@ impl<'a> Search<'a> {
     }
 
     /// Searches one directory. Returns `false` at the limit of entries.
-    fn look_through(&mut self, open: &Open<'a>, most: &mut usize) -> bool {
+    fn look_through(&mut self, open: &QueuedDirectory<'a>, most: &mut usize) -> bool {
         let (root, inside, area) = (open.root, &open.inside, open.area);
         let directory = root.join(inside);
         let entries = match directory.read_dir() {
             Ok(entries) if can_search(&directory) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
             // The link leads to a file, not to a directory.
-            Err(error) if area == Area::Begun && is_missing(&error) => return true,
+            Err(error) if area == Area::AfterLink && is_missing(&error) => return true,
             Ok(_) | Err(_) => {
-                self.close(directory, area);
+                self.add_unsearchable(directory, area);
                 return true;
             }
         };
         let is_git = inside.file_name().is_some_and(|name| name == ".git");
         let is_in_git = is_git || area == Area::Protected && inside.iter().any(|name| name == ".git");
-        let is_repository = area == Area::Plain && (is_git || repository::is_repository(&directory));
+        let is_repository = area == Area::Plain && (is_git || indirect_git_files::is_repository(&directory));
         if is_repository {
             self.add_named_by_settings(root, &directory);
             self.add_missing(root, inside, is_git);
         }
         for entry in entries {
             let Ok(entry) = entry else {
-                self.close(directory, area);
+                self.add_unsearchable(directory, area);
                 break;
             };
             if *most == 0 {
@@ -271,7 +275,7 @@ impl<'a> Search<'a> {
                 Ok(kind) => kind,
                 Err(error) if is_missing(&error) => continue,
                 Err(_) => {
-                    self.close(root.join(path), area);
+                    self.add_unsearchable(root.join(path), area);
                     continue;
                 }
             };
@@ -305,21 +309,21 @@ impl<'a> Search<'a> {
                 self.found.paths.insert(root.join(path));
             } else if kind.is_symlink() && may_begin_protected(&path) {
                 self.add_link(root, &path);
-                self.open.push_back(Open { root, inside: path, area: Area::Begun });
+                self.open.push_back(QueuedDirectory { root, inside: path, area: Area::AfterLink });
             } else if is_installed && area == Area::Plain {
-                self.installed.push_back(Open { root, inside: path, area: Area::Installed });
+                self.installed.push_back(QueuedDirectory { root, inside: path, area: Area::Installed });
             } else if is_searched && (area == Area::Plain || may_begin_protected(&path)) {
-                self.open.push_back(Open { root, inside: path, area });
+                self.open.push_back(QueuedDirectory { root, inside: path, area });
             }
         }
         true
     }
 
     /// Records a directory that cannot be searched. A protected one cannot be changed, but may contain links.
-    fn close(&mut self, directory: PathBuf, area: Area) {
+    fn add_unsearchable(&mut self, directory: PathBuf, area: Area) {
         match area {
             Area::Protected => self.found.is_complete = false,
-            Area::Plain | Area::Begun | Area::Installed => self.found.closed.push(directory),
+            Area::Plain | Area::AfterLink | Area::Installed => self.found.unsearchable.push(directory),
         }
     }
 
@@ -344,7 +348,7 @@ impl<'a> Search<'a> {
             self.roots.iter().filter(|root| root.starts_with(&real)).cloned().collect();
         self.found.paths.extend(around);
         if self.roots.iter().any(|root| real.starts_with(root)) && name.is_dir() && self.seen.insert(real) {
-            self.protected.push_back(Open { root, inside: path, area: Area::Protected });
+            self.protected.push_back(QueuedDirectory { root, inside: path, area: Area::Protected });
         }
     }
 
@@ -364,7 +368,7 @@ impl<'a> Search<'a> {
     /// repository, or a file or link that leads to it.
     fn add_named_by_settings(&mut self, root: &Path, git: &Path) {
         let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(git);
-        let settings = repository::read_settings(git, worktree, self.user, &mut self.budget);
+        let settings = indirect_git_files::read_settings(git, worktree, self.user, &mut self.budget);
         if !settings.is_complete {
             tracing::debug!(?git, "git settings unreadable");
         }
@@ -401,10 +405,10 @@ impl<'a> Search<'a> {
             let is_missing = directory.join(name).symlink_metadata().is_err_and(|error| is_missing(&error));
             is_missing && self.policy.protects_change(root, &named.join(name))
         };
-        for name in OBEYED.into_iter().filter(|name| is_missing(name)) {
+        for name in GIT_TRIGGER_NAMES.into_iter().filter(|name| is_missing(name)) {
             self.found.absent.insert((directory.join(name), directory.clone()));
         }
-        self.found.unborn.extend(
+        self.found.missing_repository_parents.extend(
             REPOSITORY_PARENTS.iter().filter(|name| is_missing(name)).map(|name| directory.join(name)),
         );
         self.found.repositories.insert(directory);
@@ -413,9 +417,9 @@ impl<'a> Search<'a> {
     /// Like [`Self::add_named_by_settings`], for the repositories above a root: git in the root uses their
     /// configuration.
     fn add_named_above(&mut self, root: &Path) {
-        for directory in root.ancestors().skip(1).take(repository::MAX_ANCESTORS) {
+        for directory in root.ancestors().skip(1).take(indirect_git_files::MAX_ANCESTORS) {
             self.add_named_by_settings(root, &directory.join(".git"));
-            if repository::is_repository(directory) {
+            if indirect_git_files::is_repository(directory) {
                 self.add_named_by_settings(root, directory);
             }
         }

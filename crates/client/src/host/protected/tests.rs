@@ -318,5 +318,5 @@ fn a_directory_that_cannot_be_read_is_protected_as_a_whole() {
     // Root can read every directory, but a file instead of a directory fails for every user.
     let unreadable = root.path().join("file");
     let found = protected_files(medium(), &unreadable).search(100);
-    assert_eq!((found.closed, found.is_complete), (vec![unreadable.join("")], true));
+    assert_eq!((found.unsearchable, found.is_complete), (vec![unreadable.join("")], true));
 }

@@ -94,7 +94,7 @@ fn a_new_list_replaces_lost_content() {
 #[test]
 fn all_calls_together_are_bounded() {
     let mut stage = Stage::new(V1);
-    stage.mapper.calls.room = 64 << 10;
+    stage.mapper.calls.max_bytes = 64 << 10;
     let input = "x".repeat(10 << 10);
     for n in 0..8 {
         stage.update(&begun(&n.to_string(), json!({"title": "t", "rawInput": input})));

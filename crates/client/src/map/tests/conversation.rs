@@ -56,10 +56,10 @@ fn a_turn_of_v1() {
     "#,
     );
     let usage = Usage { input_tokens: Some(10), ..Usage::default() };
-    stage.finish(Outcome {
+    stage.finish(RunOutcome {
         usage: Some(usage),
         structured: Some(json!({"ok": true})),
-        ..Outcome::new(End::Stopped(Some(StopReason::EndTurn)))
+        ..RunOutcome::new(RunEnd::Stopped(Some(StopReason::EndTurn)))
     });
     insta::assert_snapshot!(lines(&stage), @r#"
     {"type":"run.started","atMs":1,"runId":"r","sessionId":"s","provider":"acp"}
@@ -106,7 +106,7 @@ fn a_turn_of_v2_that_fails() {
     "#,
     );
     let error = narrows_acp::v2::Error::new(1, "upstream");
-    stage.finish(Outcome::new(End::Stopped(Some(StopReason::Error(Some(Box::new(error)))))));
+    stage.finish(RunOutcome::new(RunEnd::Stopped(Some(StopReason::Error(Some(Box::new(error)))))));
     play(&mut stage, r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed"}"#);
     insta::assert_snapshot!(lines(&stage), @r#"
     {"type":"provider.event","atMs":1,"sessionId":"s","provider":"acp","payload":{"type":"session.update","update":{"sessionUpdate":"state_update","state":"idle"}}}
@@ -141,7 +141,7 @@ fn a_repair_is_another_turn_of_the_same_run() {
     stage.update(&said(None, "7"));
     assert_eq!(stage.mapper.final_text(), Some("7"));
     let structured = Some(json!(7));
-    stage.finish(Outcome { structured, ..Outcome::new(End::Stopped(Some(StopReason::EndTurn))) });
+    stage.finish(RunOutcome { structured, ..RunOutcome::new(RunEnd::Stopped(Some(StopReason::EndTurn))) });
     assert_eq!(
         stage.short(),
         [
@@ -166,7 +166,7 @@ fn events_have_what_they_were_read_from() {
     let call = r#"{"sessionId":"s","update":{"sessionUpdate":"tool_call","toolCallId":"c","title":"t","status":"failed"}}"#;
     mapper.update(call.as_bytes(), 2, &mut events);
     mapper.update(br#"{"sessionId":"s","update":{"sessionUpdate":"_x"}}"#, 3, &mut events);
-    mapper.finish(Outcome::new(End::Cancelled), 4, &mut events);
+    mapper.finish(RunOutcome::new(RunEnd::Cancelled), 4, &mut events);
     let raw: Vec<_> = events.iter().map(|event| (event.name(), event.raw.as_ref().map(Json::text))).collect();
     assert_eq!(
         raw,

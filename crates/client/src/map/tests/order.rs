@@ -127,7 +127,10 @@ fn play(version: Version, steps: &[Step]) -> Vec<RuntimeEvent> {
             }
             Step::Finish(reason, cancelling) => {
                 let reason = reason.map(StopReason::from_name);
-                stage.finish(Outcome { cancelling: *cancelling, ..Outcome::new(End::Stopped(reason)) });
+                stage.finish(RunOutcome {
+                    cancelling: *cancelling,
+                    ..RunOutcome::new(RunEnd::Stopped(reason))
+                });
                 continue;
             }
             Step::Replay(on) => {
@@ -140,7 +143,7 @@ fn play(version: Version, steps: &[Step]) -> Vec<RuntimeEvent> {
         }
         assert!(stage.events.len() > before, "nothing was told of {step:?}");
     }
-    stage.finish(Outcome::new(End::Cancelled));
+    stage.finish(RunOutcome::new(RunEnd::Cancelled));
     stage.events
 }
 

@@ -316,12 +316,13 @@ fn a_failure_instead_of_an_answer_is_an_error() {
     let mut update = said(None, "HTTP 401");
     update["_meta"] = json!({"narrows/error": 7});
     stage.update(&update);
-    let outcome = Outcome::new(End::Stopped(Some(StopReason::EndTurn)));
+    let outcome = RunOutcome::new(RunEnd::Stopped(Some(StopReason::EndTurn)));
     assert_eq!(stage.finish(outcome), Some(Status::Error));
     assert_eq!(stage.short()[1], "error agent_error HTTP 401");
     stage.start("r2");
     stage.update(&update);
-    let outcome = Outcome { cancelling: true, ..Outcome::new(End::Stopped(Some(StopReason::EndTurn))) };
+    let outcome =
+        RunOutcome { cancelling: true, ..RunOutcome::new(RunEnd::Stopped(Some(StopReason::EndTurn))) };
     assert_eq!(stage.finish(outcome), Some(Status::Cancelled));
 }
 
@@ -373,7 +374,8 @@ fn a_permission_request_announces_its_call_with_all_that_is_known() {
     assert_eq!(asked.call.paths(), ["/a"]);
     assert_eq!(asked.call.kind.as_deref(), Some("edit"));
     assert_eq!(asked.call.raw_input.unwrap().text(), r#"{"path":"/b"}"#);
-    let yes = Choice { option_id: "y".to_owned(), kind: "allow_once".to_owned(), name: "Yes".to_owned() };
+    let yes =
+        OfferedOption { option_id: "y".to_owned(), kind: "allow_once".to_owned(), name: "Yes".to_owned() };
     let problem = "in the tool call a key appears twice, or a location has no path".to_owned();
     assert_eq!((asked.options, asked.problem), (vec![yes], Some(problem)));
     let resolved = PermissionResolved {
@@ -481,11 +483,11 @@ fn unreadable_requests_are_reported_with_the_reason() {
 #[test]
 fn the_reason_decides_how_a_run_ended() {
     #[track_caller]
-    fn check(version: Version, end: &End, cancelling: bool, expected: (Status, Option<&str>)) {
+    fn check(version: Version, end: &RunEnd, cancelling: bool, expected: (Status, Option<&str>)) {
         let mut stage = Stage::new(version);
         stage.update(&said(Some("m"), "kept"));
         stage.events.clear();
-        let status = stage.finish(Outcome { cancelling, ..Outcome::new(end.clone()) }).unwrap();
+        let status = stage.finish(RunOutcome { cancelling, ..RunOutcome::new(end.clone()) }).unwrap();
         let code = stage.events.iter().find_map(|event| match &event.body {
             EventBody::Error { code, .. } => Some(code.as_deref().unwrap_or("-")),
             _ => None,
@@ -494,7 +496,7 @@ fn the_reason_decides_how_a_run_ended() {
         assert_eq!(stage.short().last().unwrap(), &format!("run.completed {} kept", status.name()));
     }
     use Status::{Cancelled, Error, Success};
-    let stopped = |name: &str| End::Stopped(Some(StopReason::from_name(name)));
+    let stopped = |name: &str| RunEnd::Stopped(Some(StopReason::from_name(name)));
     check(V1, &stopped("end_turn"), false, (Success, None));
     check(V1, &stopped("end_turn"), true, (Success, None));
     check(V1, &stopped("cancelled"), false, (Cancelled, None));
@@ -503,11 +505,11 @@ fn the_reason_decides_how_a_run_ended() {
     check(V1, &stopped("max_turn_requests"), false, (Error, Some("max_turn_requests")));
     check(V1, &stopped("snack"), false, (Error, Some("snack")));
     check(V2, &stopped("error"), false, (Error, Some("error")));
-    check(V1, &End::Stopped(None), false, (Error, Some("no_stop_reason")));
-    check(V2, &End::Stopped(None), false, (Success, None));
-    check(V2, &End::Stopped(None), true, (Cancelled, None));
-    check(V1, &End::Cancelled, false, (Cancelled, None));
-    let failed = || End::Failed { message: "gone".to_owned(), code: Some("agent_exited".to_owned()) };
+    check(V1, &RunEnd::Stopped(None), false, (Error, Some("no_stop_reason")));
+    check(V2, &RunEnd::Stopped(None), false, (Success, None));
+    check(V2, &RunEnd::Stopped(None), true, (Cancelled, None));
+    check(V1, &RunEnd::Cancelled, false, (Cancelled, None));
+    let failed = || RunEnd::Failed { message: "gone".to_owned(), code: Some("agent_exited".to_owned()) };
     check(V1, &failed(), false, (Error, Some("agent_exited")));
     check(V1, &failed(), true, (Error, Some("agent_exited")));
 }
@@ -521,7 +523,7 @@ fn unfinished_calls_are_closed_in_starting_order() {
     stage.update(&tool("d", json!({"title": "never begun"})));
     stage.update(&tool("a", json!({"content": [1]})));
     stage.events.clear();
-    stage.finish(Outcome::new(End::Cancelled));
+    stage.finish(RunOutcome::new(RunEnd::Cancelled));
     assert_eq!(
         stage.short(),
         [
@@ -541,7 +543,7 @@ fn a_token_limit_can_count_as_success() {
     let mut mapper = Mapper::new(V1, "acp", settings);
     let mut events = Vec::new();
     mapper.start("r", 0, &mut events);
-    let end = Outcome::new(End::Stopped(Some(StopReason::MaxTokens)));
+    let end = RunOutcome::new(RunEnd::Stopped(Some(StopReason::MaxTokens)));
     assert_eq!(mapper.finish(end, 1, &mut events), Some(Status::Success));
 }
 

@@ -41,14 +41,14 @@ impl Subject {
 }
 
 /// Context of the built-in MCP server's tools, for an agent that has them.
-pub(super) struct OwnTools<'a> {
+pub(super) struct BuiltInTools<'a> {
     /// Directory in which relative paths start.
     pub(super) here: &'a Path,
     pub(super) offer: mcp::Offer,
 }
 
-/// Returns all known subjects of the request. `own_tools` is `None` for an agent without the built-in tools.
-pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
+/// Returns all known subjects of the request. `built_in_tools` is `None` for an agent without the built-in tools.
+pub(super) fn subjects(asked: &ReadRequest, built_in_tools: Option<&BuiltInTools<'_>>) -> Vec<Subject> {
     let others = asked.other_calls.iter().map(|other| (&other.call, &other.mcp));
     let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
     // A call that shows only its command is judged by the command.
@@ -59,8 +59,8 @@ pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) ->
         .enumerate()
         .map(|(number, (call, mcp))| {
             let beside = beside(number == 0 && asked.command.is_none());
-            let own_tools = own_tools.filter(|_| mcp.is_none() && beside.is_empty());
-            match own_tools.and_then(|tools| own(call, tools)) {
+            let built_in_tools = built_in_tools.filter(|_| mcp.is_none() && beside.is_empty());
+            match built_in_tools.and_then(|tools| own(call, tools)) {
                 Some(action) => Subject { action, runs_here: true },
                 None => Subject { action: action(call, mcp.as_ref(), beside), runs_here: false },
             }
@@ -78,7 +78,7 @@ pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) ->
 /// when the MCP call arrives. If the agent could mean anything else (an argument that the tool does not
 /// accept, another kind, further files, another change), the call counts as one of an unknown tool, even if
 /// its name is right.
-fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
+fn own(call: &Call, tools: &BuiltInTools<'_>) -> Option<Action> {
     let name = call.sole_name()?;
     let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
     let Value::Object(arguments) = call.raw_input.as_ref()?.value() else { return None };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     fn offered(offer: mcp::Offer, asked: &ReadRequest) -> Vec<Subject> {
-        subjects(asked, Some(&OwnTools { here: Path::new(HERE), offer }))
+        subjects(asked, Some(&BuiltInTools { here: Path::new(HERE), offer }))
     }
 
     /// Version 2 has these tools instead of file and terminal requests.

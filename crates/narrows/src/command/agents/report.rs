@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use narrows_acp::capability::AgentCan;
 use narrows_base::text::one_line;
-use narrows_client::{Agent, AgentDescription, Choice, Info, Login, LoginKind, Snapshot};
+use narrows_client::{Agent, AgentDescription, Info, Login, LoginKind, OptionValue, Snapshot};
 use serde_json::{Map, Value, json};
 
 use super::capabilities;
@@ -206,9 +206,9 @@ fn session_words(snapshot: &Snapshot) -> Vec<(&'static str, String)> {
 }
 
 /// Lists ids; the current one is marked and always shown.
-fn choices(all: &[Choice], current: &Value) -> String {
-    let is_current = |choice: &&Choice| *current == choice.id.as_str();
-    let word = |choice: &Choice| match is_current(&choice) {
+fn choices(all: &[OptionValue], current: &Value) -> String {
+    let is_current = |choice: &&OptionValue| *current == choice.id.as_str();
+    let word = |choice: &OptionValue| match is_current(&choice) {
         true => format!("{} (now)", line(&choice.id)),
         false => line(&choice.id),
     };
@@ -228,9 +228,9 @@ fn omitted_note(all: usize, shown: usize) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn all(count: usize) -> Vec<Choice> {
+    fn all(count: usize) -> Vec<OptionValue> {
         let choice =
-            |number: usize| Choice { id: format!("m{number}"), name: String::new(), description: None };
+            |number: usize| OptionValue { id: format!("m{number}"), name: String::new(), description: None };
         (0..count).map(choice).collect()
     }
 

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use narrows_client::{AgentDescription, Choice, Session, SessionSummary, Snapshot};
+use narrows_client::{AgentDescription, OptionValue, Session, SessionSummary, Snapshot};
 
 use super::parse::ChatCommand;
 use crate::terminal::line;
 
 pub(super) struct ChoiceList {
     current: Option<String>,
-    available: Vec<Choice>,
+    available: Vec<OptionValue>,
 }
 
 impl ChoiceList {
@@ -120,18 +120,18 @@ pub(super) fn sessions(listed: &[SessionSummary], current: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use narrows_client::{Choices, Command};
+    use narrows_client::{Command, Selection};
 
     use super::*;
 
-    fn choice(id: &str, name: &str) -> Choice {
-        Choice { id: id.to_owned(), name: name.to_owned(), description: None }
+    fn choice(id: &str, name: &str) -> OptionValue {
+        OptionValue { id: id.to_owned(), name: name.to_owned(), description: None }
     }
 
     #[test]
     fn choices_are_listed_with_the_current_one() {
         let models =
-            Some(Choices { current: "b".to_owned(), available: vec![choice("a", "A"), choice("b", "b")] });
+            Some(Selection { current: "b".to_owned(), available: vec![choice("a", "A"), choice("b", "b")] });
         let snapshot = Snapshot { models, ..Snapshot::default() };
         let models = ChoiceList::from_snapshot(&snapshot, "model").unwrap();
         assert_eq!(models.render(), "  a  A\n* b\n");

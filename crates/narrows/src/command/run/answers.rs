@@ -161,11 +161,11 @@ impl StdinAnswers {
             return Box::pin(async move { reply });
         }
         if state.ended {
-            return Box::pin(async { PermissionReply::Nobody });
+            return Box::pin(async { PermissionReply::NoApprover });
         }
         let (answer, waiting) = oneshot::channel();
         state.waiting.insert(id.to_owned(), answer);
-        Box::pin(async move { waiting.await.unwrap_or(PermissionReply::Nobody) })
+        Box::pin(async move { waiting.await.unwrap_or(PermissionReply::NoApprover) })
     }
 }
 

@@ -42,7 +42,7 @@ impl PermissionHandler for GatedDecider {
         }
         match &self.user_prompt {
             Some(user_prompt) => user_prompt.decide(question),
-            None => Box::pin(std::future::ready(PermissionReply::Nobody)),
+            None => Box::pin(std::future::ready(PermissionReply::NoApprover)),
         }
     }
 }

@@ -16,7 +16,7 @@ const MAX_SEARCHES: usize = 2;
 
 /// Sandbox for the commands of one session. Probes the capabilities of this machine on first use.
 #[derive(Debug, Clone)]
-pub struct Confinement {
+pub struct CommandSandbox {
     files: ProtectedFiles,
     support: Option<Arc<OnceCell<Support>>>,
     /// Limits concurrent searches: an agent can request many commands at once, and each search occupies a
@@ -24,8 +24,8 @@ pub struct Confinement {
     searches: Arc<Semaphore>,
 }
 
-impl Confinement {
-    /// Creates a confinement without a sandbox: commands have the rights of this process.
+impl CommandSandbox {
+    /// Creates a value without a sandbox: commands have the rights of this process.
     pub fn none(files: ProtectedFiles) -> Self {
         Self::with(files, None)
     }
@@ -46,13 +46,13 @@ impl Confinement {
 
     /// Searches for protected files, and returns the sandbox for a command that starts now, with its
     /// protection.
-    pub async fn now(&self) -> (Option<Sandbox>, Confined) {
-        let (sandbox, confined, _) = self.look().await;
+    pub async fn prepare(&self) -> (Option<Sandbox>, Confined) {
+        let (sandbox, confined, _) = self.prepare_with_baseline().await;
         (sandbox, confined)
     }
 
-    /// Like [`now`](Self::now), and also returns the paths that the command must not create.
-    pub(crate) async fn look(&self) -> (Option<Sandbox>, Confined, Baseline) {
+    /// Like [`prepare`](Self::prepare), and also returns the paths that the command must not create.
+    pub(crate) async fn prepare_with_baseline(&self) -> (Option<Sandbox>, Confined, Baseline) {
         let none = (None, Confined::default(), Baseline::default());
         let Some(support) = &self.support else { return none };
         let support = support.get_or_init(Sandbox::support).await.clone();
@@ -133,19 +133,19 @@ mod tests {
         let roots = [root.path().canonicalize().unwrap()];
         let files = ProtectedFiles::new(policy, &roots, &[]);
         let having = |support| Arc::new(OnceCell::new_with(Some(support)));
-        let alone = Confinement::new(files.clone(), having(Support::landlock()));
-        let (sandbox, confined) = alone.now().await;
+        let alone = CommandSandbox::new(files.clone(), having(Support::landlock()));
+        let (sandbox, confined) = alone.prepare().await;
         if sandbox.is_none() {
             assert_eq!(confined, Confined::default());
             return;
         }
         assert_eq!(confined, Confined { files: true, network: false, protected: Protection::Kept });
         fs::write(root.path().join(".env"), "").unwrap();
-        let (sandbox, confined) = alone.now().await;
+        let (sandbox, confined) = alone.prepare().await;
         assert_eq!(confined, Confined { files: true, network: false, protected: Protection::Unsupported });
         assert_eq!(sandbox.unwrap().protected, [roots[0].join(".env")]);
-        let better = Confinement::new(files, having(Support::namespaces().await));
-        let (sandbox, confined) = better.now().await;
+        let better = CommandSandbox::new(files, having(Support::namespaces().await));
+        let (sandbox, confined) = better.prepare().await;
         assert_eq!(confined.protected == Protection::Kept, sandbox.is_some());
     }
 
@@ -155,15 +155,15 @@ mod tests {
         let root = tree(&["AGENTS.md", "notes", "plain"]);
         symlink("notes", root.path().join("CLAUDE.md")).unwrap();
         let files = ProtectedFiles::new(policy, &[root.path().to_owned()], &[]);
-        let confinement = Confinement::new(files, Arc::default());
+        let command_sandbox = CommandSandbox::new(files, Arc::default());
         let check = |name: &str, expected: WriteMode| {
-            assert_eq!(confinement.write_mode(&root.path().join(name)), expected, "{name}");
+            assert_eq!(command_sandbox.write_mode(&root.path().join(name)), expected, "{name}");
         };
         check("AGENTS.md", WriteMode::InPlace);
         check("plain", WriteMode::Replace);
         // A command mounts the target of a protected link as well.
         check("notes", WriteMode::Replace);
-        confinement.files.search(100);
+        command_sandbox.files.search(100);
         check("notes", WriteMode::InPlace);
         check("plain", WriteMode::Replace);
     }
@@ -207,14 +207,16 @@ mod tests {
                 let path = root.path().canonicalize().unwrap();
                 let work = tempfile::tempdir().unwrap();
                 let roots = [work.path().canonicalize().unwrap(), path.clone()];
-                let confinement =
-                    Confinement::new(ProtectedFiles::new(Arc::clone(&policy), &roots, &[]), Arc::default());
+                let command_sandbox = CommandSandbox::new(
+                    ProtectedFiles::new(Arc::clone(&policy), &roots, &[]),
+                    Arc::default(),
+                );
                 // In half of the cases, files are searched for only after the mode has changed.
-                if mode % 2 == 0 && confinement.now().await.1.protected != Protection::Kept {
+                if mode % 2 == 0 && command_sandbox.prepare().await.1.protected != Protection::Kept {
                     return;
                 }
                 set_mode(&path.join(closed), mode);
-                let (sandbox, confined) = confinement.now().await;
+                let (sandbox, confined) = command_sandbox.prepare().await;
                 if confined.protected != Protection::Kept {
                     return;
                 }
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn an_ordinary_user_cannot_remove_protection_by_modes() {
-        let test = "host::confinement::tests::directory_modes_do_not_remove_protection";
+        let test = "host::command_sandbox::tests::directory_modes_do_not_remove_protection";
         let Some(text) = run_as_nobody(test) else { return };
         assert!(text.contains("1 passed"), "{text}");
     }

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::event::{EventBody, RuntimeEvent, Status};
 use crate::event_queue::EventQueue;
-use crate::map::{End, Fault};
+use crate::map::{Fault, RunEnd};
 use crate::run::{RunError, RunResult};
-use crate::structured::Form;
+use crate::structured::AnswerSchema;
 use crate::turn::Turn;
 
 /// Reason for which a run is aborted.
@@ -27,10 +27,10 @@ pub(super) enum AbortReason {
 
 impl AbortReason {
     /// Returns the end of a run that was aborted for this reason.
-    pub(super) fn end(self) -> End {
-        let failed = |code: &str, message: String| End::Failed { message, code: Some(code.to_owned()) };
+    pub(super) fn end(self) -> RunEnd {
+        let failed = |code: &str, message: String| RunEnd::Failed { message, code: Some(code.to_owned()) };
         match self {
-            Self::Requested => End::Cancelled,
+            Self::Requested => RunEnd::Cancelled,
             Self::Timeout(limit) => failed("timeout", format!("the turn took longer than {limit:?}")),
             Self::ModeLeft => {
                 failed("mode_left", "the agent left the read-only mode that low access selected".to_owned())
@@ -62,7 +62,7 @@ pub(super) struct Active {
     pub(super) event_queue: EventQueue<RuntimeEvent>,
     pub(super) result: Option<oneshot::Sender<RunResult>>,
     pub(super) turn: Turn,
-    pub(super) form: Option<Form>,
+    pub(super) answer_schema: Option<AnswerSchema>,
     /// `true` once a second answer was requested because the first violated the schema.
     pub(super) repaired: bool,
     pub(super) problems: Vec<String>,

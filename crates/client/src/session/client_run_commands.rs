@@ -23,7 +23,7 @@ const PROBLEM: &str =
 /// Calls that were allowed because the client will run their commands, and the number of commands that the
 /// agent has requested.
 #[derive(Debug, Default)]
-pub(super) struct OwnCommands {
+pub(super) struct ClientRunCommands {
     /// By call id: number of requested commands when the call was allowed.
     allowed: BTreeMap<Arc<str>, u64>,
     /// Requested commands up to this number belong to completed calls.
@@ -31,7 +31,7 @@ pub(super) struct OwnCommands {
     is_reported: bool,
 }
 
-impl OwnCommands {
+impl ClientRunCommands {
     /// Records that a call was allowed, after `wanted` commands had been requested.
     pub(super) fn allow(&mut self, call: Arc<str>, wanted: u64) {
         if !self.is_reported && self.allowed.len() < MAX_WATCHED {
@@ -55,7 +55,7 @@ impl Actor {
     /// Reports a call that the agent has completed without a terminal. Ignores a failed call, which may never
     /// have begun.
     pub(super) fn check_own_command(&mut self, call: &str, now: u64) {
-        if !self.own_commands.allowed.contains_key(call) {
+        if !self.client_run_commands.allowed.contains_key(call) {
             return;
         }
         let is_completed = self.events.iter().rev().any(|event| match &event.body {
@@ -70,18 +70,18 @@ impl Actor {
     /// Reports a call without a terminal that is still in progress at the end of the turn.
     pub(super) fn check_unfinished_commands(&mut self) {
         let is_cancelled = self.run.as_ref().is_some_and(|run| run.abort.is_some());
-        let calls: Vec<Arc<str>> = self.own_commands.allowed.keys().cloned().collect();
+        let calls: Vec<Arc<str>> = self.client_run_commands.allowed.keys().cloned().collect();
         for call in calls.iter().filter(|_| !is_cancelled) {
             let status = self.mapper.call(call).and_then(|call| call.status.as_deref());
             if status == Some("in_progress") {
                 self.end_own_command(call, now_ms());
             }
         }
-        self.own_commands.allowed.clear();
+        self.client_run_commands.allowed.clear();
     }
 
     fn end_own_command(&mut self, call: &str, now: u64) {
-        if self.own_commands.end(call, self.services.commands_wanted()) {
+        if self.client_run_commands.end(call, self.services.commands_wanted()) {
             let data = Json::write(&json!({"callId": call, "problem": PROBLEM}));
             let payload = Payload::Other { name: EVENT.to_owned(), data };
             self.mapper.provider_event(payload, now, &mut self.events);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn every_call_needs_a_command_of_its_own() {
-        let mut commands = OwnCommands::default();
+        let mut commands = ClientRunCommands::default();
         for call in ["a", "b", "c"] {
             commands.allow(call.into(), 3);
         }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn one_unfinished_command_is_reported() {
-        let mut commands = OwnCommands::default();
+        let mut commands = ClientRunCommands::default();
         commands.allow("a".into(), 0);
         commands.allow("b".into(), 0);
         assert!(commands.end("a", 0) && !commands.end("b", 0));
