@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use narrows_model::{Completion, Error, Message, Part, Request};
+use narrows_model::{Completion, Message, ModelError, Part, Request};
 use narrows_store::Turn as StoredTurn;
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ pub(crate) enum Compaction {
     Done,
     /// The current request is shorter, but the conversation is not, because there is no summary. `None` if
     /// the model returned an empty answer.
-    Unsummarized(Option<Error>),
+    Unsummarized(Option<ModelError>),
 }
 
 impl Turn {
@@ -149,7 +149,7 @@ impl Turn {
         choice: &Choice,
         old: &[PastTurn],
         window: u64,
-    ) -> Result<Result<String, Option<Error>>, StopReason> {
+    ) -> Result<Result<String, Option<ModelError>>, StopReason> {
         let room = usize::try_from(window / 2 * 3).unwrap_or(usize::MAX);
         let request = Request {
             system: Some(SUMMARY_PROMPT.to_owned()),
@@ -161,7 +161,7 @@ impl Turn {
         let asking = async {
             let mut reply = agent.catalog.client(choice).chat(&request);
             while reply.next().await?.is_some() {}
-            Ok::<_, Error>(reply.into_completion())
+            Ok::<_, ModelError>(reply.into_completion())
         };
         Ok(match self.unless_cancelled(asking).await? {
             Ok(Completion { message, usage, .. }) => {

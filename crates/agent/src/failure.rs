@@ -1,6 +1,6 @@
 //! Endpoint failures in the form for clients: a text for people, and fields for programs.
 
-use narrows_model::{Error, ErrorKind};
+use narrows_model::{ErrorKind, ModelError};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
 
@@ -12,8 +12,8 @@ const UNCONFIGURED_MESSAGE: &str = "No model endpoint is configured, so nothing 
     OPENAI_API_KEY (and OPENAI_MODEL) in the environment of `narrows acp`, or describe an endpoint in narrows.toml. \
     OPENAI_BASE_URL=builtin:demo selects the built-in demo model, which needs no key and no network.";
 
-pub(crate) fn unconfigured() -> Error {
-    Error {
+pub(crate) fn unconfigured() -> ModelError {
+    ModelError {
         kind: ErrorKind::Unconfigured,
         status: None,
         url: String::new(),
@@ -27,8 +27,8 @@ pub(crate) fn unconfigured() -> Error {
 }
 
 /// Returns the text that the user sees instead of an answer.
-pub(crate) fn text(error: &Error) -> String {
-    let Error { kind, status, url, message, .. } = error;
+pub(crate) fn text(error: &ModelError) -> String {
+    let ModelError { kind, status, url, message, .. } = error;
     match (kind, status) {
         (ErrorKind::Unconfigured, _) => message.clone(),
         // With this status the URL or the key is wrong, regardless of the body.
@@ -49,7 +49,7 @@ pub(crate) fn text(error: &Error) -> String {
 }
 
 /// Returns the fields that accompany the text of [`text`], for programs.
-pub(crate) fn fields(error: &Error) -> Value {
+pub(crate) fn fields(error: &ModelError) -> Value {
     let mut fields = json!({
         "kind": error.kind.name(),
         "status": error.status,
@@ -66,11 +66,11 @@ pub(crate) fn fields(error: &Error) -> Value {
     fields
 }
 
-pub(crate) fn meta(error: &Error) -> Value {
+pub(crate) fn meta(error: &ModelError) -> Value {
     json!({ERROR_META_KEY: fields(error)})
 }
 
-pub(crate) fn rpc(error: &Error) -> RpcError {
+pub(crate) fn rpc(error: &ModelError) -> RpcError {
     let code = match error.kind {
         ErrorKind::Auth => Code::AuthRequired,
         ErrorKind::Unconfigured => Code::Internal,
@@ -93,8 +93,8 @@ mod tests {
 
     const URL: &str = "https://h/v1/chat/completions";
 
-    fn error(kind: ErrorKind, status: Option<u16>, message: &str) -> Error {
-        Error { kind, status, url: URL.to_owned(), message: message.to_owned(), ..unconfigured() }
+    fn error(kind: ErrorKind, status: Option<u16>, message: &str) -> ModelError {
+        ModelError { kind, status, url: URL.to_owned(), message: message.to_owned(), ..unconfigured() }
     }
 
     #[track_caller]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use narrows_acp::capability::AUTHORIZES;
 use narrows_acp::{Version, v2};
-use narrows_model::{Error, Message, Part};
+use narrows_model::{Message, ModelError, Part};
 use narrows_rpc::Responder;
 use narrows_store::Turn as StoredTurn;
 use narrows_wire::{Code, RpcError};
@@ -201,7 +201,7 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
     (end, guard)
 }
 
-async fn send_failure(agent: &Agent, version: Version, error: &Error, updates: &mut UpdateWriter) {
+async fn send_failure(agent: &Agent, version: Version, error: &ModelError, updates: &mut UpdateWriter) {
     tracing::warn!(%error, "endpoint failed");
     if version == Version::V2 || agent.errors == FailureFormat::Text {
         // Fails only if the client has disconnected.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use narrows_acp::Version;
 use narrows_acp::method::SESSION_UPDATE;
 use narrows_model::{
-    Completion, Error, ErrorKind, Finish, Message, Part, ReplyEvent, ReplyNote, Request, Usage,
+    Completion, ErrorKind, Finish, Message, ModelError, Part, ReplyEvent, ReplyNote, Request, Usage,
 };
 use narrows_rpc::Peer;
 use narrows_wire::Effects;
@@ -46,7 +46,7 @@ pub(crate) enum StopReason {
     Refusal,
     Cancelled,
     TooLarge(SizeLimit),
-    Failed(Error),
+    Failed(ModelError),
 }
 
 impl StopReason {

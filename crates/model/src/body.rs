@@ -7,7 +7,7 @@
 mod history;
 mod wire;
 
-use crate::repair::{DroppedField, DroppedFields, Sent};
+use crate::repair::{RequestPart, RequestParts, Sent};
 use crate::{Assistant, Message, Part, Provider, Request, traits};
 
 const PDF_MIME: &str = "application/pdf";
@@ -16,7 +16,7 @@ const PDF_MIME: &str = "application/pdf";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     pub(crate) provider: Provider,
-    pub(crate) refused: DroppedFields,
+    pub(crate) refused: RequestParts,
     /// `None` if unknown.
     pub(crate) images: Option<bool>,
     /// `None` if unknown.
@@ -25,63 +25,63 @@ pub(crate) struct Profile {
 
 impl Profile {
     fn takes_images(&self) -> bool {
-        self.images != Some(false) && !self.refused.has(DroppedField::Images)
+        self.images != Some(false) && !self.refused.has(RequestPart::Images)
     }
 
     fn takes_audio(&self) -> bool {
-        self.audio != Some(false) && !self.refused.has(DroppedField::Audio)
+        self.audio != Some(false) && !self.refused.has(RequestPart::Audio)
     }
 
     fn takes_files(&self) -> bool {
-        !self.refused.has(DroppedField::Files)
+        !self.refused.has(RequestPart::Files)
     }
 
     /// Returns `true` if unknown fields of earlier answers are sent back.
     fn returns_extra(&self) -> bool {
-        !self.provider.is_strict() && !self.refused.has(DroppedField::Extra)
+        !self.provider.is_strict() && !self.refused.has(RequestPart::Extra)
     }
 
     /// Returns `true` if the reasoning before the calls of an answer is sent back.
     fn returns_thoughts(&self, assistant: &Assistant) -> bool {
         !assistant.reasoning.is_empty()
-            && (self.provider == Provider::DeepSeek || self.refused.has(DroppedField::Forgetting))
-            && !self.refused.has(DroppedField::Extra)
+            && (self.provider == Provider::DeepSeek || self.refused.has(RequestPart::MissingReasoning))
+            && !self.refused.has(RequestPart::Extra)
     }
 
     fn marks_cache(&self, request: &Request) -> bool {
         let model = request.model.to_ascii_lowercase();
         matches!(self.provider, Provider::OpenRouter | Provider::LiteLlm)
             && (model.contains("claude") || model.contains("anthropic"))
-            && !self.refused.has(DroppedField::CacheControl)
-            && !self.refused.has(DroppedField::DroppedFields)
+            && !self.refused.has(RequestPart::CacheControl)
+            && !self.refused.has(RequestPart::ContentParts)
     }
 
     /// Returns `true` if the token limit is sent as `max_completion_tokens`.
     fn newer_limit(&self, model: &str) -> bool {
         let newer = self.provider.is_openai() && traits::is_reasoning(model);
-        newer != self.refused.has(DroppedField::MaxTokensName)
+        newer != self.refused.has(RequestPart::MaxTokensName)
     }
 
     fn streams(&self) -> bool {
-        !self.refused.has(DroppedField::Streaming)
+        !self.refused.has(RequestPart::Streaming)
     }
 
     fn asks_usage(&self) -> bool {
         // Mistral always reports usage and refuses the option.
-        self.streams() && self.provider != Provider::Mistral && !self.refused.has(DroppedField::StreamOptions)
+        self.streams() && self.provider != Provider::Mistral && !self.refused.has(RequestPart::StreamOptions)
     }
 
     fn shares_cache(&self) -> bool {
-        self.provider == Provider::OpenAi && !self.refused.has(DroppedField::CacheKey)
+        self.provider == Provider::OpenAi && !self.refused.has(RequestPart::CacheKey)
     }
 }
 
 pub(crate) fn build(request: &Request, profile: &Profile) -> Result<Vec<u8>, serde_json::Error> {
     let refused = profile.refused;
-    let tools = if refused.has(DroppedField::Tools) { &[] } else { request.tools.as_slice() };
-    let limit = request.max_tokens.filter(|_| !refused.has(DroppedField::MaxTokens));
+    let tools = if refused.has(RequestPart::Tools) { &[] } else { request.tools.as_slice() };
+    let limit = request.max_tokens.filter(|_| !refused.has(RequestPart::MaxTokens));
     let newer = profile.newer_limit(&request.model);
-    let effort = request.effort.filter(|_| !refused.has(DroppedField::Effort)).map(crate::Effort::name);
+    let effort = request.effort.filter(|_| !refused.has(RequestPart::Effort)).map(crate::Effort::name);
     let routed = profile.provider == Provider::OpenRouter;
     let body = wire::Body {
         model: &request.model,
@@ -91,7 +91,7 @@ pub(crate) fn build(request: &Request, profile: &Profile) -> Result<Vec<u8>, ser
         stream_options: profile.asks_usage().then_some(wire::StreamOptions { include_usage: true }),
         max_tokens: limit.filter(|_| !newer),
         max_completion_tokens: limit.filter(|_| newer),
-        temperature: request.temperature.filter(|_| !refused.has(DroppedField::Temperature)),
+        temperature: request.temperature.filter(|_| !refused.has(RequestPart::Temperature)),
         reasoning_effort: effort.filter(|_| !routed),
         reasoning: effort.filter(|_| routed).map(|effort| wire::Reasoning { effort }),
         prompt_cache_key: request.cache_key.as_deref().filter(|_| profile.shares_cache()),
@@ -102,25 +102,25 @@ pub(crate) fn build(request: &Request, profile: &Profile) -> Result<Vec<u8>, ser
 /// Returns the parts of the request that the endpoint may refuse.
 pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
     let mut sent = Sent { offers_tools: !request.tools.is_empty(), ..Sent::default() };
-    let mut put = |part: DroppedField, there: bool| {
+    let mut put = |part: RequestPart, there: bool| {
         if there && !profile.refused.has(part) {
             sent.parts.insert(part);
         }
     };
-    put(DroppedField::StreamOptions, profile.asks_usage());
-    put(DroppedField::Streaming, true);
-    put(DroppedField::MaxTokensName, request.max_tokens.is_some());
-    put(DroppedField::MaxTokens, request.max_tokens.is_some());
-    put(DroppedField::Temperature, request.temperature.is_some());
-    put(DroppedField::Effort, request.effort.is_some());
-    put(DroppedField::CacheKey, request.cache_key.is_some() && profile.shares_cache());
-    put(DroppedField::CacheControl, profile.marks_cache(request));
+    put(RequestPart::StreamOptions, profile.asks_usage());
+    put(RequestPart::Streaming, true);
+    put(RequestPart::MaxTokensName, request.max_tokens.is_some());
+    put(RequestPart::MaxTokens, request.max_tokens.is_some());
+    put(RequestPart::Temperature, request.temperature.is_some());
+    put(RequestPart::Effort, request.effort.is_some());
+    put(RequestPart::CacheKey, request.cache_key.is_some() && profile.shares_cache());
+    put(RequestPart::CacheControl, profile.marks_cache(request));
     let answers = || request.messages.iter().filter_map(assistant);
     let called = answers().any(|assistant| !assistant.calls.is_empty());
-    put(DroppedField::Tools, !request.tools.is_empty() || called);
+    put(RequestPart::Tools, !request.tools.is_empty() || called);
     let instructed = request.system.as_ref().is_some_and(|system| !system.is_empty());
-    put(DroppedField::SystemRole, instructed);
-    put(DroppedField::DeveloperRole, instructed && profile.refused.has(DroppedField::SystemRole));
+    put(RequestPart::SystemRole, instructed);
+    put(RequestPart::DeveloperRole, instructed && profile.refused.has(RequestPart::SystemRole));
     let (mut images, mut audio, mut files) = (false, false, false);
     for part in request.messages.iter().flat_map(parts) {
         match part {
@@ -131,14 +131,14 @@ pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
         }
     }
     let (images, audio) = (images && profile.takes_images(), audio && profile.takes_audio());
-    put(DroppedField::Images, images);
-    put(DroppedField::Audio, audio);
-    put(DroppedField::Files, files);
-    put(DroppedField::DroppedFields, images || audio || files || profile.marks_cache(request));
-    put(DroppedField::Neighbours, request.messages.len() > 1);
-    put(DroppedField::CallIds, called && profile.provider != Provider::Mistral);
+    put(RequestPart::Images, images);
+    put(RequestPart::Audio, audio);
+    put(RequestPart::Files, files);
+    put(RequestPart::ContentParts, images || audio || files || profile.marks_cache(request));
+    put(RequestPart::AdjacentRoles, request.messages.len() > 1);
+    put(RequestPart::CallIds, called && profile.provider != Provider::Mistral);
     put(
-        DroppedField::Forgetting,
+        RequestPart::MissingReasoning,
         answers().any(|assistant| !assistant.calls.is_empty() && !assistant.reasoning.is_empty()),
     );
     if profile.returns_extra() {
@@ -150,7 +150,7 @@ pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
         sent.extra.push("reasoning_content");
     }
     if !sent.extra.is_empty() {
-        sent.parts.insert(DroppedField::Extra);
+        sent.parts.insert(RequestPart::Extra);
     }
     sent
 }

@@ -22,7 +22,7 @@ use calls::{Calls, End};
 use chunk_cache::ChunkCache;
 use details::Details;
 use finish_reason::{Reason, stronger};
-use shape::{CallDelta, Choice, Choices, Chunk, Content, Delta, Word};
+use shape::{CallDelta, Choice, Choices, Chunk, Content, Delta, LenientText};
 
 /// Most values in one chunk, or in an answer without chunks. Each parsed value takes about a hundred bytes.
 const MAX_CHUNK_VALUES: usize = 200_000;
@@ -178,7 +178,7 @@ impl Assembly {
         out: &mut Vec<Piece>,
     ) -> Result<ChunkOutcome, ErrorResponse> {
         let (groq_usage, groq_error) = chunk.x_groq.map_or((None, None), |groq| (groq.usage, groq.error));
-        if chunk.error.is_some_and(says_something) {
+        if chunk.error.is_some_and(reports_error) {
             // The status may be in a field beside the error.
             return Err(ErrorResponse::from_event(&bounded_value(data).unwrap_or_default()));
         }
@@ -207,7 +207,7 @@ impl Assembly {
 
     fn choice(&mut self, choice: Choice<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         fail(choice.error)?;
-        let reason = choice.finish_reason.map(|Word(name)| Reason::from_name(&name));
+        let reason = choice.finish_reason.map(|LenientText(name)| Reason::from_name(&name));
         let delta = self.new_delta(choice.delta, choice.message, choice.text);
         if reason == Some(Reason::Failed) {
             let words = delta.content.text.trim();
@@ -231,7 +231,7 @@ impl Assembly {
         &mut self,
         delta: Option<Box<Delta<'a>>>,
         message: Option<Box<Delta<'a>>>,
-        Word(text): Word<'a>,
+        LenientText(text): LenientText<'a>,
     ) -> Box<Delta<'a>> {
         if let Some(delta) = delta {
             self.in_deltas = true;
@@ -247,7 +247,7 @@ impl Assembly {
     fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let Content { text, thought } = delta.content;
         // Some proxies send the same reasoning in both fields.
-        let Word(reasoning) =
+        let LenientText(reasoning) =
             if delta.reasoning_content.0.is_empty() { delta.reasoning } else { delta.reasoning_content };
         push_text(&mut self.message, TextKind::Thought, reasoning, out);
         push_text(&mut self.message, TextKind::Thought, Cow::Owned(thought), out);
@@ -335,13 +335,13 @@ fn push_text(message: &mut Assistant, voice: TextKind, text: Cow<'_, str>, out: 
 }
 
 /// Returns `true` if the value of an `error` field reports an error.
-fn says_something(raw: &RawValue) -> bool {
+fn reports_error(raw: &RawValue) -> bool {
     !matches!(raw.get(), "{}" | "\"\"" | "false" | "0" | "[]")
 }
 
 /// Returns an error if the nested `error` field reports one.
 fn fail(error: Option<&RawValue>) -> Result<(), ErrorResponse> {
-    match error.filter(|error| says_something(error)) {
+    match error.filter(|error| reports_error(error)) {
         Some(error) => {
             Err(ErrorResponse::from_event(&bounded_value(error.get().as_bytes()).unwrap_or_default()))
         }

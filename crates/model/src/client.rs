@@ -13,11 +13,11 @@ use url::Url;
 
 use crate::body::Profile;
 use crate::http::{self, Outgoing, Transport};
-use crate::repair::{DroppedField, DroppedFields};
+use crate::repair::{RequestPart, RequestParts};
 use crate::target::Target;
 use crate::{
-    Endpoint, EndpointError, Error, ErrorKind, ModelInfo, ModelTraits, Provider, Reply, Request, demo,
-    discover, traits,
+    Endpoint, EndpointError, ErrorKind, ModelError, ModelInfo, ModelTraits, Provider, Reply, Request, demo,
+    model_list, traits,
 };
 
 const MAX_KNOWN_MODELS: usize = 2048;
@@ -41,7 +41,7 @@ struct Inner {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownModel {
-    refused: DroppedFields,
+    refused: RequestParts,
     window: Option<u64>,
     images: Option<bool>,
     audio: Option<bool>,
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Returns the models that the endpoint offers.
-    pub async fn models(&self, deadline: Duration) -> Result<Vec<ModelInfo>, Error> {
+    pub async fn models(&self, deadline: Duration) -> Result<Vec<ModelInfo>, ModelError> {
         let target = &self.inner.target;
         let models = match (target.provider, target.deployment()) {
             (Provider::Demo, _) => demo::models(),
@@ -102,10 +102,10 @@ impl Client {
         Ok(models)
     }
 
-    async fn fetch_list(&self, url: Url, deadline: Duration) -> Result<Vec<ModelInfo>, Error> {
+    async fn fetch_list(&self, url: Url, deadline: Duration) -> Result<Vec<ModelInfo>, ModelError> {
         let answer = self.fetch_json(url.clone(), None, deadline).await?;
-        discover::list(&answer, self.provider()).ok_or_else(|| {
-            Error::new(ErrorKind::Garbage, url.as_str(), "the response is not a list of models")
+        model_list::parse_list(&answer, self.provider()).ok_or_else(|| {
+            ModelError::new(ErrorKind::Garbage, url.as_str(), "the response is not a list of models")
         })
     }
 
@@ -114,15 +114,15 @@ impl Client {
     pub fn traits_of(&self, model: &str) -> ModelTraits {
         let named = traits::for_model(self.provider(), model);
         let known = self.known(model);
-        let told = |refusal: DroppedField, learnt: Option<bool>, named: Option<bool>| {
+        let told = |refusal: RequestPart, learnt: Option<bool>, named: Option<bool>| {
             if known.refused.has(refusal) { Some(false) } else { learnt.or(named) }
         };
         ModelTraits {
             window: self.inner.endpoint.context_window.or(known.window).or(named.window),
-            images: told(DroppedField::Images, known.images, named.images),
-            audio: told(DroppedField::Audio, known.audio, named.audio),
-            tools: told(DroppedField::Tools, known.tools, named.tools),
-            efforts: if known.refused.has(DroppedField::Effort) { &[] } else { named.efforts },
+            images: told(RequestPart::Images, known.images, named.images),
+            audio: told(RequestPart::Audio, known.audio, named.audio),
+            tools: told(RequestPart::Tools, known.tools, named.tools),
+            efforts: if known.refused.has(RequestPart::Effort) { &[] } else { named.efforts },
         }
     }
 
@@ -143,10 +143,13 @@ impl Client {
                 if let Ok(answer) =
                     self.fetch_json(target.beside("/api/show"), Some(question), deadline).await
                 {
-                    self.remember_info(&ModelInfo { id: model.to_owned(), ..discover::shown(&answer) });
+                    self.remember_info(&ModelInfo {
+                        id: model.to_owned(),
+                        ..model_list::parse_ollama_show(&answer)
+                    });
                 }
                 if let Ok(answer) = self.fetch_json(target.beside("/api/ps"), None, deadline).await {
-                    let window = discover::loaded(&answer, model);
+                    let window = model_list::parse_ollama_ps(&answer, model);
                     self.remember_info(&ModelInfo { id: model.to_owned(), window, ..ModelInfo::default() });
                 }
             }
@@ -161,7 +164,7 @@ impl Client {
         }
     }
 
-    async fn learn_list(&self, url: Url, model: &str, deadline: Duration) -> Result<(), Error> {
+    async fn learn_list(&self, url: Url, model: &str, deadline: Duration) -> Result<(), ModelError> {
         let models = self.fetch_list(url, deadline).await.inspect_err(|error| {
             tracing::debug!(endpoint = self.inner.endpoint.name, model, %error, "model query failed");
         })?;
@@ -186,16 +189,17 @@ impl Client {
         url: Url,
         question: Option<Value>,
         deadline: Duration,
-    ) -> Result<Value, Error> {
+    ) -> Result<Value, ModelError> {
         let headers = self.inner.target.headers.clone();
         let body = question.map(|question| Bytes::from(question.to_string()));
         let outgoing = Outgoing { url: url.clone(), headers, body };
-        let fail = |kind, message: &str| Error::new(kind, url.as_str(), message);
+        let fail = |kind, message: &str| ModelError::new(kind, url.as_str(), message);
         let answer = async {
             let mut response =
                 http::send(self.http()?, outgoing, Instant::now() + deadline, deadline).await?;
             let mut body = Vec::new();
-            let broken = |error: reqwest::Error| fail(ErrorKind::Cut, &http::causes(&error.without_url()));
+            let broken =
+                |error: reqwest::Error| fail(ErrorKind::Cut, &http::error_chain(&error.without_url()));
             while let Some(bytes) = response.chunk().await.map_err(broken)? {
                 if body.len() + bytes.len() > MAX_LIST_BYTES {
                     return Err(fail(ErrorKind::Garbage, "the response is too long"));
@@ -210,7 +214,7 @@ impl Client {
             .map_err(|error| self.without_secrets(error))
     }
 
-    pub(crate) fn http(&self) -> Result<reqwest::Client, Error> {
+    pub(crate) fn http(&self) -> Result<reqwest::Client, ModelError> {
         if let Some(http) = self.inner.http.get() {
             return Ok(http.clone());
         }
@@ -228,7 +232,7 @@ impl Client {
         self.inner.target.chat()
     }
 
-    pub(crate) fn without_secrets(&self, mut error: Error) -> Error {
+    pub(crate) fn without_secrets(&self, mut error: ModelError) -> ModelError {
         Target::hide_secrets(&self.inner.endpoint, &mut error);
         error
     }
@@ -245,7 +249,7 @@ impl Client {
         }
     }
 
-    pub(crate) fn remember_refused(&self, model: &str, what: DroppedField) {
+    pub(crate) fn remember_refused(&self, model: &str, what: RequestPart) {
         self.remember(model, |known| known.refused.insert(what));
     }
 

@@ -12,7 +12,7 @@ fn refusals_are_remembered_by_all_clones() {
     let client = client(Endpoint::new("test", "https://api.openai.com/v1"));
     assert_eq!(client.traits_of("gpt-5-mini").efforts, Effort::ALL);
     let twin = client.clone();
-    for part in [DroppedField::Images, DroppedField::Tools, DroppedField::Effort] {
+    for part in [RequestPart::Images, RequestPart::Tools, RequestPart::Effort] {
         twin.remember_refused("gpt-5-mini", part);
     }
     let traits = client.traits_of("gpt-5-mini");
@@ -47,10 +47,10 @@ fn the_most_reliable_window_counts() {
 fn the_number_of_known_models_is_limited() {
     let client = client(Endpoint::new("test", "http://localhost:9/v1"));
     for number in 0..MAX_KNOWN_MODELS + 10 {
-        client.remember_refused(&number.to_string(), DroppedField::Images);
+        client.remember_refused(&number.to_string(), RequestPart::Images);
     }
     assert_eq!(client.inner.known.lock().unwrap().len(), MAX_KNOWN_MODELS);
-    client.remember_refused("0", DroppedField::Tools);
+    client.remember_refused("0", RequestPart::Tools);
     assert_eq!(client.traits_of("0").tools, Some(false), "known models can still be updated");
 }
 

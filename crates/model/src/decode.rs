@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::chunk::{Assembly, ChunkOutcome, Piece};
 use crate::error_response::ErrorResponse;
 use crate::sse::{Shape, Sse, TooLong};
-use crate::{Completion, Error, ErrorKind, Limits, ReplyEvent};
+use crate::{Completion, ErrorKind, Limits, ModelError, ReplyEvent};
 
 /// Length of the byte order mark, which may be split over reads.
 const MARK: usize = 3;
@@ -122,7 +122,7 @@ impl Decoder {
 pub fn read_recorded(
     reads: impl IntoIterator<Item = Bytes>,
     limits: Limits,
-) -> Result<(Vec<ReplyEvent>, Completion), Error> {
+) -> Result<(Vec<ReplyEvent>, Completion), ModelError> {
     let mut decoder = Decoder::new(limits);
     let mut pieces = Vec::new();
     let read = |decoder: &mut Decoder, pieces: &mut Vec<Piece>| {

@@ -7,7 +7,7 @@ const MAX_MESSAGE_CHARS: usize = 1999;
 
 /// Failure of a request: no answer, or only a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct ModelError {
     pub kind: ErrorKind,
     /// HTTP status, or the status in a stream event.
     pub status: Option<u16>,
@@ -90,7 +90,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-impl Error {
+impl ModelError {
     /// Creates an error that is not retryable. Removes query and user from `url`, and makes `message` one
     /// line.
     pub(crate) fn new(kind: ErrorKind, url: &str, message: &str) -> Self {
@@ -122,7 +122,7 @@ impl Error {
 }
 
 /// Logs use this, so it omits the provider's message: providers quote the conversation.
-impl fmt::Display for Error {
+impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
         if let Some(status) = self.status {
@@ -141,7 +141,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ModelError {}
 
 fn bare(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
@@ -162,7 +162,7 @@ pub(crate) fn one_line(text: &str) -> String {
 fn hide(text: &mut String, secret: &str) {
     const MARK: &str = "[secret]";
     /// A shorter part of a key reveals nothing.
-    const TELLING: usize = 4;
+    const MIN_SECRET_PREFIX_BYTES: usize = 4;
     if text.contains(secret) {
         *text = text.replace(secret, MARK);
     }
@@ -171,7 +171,7 @@ fn hide(text: &mut String, secret: &str) {
         .char_indices()
         .map(|(at, _)| &secret[..at])
         .rev()
-        .find(|start| start.len() >= TELLING && kept.ends_with(start));
+        .find(|start| start.len() >= MIN_SECRET_PREFIX_BYTES && kept.ends_with(start));
     if let Some(start) = cut {
         let end = kept.len() - start.len();
         text.truncate(end);
@@ -190,7 +190,7 @@ mod tests {
     fn a_url_loses_query_and_user() {
         #[track_caller]
         fn check(url: &str, expected: &str) {
-            assert_eq!(Error::new(ErrorKind::Http, url, "").url, expected);
+            assert_eq!(ModelError::new(ErrorKind::Http, url, "").url, expected);
         }
         check("https://h/v1/chat/completions", "https://h/v1/chat/completions");
         check("https://h:1/v1?api-version=1&key=k#f", "https://h:1/v1");
@@ -216,16 +216,19 @@ mod tests {
 
     #[test]
     fn an_error_is_one_line_in_a_log() {
-        let error = Error {
+        let error = ModelError {
             status: Some(429),
             request_id: Some("req_1".to_owned()),
-            ..Error::new(ErrorKind::RateLimit, "https://h/v1?k=v", "slow\ndown")
+            ..ModelError::new(ErrorKind::RateLimit, "https://h/v1?k=v", "slow\ndown")
         };
         assert_eq!(error.to_string(), "rate_limit (HTTP 429) from https://h/v1 [request req_1]");
-        assert_eq!(Error::new(ErrorKind::Demo, "", "no").to_string(), "demo: no");
-        assert_eq!(Error::new(ErrorKind::Cut, "", "").to_string(), "cut");
-        let quotes =
-            Error::new(ErrorKind::Http, "", "Invalid request: [{'role': 'user', 'content': 'a prompt'}]");
+        assert_eq!(ModelError::new(ErrorKind::Demo, "", "no").to_string(), "demo: no");
+        assert_eq!(ModelError::new(ErrorKind::Cut, "", "").to_string(), "cut");
+        let quotes = ModelError::new(
+            ErrorKind::Http,
+            "",
+            "Invalid request: [{'role': 'user', 'content': 'a prompt'}]",
+        );
         assert_eq!(quotes.to_string(), "http");
     }
 
@@ -233,7 +236,7 @@ mod tests {
     fn a_secret_is_removed() {
         #[track_caller]
         fn check(message: &str, expected: &str) {
-            let mut error = Error::new(ErrorKind::Auth, "https://h/sk-secret/v1", message);
+            let mut error = ModelError::new(ErrorKind::Auth, "https://h/sk-secret/v1", message);
             error.hide("sk-secret");
             assert_eq!(error.message, expected);
             assert_eq!(error.url, "https://h/[secret]/v1");
@@ -242,7 +245,7 @@ mod tests {
         check("wrong key sk-se", "wrong key sk-se");
         let long = "x".repeat(1990);
         check(&format!("{long} sk-secret sk-secret"), &format!("{long} [secret]…"));
-        let mut error = Error::new(ErrorKind::Auth, "", "a");
+        let mut error = ModelError::new(ErrorKind::Auth, "", "a");
         error.hide("");
         assert_eq!(error.message, "a");
     }
@@ -257,7 +260,7 @@ mod tests {
 
         #[test]
         fn no_part_of_a_secret_is_left_in_a_cut_message(before in 1900..2100usize, key in "sk-[a-z0-9]{20}") {
-            let mut error = Error::new(ErrorKind::Auth, "", &format!("{} {key} {key}", "X".repeat(before)));
+            let mut error = ModelError::new(ErrorKind::Auth, "", &format!("{} {key} {key}", "X".repeat(before)));
             error.hide(&key);
             prop_assert!(!error.message.contains(&key[..4]), "{}", error.message);
         }

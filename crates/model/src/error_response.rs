@@ -11,7 +11,7 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use crate::error::{Error, ErrorKind, one_line};
+use crate::error::{ErrorKind, ModelError, one_line};
 use error_text::ErrorText;
 
 /// Most bytes read of an error body.
@@ -84,19 +84,19 @@ impl ErrorResponse {
     }
 
     /// Returns the failure of a request to `url`.
-    pub(crate) fn into_error(self, url: &str, request_id: Option<String>) -> Error {
-        Error {
+    pub(crate) fn into_error(self, url: &str, request_id: Option<String>) -> ModelError {
+        ModelError {
             status: self.status,
             retryable: self.retryable,
             retry_after: self.retry_after,
             window: self.window,
             request_id,
-            ..Error::new(self.kind, url, &self.message)
+            ..ModelError::new(self.kind, url, &self.message)
         }
     }
 }
 
-pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8], url: &str, now: SystemTime) -> Error {
+pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8], url: &str, now: SystemTime) -> ModelError {
     ErrorResponse::from_response(status, headers, body, now).into_error(url, request_id(headers))
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{Duration, Instant, timeout, timeout_at};
 use url::Url;
 
 use crate::provider::is_loopback;
-use crate::{Endpoint, EndpointError, Error, ErrorKind, Limits, error_response};
+use crate::{Endpoint, EndpointError, ErrorKind, Limits, ModelError, error_response};
 
 const USER_AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 const MAX_REDIRECTS: usize = 4;
@@ -46,8 +46,8 @@ impl Transport {
     }
 
     /// Builds the client. Reads the system's certificates if the endpoint uses TLS.
-    pub(crate) fn build(&self, url: &Url) -> Result<reqwest::Client, Error> {
-        let fail = |message: &str| Error::new(ErrorKind::Network, url.as_str(), message);
+    pub(crate) fn build(&self, url: &Url) -> Result<reqwest::Client, ModelError> {
+        let fail = |message: &str| ModelError::new(ErrorKind::Network, url.as_str(), message);
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .connect_timeout(self.limits.connect)
@@ -60,7 +60,7 @@ impl Transport {
         if let Some(proxy) = &self.proxy {
             builder = builder.proxy(proxy.clone());
         }
-        builder.build().map_err(|error| fail(&causes(&error)))
+        builder.build().map_err(|error| fail(&error_chain(&error)))
     }
 
     fn tls(&self) -> Result<ClientConfig, String> {
@@ -143,18 +143,18 @@ pub(crate) struct Outgoing {
 /// Failure of a request before a usable response.
 #[derive(Debug)]
 pub(crate) struct SendError {
-    pub(crate) error: Error,
+    pub(crate) error: ModelError,
     /// `true` if no connection was established.
     pub(crate) is_unconnected: bool,
 }
 
-impl From<Error> for SendError {
-    fn from(error: Error) -> Self {
+impl From<ModelError> for SendError {
+    fn from(error: ModelError) -> Self {
         Self { error, is_unconnected: false }
     }
 }
 
-impl From<SendError> for Error {
+impl From<SendError> for ModelError {
     fn from(error: SendError) -> Self {
         error.error
     }
@@ -182,9 +182,12 @@ pub(crate) async fn send(
     let response = match timeout_at(deadline, request.send()).await {
         Ok(response) => response.map_err(|error| send_error(&url, error))?,
         Err(_) => {
-            return Err(
-                Error::new(ErrorKind::Timeout, url.as_str(), "the answer did not begin in time").into()
-            );
+            return Err(ModelError::new(
+                ErrorKind::Timeout,
+                url.as_str(),
+                "the answer did not begin in time",
+            )
+            .into());
         }
     };
     let status = response.status();
@@ -198,7 +201,7 @@ pub(crate) async fn send(
         if let Some(coding) = coding {
             let message =
                 format!("the answer is compressed ({})", String::from_utf8_lossy(coding.as_bytes()));
-            return Err(Error::new(ErrorKind::Garbage, url.as_str(), &message).into());
+            return Err(ModelError::new(ErrorKind::Garbage, url.as_str(), &message).into());
         }
         return Ok(response);
     }
@@ -208,9 +211,12 @@ pub(crate) async fn send(
     if let Some(elsewhere) = status.is_redirection().then(|| headers.get(LOCATION)).flatten() {
         let elsewhere = String::from_utf8_lossy(elsewhere.as_bytes());
         let elsewhere = elsewhere.split(['?', '#']).next().unwrap_or_default();
-        error.message =
-            Error::new(error.kind, "", &format!("redirects to {elsewhere}: set base_url to where it is"))
-                .message;
+        error.message = ModelError::new(
+            error.kind,
+            "",
+            &format!("redirects to {elsewhere}: set base_url to where it is"),
+        )
+        .message;
     }
     Err(error.into())
 }
@@ -239,13 +245,13 @@ fn send_error(url: &Url, error: reqwest::Error) -> SendError {
     let late = error.is_timeout();
     let built = error.is_builder();
     let is_unconnected = error.is_connect();
-    let cause = causes(&error.without_url());
+    let cause = error_chain(&error.without_url());
     let message = match (is_unconnected, late) {
         (true, true) => "no connection in time".to_owned(),
         (true, false) => format!("no connection: {cause}"),
         _ => cause,
     };
-    let mut error = Error::new(ErrorKind::Network, url.as_str(), &message);
+    let mut error = ModelError::new(ErrorKind::Network, url.as_str(), &message);
     // A retry does not make a certificate valid. After a connection timeout the user does not want to wait
     // four times as long.
     let waited = is_unconnected && late;
@@ -254,7 +260,7 @@ fn send_error(url: &Url, error: reqwest::Error) -> SendError {
 }
 
 /// Returns an error with its causes, without repetitions.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut all = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -7,11 +7,11 @@ mod table;
 
 use std::fmt;
 
-use crate::{Error, ErrorKind};
+use crate::{ErrorKind, ModelError};
 
 /// A part of a request that an endpoint refused. It is omitted or sent in another form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DroppedField {
+pub enum RequestPart {
     /// The option that requests usage in the stream.
     StreamOptions,
     /// Streaming: the answer is requested as a whole.
@@ -32,18 +32,18 @@ pub enum DroppedField {
     /// The role `developer` too: the instructions go into the first user message.
     DeveloperRole,
     /// Content as a list of parts: it is sent as one text.
-    DroppedFields,
+    ContentParts,
     /// Adjacent messages of one role: they are merged.
-    Neighbours,
+    AdjacentRoles,
     /// The format of tool call ids: short ids are used.
     CallIds,
     /// Unknown fields of earlier answers: they are omitted.
     Extra,
     /// Missing reasoning of earlier answers: it is sent back.
-    Forgetting,
+    MissingReasoning,
 }
 
-impl DroppedField {
+impl RequestPart {
     /// Returns `true` if the repair loses something for the user, not only changes the form.
     #[must_use]
     pub fn matters(self) -> bool {
@@ -62,11 +62,11 @@ impl DroppedField {
             | Self::CacheControl
             | Self::SystemRole
             | Self::DeveloperRole
-            | Self::DroppedFields
-            | Self::Neighbours
+            | Self::ContentParts
+            | Self::AdjacentRoles
             | Self::CallIds
             | Self::Extra
-            | Self::Forgetting => false,
+            | Self::MissingReasoning => false,
         }
     }
 
@@ -88,35 +88,35 @@ impl DroppedField {
             Self::Files => "files",
             Self::SystemRole => "system_role",
             Self::DeveloperRole => "developer_role",
-            Self::DroppedFields => "parts",
-            Self::Neighbours => "neighbours",
+            Self::ContentParts => "parts",
+            Self::AdjacentRoles => "neighbours",
             Self::CallIds => "call_ids",
             Self::Extra => "extra",
-            Self::Forgetting => "forgetting",
+            Self::MissingReasoning => "forgetting",
         }
     }
 }
 
-impl fmt::Display for DroppedField {
+impl fmt::Display for RequestPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DroppedFields(u32);
+pub(crate) struct RequestParts(u32);
 
-impl DroppedFields {
-    pub(crate) fn has(self, part: DroppedField) -> bool {
+impl RequestParts {
+    pub(crate) fn has(self, part: RequestPart) -> bool {
         self.0 & (1 << part as u32) != 0
     }
 
-    pub(crate) fn insert(&mut self, part: DroppedField) {
+    pub(crate) fn insert(&mut self, part: RequestPart) {
         self.0 |= 1 << part as u32;
     }
 
     #[cfg(test)]
-    pub(crate) fn remove(&mut self, part: DroppedField) {
+    pub(crate) fn remove(&mut self, part: RequestPart) {
         self.0 &= !(1 << part as u32);
     }
 
@@ -125,7 +125,7 @@ impl DroppedFields {
     }
 
     #[cfg(test)]
-    pub(crate) fn from_fields(parts: &[DroppedField]) -> Self {
+    pub(crate) fn from_parts(parts: &[RequestPart]) -> Self {
         parts.iter().fold(Self::default(), |set, part| Self(set.0 | 1 << *part as u32))
     }
 }
@@ -134,7 +134,7 @@ impl DroppedFields {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sent<'a> {
     /// Parts of the request, without those that are already omitted.
-    pub(crate) parts: DroppedFields,
+    pub(crate) parts: RequestParts,
     /// `true` if the request offers tools. It may contain earlier calls even if not.
     pub(crate) offers_tools: bool,
     /// Names of the unknown fields of earlier answers that are sent back.
@@ -144,13 +144,13 @@ pub(crate) struct Sent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repair {
     /// The part to omit or to send in another form.
-    pub(crate) what: DroppedField,
+    pub(crate) what: RequestPart,
     /// `true` if later requests are repaired as well.
     pub(crate) lasting: bool,
 }
 
 /// Returns the repair for `error`, given the parts that were sent. `None` if `error` refuses none of them.
-pub(crate) fn find(error: &Error, sent: &Sent<'_>) -> Option<Repair> {
+pub(crate) fn find(error: &ModelError, sent: &Sent<'_>) -> Option<Repair> {
     if error.shown {
         return None;
     }
@@ -163,12 +163,12 @@ pub(crate) fn find(error: &Error, sent: &Sent<'_>) -> Option<Repair> {
         | ErrorKind::Timeout => None,
         ErrorKind::Cut | ErrorKind::Garbage | ErrorKind::Demo | ErrorKind::Unconfigured => None,
         // The token limit of the answer counts towards the window, and may exceed it alone.
-        ErrorKind::Overflow => (sent.parts.has(DroppedField::MaxTokens) && table::limit_too_large(&text))
-            .then_some(Repair { what: DroppedField::MaxTokens, lasting: false }),
+        ErrorKind::Overflow => (sent.parts.has(RequestPart::MaxTokens) && table::limit_too_large(&text))
+            .then_some(Repair { what: RequestPart::MaxTokens, lasting: false }),
         ErrorKind::Server | ErrorKind::Http | ErrorKind::Provider | ErrorKind::Unsupported => {
             let what = table::look_up(error, &text, sent)?;
             // A refusal of earlier calls does not mean that the endpoint refuses tools.
-            let lasting = what != DroppedField::Tools || sent.offers_tools;
+            let lasting = what != RequestPart::Tools || sent.offers_tools;
             Some(Repair { what, lasting })
         }
     }

@@ -16,10 +16,10 @@ use crate::chunk::Piece;
 use crate::demo::DemoReply;
 use crate::error_response::ErrorResponse;
 use crate::http::SendError;
-use crate::repair::{self, DroppedFields};
+use crate::repair::{self, RequestParts};
 use crate::{
-    Assistant, Client, Completion, DroppedField, Error, ErrorKind, Finish, Limits, Provider, Request, http,
-    retry,
+    Assistant, Client, Completion, ErrorKind, Finish, Limits, ModelError, Provider, Request, RequestPart,
+    http, retry,
 };
 use stream::{Incoming, ReadStep};
 
@@ -54,11 +54,11 @@ pub enum ReplyNote {
         attempt: u32,
         /// Delay before that attempt.
         wait: Duration,
-        error: Error,
+        error: ModelError,
     },
     /// The endpoint refused a part of the request. The request is sent again without it, or with it in
     /// another form.
-    Without { what: DroppedField, error: Error },
+    Without { what: RequestPart, error: ModelError },
 }
 
 /// An answer in progress. Nothing is sent before the first [`next`](Self::next). Dropping this aborts the
@@ -75,7 +75,7 @@ pub struct Reply<'a> {
     /// Number of attempts, without repairs.
     attempt: u32,
     /// Parts omitted from this request, in addition to those that the endpoint is known to refuse.
-    without: DroppedFields,
+    without: RequestParts,
     /// `true` if a part of the answer was returned.
     shown: bool,
     /// Start of the failing connection attempts, and duration of the last one.
@@ -99,7 +99,7 @@ enum State {
     /// Receiving the answer of the demo model.
     Playing(Box<DemoReply>, Option<Pin<Box<Sleep>>>),
     Complete(Box<Completion>),
-    Failed(Box<Error>),
+    Failed(Box<ModelError>),
 }
 
 impl<'a> Reply<'a> {
@@ -111,7 +111,7 @@ impl<'a> Reply<'a> {
             ready: VecDeque::new(),
             pieces: Vec::new(),
             attempt: 0,
-            without: DroppedFields::default(),
+            without: RequestParts::default(),
             shown: false,
             unconnected: None,
             until: None,
@@ -124,7 +124,7 @@ impl Reply<'_> {
     /// again.
     ///
     /// Cancel-safe.
-    pub async fn next(&mut self) -> Result<Option<ReplyEvent>, Error> {
+    pub async fn next(&mut self) -> Result<Option<ReplyEvent>, ModelError> {
         loop {
             if let Some(event) = self.next_now() {
                 return Ok(Some(event));
@@ -215,11 +215,12 @@ impl Reply<'_> {
         let outgoing = body::build(self.request, &self.profile()).map(|body| self.client.outgoing(body));
         let outgoing = match outgoing {
             Ok(outgoing) if self.request.model.is_empty() && !self.is_model_optional() => {
-                let error = Error::new(ErrorKind::Unconfigured, outgoing.url.as_str(), "no model is set");
+                let error =
+                    ModelError::new(ErrorKind::Unconfigured, outgoing.url.as_str(), "no model is set");
                 return self.fail(error);
             }
             Ok(outgoing) => outgoing,
-            Err(error) => return self.fail(Error::new(ErrorKind::Garbage, "", &error.to_string())),
+            Err(error) => return self.fail(ModelError::new(ErrorKind::Garbage, "", &error.to_string())),
         };
         let client = match self.client.http() {
             Ok(client) => client,
@@ -279,7 +280,7 @@ impl Reply<'_> {
         self.fail(self.error(problem, request_id));
     }
 
-    fn error(&self, problem: ErrorResponse, request_id: Option<String>) -> Error {
+    fn error(&self, problem: ErrorResponse, request_id: Option<String>) -> ModelError {
         problem.into_error(self.client.chat_url().as_str(), request_id)
     }
 
@@ -290,7 +291,7 @@ impl Reply<'_> {
     }
 
     /// Repairs or retries the request, or reports the failure.
-    fn fail(&mut self, error: Error) {
+    fn fail(&mut self, error: ModelError) {
         let mut error = self.client.without_secrets(error);
         // The caller gets pending pieces before the error, so they count as shown.
         error.shown = self.shown || self.ready.iter().any(|event| !matches!(event, ReplyEvent::Note(_)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Error, ErrorKind, Limits};
+use crate::{ErrorKind, Limits, ModelError};
 
 /// First delay; it doubles with every attempt.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const JITTER: f64 = 0.2;
 ///
 /// `chance` is between 0 and 1. A delay that the endpoint demands is kept exactly. If that delay exceeds the
 /// limit, the failure is reported, so that the user can decide.
-pub(crate) fn delay(error: &Error, attempt: u32, limits: &Limits, chance: f64) -> Option<Duration> {
+pub(crate) fn delay(error: &ModelError, attempt: u32, limits: &Limits, chance: f64) -> Option<Duration> {
     // A timeout may take minutes, and the user does not want to wait four times as long.
     if !error.retryable || error.shown || error.kind == ErrorKind::Timeout || attempt >= limits.attempts {
         return None;
@@ -40,8 +40,8 @@ mod tests {
 
     use super::*;
 
-    fn failure(kind: ErrorKind, retryable: bool, retry_after: Option<u64>) -> Error {
-        let mut error = Error::new(kind, "http://localhost/v1/chat/completions", "busy");
+    fn failure(kind: ErrorKind, retryable: bool, retry_after: Option<u64>) -> ModelError {
+        let mut error = ModelError::new(kind, "http://localhost/v1/chat/completions", "busy");
         error.retryable = retryable;
         error.retry_after = retry_after.map(Duration::from_millis);
         error
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_delay_requested_by_the_endpoint_takes_precedence() {
-        let check = |error: &Error, attempt: u32, expected: Option<u64>| {
+        let check = |error: &ModelError, attempt: u32, expected: Option<u64>| {
             let found = delay(error, attempt, &Limits::default(), 0.0);
             assert_eq!(found, expected.map(Duration::from_millis), "{error} at {attempt}");
         };
@@ -75,7 +75,7 @@ mod tests {
         check(&failure(ErrorKind::Quota, false, Some(300)), 1, None);
         check(&failure(ErrorKind::Auth, false, None), 1, None);
         check(&failure(ErrorKind::Timeout, true, None), 1, None);
-        check(&Error { shown: true, ..failure(ErrorKind::Cut, true, None) }, 1, None);
+        check(&ModelError { shown: true, ..failure(ErrorKind::Cut, true, None) }, 1, None);
     }
 
     proptest! {

@@ -104,7 +104,7 @@ impl Target {
         rest.split('/').next().filter(|name| !name.is_empty())
     }
 
-    pub(crate) fn hide_secrets(endpoint: &Endpoint, error: &mut crate::Error) {
+    pub(crate) fn hide_secrets(endpoint: &Endpoint, error: &mut crate::ModelError) {
         let headers = endpoint.headers.iter().map(|(_, value)| value);
         for secret in endpoint.key.iter().chain(headers) {
             let secret = secret.expose().trim();

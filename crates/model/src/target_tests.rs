@@ -155,13 +155,16 @@ fn secrets_are_removed_from_errors() {
         Endpoint { key: Some("sk-secret".into()), ..Endpoint::new("test", "http://localhost/") };
     endpoint.headers.push(("X-Key".into(), "other-secret".into()));
     endpoint.headers.push(("X-Flag".into(), "on".into()));
-    let mut error =
-        crate::Error::new(crate::ErrorKind::Auth, "", "key sk-secret and other-secret are not on the list");
+    let mut error = crate::ModelError::new(
+        crate::ErrorKind::Auth,
+        "",
+        "key sk-secret and other-secret are not on the list",
+    );
     Target::hide_secrets(&endpoint, &mut error);
     assert_eq!(error.message, "key [secret] and [secret] are not on the list");
     let placeholder =
         Endpoint { key: Some("ollama".into()), ..Endpoint::new("test", "http://ollama:11434/v1") };
-    let mut error = crate::Error::new(crate::ErrorKind::Http, "http://ollama:11434/v1", "no such model");
+    let mut error = crate::ModelError::new(crate::ErrorKind::Http, "http://ollama:11434/v1", "no such model");
     Target::hide_secrets(&placeholder, &mut error);
     assert_eq!(error.url, "http://ollama:11434/v1");
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use crate::repair::DroppedField;
+use crate::repair::RequestPart;
 use crate::{Assistant, Provider, Request, ToolResult};
 
 use super::Profile;
@@ -19,12 +19,12 @@ const NO_OUTPUT: &str = "(no output)";
 const MAX_ID_CHARS: usize = 40;
 
 pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Message<'a>> {
-    let writer = Writer { profile, tools: !profile.refused.has(DroppedField::Tools) };
+    let writer = Writer { profile, tools: !profile.refused.has(RequestPart::Tools) };
     let mut messages = writer.history(&request.messages);
     if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
         add_instructions(&mut messages, system, profile);
     }
-    if profile.refused.has(DroppedField::Neighbours) {
+    if profile.refused.has(RequestPart::AdjacentRoles) {
         messages = merge(messages);
     }
     if profile.marks_cache(request) {
@@ -35,9 +35,9 @@ pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Messa
 
 fn add_instructions<'a>(messages: &mut Vec<Message<'a>>, system: &'a str, profile: &Profile) {
     let system = Content::Text(system.into());
-    let role = if !profile.refused.has(DroppedField::SystemRole) {
+    let role = if !profile.refused.has(RequestPart::SystemRole) {
         Role::System
-    } else if !profile.refused.has(DroppedField::DeveloperRole) {
+    } else if !profile.refused.has(RequestPart::DeveloperRole) {
         Role::Developer
     } else {
         match messages.first_mut() {
@@ -85,7 +85,7 @@ fn mark_cache(messages: &mut [Message<'_>]) {
             if let Some(part) = text {
                 part.cached = true;
             }
-            message.content = Content::DroppedFields(parts);
+            message.content = Content::Parts(parts);
         }
     }
 }
@@ -152,7 +152,7 @@ impl Writer<'_> {
             pictures.extend(result.into_iter().flat_map(|result| self.pictures(result)));
         }
         if !pictures.is_empty() {
-            all.push(Message::new(Role::User, Content::DroppedFields(pictures)));
+            all.push(Message::new(Role::User, Content::Parts(pictures)));
         }
         for result in
             results.iter().filter(|result| assistant.calls.iter().all(|call| call.id != result.call))
@@ -193,7 +193,7 @@ impl Writer<'_> {
         let mut content = Content::Text(text.into());
         let pictures = self.pictures(result);
         if !pictures.is_empty() {
-            content = content.join(Content::DroppedFields(pictures));
+            content = content.join(Content::Parts(pictures));
         }
         all.push(Message::new(Role::User, content));
     }
@@ -208,7 +208,7 @@ impl Writer<'_> {
     fn pictures<'a>(&self, result: &'a ToolResult) -> Vec<Part<'a>> {
         // Mistral requires that an answer of the model follows a result.
         if !self.profile.takes_images()
-            || self.profile.refused.has(DroppedField::DroppedFields)
+            || self.profile.refused.has(RequestPart::ContentParts)
             || self.profile.provider == Provider::Mistral
         {
             return Vec::new();
@@ -226,12 +226,12 @@ impl Writer<'_> {
 
     /// Returns the content of a user message: one text if there are only texts.
     fn content<'a>(&self, parts: &'a [crate::Part]) -> Content<'a> {
-        if self.profile.refused.has(DroppedField::DroppedFields) {
+        if self.profile.refused.has(RequestPart::ContentParts) {
             return Content::Text(text_only(parts));
         }
         let parts: Vec<_> = parts.iter().map(|part| self.part(part)).collect();
         if parts.iter().any(|part| !matches!(part.kind, PartKind::Text(_))) {
-            return Content::DroppedFields(parts);
+            return Content::Parts(parts);
         }
         let texts = parts.into_iter().filter_map(|part| match part.kind {
             PartKind::Text(text) => Some(text),
@@ -259,7 +259,7 @@ impl Writer<'_> {
 
     /// Returns a call id in a form that the endpoint accepts. The same id always gives the same result.
     fn id<'a>(&self, id: &'a str) -> Cow<'a, str> {
-        if self.profile.provider == Provider::Mistral || self.profile.refused.has(DroppedField::CallIds) {
+        if self.profile.provider == Provider::Mistral || self.profile.refused.has(RequestPart::CallIds) {
             short_id(id)
         } else if id.len() > MAX_ID_CHARS && self.profile.provider.is_openai() {
             format!("call_{}", short_id(id)).into()

@@ -7,11 +7,11 @@ use super::*;
 use crate::{Call, Effort, Tool, ToolResult};
 
 fn profile(provider: Provider) -> Profile {
-    Profile { provider, refused: DroppedFields::default(), images: None, audio: None }
+    Profile { provider, refused: RequestParts::default(), images: None, audio: None }
 }
 
-fn without(provider: Provider, refused: &[DroppedField]) -> Profile {
-    Profile { refused: DroppedFields::from_fields(refused), ..profile(provider) }
+fn without(provider: Provider, refused: &[RequestPart]) -> Profile {
+    Profile { refused: RequestParts::from_parts(refused), ..profile(provider) }
 }
 
 fn built(request: &Request, profile: &Profile) -> Value {
@@ -120,7 +120,7 @@ fn a_tool_schema_gets_its_required_members() {
 
 #[test]
 fn parameters_depend_on_provider_model_and_refusals() {
-    use DroppedField as D;
+    use RequestPart as D;
     let check = |profile: &Profile, model: &str, expected: &Value| {
         let request = Request {
             model: model.to_owned(),
@@ -187,10 +187,10 @@ fn content_has_a_form_that_the_model_accepts() {
         &json!([see, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]),
     );
     check(image(), &Profile { images: Some(false), ..other }, &json!("see\n[Image: image/png]"));
-    check(image(), &without(Provider::Other, &[DroppedField::Images]), &json!("see\n[Image: image/png]"));
+    check(image(), &without(Provider::Other, &[RequestPart::Images]), &json!("see\n[Image: image/png]"));
     check(
         image(),
-        &without(Provider::Other, &[DroppedField::DroppedFields]),
+        &without(Provider::Other, &[RequestPart::ContentParts]),
         &json!("see\n[Image: image/png]"),
     );
     let audio = |mime: &str| Part::Audio { mime: mime.to_owned(), data: "AAAA".to_owned() };
@@ -211,7 +211,7 @@ fn content_has_a_form_that_the_model_accepts() {
     check(file(Some("a.zip"), "application/zip"), &other, &json!("see\n[File: a.zip]"));
     check(
         file(None, PDF_MIME),
-        &without(Provider::Other, &[DroppedField::Files]),
+        &without(Provider::Other, &[RequestPart::Files]),
         &json!("see\n[File: application/pdf]"),
     );
 }
@@ -283,7 +283,7 @@ fn images_of_a_result_follow_all_results() {
         assert_eq!(body["messages"].as_array().unwrap()[1..], tools(pictures));
     };
     check(&profile(Provider::Other), true);
-    check(&without(Provider::Other, &[DroppedField::Images]), false);
+    check(&without(Provider::Other, &[RequestPart::Images]), false);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn without_tools_calls_and_results_become_text() {
         {"role": "assistant", "content": "Wait.\n\n[Called ls with {}]"},
         {"role": "user", "content": "[Result of ls]\n1"},
     ]);
-    check_messages(messages, &without(Provider::Other, &[DroppedField::Tools]), &expected);
+    check_messages(messages, &without(Provider::Other, &[RequestPart::Tools]), &expected);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn ids_have_a_length_that_the_endpoint_accepts() {
     check("call_1", &profile(Provider::Other), "call_1");
     check("abcDEF123", &profile(Provider::Mistral), "abcDEF123");
     check("call_1", &profile(Provider::Mistral), "9gD2Dimct");
-    check("call_1", &without(Provider::Vllm, &[DroppedField::CallIds]), "9gD2Dimct");
+    check("call_1", &without(Provider::Vllm, &[RequestPart::CallIds]), "9gD2Dimct");
     let long = "x".repeat(41);
     check(&long, &profile(Provider::Other), &long);
     check(&long, &profile(Provider::OpenAi), "call_vriTb802m");
@@ -348,16 +348,16 @@ fn extra_fields_are_returned_only_where_they_are_accepted() {
     check(&profile(Provider::OpenAi), &bare);
     check(&profile(Provider::OpenRouter), &full);
     check(&profile(Provider::Gemini), &full);
-    check(&without(Provider::OpenRouter, &[DroppedField::Extra]), &bare);
+    check(&without(Provider::OpenRouter, &[RequestPart::Extra]), &bare);
     check(&profile(Provider::DeepSeek), &thoughtful);
-    check(&without(Provider::Other, &[DroppedField::Forgetting]), &thoughtful);
-    check(&without(Provider::DeepSeek, &[DroppedField::Extra]), &bare);
+    check(&without(Provider::Other, &[RequestPart::MissingReasoning]), &thoughtful);
+    check(&without(Provider::DeepSeek, &[RequestPart::Extra]), &bare);
 }
 
 #[test]
 fn instructions_have_a_role_that_the_endpoint_accepts() {
-    use DroppedField as D;
-    let check = |refused: &[DroppedField], messages: Vec<Message>, expected: &Value| {
+    use RequestPart as D;
+    let check = |refused: &[RequestPart], messages: Vec<Message>, expected: &Value| {
         let request = Request { system: Some("Be brief.".to_owned()), messages, ..request() };
         assert_eq!(&built(&request, &without(Provider::Other, refused))["messages"], expected);
     };
@@ -387,7 +387,7 @@ fn instructions_have_a_role_that_the_endpoint_accepts() {
         ]}]),
     );
     check(
-        &[D::Neighbours],
+        &[D::AdjacentRoles],
         vec![Message::user("a"), Message::user("b"), assistant_message("c"), assistant_message("d")],
         &json!([
             {"role": "system", "content": "Be brief."},
@@ -426,7 +426,7 @@ fn claude_gets_cache_marks() {
     check(&profile(Provider::LiteLlm), "claude-3", true);
     check(&profile(Provider::OpenRouter), "openai/gpt-4o", false);
     check(&profile(Provider::Other), "claude-3", false);
-    check(&without(Provider::OpenRouter, &[DroppedField::CacheControl]), "anthropic/claude", false);
+    check(&without(Provider::OpenRouter, &[RequestPart::CacheControl]), "anthropic/claude", false);
 }
 
 #[test]
@@ -442,35 +442,30 @@ fn the_sent_parts_are_listed() {
     };
     let parts = sent(&everything, &profile(Provider::Other)).parts;
     for part in [
-        DroppedField::Images,
-        DroppedField::DroppedFields,
-        DroppedField::Tools,
-        DroppedField::SystemRole,
-        DroppedField::CallIds,
+        RequestPart::Images,
+        RequestPart::ContentParts,
+        RequestPart::Tools,
+        RequestPart::SystemRole,
+        RequestPart::CallIds,
     ] {
         assert!(parts.has(part), "{part}");
     }
     for part in [
-        DroppedField::Audio,
-        DroppedField::Files,
-        DroppedField::DeveloperRole,
-        DroppedField::Extra,
-        DroppedField::CacheKey,
+        RequestPart::Audio,
+        RequestPart::Files,
+        RequestPart::DeveloperRole,
+        RequestPart::Extra,
+        RequestPart::CacheKey,
     ] {
         assert!(!parts.has(part), "{part}");
     }
-    let refused = without(
-        Provider::Other,
-        &[DroppedField::Images, DroppedField::SystemRole, DroppedField::Temperature],
-    );
+    let refused =
+        without(Provider::Other, &[RequestPart::Images, RequestPart::SystemRole, RequestPart::Temperature]);
     let parts = sent(&everything, &refused).parts;
-    assert!(parts.has(DroppedField::DeveloperRole));
-    for part in [
-        DroppedField::Images,
-        DroppedField::DroppedFields,
-        DroppedField::SystemRole,
-        DroppedField::Temperature,
-    ] {
+    assert!(parts.has(RequestPart::DeveloperRole));
+    for part in
+        [RequestPart::Images, RequestPart::ContentParts, RequestPart::SystemRole, RequestPart::Temperature]
+    {
         assert!(!parts.has(part), "{part}");
     }
 }
@@ -504,8 +499,8 @@ fn any_message() -> impl Strategy<Value = Message> {
 fn any_profile() -> impl Strategy<Value = Profile> {
     let all: Vec<Provider> = Provider::all().collect();
     (proptest::sample::select(all), any::<[bool; 6]>()).prop_map(|(provider, flags)| {
-        use DroppedField as D;
-        let some = [D::Tools, D::Images, D::DroppedFields, D::SystemRole, D::DeveloperRole, D::Neighbours];
+        use RequestPart as D;
+        let some = [D::Tools, D::Images, D::ContentParts, D::SystemRole, D::DeveloperRole, D::AdjacentRoles];
         let refused: Vec<_> = some.iter().zip(flags).filter(|(_, on)| *on).map(|(part, _)| *part).collect();
         without(provider, &refused)
     })
@@ -534,7 +529,7 @@ proptest! {
             prop_assert!(open.is_empty(), "a call without result");
             let calls = message["tool_calls"].as_array();
             open = calls.into_iter().flatten().map(|call| call["id"].as_str().unwrap()).collect();
-            prop_assert!(calls.is_none() || !profile.refused.has(DroppedField::Tools));
+            prop_assert!(calls.is_none() || !profile.refused.has(RequestPart::Tools));
         }
         prop_assert!(open.is_empty(), "a call without result at the end");
     }

@@ -121,7 +121,7 @@ impl<'a> Message<'a> {
 pub(super) enum Content<'a> {
     Nothing,
     Text(Cow<'a, str>),
-    DroppedFields(Vec<Part<'a>>),
+    Parts(Vec<Part<'a>>),
 }
 
 impl<'a> Content<'a> {
@@ -130,7 +130,7 @@ impl<'a> Content<'a> {
             Self::Nothing => Vec::new(),
             Self::Text(text) if text.is_empty() => Vec::new(),
             Self::Text(text) => vec![Part::text(text)],
-            Self::DroppedFields(parts) => parts,
+            Self::Parts(parts) => parts,
         }
     }
 
@@ -146,7 +146,7 @@ impl<'a> Content<'a> {
             (a, b) => {
                 let mut parts = a.into_parts();
                 parts.extend(b.into_parts());
-                Self::DroppedFields(parts)
+                Self::Parts(parts)
             }
         }
     }

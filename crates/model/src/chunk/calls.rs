@@ -7,7 +7,7 @@ use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::shape::{CallDelta, Function, Index, Word};
+use super::shape::{CallDelta, Function, Index, LenientText};
 use crate::chat::Call;
 
 const MAX_CALLS: usize = 1024;
@@ -56,7 +56,7 @@ impl Calls {
         place: usize,
         delta: CallDelta<'_>,
     ) -> Result<Option<String>, TooMany> {
-        let CallDelta { index: Index(index), id: Word(id), function, extra } = delta;
+        let CallDelta { index: Index(index), id: LenientText(id), function, extra } = delta;
         let Function { name, arguments } = function.unwrap_or_default();
         let (name, arguments) = (&*name.0, &*arguments.0);
         let found = self.find(index, &id, place);

@@ -6,14 +6,14 @@ use std::borrow::Cow;
 pub(super) fn repair_utf8(data: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(data);
     let was_wrong = matches!(text, Cow::Owned(_));
-    match halves(&text) {
+    match replace_lone_surrogates(&text) {
         Some(mended) => Some(mended.into_bytes()),
         None => was_wrong.then(|| text.into_owned().into_bytes()),
     }
 }
 
 /// Replaces every unpaired surrogate escape. Returns `None` if there are none.
-fn halves(text: &str) -> Option<String> {
+fn replace_lone_surrogates(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let mut mended = String::new();
     let mut copied = 0;

@@ -49,12 +49,12 @@ pub(super) struct Choice<'a> {
     #[serde(borrow)]
     pub(super) message: Option<Box<Delta<'a>>>,
     #[serde(borrow)]
-    pub(super) finish_reason: Option<Word<'a>>,
+    pub(super) finish_reason: Option<LenientText<'a>>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
     /// Text that Together repeats beside the delta. Servers older than chat completions send only this.
     #[serde(borrow)]
-    pub(super) text: Word<'a>,
+    pub(super) text: LenientText<'a>,
 }
 
 /// A delta, or the whole message.
@@ -64,11 +64,11 @@ pub(super) struct Delta<'a> {
     #[serde(borrow)]
     pub(super) content: Content<'a>,
     #[serde(borrow)]
-    pub(super) reasoning_content: Word<'a>,
+    pub(super) reasoning_content: LenientText<'a>,
     #[serde(borrow)]
-    pub(super) reasoning: Word<'a>,
+    pub(super) reasoning: LenientText<'a>,
     #[serde(borrow)]
-    pub(super) refusal: Word<'a>,
+    pub(super) refusal: LenientText<'a>,
     #[serde(borrow)]
     pub(super) reasoning_details: Option<&'a RawValue>,
     /// Gemini's field for a thought signature outside a call.
@@ -83,7 +83,7 @@ pub(super) struct Delta<'a> {
 #[derive(Default)]
 pub(super) struct CallDelta<'a> {
     pub(super) index: Index,
-    pub(super) id: Word<'a>,
+    pub(super) id: LenientText<'a>,
     pub(super) function: Option<Function<'a>>,
     /// Unknown fields, which are sent back.
     pub(super) extra: Map<String, Value>,
@@ -93,7 +93,7 @@ pub(super) struct CallDelta<'a> {
 #[serde(default)]
 pub(super) struct Function<'a> {
     #[serde(borrow)]
-    pub(super) name: Word<'a>,
+    pub(super) name: LenientText<'a>,
     #[serde(borrow)]
     pub(super) arguments: Arguments<'a>,
 }
@@ -103,7 +103,7 @@ pub(super) struct Index(pub(super) Option<u64>);
 
 /// A text; empty if missing.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Word<'a>(pub(super) Cow<'a, str>);
+pub(super) struct LenientText<'a>(pub(super) Cow<'a, str>);
 
 /// JSON as text. Some servers send a JSON value instead of its text.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -193,7 +193,7 @@ macro_rules! lenient {
     };
 }
 
-lenient!(Word<'a>);
+lenient!(LenientText<'a>);
 lenient!(Arguments<'a>);
 lenient!(Content<'a>);
 
@@ -209,7 +209,7 @@ impl Lenient<'_> for Index {
     }
 }
 
-impl<'de: 'a, 'a> Lenient<'de> for Word<'a> {
+impl<'de: 'a, 'a> Lenient<'de> for LenientText<'a> {
     fn text(text: Cow<'de, str>) -> Self {
         Self(text)
     }
@@ -297,7 +297,7 @@ lenient!(CallDelta<'a>);
 impl<'de: 'a, 'a> Lenient<'de> for CallDelta<'a> {
     fn map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
         let mut call = Self::default();
-        while let Some(Word(name)) = map.next_key()? {
+        while let Some(LenientText(name)) = map.next_key()? {
             match &*name {
                 "index" => call.index = map.next_value()?,
                 "id" => call.id = map.next_value()?,
@@ -374,7 +374,7 @@ mod tests {
         let delta = choice.delta.as_ref().expect("a delta");
         assert_eq!(choice.index, Index(None));
         assert_eq!(delta.content, Content::default());
-        assert_eq!(choice.finish_reason, Some(Word::default()));
+        assert_eq!(choice.finish_reason, Some(LenientText::default()));
         let calls = delta.tool_calls.as_ref().expect("calls");
         assert_eq!((calls.len(), calls[0].index, &*calls[0].id.0), (2, Index(None), ""));
         assert!(calls[0].extra.is_empty());

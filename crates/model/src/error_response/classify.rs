@@ -68,7 +68,7 @@ const UNSUPPORTED: [&str; 14] = [
 const BUSY: [&str; 4] = ["rate_limit", "rate limit", "ratelimit", "resource_exhausted"];
 
 /// The request is invalid, so a retry would fail again.
-const AT_FAULT: [&str; 6] =
+const INVALID_REQUEST_MARKS: [&str; 6] =
     ["invalid_request", "invalid_argument", "badrequest", "bad_request", "not_found", "permission"];
 
 /// Classifies a response by its status and its lower-case text. The flag is `true` if a retry can help.
@@ -98,7 +98,7 @@ pub(super) fn classify_event(status: Option<u16>, marks: &str) -> (ErrorKind, bo
         _ if has_any(marks, &BUSY) => ErrorKind::RateLimit,
         _ => ErrorKind::Provider,
     });
-    let passing = status.map_or_else(|| !has_any(marks, &AT_FAULT), is_passing);
+    let passing = status.map_or_else(|| !has_any(marks, &INVALID_REQUEST_MARKS), is_passing);
     (kind, may_pass(kind) && passing)
 }
 

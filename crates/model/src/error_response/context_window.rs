@@ -17,18 +17,18 @@ const BEFORE: [&str; 14] = [
     "while limit is ",
 ];
 
-const BEHIND: [&str; 4] =
+const AFTER: [&str; 4] =
     [" maximum context length", " token context window", " tokens context window", " maximum"];
 
 /// Finds the size in an error message in lower case.
 pub(super) fn from_text(text: &str) -> Option<u64> {
     let before = BEFORE.iter().flat_map(|words| text.match_indices(words));
     let before = before.filter_map(|(at, words)| first(&text[at + words.len()..])).next();
-    let behind = || {
-        let behind = BEHIND.iter().flat_map(|words| text.match_indices(words));
-        behind.filter_map(|(at, _)| last(&text[..at])).next()
+    let after = || {
+        let after = AFTER.iter().flat_map(|words| text.match_indices(words));
+        after.filter_map(|(at, _)| last(&text[..at])).next()
     };
-    before.or_else(behind)
+    before.or_else(after)
 }
 
 fn first(text: &str) -> Option<u64> {

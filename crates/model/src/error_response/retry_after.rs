@@ -85,11 +85,11 @@ fn reset(headers: &HeaderMap, name: &str, now: SystemTime) -> Option<Duration> {
         return None;
     }
     let text = text(headers, name)?;
-    duration(text).or_else(|| moment(text.parse().ok()?, now))
+    duration(text).or_else(|| wait_from_number(text.parse().ok()?, now))
 }
 
 /// Interprets a plain number by its size: seconds from now, seconds since 1970, or milliseconds since 1970.
-fn moment(number: f64, now: SystemTime) -> Option<Duration> {
+fn wait_from_number(number: f64, now: SystemTime) -> Option<Duration> {
     const SINCE_1970: f64 = 1e9;
     const IN_MILLISECONDS: f64 = 1e11;
     let seconds = if number >= IN_MILLISECONDS { number / 1000.0 } else { number };

@@ -11,7 +11,7 @@ fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     fields.iter().map(field).collect()
 }
 
-fn failed(status: u16, fields: &[(&str, &str)], body: &str) -> Error {
+fn failed(status: u16, fields: &[(&str, &str)], body: &str) -> ModelError {
     read(
         status,
         &headers(fields),
@@ -28,7 +28,7 @@ fn a_response_becomes_an_error() {
         &[("retry-after", "3"), ("x-request-id", "req_1")],
         r#"{"error":{"message":"Rate limit reached.\nPlease try again in 300ms.","type":"tokens"}}"#,
     );
-    let expected = Error {
+    let expected = ModelError {
         kind: ErrorKind::RateLimit,
         status: Some(429),
         url: "https://h/v1/chat/completions".to_owned(),

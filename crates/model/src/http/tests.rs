@@ -18,7 +18,7 @@ fn request() -> Request {
     Request { model: "m".to_owned(), messages: vec![Message::user("Hi")], ..Request::default() }
 }
 
-async fn ask(client: &Client) -> Result<Completion, Error> {
+async fn ask(client: &Client) -> Result<Completion, ModelError> {
     let request = request();
     let mut reply = client.chat(&request);
     while reply.next().await?.is_some() {}
@@ -198,5 +198,5 @@ fn causes_are_not_repeated() {
     struct Layer(&'static str, #[source] Option<Box<Layer>>);
     let error =
         Layer("sending: refused", Some(Box::new(Layer("refused", Some(Box::new(Layer("os error", None)))))));
-    assert_eq!(causes(&error), "sending: refused: os error");
+    assert_eq!(error_chain(&error), "sending: refused: os error");
 }

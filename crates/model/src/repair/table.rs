@@ -1,8 +1,8 @@
 //! Recognizes refusals by the error messages of endpoints.
 
-use crate::{Error, ErrorKind};
+use crate::{ErrorKind, ModelError};
 
-use super::{DroppedField, Sent};
+use super::{RequestPart, Sent};
 
 /// Words that show that a field named in the message is refused.
 const REFUSALS: [&str; 25] = [
@@ -142,8 +142,8 @@ fn no_streaming(text: &str) -> bool {
 }
 
 /// Returns the sent part that `error` refuses.
-pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<DroppedField> {
-    use DroppedField as D;
+pub(super) fn look_up(error: &ModelError, text: &str, sent: &Sent<'_>) -> Option<RequestPart> {
+    use RequestPart as D;
     let has = |part| sent.parts.has(part);
     // Some servers report an internal error for content that they do not accept. Only an explicit message
     // counts.
@@ -172,7 +172,10 @@ pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Drop
         (D::Effort, refuses(text, &["reasoning_effort", "reasoning.effort", "reasoning effort", "thinking"])),
         (D::CacheKey, text.contains("prompt_cache_key")),
         (D::CacheControl, text.contains("cache_control")),
-        (D::Forgetting, text.contains("reasoning_content") && any(text, &["pass", "missing", "required"])),
+        (
+            D::MissingReasoning,
+            text.contains("reasoning_content") && any(text, &["pass", "missing", "required"]),
+        ),
         (D::Extra, sent.extra.iter().any(|name| refuses(text, &[&name.to_lowercase()]))),
         (
             D::CallIds,
@@ -180,13 +183,13 @@ pub(super) fn look_up(error: &Error, text: &str, sent: &Sent<'_>) -> Option<Drop
                 && any(text, &["length of 9", "a-z, a-z, 0-9", "maximum length", "too long", "alphanumeric"]),
         ),
         (
-            D::Neighbours,
+            D::AdjacentRoles,
             any(text, &["must alternate", "should alternate", "roles must", "same role", "alternating"])
                 || (text.contains("consecutive") && any(text, &["role", "message"])),
         ),
         (D::SystemRole, no_instructions(text)),
         (D::DeveloperRole, no_instructions(text)),
-        (D::DroppedFields, wants_text(text)),
+        (D::ContentParts, wants_text(text)),
         (D::Streaming, no_streaming(text)),
         // A refusal without a field name: this field is refused most often.
         (D::StreamOptions, any(text, &["extra_forbidden", "extra inputs", "extra fields"])),

@@ -14,7 +14,7 @@ use tokio::time::{Duration, Instant, Sleep, sleep_until};
 use crate::chunk::{ChunkOutcome, Piece};
 use crate::decode::Decoder;
 use crate::error_response::{ErrorResponse, request_id};
-use crate::http::causes;
+use crate::http::error_chain;
 use crate::{Completion, ErrorKind, Limits};
 
 /// Result of a read: HTTP chunks, or `None` at the end.
@@ -35,7 +35,7 @@ pub(super) struct Incoming {
     /// Id with which the provider can find the request.
     pub(super) request_id: Option<String>,
     limits: Limits,
-    clock: Clock,
+    read_deadline: ReadDeadline,
     /// Chunks that are not decoded yet.
     unread: std::vec::IntoIter<Bytes>,
     decoder: Decoder,
@@ -55,7 +55,7 @@ impl Incoming {
             request_id: request_id(response.headers()),
             body: Body::new(Box::pin(response.bytes_stream())),
             limits,
-            clock: Clock::new(started, limits.first_event, until),
+            read_deadline: ReadDeadline::new(started, limits.first_event, until),
             unread: Vec::new().into_iter(),
             decoder: Decoder::new(limits),
         }
@@ -66,8 +66,8 @@ impl Incoming {
         loop {
             while let Some(taken) = self.decoder.next_event(out)? {
                 match taken {
-                    ChunkOutcome::Going => self.clock.event_came(self.limits.idle),
-                    ChunkOutcome::Finished => self.clock.end_by(Instant::now() + self.limits.grace),
+                    ChunkOutcome::Going => self.read_deadline.event_came(self.limits.idle),
+                    ChunkOutcome::Finished => self.read_deadline.end_by(Instant::now() + self.limits.grace),
                     ChunkOutcome::Done => return Ok(ReadStep::End),
                     ChunkOutcome::Skipped => {}
                 }
@@ -84,7 +84,7 @@ impl Incoming {
             }
             match poll_fn(|cx| self.poll_read(cx)).await {
                 Ok(Some(chunks)) => {
-                    self.clock.read(self.limits.idle);
+                    self.read_deadline.read(self.limits.idle);
                     self.unread = chunks.into_iter();
                 }
                 Ok(None) => {
@@ -92,7 +92,7 @@ impl Incoming {
                     return Ok(ReadStep::End);
                 }
                 // The answer has ended, and only its usage is missing.
-                Err(_) if self.clock.phase == Phase::Grace => return Ok(ReadStep::End),
+                Err(_) if self.read_deadline.phase == Phase::Grace => return Ok(ReadStep::End),
                 Err(problem) => return Err(*problem),
             }
         }
@@ -107,7 +107,7 @@ impl Incoming {
         if let Poll::Ready(read) = self.body.poll_read(cx) {
             return Poll::Ready(read);
         }
-        let late = ready!(self.clock.poll(cx));
+        let late = ready!(self.read_deadline.poll(cx));
         Poll::Ready(Err(Box::new(ErrorResponse::new(ErrorKind::Timeout, late, false))))
     }
 }
@@ -152,25 +152,25 @@ async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
 /// Gathers chunks of a body while more are ready.
 struct Gather {
     chunks: Chunks,
-    come: Vec<Bytes>,
-    /// Cost of `come` in bytes.
-    held: usize,
+    ready_chunks: Vec<Bytes>,
+    /// Cost of `ready_chunks` in bytes.
+    ready_cost: usize,
     /// End or error after these chunks.
     end: Option<Read>,
 }
 
 impl Gather {
     fn new(chunks: Chunks) -> Self {
-        Self { chunks, come: Vec::new(), held: 0, end: None }
+        Self { chunks, ready_chunks: Vec::new(), ready_cost: 0, end: None }
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
-        while self.end.is_none() && self.held < MAX_READ_BYTES {
+        while self.end.is_none() && self.ready_cost < MAX_READ_BYTES {
             match self.chunks.as_mut().poll_next(cx) {
                 Poll::Ready(Some(Ok(chunk))) => {
-                    self.held += chunk.len() + CHUNK_OVERHEAD_BYTES;
-                    self.come.push(chunk);
-                    if self.held < MAX_READ_BYTES {
+                    self.ready_cost += chunk.len() + CHUNK_OVERHEAD_BYTES;
+                    self.ready_chunks.push(chunk);
+                    if self.ready_cost < MAX_READ_BYTES {
                         // Yields to the connection's task, which the last poll woke: it provides one chunk at
                         // a time.
                         cx.waker().wake_by_ref();
@@ -178,21 +178,21 @@ impl Gather {
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    let cause = causes(&error.without_url());
+                    let cause = error_chain(&error.without_url());
                     let problem =
                         ErrorResponse::new(ErrorKind::Cut, &format!("the connection broke: {cause}"), true);
                     self.end = Some(Err(Box::new(problem)));
                 }
                 Poll::Ready(None) => self.end = Some(Ok(None)),
-                Poll::Pending if self.come.is_empty() => return Poll::Pending,
+                Poll::Pending if self.ready_chunks.is_empty() => return Poll::Pending,
                 Poll::Pending => break,
             }
         }
-        self.held = 0;
-        Poll::Ready(if self.come.is_empty() {
+        self.ready_cost = 0;
+        Poll::Ready(if self.ready_chunks.is_empty() {
             self.end.take().unwrap_or(Ok(None))
         } else {
-            Ok(Some(std::mem::take(&mut self.come)))
+            Ok(Some(std::mem::take(&mut self.ready_chunks)))
         })
     }
 }
@@ -209,7 +209,7 @@ enum Phase {
 ///
 /// Every read moves the deadline, so the timer is not reset each time. If it fires early, it is set to the
 /// remaining time.
-struct Clock {
+struct ReadDeadline {
     phase: Phase,
     deadline: Instant,
     until: Instant,
@@ -221,7 +221,7 @@ struct Clock {
     read_at: Instant,
 }
 
-impl Clock {
+impl ReadDeadline {
     fn new(started: Instant, patience: Duration, until: Instant) -> Self {
         let first = started + patience;
         let deadline = first.min(until);
@@ -343,43 +343,43 @@ mod tests {
         check(&vec![Some("x"); most + 1], &[first, "x"]);
     }
 
-    /// Advances the clock. Returns `true` if the deadline has passed.
-    async fn is_late_after(clock: &mut Clock, seconds: u64) -> bool {
+    /// Advances the time. Returns `true` if the deadline has passed.
+    async fn is_late_after(read_deadline: &mut ReadDeadline, seconds: u64) -> bool {
         tokio::time::advance(Duration::from_secs(seconds)).await;
-        poll_fn(|cx| Poll::Ready(clock.poll(cx).is_ready())).await
+        poll_fn(|cx| Poll::Ready(read_deadline.poll(cx).is_ready())).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_event_after_comments_restarts_the_timeouts() {
         let (idle, patience) = (Duration::from_secs(15), Duration::from_secs(20));
         let now = Instant::now();
-        let mut clock = Clock::new(now, patience, now + Duration::from_secs(3600));
-        clock.read(idle);
-        clock.event_came(idle);
+        let mut read_deadline = ReadDeadline::new(now, patience, now + Duration::from_secs(3600));
+        read_deadline.read(idle);
+        read_deadline.event_came(idle);
         // Two comments, and an event just before the timeout.
         for pause in [1, 14] {
-            assert!(!is_late_after(&mut clock, pause).await);
-            clock.read(idle);
+            assert!(!is_late_after(&mut read_deadline, pause).await);
+            read_deadline.read(idle);
         }
-        assert!(!is_late_after(&mut clock, 4).await);
-        clock.read(idle);
-        clock.event_came(idle);
-        assert!(!is_late_after(&mut clock, 14).await, "an event has just come");
-        assert!(is_late_after(&mut clock, 2).await, "nothing follows");
+        assert!(!is_late_after(&mut read_deadline, 4).await);
+        read_deadline.read(idle);
+        read_deadline.event_came(idle);
+        assert!(!is_late_after(&mut read_deadline, 14).await, "an event has just come");
+        assert!(is_late_after(&mut read_deadline, 2).await, "nothing follows");
     }
 
     #[tokio::test(start_paused = true)]
     async fn comments_do_not_shorten_a_longer_idle_timeout() {
         let (idle, patience) = (Duration::from_secs(30), Duration::from_secs(10));
         let now = Instant::now();
-        let mut clock = Clock::new(now, patience, now + Duration::from_secs(3600));
-        clock.read(idle);
-        clock.event_came(idle);
-        assert!(!is_late_after(&mut clock, 29).await, "only silence");
-        clock.read(idle);
-        clock.event_came(idle);
-        assert!(!is_late_after(&mut clock, 29).await, "an event has ended it");
-        clock.read(idle);
-        assert!(is_late_after(&mut clock, 0).await, "a comment is none");
+        let mut read_deadline = ReadDeadline::new(now, patience, now + Duration::from_secs(3600));
+        read_deadline.read(idle);
+        read_deadline.event_came(idle);
+        assert!(!is_late_after(&mut read_deadline, 29).await, "only silence");
+        read_deadline.read(idle);
+        read_deadline.event_came(idle);
+        assert!(!is_late_after(&mut read_deadline, 29).await, "an event has ended it");
+        read_deadline.read(idle);
+        assert!(is_late_after(&mut read_deadline, 0).await, "a comment is none");
     }
 }

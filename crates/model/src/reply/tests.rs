@@ -118,7 +118,10 @@ async fn waits(took: u64) -> Vec<Duration> {
     loop {
         let started = Instant::now();
         tokio::time::advance(Duration::from_secs(took)).await;
-        let error = Error { retryable: true, ..Error::new(ErrorKind::Network, "", "no connection: refused") };
+        let error = ModelError {
+            retryable: true,
+            ..ModelError::new(ErrorKind::Network, "", "no connection: refused")
+        };
         reply.handle_send_error(SendError { error, is_unconnected: true }, started);
         match reply.ready.pop_front() {
             Some(ReplyEvent::Note(ReplyNote::Retrying { wait, .. })) => {

@@ -4,7 +4,7 @@ use narrows_model::{ErrorKind, Finish, ReplyEvent};
 use narrows_testkit::model::{ModelServer, Reply, Step, chunk, delta, finish};
 use serde_json::{Value, json};
 
-use crate::stage::{ask, client, deltas, play, request};
+use crate::support::{ask, client, deltas, play, request};
 
 /// Checks the text and the finish reason of a stream of these chunks, then `[DONE]`.
 async fn check(chunks: &[Value], text: &str, reason: Finish) {

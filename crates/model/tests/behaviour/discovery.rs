@@ -6,7 +6,7 @@ use narrows_model::{Client, Effort, ErrorKind, ModelInfo, Provider};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, preset};
 use serde_json::json;
 
-use crate::stage::{ask, client, client_of, client_with, request};
+use crate::support::{ask, client, client_of, client_with, request};
 
 const LONG: Duration = Duration::from_secs(8);
 
@@ -109,7 +109,7 @@ async fn queries_end_at_the_deadline() {
 }
 
 /// Returns the traits of `model` after a query to the endpoint.
-async fn learnt(provider: Provider, plan: Plan, model: &str) -> narrows_model::ModelTraits {
+async fn traits_after_query(provider: Provider, plan: Plan, model: &str) -> narrows_model::ModelTraits {
     let server = ModelServer::start(plan);
     let client = client_of(&server, provider);
     client.learn(model, LONG).await;
@@ -118,7 +118,7 @@ async fn learnt(provider: Provider, plan: Plan, model: &str) -> narrows_model::M
 
 #[tokio::test]
 async fn windows_are_read_from_every_kind_of_server() {
-    let window = async |provider, plan, model: &str| learnt(provider, plan, model).await.window;
+    let window = async |provider, plan, model: &str| traits_after_query(provider, plan, model).await.window;
     assert_eq!(window(Provider::Vllm, plain().models(preset::vllm::models()), "qwen3").await, Some(32768));
     assert_eq!(
         window(Provider::LlamaCpp, plain().models(preset::llamacpp::models()), "local").await,
@@ -136,14 +136,15 @@ async fn windows_are_read_from_every_kind_of_server() {
 
 #[tokio::test]
 async fn llama_cpp_has_one_model_whatever_it_is_called() {
-    let traits = learnt(Provider::LlamaCpp, plain().models(preset::llamacpp::models()), "gpt-4o").await;
+    let traits =
+        traits_after_query(Provider::LlamaCpp, plain().models(preset::llamacpp::models()), "gpt-4o").await;
     assert_eq!(traits.window, Some(256));
 }
 
 #[tokio::test]
 async fn ollama_reports_the_configured_window() {
     let shown = |num_ctx| plain().at("/api/show", preset::ollama::show(num_ctx));
-    let traits = learnt(Provider::Ollama, shown(Some(16384)), "qwen3:8b").await;
+    let traits = traits_after_query(Provider::Ollama, shown(Some(16384)), "qwen3:8b").await;
     assert_eq!((traits.window, traits.images, traits.tools), (Some(16384), Some(true), Some(true)));
 
     let server = ModelServer::start(shown(None));
@@ -160,11 +161,15 @@ async fn ollama_reports_the_configured_window() {
 #[tokio::test]
 async fn image_support_is_learned() {
     let traits =
-        learnt(Provider::OpenRouter, plain().models(preset::openrouter::models()), "small/plain").await;
-    assert_eq!((traits.images, traits.tools), (Some(false), Some(false)));
-    let traits =
-        learnt(Provider::LmStudio, plain().at("/api/v0/models", preset::lmstudio::models()), "gemma-vlm")
+        traits_after_query(Provider::OpenRouter, plain().models(preset::openrouter::models()), "small/plain")
             .await;
+    assert_eq!((traits.images, traits.tools), (Some(false), Some(false)));
+    let traits = traits_after_query(
+        Provider::LmStudio,
+        plain().at("/api/v0/models", preset::lmstudio::models()),
+        "gemma-vlm",
+    )
+    .await;
     assert_eq!(traits.images, Some(true));
 }
 
@@ -198,7 +203,7 @@ async fn a_failed_query_about_a_model_is_ignored() {
                 .models(reply.clone())
                 .at("/api/show", reply.clone())
                 .at("/api/v0/models", reply.clone());
-            assert_eq!(learnt(provider, plan, "test-model").await.window, None, "{provider:?}");
+            assert_eq!(traits_after_query(provider, plan, "test-model").await.window, None, "{provider:?}");
         }
     }
 }
@@ -214,7 +219,7 @@ async fn traits_need_no_request() {
 #[test]
 fn efforts_are_known_by_name() {
     let efforts = |provider: Provider, url: &str, model: &str| {
-        let mut endpoint = crate::stage::endpoint(url);
+        let mut endpoint = crate::support::endpoint(url);
         endpoint.provider = Some(provider);
         Client::new(endpoint).expect("the settings are good").traits_of(model).efforts
     };

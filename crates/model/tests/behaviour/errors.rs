@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use narrows_model::{Client, Error, ErrorKind, Provider};
+use narrows_model::{Client, ErrorKind, ModelError, Provider};
 use narrows_testkit::model::{ModelServer, Reply, Step, nobody, preset};
 use serde_json::json;
 
-use crate::stage::{ask, client_with, endpoint, request};
+use crate::support::{ask, client_with, endpoint, request};
 
 /// Returns the failure for this reply, without retries and with this key.
-async fn failure(reply: Reply, key: &str) -> Error {
+async fn failure(reply: Reply, key: &str) -> ModelError {
     let server = ModelServer::start(reply);
     let client = client_with(&server, |endpoint| {
         endpoint.limits.attempts = 1;

@@ -7,7 +7,7 @@ use narrows_testkit::model::{Framing, ModelServer, Reply, Step, data, delta, fin
 use proptest::prelude::{ProptestConfig, any, proptest};
 use serde_json::json;
 
-use crate::stage::{SHOWN, ask, client_with, play, play_on, request};
+use crate::support::{SHOWN, ask, client_with, play, play_on, request};
 
 fn word(text: &str) -> Vec<u8> {
     data(&delta(&json!({"content": text})))

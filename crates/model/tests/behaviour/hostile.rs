@@ -6,7 +6,7 @@ use narrows_model::{ErrorKind, Finish, Message, Part, Provider, ReplyEvent, Requ
 use narrows_testkit::model::{ModelServer, Reply, Step, chunk, data, delta, finish, preset, usage};
 use serde_json::{Value, json};
 
-use crate::stage::{ask, client, client_of, client_with, deltas, play, request};
+use crate::support::{ask, client, client_of, client_with, deltas, play, request};
 
 #[tokio::test]
 async fn values_of_the_wrong_kind_cost_one_chunk_at_most() {

@@ -13,7 +13,7 @@ mod reasoning;
 mod repairs;
 mod requests;
 mod retries;
-mod stage;
+mod support;
 mod timeouts;
 mod tool_calls;
 mod usage;

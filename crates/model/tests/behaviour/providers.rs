@@ -3,7 +3,7 @@
 use narrows_model::{Client, Endpoint, ErrorKind, Finish, Message, Provider, ReplyEvent, Request};
 use narrows_testkit::model::{ModelServer, Reply, preset};
 
-use crate::stage::{ask, client_of, client_with, request, result, tool};
+use crate::support::{ask, client_of, client_with, request, result, tool};
 
 #[tokio::test]
 async fn every_stream_is_the_same_answer() {
@@ -211,7 +211,7 @@ async fn a_proxy_is_not_used_for_loopback() {
 #[tokio::test]
 async fn a_proxy_is_used_for_other_hosts() {
     let proxy = ModelServer::start(Reply::text("proxied"));
-    let mut endpoint = crate::stage::endpoint("http://model.example.org/v1");
+    let mut endpoint = crate::support::endpoint("http://model.example.org/v1");
     endpoint.proxy = Some(proxy.url(""));
     let client = Client::new(endpoint).expect("the settings are good");
     assert_eq!(ask(&client, &request()).await.whole().message.text, "proxied");

@@ -4,7 +4,7 @@ use narrows_model::{Assistant, Message, Provider, ReplyEvent, Request};
 use narrows_testkit::model::{ModelServer, Reply, preset};
 use serde_json::{Value, json};
 
-use crate::stage::{ask, body_of, call, calls, client_of, deltas, play, request, result, with_tools};
+use crate::support::{ask, body_of, call, calls, client_of, deltas, play, request, result, with_tools};
 
 /// Checks the reasoning and the text of a stream of these deltas.
 async fn check(pieces: &[Value], thought: &str, text: &str) {

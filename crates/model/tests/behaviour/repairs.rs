@@ -1,18 +1,18 @@
 //! Refusals that another form of the request avoids: the dropped part, its report, and its use in later
 //! requests.
 
-use narrows_model::{Client, DroppedField, Effort, ErrorKind, Message, Part, Provider, ReplyNote, Request};
+use narrows_model::{Client, Effort, ErrorKind, Message, Part, Provider, ReplyNote, Request, RequestPart};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Seen, preset};
 use serde_json::{Value, json};
 
-use crate::stage::{Outcome, ask, call, calls, client, client_of, request, result, tool, with_tools};
+use crate::support::{Outcome, ask, call, calls, client, client_of, request, result, tool, with_tools};
 
 /// Starts a server that responds with `refusal` while `refused` returns `true`.
 fn picky(refused: impl Fn(&Seen) -> bool + Send + 'static, refusal: Reply) -> Plan {
     Plan::from(Reply::text("Hello")).unless(move |seen| refused(seen).then(|| refusal.clone()))
 }
 
-fn dropped(outcome: &Outcome) -> Vec<DroppedField> {
+fn dropped(outcome: &Outcome) -> Vec<RequestPart> {
     let what =
         |note: &&ReplyNote| if let ReplyNote::Without { what, .. } = note { Some(*what) } else { None };
     outcome.notes().iter().filter_map(what).collect()
@@ -20,7 +20,7 @@ fn dropped(outcome: &Outcome) -> Vec<DroppedField> {
 
 /// Checks that the request succeeds once `what` has been dropped, after `tries` requests, and that the next
 /// request succeeds at once.
-async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[DroppedField]) -> Vec<Seen> {
+async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[RequestPart]) -> Vec<Seen> {
     let server = ModelServer::start(plan);
     let client = client_of(&server, provider);
     let outcome = ask(&client, asked).await;
@@ -52,7 +52,7 @@ fn full() -> Request {
 async fn the_request_for_usage_is_dropped() {
     for refusal in [preset::azure::no_stream_options(), preset::mistral::extra_forbidden("stream_options")] {
         let plan = picky(|seen| seen.has("stream_options"), refusal);
-        let seen = check(plan, Provider::Other, &full(), &[DroppedField::StreamOptions]).await;
+        let seen = check(plan, Provider::Other, &full(), &[RequestPart::StreamOptions]).await;
         assert_eq!(seen[1].body["stream"], true, "only that is dropped");
         assert!(seen[1].has("tools") && seen[1].has("temperature") && seen[1].has("max_tokens"));
     }
@@ -61,13 +61,13 @@ async fn the_request_for_usage_is_dropped() {
 #[tokio::test]
 async fn the_token_limit_is_sent_under_its_other_name() {
     let plan = picky(|seen| seen.has("max_tokens"), preset::openai::max_tokens_refused());
-    let seen = check(plan, Provider::Other, &full(), &[DroppedField::MaxTokensName]).await;
+    let seen = check(plan, Provider::Other, &full(), &[RequestPart::MaxTokensName]).await;
     assert_eq!(seen[1].body["max_completion_tokens"], 100);
 
     let refusal = preset::openai::unknown_field("max_completion_tokens");
     let plan = picky(|seen| seen.has("max_completion_tokens"), refusal);
     let asked = Request { model: "o3".to_owned(), max_tokens: Some(100), ..request() };
-    let seen = check(plan, Provider::OpenAi, &asked, &[DroppedField::MaxTokensName]).await;
+    let seen = check(plan, Provider::OpenAi, &asked, &[RequestPart::MaxTokensName]).await;
     assert_eq!(seen[1].body["max_tokens"], 100);
 }
 
@@ -79,8 +79,7 @@ async fn fields_are_dropped_one_by_one() {
         }
         seen.has("reasoning_effort").then(|| preset::openai::unknown_field("reasoning_effort"))
     });
-    let seen =
-        check(plan, Provider::Other, &full(), &[DroppedField::Temperature, DroppedField::Effort]).await;
+    let seen = check(plan, Provider::Other, &full(), &[RequestPart::Temperature, RequestPart::Effort]).await;
     assert!(seen[2].has("max_tokens") && seen[2].has("tools") && seen[2].has("stream_options"));
 }
 
@@ -90,7 +89,7 @@ async fn tools_are_dropped_with_a_notice() {
         let server = ModelServer::start(picky(|seen| seen.has("tools"), refusal));
         let client = client(&server);
         let outcome = ask(&client, &full()).await;
-        let [ReplyNote::Without { what: DroppedField::Tools, error }] = outcome.notes()[..] else {
+        let [ReplyNote::Without { what: RequestPart::Tools, error }] = outcome.notes()[..] else {
             panic!("{outcome:?}")
         };
         assert_eq!(error.status, Some(400));
@@ -112,7 +111,7 @@ async fn without_tools_a_history_of_calls_is_still_understood() {
     ];
     let plan = picky(|seen| seen.has("tools"), preset::ollama::no_tools());
     let asked = Request { messages, ..full() };
-    let seen = check(plan, Provider::Other, &asked, &[DroppedField::Tools]).await;
+    let seen = check(plan, Provider::Other, &asked, &[RequestPart::Tools]).await;
     let text = Value::from(seen[1].messages().to_vec()).to_string();
     assert!(text.contains("found") && text.contains("And?"), "{text}");
 }
@@ -125,7 +124,7 @@ async fn instructions_are_sent_in_another_role() {
     };
     let plan = Plan::from(Reply::text("Hello")).unless(no_role);
     let asked = Request { system: Some("Be brief.".to_owned()), ..request() };
-    let seen = check(plan, Provider::Other, &asked, &[DroppedField::SystemRole]).await;
+    let seen = check(plan, Provider::Other, &asked, &[RequestPart::SystemRole]).await;
     assert_eq!(seen[1].messages()[0], json!({"role": "developer", "content": "Be brief."}));
 
     let neither = |seen: &Seen| {
@@ -134,7 +133,7 @@ async fn instructions_are_sent_in_another_role() {
     };
     let plan = Plan::from(Reply::text("Hello")).unless(neither);
     let seen =
-        check(plan, Provider::Other, &asked, &[DroppedField::SystemRole, DroppedField::DeveloperRole]).await;
+        check(plan, Provider::Other, &asked, &[RequestPart::SystemRole, RequestPart::DeveloperRole]).await;
     assert_eq!(seen[2].messages().len(), 1);
     let content = seen[2].messages()[0]["content"].as_str().expect("a text");
     assert!(content.starts_with("Be brief.") && content.ends_with("Hi"), "{content}");
@@ -150,7 +149,7 @@ async fn content_parts_become_one_text() {
     let in_parts = |seen: &Seen| seen.messages().iter().any(|message| message["content"].is_array());
     let plan = picky(in_parts, Reply::refused(400, "messages.0.content: the content must be a string"));
     let asked = Request { messages: vec![picture()], ..request() };
-    let seen = check(plan, Provider::Other, &asked, &[DroppedField::DroppedFields]).await;
+    let seen = check(plan, Provider::Other, &asked, &[RequestPart::ContentParts]).await;
     let content = seen[1].messages()[0]["content"].as_str().expect("a text");
     assert!(content.contains("See:") && content.contains("[Image: image/png]"), "{content}");
 }
@@ -163,9 +162,13 @@ async fn adjacent_messages_of_one_role_are_merged() {
         roles.windows(2).any(|pair| pair[0] == pair[1])
     };
     let asked = Request { messages: vec![Message::user("One."), Message::user("Two.")], ..request() };
-    let seen =
-        check(picky(twice, preset::vllm::alternate()), Provider::Other, &asked, &[DroppedField::Neighbours])
-            .await;
+    let seen = check(
+        picky(twice, preset::vllm::alternate()),
+        Provider::Other,
+        &asked,
+        &[RequestPart::AdjacentRoles],
+    )
+    .await;
     let content = seen[1].messages()[0]["content"].as_str().expect("a text");
     assert!(content.contains("One.") && content.contains("Two."), "{content}");
 }
@@ -181,7 +184,7 @@ async fn an_unsupported_image_is_replaced_by_a_note() {
         let outcome = ask(&client, &asked).await;
         assert_eq!(
             dropped(&outcome),
-            [DroppedField::Images],
+            [RequestPart::Images],
             "a 500 of that sort is not tried again: {outcome:?}"
         );
         assert_eq!(outcome.text(), "Hello");
@@ -201,10 +204,10 @@ async fn unsupported_audio_and_documents_are_replaced_by_a_note() {
             audio,
             "input_audio",
             "this model does not support audio input",
-            DroppedField::Audio,
+            RequestPart::Audio,
             "[Audio: audio/wav]",
         ),
-        (file, "\"file\"", "PDF files are not supported by this model", DroppedField::Files, "[File: a.pdf]"),
+        (file, "\"file\"", "PDF files are not supported by this model", RequestPart::Files, "[File: a.pdf]"),
     ] {
         let has = move |seen: &Seen| Value::from(seen.messages().to_vec()).to_string().contains(kind);
         let asked = Request {
@@ -228,7 +231,7 @@ async fn call_ids_become_short() {
     ];
     let asked = with_tools(messages);
     let seen =
-        check(picky(long, preset::mistral::bad_call_id()), Provider::Other, &asked, &[DroppedField::CallIds])
+        check(picky(long, preset::mistral::bad_call_id()), Provider::Other, &asked, &[RequestPart::CallIds])
             .await;
     let sent = seen[1].messages();
     assert_eq!(sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]);
@@ -240,7 +243,7 @@ async fn without_streaming_the_answer_comes_whole() {
         (seen.body["stream"] == true)
             .then(|| Reply::refused(400, "streaming is not supported for this model"))
     });
-    let seen = check(plan, Provider::Other, &request(), &[DroppedField::Streaming]).await;
+    let seen = check(plan, Provider::Other, &request(), &[RequestPart::Streaming]).await;
     assert!(seen[1].body["stream"] != true && !seen[1].has("stream_options"), "{}", seen[1].body);
 }
 
@@ -248,7 +251,7 @@ async fn without_streaming_the_answer_comes_whole() {
 async fn a_refusal_in_the_first_event_counts_too() {
     let refusal =
         Reply::sse([json!({"error": {"message": "this model does not support tools", "code": 400}})]);
-    check(picky(|seen| seen.has("tools"), refusal), Provider::Other, &full(), &[DroppedField::Tools]).await;
+    check(picky(|seen| seen.has("tools"), refusal), Provider::Other, &full(), &[RequestPart::Tools]).await;
 }
 
 #[tokio::test]
@@ -299,7 +302,7 @@ async fn a_too_large_token_limit_is_not_remembered() {
     let client = client(&server);
     for _ in 0..2 {
         let outcome = ask(&client, &full()).await;
-        assert_eq!(dropped(&outcome), [DroppedField::MaxTokens], "{outcome:?}");
+        assert_eq!(dropped(&outcome), [RequestPart::MaxTokens], "{outcome:?}");
         assert_eq!(outcome.text(), "Hello");
     }
 }
@@ -309,9 +312,9 @@ async fn refusals_are_remembered_per_model() {
     let server =
         ModelServer::start(picky(|seen| seen.has("temperature"), preset::openai::temperature_refused()));
     let client: Client = client(&server);
-    assert_eq!(dropped(&ask(&client, &full()).await), [DroppedField::Temperature]);
+    assert_eq!(dropped(&ask(&client, &full()).await), [RequestPart::Temperature]);
     let other = Request { model: "other".to_owned(), ..full() };
-    assert_eq!(dropped(&ask(&client, &other).await), [DroppedField::Temperature], "the model may accept it");
+    assert_eq!(dropped(&ask(&client, &other).await), [RequestPart::Temperature], "the model may accept it");
 }
 
 #[tokio::test]

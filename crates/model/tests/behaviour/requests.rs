@@ -6,7 +6,7 @@ use narrows_model::{Assistant, Effort, Message, Part, Provider, Request, ToolRes
 use narrows_testkit::model::{ModelServer, Plan, Reply, preset};
 use serde_json::{Value, json};
 
-use crate::stage::{
+use crate::support::{
     ask, body_of, call, calls, client, client_of, client_with, request, result, tool, with_tools,
 };
 

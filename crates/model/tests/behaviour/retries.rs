@@ -3,16 +3,16 @@
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
-use narrows_model::{Client, Error, ErrorKind, ReplyEvent, ReplyNote};
+use narrows_model::{Client, ErrorKind, ModelError, ReplyEvent, ReplyNote};
 use narrows_testkit::model::{ModelServer, Plan, Reply, Step, data, delta, nobody, preset};
 use serde_json::json;
 
-use crate::stage::{SHOWN, StillClock, ask, client, client_with, endpoint, play, play_on, request};
+use crate::support::{SHOWN, StillClock, ask, client, client_with, endpoint, play, play_on, request};
 
 /// Tolerance of timers: they count whole milliseconds, and the last one has already started.
 const TICK: Duration = Duration::from_millis(2);
 
-async fn first_note(client: &Client) -> Result<ReplyNote, Error> {
+async fn first_note(client: &Client) -> Result<ReplyNote, ModelError> {
     let request = request();
     let mut reply = client.chat(&request);
     loop {
@@ -95,7 +95,7 @@ async fn connections_that_end_before_the_first_event_are_tried_again() {
 }
 
 /// Requests an answer, and advances the clock past every delay. Returns the notes, and the text or the error.
-async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<ReplyNote>, Result<String, Error>) {
+async fn ask_ahead(clock: &StillClock, client: &Client) -> (Vec<ReplyNote>, Result<String, ModelError>) {
     let request = request();
     let mut reply = client.chat(&request);
     let (mut notes, mut text) = (Vec::new(), String::new());

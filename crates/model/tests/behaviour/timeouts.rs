@@ -8,7 +8,7 @@ use narrows_testkit::model::{ModelServer, Reply, Step, data, delta};
 use serde_json::json;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::stage::{StillClock, ask, client_with, endpoint, request};
+use crate::support::{StillClock, ask, client_with, endpoint, request};
 
 /// Checks that with this limit the reply times out after it has shown `text`.
 async fn check(reply: Reply, set: impl FnOnce(&mut Limits), text: &str) {
@@ -190,7 +190,7 @@ async fn a_silent_endpoint_times_out_by_default() {
 }
 
 /// Returns an address whose listener has a full queue: a connection attempt gets no answer.
-async fn deaf() -> (TcpSocketKept, String) {
+async fn unresponsive_address() -> (TcpSocketKept, String) {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let listener = socket.listen(1).expect("it listens");
@@ -211,7 +211,7 @@ struct TcpSocketKept {
 
 #[tokio::test]
 async fn a_connection_attempt_times_out() {
-    let (_kept, base_url) = deaf().await;
+    let (_kept, base_url) = unresponsive_address().await;
     let mut endpoint = endpoint(&base_url);
     endpoint.limits.connect = SHORT;
     endpoint.limits.attempts = 4;

@@ -4,7 +4,7 @@ use narrows_model::{Call, Finish, Message, Provider, Request};
 use narrows_testkit::model::{ModelServer, Reply, chunk, delta, finish, preset};
 use serde_json::{Value, json};
 
-use crate::stage::{
+use crate::support::{
     ask, body_of, call, calls, client, client_of, deltas, play, request, result, tool, with_tools,
 };
 
@@ -314,5 +314,5 @@ async fn tools_are_sent_in_the_order_given() {
         json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})
     };
     assert_eq!(sent["tools"], json!([expected("zebra"), expected("ant")]));
-    assert!(body_of(Provider::Other, &crate::stage::request()).await.get("tools").is_none());
+    assert!(body_of(Provider::Other, &crate::support::request()).await.get("tools").is_none());
 }

@@ -4,7 +4,7 @@ use narrows_model::{Provider, Usage};
 use narrows_testkit::model::{Reply, chunk, delta, finish, preset};
 use serde_json::{Value, json};
 
-use crate::stage::{body_of, play, request};
+use crate::support::{body_of, play, request};
 
 async fn check(chunks: &[Value], expected: Option<Usage>) {
     let completion = play(Reply::sse(chunks.to_vec())).await.whole();

@@ -4,7 +4,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use narrows_model::{
-    Assistant, Call, Client, Completion, Endpoint, Error, Limits, Message, Part, Provider, ReplyEvent,
+    Assistant, Call, Client, Completion, Endpoint, Limits, Message, ModelError, Part, Provider, ReplyEvent,
     ReplyNote, Request, Tool, ToolResult,
 };
 use narrows_testkit::model::{ModelServer, Plan, Reply};
@@ -78,7 +78,7 @@ pub(crate) fn result(call: &str, text: &str) -> Message {
 pub(crate) struct Outcome {
     pub(crate) events: Vec<ReplyEvent>,
     pub(crate) completion: Completion,
-    pub(crate) error: Option<Error>,
+    pub(crate) error: Option<ModelError>,
 }
 
 impl Outcome {
@@ -121,7 +121,7 @@ impl Outcome {
     }
 
     #[track_caller]
-    pub(crate) fn failed(&self) -> &Error {
+    pub(crate) fn failed(&self) -> &ModelError {
         let Some(error) = &self.error else { unreachable!("no error came: {self:?}") };
         error
     }

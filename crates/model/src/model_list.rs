@@ -40,7 +40,7 @@ const WINDOWS: [&str; 12] = [
 ];
 
 /// Parses a list of models under `data`, under `models`, or at the top. `None` if there is no list.
-pub(crate) fn list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>> {
+pub(crate) fn parse_list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>> {
     let all = answer
         .get("data")
         .filter(|data| data.is_array())
@@ -52,7 +52,7 @@ pub(crate) fn list(answer: &Value, provider: Provider) -> Option<Vec<ModelInfo>>
     let models = all.iter().enumerate().filter_map(|(at, entry)| {
         let mut info = model(entry, provider)?;
         if let Some(twin) = abilities.and_then(|twins| twins.get(at)) {
-            let (images, audio, tools) = skills(twin);
+            let (images, audio, tools) = capabilities(twin);
             info.images = info.images.or(images);
             info.audio = info.audio.or(audio);
             info.tools = info.tools.or(tools);
@@ -70,7 +70,7 @@ fn model(entry: &Value, provider: Provider) -> Option<ModelInfo> {
         _ => id,
     };
     let name = ["display_name", "name"].iter().find_map(|field| entry.get(field)?.as_str());
-    let (images, audio, tools) = skills(entry);
+    let (images, audio, tools) = capabilities(entry);
     Some(ModelInfo {
         id: id.to_owned(),
         name: name.filter(|name| !name.is_empty() && *name != id).map(str::to_owned),
@@ -87,7 +87,7 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 /// Returns the support for images, audio and tools; `None` where the entry does not state it.
-fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
+fn capabilities(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let words = |path: &str| -> Option<Vec<&str>> {
         Some(entry.pointer(path)?.as_array()?.iter().filter_map(Value::as_str).collect())
     };
@@ -122,7 +122,7 @@ fn skills(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
 }
 
 /// Parses Ollama's `/api/show` response for one model.
-pub(crate) fn shown(answer: &Value) -> ModelInfo {
+pub(crate) fn parse_ollama_show(answer: &Value) -> ModelInfo {
     let trained = || {
         let info = answer.get("model_info")?.as_object()?;
         info.iter().find_map(|(name, size)| number(size).filter(|_| name.ends_with(".context_length")))
@@ -132,13 +132,13 @@ pub(crate) fn shown(answer: &Value) -> ModelInfo {
         let mut sizes = lines.filter_map(|line| line.trim().strip_prefix("num_ctx")?.trim().parse().ok());
         sizes.next().filter(|size| *size > 0)
     };
-    let (images, audio, tools) = skills(answer);
+    let (images, audio, tools) = capabilities(answer);
     // Ollama silently drops text beyond `num_ctx`, even if the model has a larger window.
     ModelInfo { window: set().or_else(trained), images, audio, tools, ..ModelInfo::default() }
 }
 
 /// Returns the window of `model` if Ollama's `/api/ps` lists it as loaded.
-pub(crate) fn loaded(answer: &Value, model: &str) -> Option<u64> {
+pub(crate) fn parse_ollama_ps(answer: &Value, model: &str) -> Option<u64> {
     let full = if model.contains(':') { model.to_owned() } else { format!("{model}:latest") };
     let mut models = answer.get("models")?.as_array()?.iter();
     let entry = models.find(|entry| {
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn every_servers_list_is_read() {
         let check = |answer: &Value, expected: ModelInfo| {
-            assert_eq!(list(answer, Provider::Gemini), Some(vec![expected]), "{answer}");
+            assert_eq!(parse_list(answer, Provider::Gemini), Some(vec![expected]), "{answer}");
         };
         check(
             &json!({"object": "list", "data": [{"id": "gpt-4o", "object": "model"}]}),
@@ -213,10 +213,10 @@ mod tests {
     #[test]
     fn other_json_is_not_a_list() {
         for answer in [json!({}), json!({"error": "no"}), json!(null), json!({"data": {"id": "a"}})] {
-            assert_eq!(list(&answer, Provider::Other), None, "{answer}");
+            assert_eq!(parse_list(&answer, Provider::Other), None, "{answer}");
         }
         assert_eq!(
-            list(&json!({"data": [1, {}, {"id": "a"}]}), Provider::Other),
+            parse_list(&json!({"data": [1, {}, {"id": "a"}]}), Provider::Other),
             Some(vec![info("a", None)])
         );
     }
@@ -233,15 +233,15 @@ mod tests {
             tools: Some(true),
             ..info("", Some(131_072))
         };
-        assert_eq!(shown(&answer), skilled);
+        assert_eq!(parse_ollama_show(&answer), skilled);
         let mut set = answer;
         set["parameters"] =
             "stop                           \"<|eot|>\"\nnum_ctx                        8192".into();
-        assert_eq!(shown(&set).window, Some(8192));
+        assert_eq!(parse_ollama_show(&set).window, Some(8192));
         let running = json!({"models": [{"name": "llama3.2:latest", "context_length": 4096}]});
-        assert_eq!(loaded(&running, "llama3.2"), Some(4096));
-        assert_eq!(loaded(&running, "llama3.2:latest"), Some(4096));
-        assert_eq!(loaded(&running, "qwen3"), None);
+        assert_eq!(parse_ollama_ps(&running, "llama3.2"), Some(4096));
+        assert_eq!(parse_ollama_ps(&running, "llama3.2:latest"), Some(4096));
+        assert_eq!(parse_ollama_ps(&running, "qwen3"), None);
     }
 
     proptest! {
@@ -255,9 +255,9 @@ mod tests {
             ],
         ) {
             let answer = json!({"data": [{"id": id, field: value}], "models": value});
-            let found = list(&answer, Provider::Other).unwrap();
+            let found = parse_list(&answer, Provider::Other).unwrap();
             prop_assert!(found.len() <= 1);
-            let _ = (shown(&answer), loaded(&answer, "x"));
+            let _ = (parse_ollama_show(&answer), parse_ollama_ps(&answer, "x"));
         }
     }
 }
