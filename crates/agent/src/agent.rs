@@ -26,7 +26,7 @@ use crate::params::invalid;
 use crate::request::{self, RequestFuture};
 use crate::session::Session;
 use crate::settings::{FailureFormat, Limits, Settings};
-use crate::stop::Stop;
+use crate::stop_signal::StopSignal;
 
 /// Methods that the agent serves, in version 1 or version 2.
 const SERVED_METHODS: &[&str] = &[
@@ -130,7 +130,7 @@ pub(crate) struct Agent {
     /// Working directory of the agent's process.
     pub(crate) working_dir: PathBuf,
     /// Set when the client disconnects.
-    disconnected: Stop,
+    disconnected: StopSignal,
     connection: Mutex<Connection>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// Closed sessions that are not completely stored. Their tasks keep retrying.
@@ -171,7 +171,7 @@ impl Agent {
             accepts_servers: settings.accepts_servers,
             server_confinement: settings.server_confinement,
             working_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
-            disconnected: Stop::new(),
+            disconnected: StopSignal::new(),
             connection: Mutex::new(connection),
             sessions: Mutex::default(),
             unstored: Mutex::default(),
@@ -220,7 +220,12 @@ impl Agent {
             .read_params()
             .map_err(|error| RpcError::new(Code::InvalidParams, format!("invalid params: {error}")))?;
         let tag = frame.tag().map(<[u8]>::to_vec);
-        Ok(CheckedRequest::Handle(ClientRequest { method: method.into_owned(), version, params, tag }))
+        Ok(CheckedRequest::Handle(ClientRequest {
+            method: method.into_owned(),
+            version,
+            params,
+            router_tag: tag,
+        }))
     }
 
     fn initialize(&self, frame: &Frame) -> Result<Value, RpcError> {
@@ -358,7 +363,7 @@ pub(crate) struct ClientRequest {
     pub(crate) version: Version,
     pub(crate) params: Map<String, Value>,
     /// `sessionId` beside the params of the message, as JSON.
-    pub(crate) tag: Option<Vec<u8>>,
+    pub(crate) router_tag: Option<Vec<u8>>,
 }
 
 enum CheckedRequest {

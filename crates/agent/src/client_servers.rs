@@ -34,7 +34,7 @@ impl Bridge for ClientServers {
         Box::pin(async move {
             let Some(agent) = agent else { return Err(disconnected_error()) };
             // The session may not be registered yet: servers are contacted while it is being opened.
-            let tag = agent.session(&session).and_then(|session| session.state().tag.clone());
+            let tag = agent.session(&session).and_then(|session| session.state().router_tag.clone());
             let mut message = Map::new();
             message.insert("serverId".to_owned(), server.into());
             message.insert("requestId".to_owned(), request.into());

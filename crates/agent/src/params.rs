@@ -50,7 +50,7 @@ impl<'a> Params<'a> {
         self.object.get(field).filter(|value| !value.is_null())
     }
 
-    pub(crate) fn text(&self, field: &str) -> Result<&'a str, RpcError> {
+    pub(crate) fn required_text(&self, field: &str) -> Result<&'a str, RpcError> {
         self.optional_text(field)?.ok_or_else(|| invalid(field, "is missing"))
     }
 
@@ -75,7 +75,7 @@ impl<'a> Params<'a> {
 
     /// Returns the directories and servers of a session. Relative paths of version 1 start in `working_dir`.
     pub(crate) fn session_setup(&self, working_dir: &Path) -> Result<SessionSetup, RpcError> {
-        let cwd = self.parse_directory("cwd", self.text("cwd")?, working_dir)?;
+        let cwd = self.parse_directory("cwd", self.required_text("cwd")?, working_dir)?;
         let mut roots = Vec::new();
         for (index, root) in self.list("additionalDirectories")?.iter().enumerate() {
             let field = format!("additionalDirectories[{index}]");
@@ -116,7 +116,7 @@ impl<'a> Params<'a> {
         let Value::Object(object) = server else { return Err(invalid(field, "must be an object")) };
         let inner = Params { object, version: self.version };
         let of = |name: &str| format!("{field}.{name}");
-        let text = |name: &str| match inner.text(name) {
+        let text = |name: &str| match inner.required_text(name) {
             Ok(text) => Ok(text.to_owned()),
             Err(_) => Err(invalid(&of(name), "must be a string")),
         };

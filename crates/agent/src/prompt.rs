@@ -14,7 +14,7 @@ use crate::agent::{Agent, ClientRequest};
 use crate::content::{self, Block};
 use crate::failure;
 use crate::params::{Params, session_not_found};
-use crate::request::{RequestFuture, check_schema, find_session, record_tag};
+use crate::request::{RequestFuture, check_schema, find_session, record_router_tag};
 use crate::session::{BeginError, PastTurn, Session, TurnGuard};
 use crate::settings::FailureFormat;
 use crate::transcript::TranscriptItem;
@@ -75,7 +75,7 @@ fn start_turn(agent: &Agent, request: &mut ClientRequest) -> Result<StartedTurn,
                 .with("sessionId", Value::from(&*session.id))
         }
     })?;
-    record_tag(&session, request);
+    record_router_tag(&session, request);
     let requested = request.params.get("_meta").and_then(|meta| meta.get(AUTHORIZES));
     let authorizes = agent.client().can.authorizes && requested == Some(&Value::Bool(true));
     Ok(StartedTurn {
@@ -160,7 +160,7 @@ async fn respond_before_turn(agent: Arc<Agent>, started: StartedTurn, responder:
 
 async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, TurnGuard) {
     let StartedTurn { session, guard, message, blocks, content, version, authorizes } = started;
-    let peer = agent.peer.with_tag(session.state().tag.as_deref());
+    let peer = agent.peer.with_tag(session.state().router_tag.as_deref());
     let mut updates = UpdateWriter::new(peer.clone(), Arc::clone(&session.id), version);
     if version == Version::V2 {
         let update = json!({"sessionUpdate": "user_message", "messageId": message, "content": content});

@@ -82,7 +82,7 @@ fn handle_now(agent: &Agent, request: &ClientRequest) -> Option<Result<Value, Rp
         // No login is needed, so every attempt succeeds.
         method::AUTHENTICATE => Ok(json!({})),
         // Some clients send it with an id, so it gets a response.
-        method::SESSION_CANCEL => params.text("sessionId").map(|id| {
+        method::SESSION_CANCEL => params.required_text("sessionId").map(|id| {
             if let Some(session) = agent.session(id) {
                 session.cancel();
             }
@@ -95,7 +95,7 @@ fn handle_now(agent: &Agent, request: &ClientRequest) -> Option<Result<Value, Rp
 
 fn cancel_call(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     let session = find_session(agent, params)?;
-    let tool_call_id = params.text("toolCallId")?;
+    let tool_call_id = params.required_text("toolCallId")?;
     if session.cancel_call(tool_call_id) {
         return Ok(json!({}));
     }
@@ -106,7 +106,7 @@ async fn handle_async(agent: &Arc<Agent>, request: &ClientRequest) -> Result<Res
     let params = Params::new(&request.params, request.version);
     let _lock = match request.method.as_str() {
         method::SESSION_LOAD | method::SESSION_RESUME | method::SESSION_CLOSE | method::SESSION_DELETE => {
-            Some(agent.lock_session(params.text("sessionId")?).await)
+            Some(agent.lock_session(params.required_text("sessionId")?).await)
         }
         _ => None,
     };
@@ -129,7 +129,7 @@ async fn handle_async(agent: &Arc<Agent>, request: &ClientRequest) -> Result<Res
         method::SESSION_DELETE => session_lifecycle::delete(agent, &params).await.map(Response::from),
         method::SESSION_SET_CONFIG_OPTION => {
             check_schema::<v2::SetSessionConfigOptionRequest>(request)?;
-            let id = params.text("configId")?;
+            let id = params.required_text("configId")?;
             let value = params.get("value").ok_or_else(|| invalid("value", "is missing"))?;
             let (_, options) = set_option(agent, request, &params, id, value, "value").await?;
             Ok(json!({"configOptions": options}).into())
@@ -156,7 +156,7 @@ async fn set_option(
     field: &str,
 ) -> Result<(Arc<Session>, Vec<Value>), RpcError> {
     let session = find_session(agent, params)?;
-    record_tag(&session, request);
+    record_router_tag(&session, request);
     let Some(current) = session.state().choice.clone() else {
         return Err(invalid(field, "cannot be set: no model endpoint is configured"));
     };
@@ -196,19 +196,19 @@ fn field_in_error(message: &str) -> Option<String> {
 }
 
 pub(crate) fn find_session(agent: &Agent, params: &Params<'_>) -> Result<Arc<Session>, RpcError> {
-    let id = params.text("sessionId")?;
+    let id = params.required_text("sessionId")?;
     agent.session(id).ok_or_else(|| session_not_found(id))
 }
 
 /// Records the `sessionId` beside the params, which a router expects on all later messages of this session.
-pub(crate) fn record_tag(session: &Session, request: &ClientRequest) {
-    if request.tag.is_some() {
-        session.state().tag.clone_from(&request.tag);
+pub(crate) fn record_router_tag(session: &Session, request: &ClientRequest) {
+    if request.router_tag.is_some() {
+        session.state().router_tag.clone_from(&request.router_tag);
     }
 }
 
 pub(crate) async fn send_updates(agent: &Agent, session: &Session, updates: Vec<Value>) {
-    let peer = agent.peer.with_tag(session.state().tag.as_deref());
+    let peer = agent.peer.with_tag(session.state().router_tag.as_deref());
     for update in updates {
         let mut params = Map::new();
         params.insert("sessionId".to_owned(), Value::from(&*session.id));

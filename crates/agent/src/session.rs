@@ -10,7 +10,7 @@ use narrows_store::{Claim, Store};
 use tokio::time::Instant;
 
 use crate::catalog::Choice;
-use crate::stop::Stop;
+use crate::stop_signal::StopSignal;
 use crate::unstored::Unstored;
 
 pub(crate) struct Session {
@@ -25,7 +25,7 @@ pub(crate) struct Session {
 pub(crate) struct State {
     pub(crate) dirs: SessionDirs,
     /// `sessionId` beside the params of the last request that had one, as JSON.
-    pub(crate) tag: Option<Vec<u8>>,
+    pub(crate) router_tag: Option<Vec<u8>>,
     pub(crate) choice: Option<Choice>,
     /// Past turns in the form for the model.
     pub(crate) past_turns: Vec<PastTurn>,
@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub(crate) is_closed: bool,
     turn: Option<ActiveTurn>,
     /// Ends when the last turn has sent its final messages.
-    ending: Option<Stop>,
+    ending: Option<StopSignal>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,9 +71,9 @@ pub(crate) struct PastTurn {
 }
 
 struct ActiveTurn {
-    stop: Stop,
-    ended: Stop,
-    calls: HashMap<String, Stop>,
+    stop: StopSignal,
+    ended: StopSignal,
+    calls: HashMap<String, StopSignal>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl State {
             claim: Some(Arc::new(claim)),
             is_closed: false,
             dirs,
-            tag: None,
+            router_tag: None,
             choice: None,
             past_turns: Vec::new(),
             last_turn: 0,
@@ -137,8 +137,8 @@ impl Session {
         if state.turn.is_some() {
             return Err(BeginError::Busy);
         }
-        let stop = Stop::new();
-        state.turn = Some(ActiveTurn { stop: stop.clone(), ended: Stop::new(), calls: HashMap::new() });
+        let stop = StopSignal::new();
+        state.turn = Some(ActiveTurn { stop: stop.clone(), ended: StopSignal::new(), calls: HashMap::new() });
         drop(state);
         Ok(TurnGuard { session: Arc::clone(self), stop })
     }
@@ -169,7 +169,7 @@ impl Session {
 
     /// Registers a call as cancellable until the guard is dropped.
     pub(crate) fn begin_call(self: &Arc<Self>, call: &str) -> CallGuard {
-        let stop = Stop::new();
+        let stop = StopSignal::new();
         if let Some(turn) = &mut self.state().turn {
             turn.calls.insert(call.to_owned(), stop.clone());
         }
@@ -189,7 +189,7 @@ impl Session {
             if let Some(turn) = &state.turn {
                 turn.stop.stop();
             }
-            state.turn.as_ref().map(|turn| &turn.ended).or(state.ending.as_ref()).map(Stop::stopped)
+            state.turn.as_ref().map(|turn| &turn.ended).or(state.ending.as_ref()).map(StopSignal::stopped)
         };
         if let Some(ended) = ended {
             ended.await;
@@ -220,7 +220,7 @@ impl Session {
 /// A running turn. Dropping the guard ends it.
 pub(crate) struct TurnGuard {
     session: Arc<Session>,
-    pub(crate) stop: Stop,
+    pub(crate) stop: StopSignal,
 }
 
 impl TurnGuard {
@@ -245,7 +245,7 @@ impl Drop for TurnGuard {
 
 /// A turn whose final messages are being sent. Ends on drop.
 pub(crate) struct EndingTurn {
-    ended: Option<Stop>,
+    ended: Option<StopSignal>,
 }
 
 impl Drop for EndingTurn {
@@ -260,7 +260,7 @@ impl Drop for EndingTurn {
 pub(crate) struct CallGuard {
     session: Arc<Session>,
     call: String,
-    pub(crate) stop: Stop,
+    pub(crate) stop: StopSignal,
 }
 
 impl Drop for CallGuard {

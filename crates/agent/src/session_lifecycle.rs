@@ -14,11 +14,11 @@ use crate::agent::{Agent, ClientRequest};
 use crate::client_servers::ClientServers;
 use crate::params::{self, Params, invalid, session_not_found};
 use crate::prompt::stored_bytes;
-use crate::request::{FollowUp, Response, record_tag, send_updates};
+use crate::request::{FollowUp, Response, record_router_tag, send_updates};
 use crate::session::{PastTurn, Session, SessionDirs, State};
 use crate::transcript::TranscriptItem;
 use crate::update_writer::new_id;
-use crate::{config_options, encode, slash_command};
+use crate::{config_options, encode_update, slash_command};
 
 /// Most sessions that one connection may have open. Each needs a file descriptor for its lock, and a process
 /// often has only 1024.
@@ -93,7 +93,7 @@ pub(crate) async fn load(
     send_replay(agent, request.version, &session, &history).await;
     let mut answer = opened_response(agent, request, session).await;
     // Version 1 has the id only in the params, but one client expects it here.
-    answer.result["sessionId"] = params.text("sessionId")?.into();
+    answer.result["sessionId"] = params.required_text("sessionId")?.into();
     Ok(answer)
 }
 
@@ -125,7 +125,7 @@ pub(crate) async fn fork(
     request: &ClientRequest,
     params: &Params<'_>,
 ) -> Result<Response, RpcError> {
-    let from = params.text("sessionId")?;
+    let from = params.required_text("sessionId")?;
     let setup = check_session_limit(agent).and_then(|()| session_setup(agent, params))?;
     let source = agent.store.record(from).await.map_err(|error| store_error(&error, Some(from)))?;
     let source = source.ok_or_else(|| session_not_found(from))?;
@@ -177,13 +177,13 @@ pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, Rp
 
 /// Handles `session/close`. Succeeds even if the session is not open.
 pub(crate) async fn close(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
-    close_session(agent, params.text("sessionId")?).await;
+    close_session(agent, params.required_text("sessionId")?).await;
     Ok(json!({}))
 }
 
 /// Handles `session/delete`. Succeeds even if the session does not exist.
 pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
-    let id = params.text("sessionId")?;
+    let id = params.required_text("sessionId")?;
     close_session(agent, id).await;
     // Turns that are not stored yet are discarded.
     if let Some(session) = agent.take_unstored(id) {
@@ -267,12 +267,12 @@ async fn reopen(
     request: &ClientRequest,
     params: &Params<'_>,
 ) -> Result<(Arc<Session>, Vec<Turn>), RpcError> {
-    let id = params.text("sessionId")?;
+    let id = params.required_text("sessionId")?;
     let setup = session_setup(agent, params)?;
     if let Some(session) = agent.session(id).or_else(|| agent.reopen_unstored(id)) {
         let history = session.history().await.map_err(|error| store_error(&error, Some(id)))?;
         check_cwd(request.version, &session.state().dirs.cwd, &setup.cwd)?;
-        record_tag(&session, request);
+        record_router_tag(&session, request);
         if !session.is_running() {
             let was = session.state().dirs.clone();
             let now = SessionDirs { cwd: setup.cwd.clone(), roots: setup.roots.clone() };
@@ -292,7 +292,7 @@ async fn reopen(
     store_dirs(&session, &was, now).await;
     session.state().background = background;
     restore_state(agent, &session, &record, &history);
-    record_tag(&session, request);
+    record_router_tag(&session, request);
     Ok((session, history))
 }
 
@@ -344,7 +344,7 @@ fn parse_messages(texts: &[String]) -> Vec<Message> {
 async fn send_replay(agent: &Agent, version: Version, session: &Session, history: &[Turn]) {
     for text in history.iter().flat_map(|turn| &turn.replay) {
         match serde_json::from_str::<TranscriptItem>(text) {
-            Ok(shown) => send_updates(agent, session, encode::replay(version, &shown)).await,
+            Ok(shown) => send_updates(agent, session, encode_update::replay(version, &shown)).await,
             Err(error) => {
                 tracing::error!(column = error.column(), "stored update unreadable, skipped");
             }
@@ -354,7 +354,7 @@ async fn send_replay(agent: &Agent, version: Version, session: &Session, history
 
 /// Adds an open session and returns the response with its options.
 async fn opened_response(agent: &Agent, request: &ClientRequest, session: Arc<Session>) -> Response {
-    record_tag(&session, request);
+    record_router_tag(&session, request);
     agent.add_session(&session);
     let choice = session.state().choice.clone();
     let mut result = json!({"sessionId": &*session.id});

@@ -21,7 +21,7 @@ use crate::failure;
 use crate::session::Session;
 use crate::size_limits::{SizeLimit, answer_bytes, cut_arguments, message_bytes};
 use crate::slash_command::{self, SlashCommand};
-use crate::stop::Stop;
+use crate::stop_signal::StopSignal;
 use crate::tool::Toolbox;
 use crate::update_writer::{Disconnected, UpdateWriter};
 
@@ -102,7 +102,7 @@ pub(crate) struct Turn {
     pub(crate) agent: Arc<Agent>,
     pub(crate) session: Arc<Session>,
     pub(crate) peer: Peer,
-    pub(crate) stop: Stop,
+    pub(crate) stop: StopSignal,
     pub(crate) updates: UpdateWriter,
     pub(crate) messages: Vec<Message>,
     /// Bytes of answers and tool results in `messages`.
@@ -121,7 +121,7 @@ impl Turn {
         agent: Arc<Agent>,
         session: Arc<Session>,
         peer: Peer,
-        stop: Stop,
+        stop: StopSignal,
         updates: UpdateWriter,
     ) -> Self {
         let messages = Vec::new();

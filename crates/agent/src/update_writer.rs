@@ -11,7 +11,7 @@ use narrows_wire::message::{self, MessageTemplate};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::encode::{self, CallField};
+use crate::encode_update::{self, CallField};
 use crate::transcript::{PlanEntry, ToolCall, ToolContent, TranscriptItem};
 
 /// Shortest first chunk of a message, in characters, unless the whole message is shorter. If a chunk begins
@@ -204,7 +204,7 @@ impl UpdateWriter {
 
     pub(crate) async fn announce_call(&mut self, call: &ToolCall) -> Result<(), Disconnected> {
         self.end_message().await?;
-        self.send_update(&encode::tool_call(self.version, call)).await
+        self.send_update(&encode_update::tool_call(self.version, call)).await
     }
 
     pub(crate) async fn send_call_change(
@@ -212,7 +212,7 @@ impl UpdateWriter {
         call: &ToolCall,
         changed: &[CallField],
     ) -> Result<(), Disconnected> {
-        self.send_update(&encode::tool_change(self.version, call, changed)).await
+        self.send_update(&encode_update::tool_change(self.version, call, changed)).await
     }
 
     pub(crate) fn record_call(&mut self, mut call: ToolCall) {
@@ -222,7 +222,7 @@ impl UpdateWriter {
 
     pub(crate) async fn send_plan(&mut self, entries: Vec<PlanEntry>) -> Result<(), Disconnected> {
         self.end_message().await?;
-        self.send_update(&encode::plan(self.version, &entries)).await?;
+        self.send_update(&encode_update::plan(self.version, &entries)).await?;
         self.items.retain(|recorded| recorded.kind != ItemKind::Plan);
         self.record(&TranscriptItem::Plan { entries });
         Ok(())

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::permission::PermissionScope;
 use super::{ToolAction, Toolbox};
 use crate::compaction::cut_middle;
-use crate::encode::CallField;
+use crate::encode_update::CallField;
 use crate::gate::{ToolDecision, ToolRequest};
 use crate::session::CallGuard;
 use crate::transcript::{PlanEntry, ToolCall, ToolContent, ToolKind, ToolStatus};

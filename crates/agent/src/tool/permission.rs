@@ -9,7 +9,7 @@ use narrows_rpc::CallError;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::encode;
+use crate::encode_update;
 use crate::transcript::ToolCall;
 use crate::turn::Turn;
 use crate::update_writer::Disconnected;
@@ -51,7 +51,7 @@ impl Turn {
             .chain(for_session)
             .chain([json!({"optionId": REJECT_ID, "name": "Reject", "kind": "reject_once"})])
             .collect();
-        let fields = Value::Object(encode::tool_call_fields(version, call));
+        let fields = Value::Object(encode_update::tool_call_fields(version, call));
         let params = match version {
             Version::V1 => json!({"sessionId": &*self.session.id, "toolCall": fields, "options": options}),
             Version::V2 => json!({

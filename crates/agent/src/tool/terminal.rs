@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::call::{Interrupt, ToolJob, ToolOutcome, ToolTask, text_argument};
 use super::files::error_reason;
 use super::permission::PermissionScope;
-use crate::encode::CallField;
+use crate::encode_update::CallField;
 use crate::session::SessionDirs;
 use crate::transcript::{ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::Turn;

@@ -28,9 +28,9 @@ pub struct Client {
     /// `params.update` of all updates so far.
     pub updates: Vec<Value>,
     /// All requests of the agent so far: method and params.
-    pub asked: Vec<(String, Value)>,
+    pub requests: Vec<(String, Value)>,
     /// All messages so far, in the order of arrival.
-    pub heard: Vec<Value>,
+    pub messages: Vec<Value>,
     host: Host,
     agent: JoinHandle<()>,
 }
@@ -90,8 +90,8 @@ impl Client {
             next_id: 1,
             waiting: VecDeque::new(),
             updates: Vec::new(),
-            asked: Vec::new(),
-            heard: Vec::new(),
+            requests: Vec::new(),
+            messages: Vec::new(),
             host: Box::new(|_, _| Some(Err(json!({"code": -32601, "message": "not here"})))),
             agent,
         }
@@ -206,7 +206,7 @@ impl Client {
     /// Waits for a request of this method, and returns its params.
     pub async fn question(&mut self, method: &str) -> Value {
         loop {
-            if let Some((_, params)) = self.asked.iter().find(|(asked, _)| asked == method) {
+            if let Some((_, params)) = self.requests.iter().find(|(asked, _)| asked == method) {
                 return params.clone();
             }
             self.receive_message().await;
@@ -218,12 +218,12 @@ impl Client {
         let frame = timeout(SOON, self.link.receiver.recv()).await.expect("the agent says something in time");
         let message: Value =
             serde_json::from_slice(frame.expect("the agent is there").bytes()).expect("JSON");
-        self.heard.push(message.clone());
+        self.messages.push(message.clone());
         match (message.get("method").and_then(Value::as_str), message.get("id")) {
             (Some("session/update"), None) => self.updates.push(message["params"]["update"].clone()),
             (Some(_), None) => {}
             (Some(method), Some(id)) => {
-                self.asked.push((method.to_owned(), message["params"].clone()));
+                self.requests.push((method.to_owned(), message["params"].clone()));
                 let answer = (self.host)(method, &message["params"]);
                 if let Some(answer) = answer {
                     let mut line = json!({"jsonrpc": "2.0", "id": id});

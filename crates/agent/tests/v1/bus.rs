@@ -19,7 +19,7 @@ async fn tagged(client: &mut Client, id: Value, tag: &str, method: &str, params:
 async fn response(client: &mut Client, id: &Value) -> Value {
     loop {
         let found =
-            client.heard.iter().find(|message| message["id"] == *id && message.get("method").is_none());
+            client.messages.iter().find(|message| message["id"] == *id && message.get("method").is_none());
         if let Some(message) = found {
             return message.clone();
         }
@@ -44,7 +44,7 @@ async fn every_message_of_a_session_has_its_tag() {
     assert_eq!(opened["sessionId"], "bus-1");
     let session = opened["result"]["sessionId"].as_str().unwrap().to_owned();
     assert_ne!(session, "bus-1");
-    let place = client.heard.len();
+    let place = client.messages.len();
     let prompt = json!([{"type": "text", "text": "Hi"}, {"type": "resource_link", "uri": "/project/a.rs"}]);
     tagged(
         &mut client,
@@ -57,7 +57,7 @@ async fn every_message_of_a_session_has_its_tag() {
     let end = response(&mut client, &json!("p")).await;
     assert_eq!(end["result"]["stopReason"], "end_turn");
     client.update(|update| update["sessionUpdate"] == "available_commands_update").await;
-    let heard = &client.heard[place..];
+    let heard = &client.messages[place..];
     let methods: Vec<&str> = heard.iter().filter_map(|message| message["method"].as_str()).collect();
     assert!(methods.contains(&"session/update") && methods.contains(&"fs/read_text_file"), "{methods:?}");
     for message in heard {
@@ -98,7 +98,7 @@ async fn errors_have_the_tag() {
 /// Returns the tag of the first chunk of an answer after index `place`.
 fn tag_of_answer(client: &Client, place: usize) -> Value {
     let is_piece = |message: &&Value| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk";
-    client.heard[place..].iter().find(is_piece).unwrap()["sessionId"].clone()
+    client.messages[place..].iter().find(is_piece).unwrap()["sessionId"].clone()
 }
 
 #[tokio::test]
@@ -122,16 +122,16 @@ async fn each_session_uses_its_latest_tag() {
         response(&mut client, &json!(format!("p{tag}"))).await;
     }
     client.answer(third).await.unwrap();
-    for message in client.heard.iter().filter(|message| message["method"] == "session/update") {
+    for message in client.messages.iter().filter(|message| message["method"] == "session/update") {
         let of = sessions.iter().find(|(_, session)| message["params"]["sessionId"] == json!(session));
         assert_eq!(message.get("sessionId"), of.map(|(tag, _)| json!(tag)).as_ref(), "{message}");
     }
     // A request without a tag keeps the known tag. Another tag replaces it.
     let session = sessions[0].1.clone();
-    let place = client.heard.len();
+    let place = client.messages.len();
     client.prompt(&session, "Hi").await.unwrap();
     assert_eq!(tag_of_answer(&client, place), "one");
-    let place = client.heard.len();
+    let place = client.messages.len();
     let params = json!({"sessionId": session, "prompt": prompt});
     tagged(&mut client, json!("again"), "three", "session/prompt", params).await;
     response(&mut client, &json!("again")).await;
@@ -146,12 +146,12 @@ async fn replayed_updates_have_the_tag() {
     let session = client.session().await;
     client.prompt(&session, "Hi").await.unwrap();
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
-    let place = client.heard.len();
+    let place = client.messages.len();
     tagged(&mut client, json!("l"), "bus", "session/load", json!({"sessionId": session, "cwd": "/project"}))
         .await;
     response(&mut client, &json!("l")).await;
-    assert_eq!(client.heard.len() - place, 3, "two replayed messages and the response");
-    assert!(client.heard[place..].iter().all(|message| message["sessionId"] == "bus"));
+    assert_eq!(client.messages.len() - place, 3, "two replayed messages and the response");
+    assert!(client.messages[place..].iter().all(|message| message["sessionId"] == "bus"));
     client.leave().await;
 }
 
@@ -191,7 +191,7 @@ async fn a_response_with_a_tag_is_matched_to_its_request() {
     tagged(&mut client, json!("p"), "bus", "session/prompt", json!({"sessionId": session, "prompt": prompt}))
         .await;
     client.question("fs/read_text_file").await;
-    let question = client.heard.iter().find(|message| message["method"] == "fs/read_text_file").unwrap();
+    let question = client.messages.iter().find(|message| message["method"] == "fs/read_text_file").unwrap();
     let answer = json!({
         "jsonrpc": "2.0", "id": question["id"], "sessionId": question["sessionId"], "result": {"content": "its text"},
     });

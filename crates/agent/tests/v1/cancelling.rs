@@ -99,12 +99,12 @@ async fn check(stage: Stage, way: Way) {
     server.hung_up().await;
     // No update of the turn follows its end.
     let place = client
-        .heard
+        .messages
         .iter()
         .position(|message| message["id"] == turn && message.get("result").is_some())
         .unwrap();
     client.prompt(&session, "Three").await.unwrap();
-    let after: Vec<&Value> = client.heard[place + 1..]
+    let after: Vec<&Value> = client.messages[place + 1..]
         .iter()
         .filter(|message| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk")
         .map(|message| &message["params"]["update"]["content"]["text"])

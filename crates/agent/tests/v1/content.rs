@@ -25,7 +25,7 @@ async fn check(settings: Settings, server: &ModelServer, blocks: Value, expected
     let end = client.prompt_with(&session, blocks.clone()).await.unwrap();
     assert_eq!((&end["stopReason"], end.get("_meta")), (&json!("end_turn"), None), "{blocks}");
     assert_eq!(last_messages(server), json!([{"role": "user", "content": expected}]), "{blocks}");
-    assert!(client.asked.is_empty(), "nothing is asked that was not offered: {:?}", client.asked);
+    assert!(client.requests.is_empty(), "nothing is asked that was not offered: {:?}", client.requests);
     client.leave().await;
 }
 
@@ -166,9 +166,9 @@ async fn links_are_read_through_the_client_where_it_offers_that() {
         let blocks = json!([{"type": "resource_link", "name": "it", "uri": uri}]);
         assert_eq!(client.prompt_with(&session, blocks).await.unwrap()["stopReason"], "end_turn");
         assert_eq!(last_messages(&server)[0]["content"], expected);
-        let paths: Vec<&Value> = client.asked.iter().map(|(_, params)| &params["path"]).collect();
+        let paths: Vec<&Value> = client.requests.iter().map(|(_, params)| &params["path"]).collect();
         assert_eq!(paths, asked.iter().collect::<Vec<_>>(), "{uri}");
-        assert!(client.asked.iter().all(|(_, params)| params["sessionId"] == json!(session)));
+        assert!(client.requests.iter().all(|(_, params)| params["sessionId"] == json!(session)));
         client.leave().await;
     }
 }
@@ -188,7 +188,7 @@ async fn linked_files_are_not_read_from_clients_that_do_not_offer_it() {
         let blocks = json!([{"type": "resource_link", "name": "a.rs", "uri": "/project/a.rs"}]);
         client.prompt_with(&session, blocks).await.unwrap();
         assert_eq!(last_messages(&server)[0]["content"], "[Resource: a.rs] /project/a.rs");
-        assert!(client.asked.is_empty(), "{capabilities}: {:?}", client.asked);
+        assert!(client.requests.is_empty(), "{capabilities}: {:?}", client.requests);
         client.leave().await;
     }
 }

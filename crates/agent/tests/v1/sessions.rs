@@ -48,12 +48,12 @@ async fn a_loaded_session_is_replayed_before_the_response() {
     let live = agent_messages(&client.updates);
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     client.forget();
-    let from = client.heard.len();
+    let from = client.messages.len();
     let loaded = client
         .ask("session/load", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
         .await
         .unwrap();
-    let replay = client.heard[from..].to_vec();
+    let replay = client.messages[from..].to_vec();
     assert_eq!(
         replay.last().unwrap()["result"]["sessionId"],
         json!(session),
@@ -260,11 +260,13 @@ async fn no_update_is_sent_for_a_closed_session() {
         let session = client.session().await;
         let deleted = client.ask(method, json!({"sessionId": session})).await;
         deleted.unwrap();
-        let place = client.heard.len();
+        let place = client.messages.len();
         // If this session had a pending update, it would arrive before one of another session.
         let other = client.session().await;
         client.update(|update| update["sessionUpdate"] == "available_commands_update").await;
-        assert!(client.heard[place..].iter().all(|message| message["params"]["sessionId"] != json!(session)));
+        assert!(
+            client.messages[place..].iter().all(|message| message["params"]["sessionId"] != json!(session))
+        );
         client.forget();
         client.ask("session/close", json!({"sessionId": other})).await.unwrap();
     }
@@ -283,8 +285,8 @@ async fn closing_and_deleting_cancel_the_running_turn() {
         let closing = client.begin(method, json!({"sessionId": session})).await;
         assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "cancelled", "{method}");
         assert_eq!(client.answer(closing).await.unwrap(), json!({}));
-        let end = client.heard.iter().position(|message| message["id"] == turn).unwrap();
-        let closed = client.heard.iter().position(|message| message["id"] == closing).unwrap();
+        let end = client.messages.iter().position(|message| message["id"] == turn).unwrap();
+        let closed = client.messages.iter().position(|message| message["id"] == closing).unwrap();
         assert!(end < closed, "the turn ends before the session does");
         server.hung_up().await;
         client.leave().await;
@@ -389,7 +391,7 @@ async fn every_result_is_an_object() {
         let result = client.ask(method, of(extra)).await;
         assert!(result.as_ref().is_ok_and(Value::is_object), "{method}: {result:?}");
     }
-    assert!(client.heard.iter().all(Value::is_object), "and nothing is sent in a batch");
+    assert!(client.messages.iter().all(Value::is_object), "and nothing is sent in a batch");
     client.leave().await;
 }
 

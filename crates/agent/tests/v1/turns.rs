@@ -27,13 +27,13 @@ async fn all_updates_of_a_turn_come_before_its_end() {
     client.forget();
     let turn = client.begin_prompt(&session, "Hi").await;
     let end = client.answer(turn).await.unwrap();
-    assert_eq!(client.heard.last().unwrap()["id"], turn);
+    assert_eq!(client.messages.last().unwrap()["id"], turn);
     serde_json::from_value::<v1::PromptResponse>(end).unwrap();
     assert_eq!(
         client.kinds(),
         ["session_info_update", "agent_thought_chunk", "agent_message_chunk", "usage_update"]
     );
-    for message in client.heard.iter().filter(|message| message["method"] == "session/update") {
+    for message in client.messages.iter().filter(|message| message["method"] == "session/update") {
         assert_eq!(message["params"]["sessionId"], json!(session));
         serde_json::from_value::<v1::SessionNotification>(message["params"].clone()).unwrap();
     }
@@ -210,7 +210,7 @@ async fn many_sessions_run_side_by_side() {
     server.release("on");
     for (number, session, turn) in turns {
         assert_eq!(client.answer(turn).await.unwrap()["stopReason"], "end_turn");
-        let chunks = client.heard.iter().filter(|message| {
+        let chunks = client.messages.iter().filter(|message| {
             message["params"]["sessionId"] == json!(session)
                 && message["params"]["update"]["sessionUpdate"] == "agent_message_chunk"
         });

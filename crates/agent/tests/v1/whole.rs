@@ -47,8 +47,8 @@ impl Record {
     }
 
     fn write_heard(&mut self) {
-        let heard = joined(self.client.heard.split_off(self.written));
-        self.written = self.client.heard.len();
+        let heard = joined(self.client.messages.split_off(self.written));
+        self.written = self.client.messages.len();
         for message in heard {
             let line = match (&message["method"], message.get("result")) {
                 (Value::String(method), _) if method == "session/update" => {

@@ -43,7 +43,7 @@ pub(crate) fn check_v2(client: &Client) {
 }
 
 fn agent_messages(client: &Client) -> impl Iterator<Item = (&str, &Value)> {
-    client.heard.iter().filter_map(|message| Some((message["method"].as_str()?, &message["params"])))
+    client.messages.iter().filter_map(|message| Some((message["method"].as_str()?, &message["params"])))
 }
 
 /// Checks that a value parses as `T`, without loss and not as a catch-all variant.

@@ -6,9 +6,9 @@ use tokio::sync::watch;
 
 /// A signal that is set once. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<watch::Sender<bool>>);
+pub(crate) struct StopSignal(Arc<watch::Sender<bool>>);
 
-impl Stop {
+impl StopSignal {
     pub(crate) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }

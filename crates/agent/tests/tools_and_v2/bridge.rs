@@ -7,8 +7,8 @@ use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, last_messages, settings};
-use crate::desk::{calls, ended, methods, statuses};
 use crate::official::check_v1;
+use crate::simulated_user::{calls, ended, methods, statuses};
 
 pub(crate) fn descriptor() -> Value {
     json!({"type": "acp", "name": "mine", "serverId": "server-1"})
@@ -69,7 +69,7 @@ async fn a_tool_of_the_client_is_called_by_message() {
         methods(&client).iter().all(|method| *method == "mcp/message"),
         "read-only tools need no permission"
     );
-    let (_, asked) = client.asked.last().unwrap();
+    let (_, asked) = client.requests.last().unwrap();
     assert_eq!((&asked["serverId"], &asked["method"]), (&json!("server-1"), &json!("tools/call")));
     assert_eq!(
         (&asked["params"]["name"], &asked["params"]["arguments"]),
@@ -126,7 +126,7 @@ async fn a_tool_that_is_not_read_only_needs_permission() {
         let asked = client.question("session/request_permission").await;
         assert_eq!(asked["options"][1]["name"], "Allow `act` of mine for this session");
         assert_eq!(ended(&mut client).await["status"], status);
-        let called = client.asked.iter().any(|(_, params)| params["method"] == "tools/call");
+        let called = client.requests.iter().any(|(_, params)| params["method"] == "tools/call");
         assert_eq!(called, status == "completed");
         check_v1(&client);
         client.leave().await;
@@ -186,7 +186,7 @@ async fn a_call_that_never_ends_is_cancelled() {
         let session = open(&mut client).await;
         let prompt = client.begin_prompt(&session, "Go").await;
         client.update(|update| update["status"] == "in_progress").await;
-        while client.asked.last().unwrap().1["method"] != "tools/call" {
+        while client.requests.last().unwrap().1["method"] != "tools/call" {
             client.receive_message().await;
         }
         if !by_limit {
@@ -195,10 +195,11 @@ async fn a_call_that_never_ends_is_cancelled() {
         let end = client.answer(prompt).await.unwrap();
         assert_eq!(end["stopReason"], if by_limit { "end_turn" } else { "cancelled" });
         assert_eq!(ended(&mut client).await["status"], "failed");
-        let call = client.heard.iter().find(|message| message["params"]["method"] == "tools/call").unwrap();
+        let call =
+            client.messages.iter().find(|message| message["params"]["method"] == "tools/call").unwrap();
         let id = call["id"].clone();
         while !client
-            .heard
+            .messages
             .iter()
             .any(|message| message["method"] == "$/cancel_request" && message["params"]["requestId"] == id)
         {
@@ -266,8 +267,8 @@ async fn unexpected_notifications_are_ignored() {
         client.notify("mcp/message", params).await;
     }
     let message =
-        client.heard.iter().position(|message| message["params"]["method"] == "tools/call").unwrap();
-    let id = client.heard[message]["id"].clone();
+        client.messages.iter().position(|message| message["params"]["method"] == "tools/call").unwrap();
+    let id = client.messages[message]["id"].clone();
     let result = json!({"result": {"content": [{"type": "text", "text": "at last"}]}});
     client.send(&json!({"jsonrpc": "2.0", "id": id, "result": result})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");

@@ -7,8 +7,8 @@ use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::common::{chats, last_messages, settings};
-use crate::desk::{Desk, calls, ended, methods, statuses};
 use crate::official::check_v1;
+use crate::simulated_user::{SimulatedUser, calls, ended, methods, statuses};
 
 /// Starts a model that calls a tool and then finishes.
 fn calling(tool: &str, arguments: Value) -> ModelServer {
@@ -18,7 +18,7 @@ fn calling(tool: &str, arguments: Value) -> ModelServer {
 #[tokio::test]
 async fn a_file_is_read_and_given_to_the_model() {
     let server = calling("read_file", json!({"path": "src/../a.txt", "line": 2, "limit": 5}));
-    let mut client = Desk::new(&[("/project/a.txt", "the content")]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", "the content")]).client(settings(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Read it").await.unwrap();
     assert_eq!(end["stopReason"], "end_turn");
@@ -37,7 +37,7 @@ async fn a_file_is_read_and_given_to_the_model() {
     );
     assert_eq!(call["rawOutput"], json!({"bytes": 11}));
     assert_eq!(
-        client.asked,
+        client.requests,
         [(
             "fs/read_text_file".to_owned(),
             json!({"sessionId": session, "path": "/project/a.txt", "line": 2, "limit": 5}),
@@ -61,8 +61,8 @@ async fn a_file_is_written_as_a_difference() {
     for (before, shown) in [(None, Value::Null), (Some("old"), json!("old"))] {
         let server = calling("write_file", json!({"path": "/project/a.txt", "content": "new"}));
         let files: Vec<(&str, &str)> = before.map(|text| ("/project/a.txt", text)).into_iter().collect();
-        let desk = Desk::new(&files);
-        let mut client = desk.client(settings(&server)).await;
+        let user = SimulatedUser::new(&files);
+        let mut client = user.client(settings(&server)).await;
         let session = client.session().await;
         client.prompt(&session, "Write it").await.unwrap();
         assert_eq!(
@@ -71,7 +71,7 @@ async fn a_file_is_written_as_a_difference() {
         );
         let difference =
             json!([{"type": "diff", "path": "/project/a.txt", "oldText": shown, "newText": "new"}]);
-        let (_, asked) = &client.asked[1];
+        let (_, asked) = &client.requests[1];
         assert_eq!(
             (&asked["toolCall"]["content"], &asked["toolCall"]["kind"]),
             (&difference, &json!("edit"))
@@ -79,7 +79,7 @@ async fn a_file_is_written_as_a_difference() {
         let call = calls(&client).pop().unwrap();
         assert_eq!((&call["content"], &call["status"]), (&difference, &json!("completed")));
         assert_eq!(call["locations"], json!([{"path": "/project/a.txt"}]));
-        assert_eq!(desk.file("/project/a.txt").as_deref(), Some("new"));
+        assert_eq!(user.file("/project/a.txt").as_deref(), Some("new"));
         assert_eq!(last_messages(&server)[2]["content"], "/project/a.txt is written.");
         check_v1(&client);
         client.leave().await;
@@ -89,8 +89,8 @@ async fn a_file_is_written_as_a_difference() {
 #[tokio::test]
 async fn a_client_that_only_writes_gets_no_read_requests() {
     let server = calling("write_file", json!({"path": "a.txt", "content": "new"}));
-    let desk = Desk::new(&[("/project/a.txt", "old")]);
-    let mut client = desk.client_with(settings(&server), json!({"fs": {"writeTextFile": true}})).await;
+    let user = SimulatedUser::new(&[("/project/a.txt", "old")]);
+    let mut client = user.client_with(settings(&server), json!({"fs": {"writeTextFile": true}})).await;
     let session = client.session().await;
     client.prompt(&session, "Write it").await.unwrap();
     assert_eq!(methods(&client), ["session/request_permission", "fs/write_text_file"]);
@@ -117,7 +117,7 @@ async fn nothing_is_requested_that_was_not_offered() {
         let arguments = json!({"path": "a", "content": "b", "old": "b", "new": "c", "command": "ls"});
         let calls: Vec<(&str, Value)> = all.iter().map(|tool| (*tool, arguments.clone())).collect();
         let server = ModelServer::start([Reply::tool_calls(&calls), Reply::text("So I will not, then.")]);
-        let mut client = Desk::new(&[]).client_with(settings(&server), capabilities.clone()).await;
+        let mut client = SimulatedUser::new(&[]).client_with(settings(&server), capabilities.clone()).await;
         let session = client.session().await;
         client.prompt(&session, "Do it all").await.unwrap();
         assert_eq!(offered(&server), expected, "{capabilities}");
@@ -135,15 +135,15 @@ async fn nothing_is_requested_that_was_not_offered() {
 async fn an_edit_replaces_one_part_of_a_file() {
     let edit = json!({"path": "a.txt", "old": "b", "new": "x"});
     let server = calling("edit_file", edit.clone());
-    let desk = Desk::new(&[("/project/a.txt", "a b c")]);
-    let mut client = desk.client(settings(&server)).await;
+    let user = SimulatedUser::new(&[("/project/a.txt", "a b c")]);
+    let mut client = user.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Edit it").await.unwrap();
     let call = calls(&client).pop().unwrap();
     let difference =
         json!([{"type": "diff", "path": "/project/a.txt", "oldText": "a b c", "newText": "a x c"}]);
     assert_eq!((&call["content"], &call["rawInput"], &call["kind"]), (&difference, &edit, &json!("edit")));
-    assert_eq!(desk.file("/project/a.txt").as_deref(), Some("a x c"));
+    assert_eq!(user.file("/project/a.txt").as_deref(), Some("a x c"));
     check_v1(&client);
     client.leave().await;
 }
@@ -170,8 +170,8 @@ async fn calls_that_cannot_run_are_reported_to_the_model() {
         ("no_such_tool", json!({}), "no tool of this name"),
     ] {
         let server = calling(tool, arguments.clone());
-        let desk = Desk::new(&[("/project/a.txt", "a a")]);
-        let mut client = desk.client(settings(&server)).await;
+        let user = SimulatedUser::new(&[("/project/a.txt", "a a")]);
+        let mut client = user.client(settings(&server)).await;
         let session = client.session().await;
         let end = client.prompt(&session, "Go").await.unwrap();
         assert_eq!(end["stopReason"], "end_turn");
@@ -182,7 +182,7 @@ async fn calls_that_cannot_run_are_reported_to_the_model() {
         let call = calls(&client).pop().unwrap();
         assert_eq!((&call["status"], &call["rawInput"]), (&json!("failed"), &arguments));
         assert!(methods(&client).iter().all(|method| *method == "fs/read_text_file"));
-        assert_eq!(desk.file("/project/a.txt").as_deref(), Some("a a"));
+        assert_eq!(user.file("/project/a.txt").as_deref(), Some("a a"));
         check_v1(&client);
         client.leave().await;
     }
@@ -198,7 +198,7 @@ async fn invalid_json_arguments_are_reported_to_the_model() {
         }
     });
     let server = ModelServer::start([broken, Reply::text("Then I had better not.")]);
-    let mut client = Desk::new(&[]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let call = calls(&client).pop().unwrap();
@@ -215,7 +215,7 @@ async fn invalid_json_arguments_are_reported_to_the_model() {
 #[tokio::test]
 async fn other_roots_count_as_inside() {
     let server = calling("read_file", json!({"path": "/else/b.txt"}));
-    let mut client = Desk::new(&[("/else/b.txt", "there")]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/else/b.txt", "there")]).client(settings(&server)).await;
     let params = json!({"cwd": "/project", "mcpServers": [], "additionalDirectories": ["/else"]});
     let session = client.ask("session/new", params).await.unwrap()["sessionId"].as_str().unwrap().to_owned();
     client.prompt(&session, "Go").await.unwrap();
@@ -233,9 +233,9 @@ fn hasty(server: &ModelServer) -> Settings {
 #[tokio::test]
 async fn a_client_that_never_answers_has_a_timeout() {
     let server = calling("read_file", json!({"path": "a.txt"}));
-    let desk = Desk::new(&[]);
-    desk.reply("fs/read_text_file", None);
-    let mut client = desk.client(hasty(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    user.reply("fs/read_text_file", None);
+    let mut client = user.client(hasty(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "end_turn");
@@ -243,7 +243,7 @@ async fn a_client_that_never_answers_has_a_timeout() {
     let told = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
     assert!(told.contains("did not end within"), "{told}");
     // The agent cancels its request to the client.
-    assert!(client.heard.iter().any(|message| message["method"] == "$/cancel_request"));
+    assert!(client.messages.iter().any(|message| message["method"] == "$/cancel_request"));
     check_v1(&client);
     client.leave().await;
 }
@@ -257,9 +257,9 @@ async fn errors_and_invalid_responses_fail_the_call() {
         ("fs/read_text_file", Ok(json!(null)), "could not be read"),
     ] {
         let server = calling("read_file", json!({"path": "a.txt"}));
-        let desk = Desk::new(&[]);
-        desk.reply(method, Some(reply));
-        let mut client = desk.client(settings(&server)).await;
+        let user = SimulatedUser::new(&[]);
+        user.reply(method, Some(reply));
+        let mut client = user.client(settings(&server)).await;
         let session = client.session().await;
         client.prompt(&session, "Go").await.unwrap();
         let content = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
@@ -267,9 +267,9 @@ async fn errors_and_invalid_responses_fail_the_call() {
         client.leave().await;
     }
     let server = calling("write_file", json!({"path": "a.txt", "content": "x"}));
-    let desk = Desk::new(&[]);
-    desk.reply("fs/write_text_file", Some(refused));
-    let mut client = desk.client(settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    user.reply("fs/write_text_file", Some(refused));
+    let mut client = user.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     assert!(last_messages(&server)[2]["content"].as_str().unwrap().contains("on fire"));
@@ -280,8 +280,8 @@ async fn errors_and_invalid_responses_fail_the_call() {
 #[tokio::test]
 async fn a_turn_can_be_cancelled_while_the_client_reads() {
     let server = calling("read_file", json!({"path": "a.txt"}));
-    let desk = Desk::new(&[]);
-    let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    let (mut client, session, prompt) = user.stuck("fs/read_text_file", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     assert_eq!(ended(&mut client).await["status"], "failed");
@@ -302,8 +302,8 @@ async fn a_turn_can_be_cancelled_before_a_change_is_announced() {
         ("edit_file", json!({"path": "a.txt", "old": "a", "new": "b"})),
     ] {
         let server = calling(tool, arguments);
-        let desk = Desk::new(&[("/project/a.txt", "a")]);
-        let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
+        let user = SimulatedUser::new(&[("/project/a.txt", "a")]);
+        let (mut client, session, prompt) = user.stuck("fs/read_text_file", settings(&server)).await;
         client.notify("session/cancel", json!({"sessionId": session})).await;
         assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
         assert!(calls(&client).is_empty());
@@ -320,7 +320,7 @@ async fn a_file_that_changed_since_it_was_shown_is_not_overwritten() {
         ("write_file", json!({"path": "a.txt", "content": "ONE"})),
     ] {
         let server = calling(tool, arguments);
-        let mut client = Desk::new(&[]).client(settings(&server)).await;
+        let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
         let mut content = "one\ntwo\n".to_owned();
         client.host(move |method, _| match method {
             "fs/read_text_file" => Some(Ok(json!({"content": content}))),

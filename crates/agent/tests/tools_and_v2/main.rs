@@ -4,9 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod desk;
 mod endpoint;
 mod official;
+mod simulated_user;
 
 mod bridge;
 mod commands;

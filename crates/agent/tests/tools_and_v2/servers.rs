@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{Client, SOON, chats, last_messages, settings};
-use crate::desk::{calls, ended, statuses};
 use crate::endpoint::Endpoint;
 use crate::official::check_v1;
+use crate::simulated_user::{calls, ended, statuses};
 
 /// `examples/mcp_server.rs` of the crate `mcp`, which cargo builds beside the tests.
 fn program() -> String {

@@ -4,8 +4,8 @@ use narrows_testkit::model::{ModelServer, Plan, Reply};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, last_messages, settings};
-use crate::desk::{Desk, ended, methods, statuses};
 use crate::official::check_v1;
+use crate::simulated_user::{SimulatedUser, ended, methods, statuses};
 
 fn write(path: &str) -> Reply {
     Reply::tool_call("write_file", json!({"path": path, "content": "new"}))
@@ -26,7 +26,7 @@ fn permission_requests(client: &Client) -> usize {
 #[tokio::test]
 async fn the_user_is_shown_the_call() {
     let server = ModelServer::start([write("a.txt"), done()]);
-    let mut client = Desk::new(&[]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let asked = client.question("session/request_permission").await;
@@ -39,7 +39,7 @@ async fn the_user_is_shown_the_call() {
     assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
     // The call is announced before the permission request, and runs after the approval.
     let order: Vec<&str> = client
-        .heard
+        .messages
         .iter()
         .filter_map(|message| {
             let update = &message["params"]["update"];
@@ -84,14 +84,14 @@ async fn only_a_clear_approval_counts() {
         Some(Err(json!({"code": -32601, "message": "what is a permission?"}))),
     ] {
         let server = ModelServer::start([write("a.txt"), done()]);
-        let desk = Desk::new(&[]);
-        desk.reply("session/request_permission", answer.clone());
-        let mut client = desk.client(settings(&server)).await;
+        let user = SimulatedUser::new(&[]);
+        user.reply("session/request_permission", answer.clone());
+        let mut client = user.client(settings(&server)).await;
         let session = client.session().await;
         let end = client.prompt(&session, "Go").await.unwrap();
         assert_eq!(end["stopReason"], "end_turn", "{answer:?}");
         assert_eq!(statuses(&client), ["pending", "failed"], "{answer:?}");
-        assert_eq!(desk.file("/project/a.txt"), None, "{answer:?}");
+        assert_eq!(user.file("/project/a.txt"), None, "{answer:?}");
         assert_eq!(
             last_messages(&server)[2]["content"],
             "This call was not allowed, by the user or by a policy of the client."
@@ -103,12 +103,12 @@ async fn only_a_clear_approval_counts() {
 #[tokio::test]
 async fn allow_once_covers_one_call() {
     let server = ModelServer::start([write("a.txt"), write("b.txt"), done()]);
-    let desk = Desk::new(&[]);
-    let mut client = desk.client(settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    let mut client = user.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     assert_eq!(permission_requests(&client), 2);
-    assert!(desk.file("/project/b.txt").is_some());
+    assert!(user.file("/project/b.txt").is_some());
     client.leave().await;
 }
 
@@ -116,9 +116,9 @@ async fn allow_once_covers_one_call() {
 async fn a_permission_for_the_session_lasts_until_it_ends() {
     let server =
         ModelServer::start([write("a.txt"), write("b.txt"), run("ls"), run("ls"), run("ls -l"), done()]);
-    let desk = Desk::new(&[]);
-    desk.choose("allow_session");
-    let mut client = desk.client(settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    user.choose("allow_session");
+    let mut client = user.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     // Files are approved once, and each command separately.
@@ -147,8 +147,8 @@ async fn a_permission_for_the_session_lasts_until_it_ends() {
 async fn a_turn_can_be_cancelled_during_a_permission_request() {
     for as_request in [false, true] {
         let server = ModelServer::start([write("a.txt"), done()]);
-        let desk = Desk::new(&[]);
-        let (mut client, session, prompt) = desk.stuck("session/request_permission", settings(&server)).await;
+        let user = SimulatedUser::new(&[]);
+        let (mut client, session, prompt) = user.stuck("session/request_permission", settings(&server)).await;
         let params = json!({"sessionId": session});
         match as_request {
             true => assert_eq!(client.ask("session/cancel", params).await.unwrap(), json!({})),
@@ -156,11 +156,12 @@ async fn a_turn_can_be_cancelled_during_a_permission_request() {
         }
         assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
         assert_eq!(ended(&mut client).await["status"], "failed");
-        assert_eq!(desk.file("/project/a.txt"), None);
+        assert_eq!(user.file("/project/a.txt"), None);
         assert_eq!(chats(&server).len(), 1);
         let question =
-            client.heard.iter().find(|message| message["method"] == "session/request_permission").unwrap();
-        let given_up = client.heard.iter().find(|message| message["method"] == "$/cancel_request").unwrap();
+            client.messages.iter().find(|message| message["method"] == "session/request_permission").unwrap();
+        let given_up =
+            client.messages.iter().find(|message| message["method"] == "$/cancel_request").unwrap();
         assert_eq!(given_up["params"]["requestId"], question["id"]);
         check_v1(&client);
         client.leave().await;
@@ -171,36 +172,36 @@ async fn a_turn_can_be_cancelled_during_a_permission_request() {
 #[tokio::test]
 async fn a_late_approval_has_no_effect() {
     let server = ModelServer::start([write("a.txt"), done()]);
-    let desk = Desk::new(&[]);
-    let (mut client, session, prompt) = desk.stuck("session/request_permission", settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    let (mut client, session, prompt) = user.stuck("session/request_permission", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     client.answer(prompt).await.unwrap();
     let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_session"}});
-    crate::desk::answer_late(&client, "session/request_permission", yes).await;
+    crate::simulated_user::answer_late(&client, "session/request_permission", yes).await;
     server.replan([write("b.txt"), done()]);
-    desk.choose("reject_once");
+    user.choose("reject_once");
     client.prompt(&session, "Go").await.unwrap();
     assert_eq!(permission_requests(&client), 2);
-    assert_eq!((desk.file("/project/a.txt"), desk.file("/project/b.txt")), (None, None));
+    assert_eq!((user.file("/project/a.txt"), user.file("/project/b.txt")), (None, None));
     client.leave().await;
 }
 
 #[tokio::test]
 async fn the_agent_ends_with_its_client_during_a_permission_request() {
     let server = ModelServer::start([write("a.txt"), done()]);
-    let desk = Desk::new(&[]);
-    let (client, _, _) = desk.stuck("session/request_permission", settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    let (client, _, _) = user.stuck("session/request_permission", settings(&server)).await;
     client.leave().await;
-    assert_eq!(desk.file("/project/a.txt"), None);
+    assert_eq!(user.file("/project/a.txt"), None);
 }
 
 /// A pending permission delays no other session.
 #[tokio::test]
 async fn sessions_do_not_wait_for_each_other() {
     let server = ModelServer::start([write("a.txt"), done()]);
-    let desk = Desk::new(&[]);
-    desk.reply("session/request_permission", None);
-    let mut client = desk.client(settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    user.reply("session/request_permission", None);
+    let mut client = user.client(settings(&server)).await;
     let (first, second) = (client.session().await, client.session().await);
     let prompt = client.begin_prompt(&first, "Go").await;
     client.question("session/request_permission").await;
@@ -208,8 +209,8 @@ async fn sessions_do_not_wait_for_each_other() {
         assert_eq!(client.prompt(&second, "Hello").await.unwrap()["stopReason"], "end_turn");
     }
     let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
-    crate::desk::answer_late(&client, "session/request_permission", yes).await;
+    crate::simulated_user::answer_late(&client, "session/request_permission", yes).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");
-    assert_eq!(desk.file("/project/a.txt").as_deref(), Some("new"));
+    assert_eq!(user.file("/project/a.txt").as_deref(), Some("new"));
     client.leave().await;
 }

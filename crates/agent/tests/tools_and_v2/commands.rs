@@ -7,8 +7,8 @@ use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, last_messages, settings};
-use crate::desk::{Desk, answer_late, calls, ended, methods, statuses};
 use crate::official::check_v1;
+use crate::simulated_user::{SimulatedUser, answer_late, calls, ended, methods, statuses};
 
 fn running(arguments: Value) -> ModelServer {
     ModelServer::start([
@@ -20,7 +20,7 @@ fn running(arguments: Value) -> ModelServer {
 #[tokio::test]
 async fn a_command_runs_in_a_terminal_that_is_released() {
     let server = running(json!({"command": "cargo", "args": ["test", "a b"], "cwd": "sub"}));
-    let mut client = Desk::new(&[]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let expected = [
@@ -31,11 +31,11 @@ async fn a_command_runs_in_a_terminal_that_is_released() {
         "terminal/release",
     ];
     assert_eq!(methods(&client), expected);
-    let created = &client.asked[1].1;
+    let created = &client.requests[1].1;
     assert_eq!((&created["command"], &created["args"]), (&json!("cargo"), &json!(["test", "a b"])));
     assert_eq!(created["cwd"], "/project/sub");
     assert!(created["outputByteLimit"].as_u64().unwrap() > 0);
-    assert!(client.asked[2..].iter().all(|(_, params)| params["terminalId"] == "t1"));
+    assert!(client.requests[2..].iter().all(|(_, params)| params["terminalId"] == "t1"));
     let announced = client.update(|update| update["sessionUpdate"] == "tool_call").await;
     let title = json!("`cargo test 'a b'` in `/project/sub`");
     assert_eq!((&announced["kind"], &announced["title"]), (&json!("execute"), &title));
@@ -60,7 +60,7 @@ async fn a_client_that_decides_about_commands_itself_is_not_asked_for_permission
     ] {
         let server = running(json!({"command": "cargo", "args": ["test"]}));
         let can = json!({"terminal": true, "_meta": can});
-        let mut client = Desk::new(&[]).client_with(settings(&server), can).await;
+        let mut client = SimulatedUser::new(&[]).client_with(settings(&server), can).await;
         let session = client.session().await;
         let blocks = json!([{"type": "text", "text": "Go"}]);
         let params = json!({"sessionId": session, "prompt": blocks, "_meta": prompt});
@@ -92,10 +92,10 @@ async fn every_end_of_a_command_is_reported() {
         ),
     ] {
         let server = running(json!({"command": "true"}));
-        let desk = Desk::new(&[]);
-        desk.reply("terminal/wait_for_exit", Some(exit));
-        desk.reply("terminal/output", Some(output));
-        let mut client = desk.client(settings(&server)).await;
+        let user = SimulatedUser::new(&[]);
+        user.reply("terminal/wait_for_exit", Some(exit));
+        user.reply("terminal/output", Some(output));
+        let mut client = user.client(settings(&server)).await;
         let session = client.session().await;
         client.prompt(&session, "Go").await.unwrap();
         let content = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
@@ -111,9 +111,9 @@ async fn every_end_of_a_command_is_reported() {
 async fn a_terminal_that_cannot_be_created_fails_the_call() {
     for reply in [Err(json!({"code": -32603, "message": "no shell"})), Ok(json!({})), Ok(json!(null))] {
         let server = running(json!({"command": "true"}));
-        let desk = Desk::new(&[]);
-        desk.reply("terminal/create", Some(reply));
-        let mut client = desk.client(settings(&server)).await;
+        let user = SimulatedUser::new(&[]);
+        user.reply("terminal/create", Some(reply));
+        let mut client = user.client(settings(&server)).await;
         let session = client.session().await;
         client.prompt(&session, "Go").await.unwrap();
         assert_eq!(ended(&mut client).await["status"], "failed");
@@ -139,36 +139,36 @@ async fn shell_operators_are_refused() {
         (json!({"args": ["x"]}), "`command` is missing"),
     ] {
         let server = running(arguments.clone());
-        let mut client = Desk::new(&[]).client(settings(&server)).await;
+        let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
         let session = client.session().await;
         client.prompt(&session, "Go").await.unwrap();
         let content = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
         assert!(content.contains(told), "{arguments}: {content}");
         let call = ended(&mut client).await;
         assert_eq!((&call["status"], &call["kind"]), (&json!("failed"), &json!("execute")));
-        assert!(client.asked.is_empty(), "{:?}", methods(&client));
+        assert!(client.requests.is_empty(), "{:?}", methods(&client));
         client.leave().await;
     }
 }
 
-async fn endless(limit: Option<Duration>) -> (ModelServer, Desk, Client, String, u64) {
+async fn endless(limit: Option<Duration>) -> (ModelServer, SimulatedUser, Client, String, u64) {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
-    let desk = Desk::new(&[]);
-    desk.reply("terminal/wait_for_exit", None);
+    let user = SimulatedUser::new(&[]);
+    user.reply("terminal/wait_for_exit", None);
     let mut settings = settings(&server);
     if let Some(tool) = limit {
         settings = Settings { limits: Limits { tool_timeout: tool, ..Limits::default() }, ..settings };
     }
-    let mut client = desk.client(settings).await;
+    let mut client = user.client(settings).await;
     let session = client.session().await;
     let prompt = client.begin_prompt(&session, "Go").await;
     client.question("terminal/wait_for_exit").await;
-    (server, desk, client, session, prompt)
+    (server, user, client, session, prompt)
 }
 
 #[tokio::test]
 async fn a_command_ends_at_its_limit_and_the_turn_continues() {
-    let (server, _desk, mut client, _, prompt) = endless(Some(Duration::from_millis(50))).await;
+    let (server, _user, mut client, _, prompt) = endless(Some(Duration::from_millis(50))).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "end_turn");
     assert!(methods(&client).ends_with(&["terminal/kill", "terminal/output", "terminal/release"]));
     let content = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();
@@ -180,7 +180,7 @@ async fn a_command_ends_at_its_limit_and_the_turn_continues() {
 
 #[tokio::test]
 async fn a_command_is_killed_when_the_turn_is_cancelled() {
-    let (server, _desk, mut client, session, prompt) = endless(None).await;
+    let (server, _user, mut client, session, prompt) = endless(None).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     assert!(methods(&client).ends_with(&["terminal/kill", "terminal/output", "terminal/release"]));
@@ -199,9 +199,9 @@ async fn a_command_is_killed_when_the_turn_is_cancelled() {
 /// A client that does not respond must not delay the end of a cancelled turn.
 #[tokio::test]
 async fn cancelling_does_not_wait_for_an_unresponsive_client() {
-    let (_server, desk, mut client, session, prompt) = endless(None).await;
+    let (_server, user, mut client, session, prompt) = endless(None).await;
     for method in ["terminal/kill", "terminal/output", "terminal/release"] {
-        desk.reply(method, None);
+        user.reply(method, None);
     }
     client.notify("session/cancel", json!({"sessionId": session})).await;
     let end = tokio::time::timeout(Duration::from_secs(5), client.answer(prompt)).await;
@@ -214,8 +214,8 @@ async fn cancelling_does_not_wait_for_an_unresponsive_client() {
 #[tokio::test]
 async fn a_terminal_that_is_created_too_late_is_killed() {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
-    let desk = Desk::new(&[]);
-    let (mut client, session, prompt) = desk.stuck("terminal/create", settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    let (mut client, session, prompt) = user.stuck("terminal/create", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
     answer_late(&client, "terminal/create", json!({"terminalId": "late"})).await;
@@ -227,7 +227,7 @@ async fn a_terminal_that_is_created_too_late_is_killed() {
 
 #[tokio::test]
 async fn the_agent_ends_with_its_client_in_the_middle_of_a_command() {
-    let (server, _desk, client, ..) = endless(None).await;
+    let (server, _user, client, ..) = endless(None).await;
     client.leave().await;
     assert_eq!(chats(&server).len(), 1);
 }
@@ -236,7 +236,7 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_command() {
 #[tokio::test]
 async fn the_output_is_replayed() {
     let server = running(json!({"command": "true"}));
-    let mut client = Desk::new(&[]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     client.forget();

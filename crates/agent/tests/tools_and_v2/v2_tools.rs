@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::bridge::{calling, host, open};
 use crate::common::{Client, chats, last_messages, settings};
-use crate::desk::calls;
 use crate::official::{check_v2, same};
+use crate::simulated_user::calls;
 use crate::v2_prompts::{idle, prompt, states};
 
 async fn client(server: &ModelServer, option: Option<&str>) -> (Client, String) {
@@ -87,7 +87,7 @@ async fn an_unknown_outcome_is_no_approval() {
 /// Waits until the agent has sent `method` with the MCP method `inner`, and returns the message.
 async fn message(client: &mut Client, method: &str, inner: Option<&str>) -> Value {
     loop {
-        let found = client.heard.iter().find(|message| {
+        let found = client.messages.iter().find(|message| {
             message["method"] == method && inner.is_none_or(|inner| message["params"]["method"] == inner)
         });
         if let Some(found) = found {
@@ -101,7 +101,7 @@ async fn message(client: &mut Client, method: &str, inner: Option<&str>) -> Valu
 async fn given_up(client: &mut Client, id: &Value) {
     let said =
         |message: &Value| message["method"] == "$/cancel_request" && message["params"]["requestId"] == *id;
-    while !client.heard.iter().any(said) {
+    while !client.messages.iter().any(said) {
         client.receive_message().await;
     }
 }
@@ -146,7 +146,7 @@ async fn a_call_can_be_cancelled_during_its_permission_request() {
     given_up(&mut client, &asked["id"]).await;
     assert_eq!(states(&client), ["running", "requires_action", "running", "idle"], "work continues after it");
     assert_eq!(calls(&client).pop().unwrap()["status"], "cancelled");
-    assert!(!client.asked.iter().any(|(_, params)| params["method"] == "tools/call"));
+    assert!(!client.requests.iter().any(|(_, params)| params["method"] == "tools/call"));
     check_v2(&client);
     client.leave().await;
 }
@@ -214,7 +214,7 @@ async fn files_and_terminals_are_not_offered() {
     let link = json!({"type": "resource_link", "uri": "file:///project/a.txt", "name": "a"});
     client.prompt_with(&session, json!([link])).await.unwrap();
     idle(&mut client).await;
-    assert!(client.asked.is_empty() && chats(&server)[0].body.get("tools").is_none());
+    assert!(client.requests.is_empty() && chats(&server)[0].body.get("tools").is_none());
     assert_eq!(last_messages(&server)[0]["content"], "[Resource: a] file:///project/a.txt");
     check_v2(&client);
     client.leave().await;

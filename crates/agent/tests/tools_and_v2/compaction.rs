@@ -5,8 +5,8 @@ use narrows_testkit::model::{ModelServer, Plan, Reply, Seen, Step};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, last_messages, settings};
-use crate::desk::Desk;
 use crate::official::{check_v1, check_v2};
+use crate::simulated_user::SimulatedUser;
 
 fn answer() -> Reply {
     Reply::text("Hello world, this is an answer")
@@ -274,7 +274,7 @@ async fn long_results_are_cut_before_a_turn_fails() {
     let long = format!("begin {} end", "x".repeat(100_000));
     let read = Reply::tool_call("read_file", json!({"path": "a.txt"}));
     let server = ModelServer::start(plan(summary(), [read, overflow(), answer()]));
-    let mut client = Desk::new(&[("/project/a.txt", &long)]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", &long)]).client(settings(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!((&end["stopReason"], end.get("_meta")), (&json!("end_turn"), None));
@@ -293,7 +293,7 @@ async fn long_results_are_cut_for_the_model() {
     let endless = format!("begin {} end", "x".repeat(1 << 20));
     let read = Reply::tool_call("read_file", json!({"path": "a.txt"}));
     let server = ModelServer::start([read, answer()]);
-    let mut client = Desk::new(&[("/project/a.txt", &endless)]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", &endless)]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let given = last_messages(&server)[2]["content"].as_str().unwrap().to_owned();

@@ -13,7 +13,7 @@ pub(crate) type Reply = Option<Result<Value, Value>>;
 
 /// A simulated user. Clones share their state.
 #[derive(Clone, Default)]
-pub(crate) struct Desk(Arc<Mutex<State>>);
+pub(crate) struct SimulatedUser(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -22,14 +22,14 @@ struct State {
     replies: HashMap<String, Reply>,
 }
 
-impl Desk {
+impl SimulatedUser {
     /// Creates a user with these files. The user allows everything, and commands end at once.
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
-        let desk = Self::default();
+        let user = Self::default();
         let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
-        desk.state().files = files.iter().map(owned).collect();
-        desk.choose("allow_once");
-        desk
+        user.state().files = files.iter().map(owned).collect();
+        user.choose("allow_once");
+        user
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -58,8 +58,8 @@ impl Desk {
     /// Starts a client of this user with these capabilities.
     pub(crate) async fn client_with(&self, settings: Settings, capabilities: Value) -> Client {
         let mut client = Client::v1(settings, capabilities).await;
-        let desk = self.clone();
-        client.host(move |method, params| desk.answer(method, params));
+        let user = self.clone();
+        client.host(move |method, params| user.answer(method, params));
         client
     }
 
@@ -100,12 +100,12 @@ impl Desk {
 
 /// Answers the first unanswered request of `method`.
 pub(crate) async fn answer_late(client: &Client, method: &str, result: Value) {
-    let asked = client.heard.iter().find(|message| message["method"] == method).unwrap();
+    let asked = client.messages.iter().find(|message| message["method"] == method).unwrap();
     client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": result})).await;
 }
 
 pub(crate) fn methods(client: &Client) -> Vec<&str> {
-    client.asked.iter().map(|(method, _)| method.as_str()).collect()
+    client.requests.iter().map(|(method, _)| method.as_str()).collect()
 }
 
 /// Waits until a call has ended, and returns all its updates merged.

@@ -8,8 +8,8 @@ use narrows_testkit::model::{ModelServer, Reply, delta, finish};
 use serde_json::{Value, json};
 
 use crate::common::{Client, chats, last_messages, settings};
-use crate::desk::{Desk, calls, methods};
 use crate::official::check_v1;
+use crate::simulated_user::{SimulatedUser, calls, methods};
 
 fn done() -> Reply {
     Reply::text("That is all I wanted to do.")
@@ -40,7 +40,7 @@ async fn several_calls_run_one_after_the_other() {
     let wanted = [read("a.txt"), read("none.txt"), ("write_file", json!({"path": "c.txt", "content": "c"}))];
     let server =
         ModelServer::start([Reply::text_and_calls("I will look at the files first.", &wanted), done()]);
-    let mut client = Desk::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let statuses: Vec<Value> = calls(&client).iter().map(|call| call["status"].clone()).collect();
@@ -81,11 +81,11 @@ async fn interleaved_calls_run_in_the_order_of_their_indexes() {
         finish("tool_calls"),
     ]);
     let server = ModelServer::start([mixed, done()]);
-    let desk = Desk::new(&[("/project/a.txt", "A"), ("/project/b.txt", "B")]);
-    let mut client = desk.client(settings(&server)).await;
+    let user = SimulatedUser::new(&[("/project/a.txt", "A"), ("/project/b.txt", "B")]);
+    let mut client = user.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
-    let paths: Vec<&Value> = client.asked.iter().map(|(_, params)| &params["path"]).collect();
+    let paths: Vec<&Value> = client.requests.iter().map(|(_, params)| &params["path"]).collect();
     assert_eq!(paths, ["/project/a.txt", "/project/b.txt"]);
     let messages = last_messages(&server);
     assert_paired(&messages);
@@ -98,11 +98,11 @@ async fn interleaved_calls_run_in_the_order_of_their_indexes() {
 #[tokio::test]
 async fn cancelling_a_turn_skips_its_remaining_calls() {
     let server = ModelServer::start([Reply::tool_calls(&[read("a.txt"), read("b.txt")]), done()]);
-    let desk = Desk::new(&[]);
-    let (mut client, session, prompt) = desk.stuck("fs/read_text_file", settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    let (mut client, session, prompt) = user.stuck("fs/read_text_file", settings(&server)).await;
     client.notify("session/cancel", json!({"sessionId": session})).await;
     assert_eq!(client.answer(prompt).await.unwrap()["stopReason"], "cancelled");
-    assert_eq!((calls(&client).len(), client.asked.len()), (1, 1));
+    assert_eq!((calls(&client).len(), client.requests.len()), (1, 1));
     client.leave().await;
 }
 
@@ -111,7 +111,7 @@ async fn the_number_of_requests_per_turn_is_limited() {
     let server = ModelServer::start(Reply::tool_calls(&[read("a.txt")]));
     let limits = Limits { requests_per_turn: 3, ..Limits::default() };
     let mut client =
-        Desk::new(&[("/project/a.txt", "A")]).client(Settings { limits, ..settings(&server) }).await;
+        SimulatedUser::new(&[("/project/a.txt", "A")]).client(Settings { limits, ..settings(&server) }).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_turn_requests");
@@ -138,11 +138,11 @@ async fn a_call_that_was_cut_off_is_not_run() {
         }
     });
     let server = ModelServer::start([cut, done()]);
-    let mut client = Desk::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_tokens");
-    assert!(client.asked.is_empty());
+    assert!(client.requests.is_empty());
     client.prompt(&session, "Go on").await.unwrap();
     assert_paired(&last_messages(&server));
     client.leave().await;
@@ -155,7 +155,7 @@ async fn a_plan_is_shown_completely_and_replayed_once() {
         Reply::tool_call("update_plan", json!({"entries": [entry(status), {"content": "Act"}]}))
     };
     let server = ModelServer::start([plan("in_progress"), plan("completed"), done()]);
-    let mut client = Desk::new(&[]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let rest = json!({"content": "Act", "priority": "medium", "status": "pending"});
@@ -164,7 +164,10 @@ async fn a_plan_is_shown_completely_and_replayed_once() {
         plans.map(|plan| plan["entries"].clone()).collect()
     };
     assert_eq!(plans(&client), [json!([entry("in_progress"), rest]), json!([entry("completed"), rest])]);
-    assert!(calls(&client).is_empty() && client.asked.is_empty(), "it is not shown and needs no permission");
+    assert!(
+        calls(&client).is_empty() && client.requests.is_empty(),
+        "it is not shown and needs no permission"
+    );
     assert_eq!(last_messages(&server)[2]["content"], "The plan is shown.");
     client.forget();
     client
@@ -185,7 +188,7 @@ async fn an_invalid_plan_is_reported_to_the_model() {
         json!({"entries": [{"content": "x", "status": "half"}]}),
     ] {
         let server = ModelServer::start([Reply::tool_call("update_plan", arguments.clone()), done()]);
-        let mut client = Desk::new(&[]).client(settings(&server)).await;
+        let mut client = SimulatedUser::new(&[]).client(settings(&server)).await;
         let session = client.session().await;
         client.prompt(&session, "Go").await.unwrap();
         assert!(!client.kinds().contains(&"plan".to_owned()), "{arguments}");
@@ -219,7 +222,7 @@ async fn a_call_that_the_gate_denies_is_not_announced() {
     let gate = Arc::new(Gate::default());
     let settings = Settings { gate: gate.clone(), ..settings(&server) };
     let mut client =
-        Desk::new(&[("/project/a.txt", "A"), ("/project/secret.txt", "S")]).client(settings).await;
+        SimulatedUser::new(&[("/project/a.txt", "A"), ("/project/secret.txt", "S")]).client(settings).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     let shown = calls(&client);
@@ -243,7 +246,7 @@ async fn a_turn_can_be_cancelled_while_the_gate_decides() {
     let server = ModelServer::start([Reply::tool_calls(&[read("slow.txt")]), done()]);
     let gate = Arc::new(Gate::default());
     let settings = Settings { gate: gate.clone(), ..settings(&server) };
-    let mut client = Desk::new(&[]).client(settings).await;
+    let mut client = SimulatedUser::new(&[]).client(settings).await;
     let session = client.session().await;
     let prompt = client.begin_prompt(&session, "Go").await;
     let thinking = || !gate.0.lock().unwrap().is_empty();
@@ -276,10 +279,10 @@ async fn beat(client: &mut Client) -> Value {
 async fn keepalives_are_sent_during_a_call() {
     let server =
         ModelServer::start([Reply::tool_calls(&[("run_command", json!({"command": "sleep"}))]), done()]);
-    let desk = Desk::new(&[]);
-    desk.reply("session/request_permission", None);
-    desk.reply("terminal/wait_for_exit", None);
-    let mut client = desk.client(settings(&server)).await;
+    let user = SimulatedUser::new(&[]);
+    user.reply("session/request_permission", None);
+    user.reply("terminal/wait_for_exit", None);
+    let mut client = user.client(settings(&server)).await;
     let session = client.session().await;
     let prompt = client.begin_prompt(&session, "Go").await;
     client.question("session/request_permission").await;
@@ -288,9 +291,9 @@ async fn keepalives_are_sent_during_a_call() {
     for _ in 0..2 {
         assert_eq!(beat(&mut client).await, json!({"sessionUpdate": "tool_call_update", "toolCallId": call}));
     }
-    desk.choose("allow_once");
+    user.choose("allow_once");
     let yes = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
-    crate::desk::answer_late(&client, "session/request_permission", yes).await;
+    crate::simulated_user::answer_late(&client, "session/request_permission", yes).await;
     client.question("terminal/wait_for_exit").await;
     assert_eq!(beat(&mut client).await["toolCallId"], call);
     client.notify("session/cancel", json!({"sessionId": session})).await;
@@ -326,7 +329,7 @@ async fn too_large_arguments_are_refused_and_the_turn_continues() {
     let long = ("write_file", json!({"path": "c.txt", "content": "x".repeat(1 << 20)}));
     let many = ("write_file", json!({"path": "c.txt", "content": "x", "more": vec![0; 20_000]}));
     let server = ModelServer::start([Reply::text_and_calls("", &[long, many, read("a.txt")]), done()]);
-    let mut client = Desk::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", "A")]).client(settings(&server)).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "end_turn");
@@ -345,7 +348,7 @@ async fn an_answer_with_too_many_bytes_ends_the_turn() {
     let limits = Limits { answer_bytes: 1000, ..Limits::default() };
     let server = ModelServer::start([Reply::text(&"word ".repeat(300))]);
     let settings = Settings { limits, ..settings(&server) };
-    let mut client = Desk::new(&[]).client(settings).await;
+    let mut client = SimulatedUser::new(&[]).client(settings).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_tokens");
@@ -364,7 +367,7 @@ async fn a_turn_with_too_many_bytes_runs_no_more_calls_and_ends() {
     let server = ModelServer::start([Reply::text_and_calls("", &wanted), done()]);
     let settings = Settings { limits, ..settings(&server) };
     let text = "x".repeat(1000);
-    let mut client = Desk::new(&[("/project/a.txt", &text)]).client(settings).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", &text)]).client(settings).await;
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_tokens");
@@ -382,7 +385,7 @@ async fn a_session_with_too_many_bytes_takes_no_more_prompts() {
     let limits = Limits { session_bytes: 100, ..Limits::default() };
     let server = ModelServer::start([done()]);
     let settings = Settings { limits, ..settings(&server) };
-    let mut client = Desk::new(&[]).client(settings).await;
+    let mut client = SimulatedUser::new(&[]).client(settings).await;
     let session = client.session().await;
     assert_eq!(client.prompt(&session, "Go").await.unwrap()["stopReason"], "end_turn");
     assert_eq!(client.prompt(&session, "Again").await.unwrap()["stopReason"], "max_tokens");

@@ -4,13 +4,13 @@ use narrows_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::common::{Client, settings};
-use crate::desk::Desk;
+use crate::simulated_user::SimulatedUser;
 
 fn script(client: &Client) -> String {
     let mut names = Vec::new();
     // The time of the update with the commands depends on the duration of the turn.
     let told = |message: &&Value| message["params"]["update"]["sessionUpdate"] != "available_commands_update";
-    let lines = client.heard.iter().filter(told).map(|message| {
+    let lines = client.messages.iter().filter(told).map(|message| {
         let (head, value) = match (message["method"].as_str(), message.get("result")) {
             (Some("session/update"), _) => ("update", &message["params"]["update"]),
             (Some(method), _) => (method, &message["params"]),
@@ -58,7 +58,7 @@ async fn version_1_edits_a_file_and_runs_a_command() {
     let edit = ("edit_file", json!({"path": "a.txt", "old": "b", "new": "x"}));
     let run = ("run_command", json!({"command": "make", "args": ["all"]}));
     let server = ModelServer::start([Reply::tool_calls(&[edit, run]), done()]);
-    let mut client = Desk::new(&[("/project/a.txt", "a b c")]).client(settings(&server)).await;
+    let mut client = SimulatedUser::new(&[("/project/a.txt", "a b c")]).client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     insta::assert_snapshot!(script(&client), @r##"
@@ -96,10 +96,10 @@ async fn version_2_asks_and_calls_a_tool() {
     client.host(crate::bridge::host(Some("allow_once")));
     let session = crate::bridge::open(&mut client).await;
     // Other tests check the messages to the client's server.
-    client.heard.clear();
+    client.messages.clear();
     crate::v2_prompts::prompt(&mut client, &session, "Go").await;
     crate::v2_prompts::idle(&mut client).await;
-    client.heard.retain(|message| message["method"] != "mcp/message");
+    client.messages.retain(|message| message["method"] != "mcp/message");
     insta::assert_snapshot!(script(&client), @r##"
     result {messageId: #1}
     update {content: [{text: "Go", type: "text"}], messageId: #1, sessionUpdate: "user_message"}
