@@ -14,11 +14,11 @@ use narrows_rpc::{Inbox, Item, Options, Peer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::owed_response::{OwedResponse, SilenceFlag};
 use crate::raw_output::RawOutput;
 use crate::request::{self, RequestFuture};
 use crate::script::Script;
 use crate::script::step::Event;
+use crate::scripted_response::{ScriptedResponse, SilenceFlag};
 use crate::session::Session;
 use crate::step_runner::StepRunner;
 use crate::turn;
@@ -163,12 +163,12 @@ impl Agent {
     fn handle_item(self: &Arc<Self>, item: Item) -> Option<RequestFuture> {
         match item {
             Item::Request(request) => {
-                let owed = OwedResponse::new(request.responder, &self.silence);
+                let response = ScriptedResponse::new(request.responder, &self.silence);
                 let method = request.frame.method()?;
                 match &*method {
                     _ if self.silence.is_set() => None,
-                    method::SESSION_PROMPT => turn::handle_prompt(self, &request.frame, owed),
-                    _ => request::handle(self, &request.frame, &method, owed),
+                    method::SESSION_PROMPT => turn::handle_prompt(self, &request.frame, response),
+                    _ => request::handle(self, &request.frame, &method, response),
                 }
             }
             Item::Notification(frame) => {

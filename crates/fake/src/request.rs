@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::encode;
-use crate::owed_response::OwedResponse;
 use crate::script::step::Event;
+use crate::scripted_response::ScriptedResponse;
 use crate::session::Session;
 use crate::step_runner::{RunEnd, StepRunner};
 use crate::turn;
@@ -53,7 +53,7 @@ pub(crate) fn handle(
     agent: &Arc<Agent>,
     frame: &Frame,
     method: &str,
-    owed: OwedResponse,
+    response: ScriptedResponse,
 ) -> Option<RequestFuture> {
     let planned = if method == method::INITIALIZE {
         initialize(agent, frame)
@@ -63,22 +63,22 @@ pub(crate) fn handle(
     let plan = match planned {
         Ok(plan) => plan,
         Err(error) => {
-            owed.fail(&error);
+            response.fail(&error);
             return None;
         }
     };
     let steps = plan.event.is_some_and(|event| !agent.script.on(event).is_empty());
     if steps || plan.closes || !plan.updates.is_empty() {
-        return Some(Box::pin(run_plan(Arc::clone(agent), plan, owed)));
+        return Some(Box::pin(run_plan(Arc::clone(agent), plan, response)));
     }
-    owed.respond(&plan.result);
+    response.respond(&plan.result);
     None
 }
 
 /// Runs the script's steps, then the request, then responds.
-async fn run_plan(agent: Arc<Agent>, plan: Plan, owed: OwedResponse) {
+async fn run_plan(agent: Arc<Agent>, plan: Plan, response: ScriptedResponse) {
     let mut runner =
-        StepRunner::new(Arc::clone(&agent), plan.session.clone()).with_response(owed, plan.result);
+        StepRunner::new(Arc::clone(&agent), plan.session.clone()).with_response(response, plan.result);
     let steps = plan.event.map_or(&[][..], |event| agent.script.on(event));
     let mut end = runner.run_steps(steps).await.err();
     if end.is_none() {

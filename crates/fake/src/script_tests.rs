@@ -193,8 +193,11 @@ fn every_word_of_a_script_is_documented() {
             "there is no example of the step `{}`",
             action.name
         );
-        for beside in action.beside {
-            assert!(DOCUMENTATION.contains(&format!(", {beside} = ")), "there is no example of `{beside}`");
+        for other_keys in action.other_keys {
+            assert!(
+                DOCUMENTATION.contains(&format!(", {other_keys} = ")),
+                "there is no example of `{other_keys}`"
+            );
         }
     }
     for (event, _) in Event::ALL {

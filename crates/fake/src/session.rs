@@ -8,11 +8,11 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::history::History;
-use crate::owed_response::OwedResponse;
+use crate::scripted_response::ScriptedResponse;
 
 /// A prompt without a response yet.
 pub(crate) struct Prompt {
-    pub(crate) owed: OwedResponse,
+    pub(crate) response: ScriptedResponse,
     /// Content blocks as the client sent them.
     pub(crate) blocks: Vec<Value>,
     pub(crate) text: String,

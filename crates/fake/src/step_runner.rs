@@ -14,9 +14,9 @@ use tokio::sync::watch;
 
 use crate::agent::Agent;
 use crate::encode;
-use crate::owed_response::OwedResponse;
 use crate::placeholders::PlaceholderValues;
 use crate::script::step::{Speaker, Step};
+use crate::scripted_response::ScriptedResponse;
 use crate::session::Session;
 
 /// End of a list of steps.
@@ -37,9 +37,9 @@ pub(crate) type StepResult<T = ()> = Result<T, RunEnd>;
 enum PendingResponse {
     /// No response, or the response was sent.
     Nothing,
-    Result(OwedResponse, Value),
+    Result(ScriptedResponse, Value),
     /// Version 1: the stop reason, as the response to a prompt.
-    Reason(OwedResponse),
+    Reason(ScriptedResponse),
     /// Version 2: a state update. The prompt was already answered with this line.
     State(Option<Bytes>),
 }
@@ -50,7 +50,7 @@ pub(crate) struct StepRunner {
     pub(crate) values: PlaceholderValues,
     pub(crate) delay: Duration,
     pub(crate) terminals: Vec<String>,
-    reply: PendingResponse,
+    pending_response: PendingResponse,
     /// `true` if the response is sent twice.
     responds_twice: bool,
     /// Become `true` when the client cancels the turn or the prompt request. `None` if the steps cannot be
@@ -77,7 +77,7 @@ impl StepRunner {
             session,
             values,
             terminals: Vec::new(),
-            reply: PendingResponse::Nothing,
+            pending_response: PendingResponse::Nothing,
             responds_twice: false,
             cancels: None,
             is_ending_turn: false,
@@ -85,18 +85,18 @@ impl StepRunner {
         }
     }
 
-    pub(crate) fn with_response(self, owed: OwedResponse, result: Value) -> Self {
-        Self { reply: PendingResponse::Result(owed, result), ..self }
+    pub(crate) fn with_response(self, response: ScriptedResponse, result: Value) -> Self {
+        Self { pending_response: PendingResponse::Result(response, result), ..self }
     }
 
     /// Responds with the stop reason at the end.
-    pub(crate) fn respond_with_reason(&mut self, owed: OwedResponse) {
-        self.reply = PendingResponse::Reason(owed);
+    pub(crate) fn respond_with_reason(&mut self, response: ScriptedResponse) {
+        self.pending_response = PendingResponse::Reason(response);
     }
 
     /// Sends a state update at the end; `response_line` has answered the prompt.
     pub(crate) fn respond_with_state(&mut self, response_line: Option<Bytes>) {
-        self.reply = PendingResponse::State(response_line);
+        self.pending_response = PendingResponse::State(response_line);
     }
 
     /// Stops when the turn or its request is cancelled.
@@ -315,15 +315,15 @@ impl StepRunner {
         if end == RunEnd::Silent {
             return;
         }
-        let response_line = match std::mem::replace(&mut self.reply, PendingResponse::Nothing) {
+        let response_line = match std::mem::replace(&mut self.pending_response, PendingResponse::Nothing) {
             PendingResponse::Nothing => None,
-            PendingResponse::Result(owed, result) => match end {
-                RunEnd::Error(error) => owed.fail(&error),
-                _ => owed.respond(&result),
+            PendingResponse::Result(response, result) => match end {
+                RunEnd::Error(error) => response.fail(&error),
+                _ => response.respond(&result),
             },
-            PendingResponse::Reason(owed) => match end {
-                RunEnd::Error(error) => owed.fail(&error),
-                end => owed.respond(&json!({"stopReason": reason(&end)})),
+            PendingResponse::Reason(response) => match end {
+                RunEnd::Error(error) => response.fail(&error),
+                end => response.respond(&json!({"stopReason": reason(&end)})),
             },
             PendingResponse::State(response_line) => {
                 let mut update = encode::state("idle");

@@ -11,24 +11,28 @@ use tokio::sync::watch;
 
 use crate::agent::Agent;
 use crate::encode;
-use crate::owed_response::OwedResponse;
 use crate::request::{RequestFuture, check_request, invalid, open_session, read, session_not_found};
 use crate::script::Capabilities;
 use crate::script::step::{Speaker, Step};
+use crate::scripted_response::ScriptedResponse;
 use crate::session::{BeginOutcome, Prompt, Session};
 use crate::step_runner::{RunEnd, StepResult, StepRunner};
 
 /// Handles a prompt. Returns a future that runs its turn, or `None` if the prompt must wait or is refused.
-pub(crate) fn handle_prompt(agent: &Arc<Agent>, frame: &Frame, owed: OwedResponse) -> Option<RequestFuture> {
+pub(crate) fn handle_prompt(
+    agent: &Arc<Agent>,
+    frame: &Frame,
+    response: ScriptedResponse,
+) -> Option<RequestFuture> {
     let parsed = parse_prompt(agent, frame);
     let (version, session, blocks) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
-            owed.fail(&error);
+            response.fail(&error);
             return None;
         }
     };
-    let prompt = Prompt { owed, text: prompt_text(&blocks), blocks };
+    let prompt = Prompt { response, text: prompt_text(&blocks), blocks };
     // The version 2 draft queues a second prompt. Version 1 does not define it, so it gets an error.
     match session.begin(prompt, version == Version::V2) {
         BeginOutcome::Now(prompt, cancelled) => {
@@ -36,11 +40,11 @@ pub(crate) fn handle_prompt(agent: &Arc<Agent>, frame: &Frame, owed: OwedRespons
         }
         BeginOutcome::Busy(prompt) => {
             let message = "a turn is running in this session: wait for its end, or cancel it";
-            prompt.owed.fail(&RpcError::new(Code::InvalidRequest, message));
+            prompt.response.fail(&RpcError::new(Code::InvalidRequest, message));
             None
         }
         BeginOutcome::Closed(prompt) => {
-            prompt.owed.fail(&session_not_found(&session.id));
+            prompt.response.fail(&session_not_found(&session.id));
             None
         }
         BeginOutcome::Waiting => None,
@@ -58,7 +62,7 @@ pub(crate) fn cancel(agent: &Agent, session: &Session) {
 }
 
 fn reject_cancelled(prompt: Prompt) {
-    prompt.owed.fail(&RpcError::new(Code::Cancelled, "the prompt was cancelled while it was queued"));
+    prompt.response.fail(&RpcError::new(Code::Cancelled, "the prompt was cancelled while it was queued"));
 }
 
 fn parse_prompt(agent: &Agent, frame: &Frame) -> Result<(Version, Arc<Session>, Vec<Value>), RpcError> {
@@ -132,7 +136,7 @@ async fn run_turn(
     prompt: Prompt,
     cancelled: watch::Receiver<bool>,
 ) {
-    let cancelled_by_client = prompt.owed.cancelled_by_client();
+    let cancelled_by_client = prompt.response.cancelled_by_client();
     let (request, cancel) = watch::channel(false);
     let mut runner = StepRunner::new(Arc::clone(agent), Some(Arc::clone(session)));
     runner.values.prompt.clone_from(&prompt.text);
@@ -162,9 +166,9 @@ async fn acknowledge_prompt(runner: &mut StepRunner, prompt: Prompt) -> StepResu
     let message = runner.agent.message_id();
     let session = runner.session.clone();
     match version {
-        Version::V1 => runner.respond_with_reason(prompt.owed),
+        Version::V1 => runner.respond_with_reason(prompt.response),
         Version::V2 => {
-            runner.respond_with_state(prompt.owed.respond(&json!({"messageId": message})));
+            runner.respond_with_state(prompt.response.respond(&json!({"messageId": message})));
             for update in encode::user_message(version, &prompt.blocks, &message) {
                 runner.send_update(update).await?;
             }

@@ -19,35 +19,35 @@ pub(super) struct Action {
     /// Key that identifies the kind.
     pub(super) name: &'static str,
     /// Other keys that are allowed in the same table.
-    pub(super) beside: &'static [&'static str],
+    pub(super) other_keys: &'static [&'static str],
     /// Parses the step from its value, the whole table and its context.
     pub(super) read: fn(Item<'_>, Table<'_>, StepContext) -> Option<Step>,
 }
 
 /// All kinds except faults, which are in [`fault::FAULTS`].
 pub(super) const ACTIONS: &[Action] = &[
-    Action { name: "say", beside: &["words", "every"], read: |n, f, _| speak(Speaker::Message, n, f) },
-    Action { name: "think", beside: &["words", "every"], read: |n, f, _| speak(Speaker::Thought, n, f) },
-    Action { name: "tool", beside: &[], read: |n, _, _| tool(n) },
-    Action { name: "tool_update", beside: &[], read: |n, _, _| tool_update(n) },
-    Action { name: "plan", beside: &[], read: |n, _, _| plan(n) },
-    Action { name: "ask", beside: &[], read: |n, _, place| ask(n, place) },
-    Action { name: "read", beside: &[], read: |n, _, _| read(n) },
-    Action { name: "write", beside: &[], read: |n, _, _| write(n) },
-    Action { name: "terminal", beside: &[], read: |n, _, _| terminal(n) },
-    Action { name: "usage", beside: &[], read: |n, _, _| usage(n) },
-    Action { name: "notice", beside: &[], read: |n, _, _| notice(n) },
-    Action { name: "commands", beside: &[], read: |n, _, _| commands(n) },
-    Action { name: "title", beside: &[], read: |n, _, _| Some(Step::Title(n.string()?.to_owned())) },
-    Action { name: "mode", beside: &[], read: |n, _, _| Some(Step::Mode(n.string()?.to_owned())) },
-    Action { name: "update", beside: &[], read: |n, _, _| update(n) },
-    Action { name: "notify", beside: &[], read: |n, _, _| notify(n) },
-    Action { name: "request", beside: &[], read: |n, _, _| request(n) },
-    Action { name: "pause", beside: &[], read: |n, _, _| Some(Step::Pause(n.duration()?)) },
-    Action { name: "wait_cancel", beside: &[], read: |n, _, _| only_true(n).map(|()| Step::WaitCancel) },
-    Action { name: "repeat", beside: &[], read: |n, _, place| repeat(n, place) },
-    Action { name: "stop", beside: &[], read: |n, _, _| stop(n) },
-    Action { name: "error", beside: &[], read: |n, _, _| error(n) },
+    Action { name: "say", other_keys: &["words", "every"], read: |n, f, _| speak(Speaker::Message, n, f) },
+    Action { name: "think", other_keys: &["words", "every"], read: |n, f, _| speak(Speaker::Thought, n, f) },
+    Action { name: "tool", other_keys: &[], read: |n, _, _| tool(n) },
+    Action { name: "tool_update", other_keys: &[], read: |n, _, _| tool_update(n) },
+    Action { name: "plan", other_keys: &[], read: |n, _, _| plan(n) },
+    Action { name: "ask", other_keys: &[], read: |n, _, place| ask(n, place) },
+    Action { name: "read", other_keys: &[], read: |n, _, _| read(n) },
+    Action { name: "write", other_keys: &[], read: |n, _, _| write(n) },
+    Action { name: "terminal", other_keys: &[], read: |n, _, _| terminal(n) },
+    Action { name: "usage", other_keys: &[], read: |n, _, _| usage(n) },
+    Action { name: "notice", other_keys: &[], read: |n, _, _| notice(n) },
+    Action { name: "commands", other_keys: &[], read: |n, _, _| commands(n) },
+    Action { name: "title", other_keys: &[], read: |n, _, _| Some(Step::Title(n.string()?.to_owned())) },
+    Action { name: "mode", other_keys: &[], read: |n, _, _| Some(Step::Mode(n.string()?.to_owned())) },
+    Action { name: "update", other_keys: &[], read: |n, _, _| update(n) },
+    Action { name: "notify", other_keys: &[], read: |n, _, _| notify(n) },
+    Action { name: "request", other_keys: &[], read: |n, _, _| request(n) },
+    Action { name: "pause", other_keys: &[], read: |n, _, _| Some(Step::Pause(n.duration()?)) },
+    Action { name: "wait_cancel", other_keys: &[], read: |n, _, _| only_true(n).map(|()| Step::WaitCancel) },
+    Action { name: "repeat", other_keys: &[], read: |n, _, place| repeat(n, place) },
+    Action { name: "stop", other_keys: &[], read: |n, _, _| stop(n) },
+    Action { name: "error", other_keys: &[], read: |n, _, _| error(n) },
 ];
 
 pub(super) fn all() -> impl Iterator<Item = &'static Action> {
@@ -75,11 +75,11 @@ fn step(node: Item<'_>, place: StepContext) -> Option<Step> {
         );
     }
     let mut keys = fields.items().map(|item| item.name);
-    if let Some(key) = keys.find(|key| *key != action.name && !action.beside.contains(key)) {
-        let takes = if action.beside.is_empty() {
+    if let Some(key) = keys.find(|key| *key != action.name && !action.other_keys.contains(key)) {
+        let takes = if action.other_keys.is_empty() {
             "it takes no other keys".to_owned()
         } else {
-            format!("it takes only {}", action.beside.join(", "))
+            format!("it takes only {}", action.other_keys.join(", "))
         };
         return node.error(format!("`{key}` cannot be combined with `{}`: {takes}", action.name), None);
     }

@@ -7,35 +7,35 @@ use super::parse::{only_true, strings};
 use super::step::{Fault, Step};
 
 pub(super) const FAULTS: &[Action] = &[
-    Action { name: "pollute", beside: &[], read: |n, _, _| text(n, Fault::Pollute) },
-    Action { name: "half_line", beside: &[], read: |n, _, _| text(n, Fault::HalfLine) },
+    Action { name: "pollute", other_keys: &[], read: |n, _, _| text(n, Fault::Pollute) },
+    Action { name: "half_line", other_keys: &[], read: |n, _, _| text(n, Fault::HalfLine) },
     Action {
         name: "giant_line",
-        beside: &[],
+        other_keys: &[],
         read: |n, _, _| Some(Step::Fault(Fault::GiantLine(n.size(0, u64::MAX)?))),
     },
-    Action { name: "bad_utf8", beside: &[], read: |n, _, _| set(n, Fault::BadUtf8) },
-    Action { name: "flood", beside: &[], read: |n, _, _| flood(n) },
-    Action { name: "reorder", beside: &[], read: |n, _, _| only_true(n).map(|()| Step::Reorder) },
+    Action { name: "bad_utf8", other_keys: &[], read: |n, _, _| set(n, Fault::BadUtf8) },
+    Action { name: "flood", other_keys: &[], read: |n, _, _| flood(n) },
+    Action { name: "reorder", other_keys: &[], read: |n, _, _| only_true(n).map(|()| Step::Reorder) },
     Action {
         name: "duplicate_response",
-        beside: &[],
+        other_keys: &[],
         read: |n, _, _| only_true(n).map(|()| Step::DuplicateResponse),
     },
-    Action { name: "unknown_response", beside: &[], read: |n, _, _| set(n, Fault::UnknownResponse) },
-    Action { name: "hang", beside: &[], read: |n, _, _| set(n, Fault::Hang) },
-    Action { name: "crash", beside: &[], read: |n, _, _| set(n, Fault::Crash) },
-    Action { name: "exit", beside: &[], read: |n, _, _| exit(n) },
-    Action { name: "close_stdout", beside: &[], read: |n, _, _| set(n, Fault::CloseStdout) },
+    Action { name: "unknown_response", other_keys: &[], read: |n, _, _| set(n, Fault::UnknownResponse) },
+    Action { name: "hang", other_keys: &[], read: |n, _, _| set(n, Fault::Hang) },
+    Action { name: "crash", other_keys: &[], read: |n, _, _| set(n, Fault::Crash) },
+    Action { name: "exit", other_keys: &[], read: |n, _, _| exit(n) },
+    Action { name: "close_stdout", other_keys: &[], read: |n, _, _| set(n, Fault::CloseStdout) },
     Action {
         name: "ignore_cancel",
-        beside: &[],
+        other_keys: &[],
         read: |n, _, _| Some(Step::Fault(Fault::IgnoreCancel(n.flag()?))),
     },
-    Action { name: "ignore_eof", beside: &[], read: |n, _, _| set(n, Fault::IgnoreEof) },
-    Action { name: "ignore_sigterm", beside: &[], read: |n, _, _| set(n, Fault::IgnoreSigterm) },
-    Action { name: "stderr", beside: &[], read: |n, _, _| text(n, Fault::Stderr) },
-    Action { name: "orphan", beside: &[], read: |n, _, _| Some(Step::Fault(Fault::Orphan(strings(n)?))) },
+    Action { name: "ignore_eof", other_keys: &[], read: |n, _, _| set(n, Fault::IgnoreEof) },
+    Action { name: "ignore_sigterm", other_keys: &[], read: |n, _, _| set(n, Fault::IgnoreSigterm) },
+    Action { name: "stderr", other_keys: &[], read: |n, _, _| text(n, Fault::Stderr) },
+    Action { name: "orphan", other_keys: &[], read: |n, _, _| Some(Step::Fault(Fault::Orphan(strings(n)?))) },
 ];
 
 fn text(node: Item<'_>, fault: fn(String) -> Fault) -> Option<Step> {

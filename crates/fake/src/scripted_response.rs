@@ -22,13 +22,13 @@ impl SilenceFlag {
     }
 }
 
-/// A response that is owed to the client, unless the agent is silent.
-pub(crate) struct OwedResponse {
+/// A response that is sent to the client, unless the agent is silent.
+pub(crate) struct ScriptedResponse {
     responder: Option<Responder>,
     silence: SilenceFlag,
 }
 
-impl OwedResponse {
+impl ScriptedResponse {
     pub(crate) fn new(responder: Responder, silence: &SilenceFlag) -> Self {
         Self { responder: Some(responder), silence: silence.clone() }
     }
@@ -71,7 +71,7 @@ impl OwedResponse {
     }
 }
 
-impl Drop for OwedResponse {
+impl Drop for ScriptedResponse {
     fn drop(&mut self) {
         if let Some(responder) = self.responder.take()
             && self.silence.is_set()
