@@ -82,7 +82,7 @@ pub(crate) async fn send_request(
 
 async fn to_call_error(entry: &ServerEntry, error: &ServiceError) -> CallError {
     match entry.exit_reason(reason_timeout(&entry.server)).await {
-        Some(reason) => CallError::Gone(reason),
+        Some(reason) => CallError::NotRunning(reason),
         None => CallError::Lost(service_error_text(error)),
     }
 }

@@ -25,7 +25,7 @@ pub enum CallError {
     NoServer,
     /// The server did not start, or has ended. If it ended during the call, the tool may have had effects.
     #[error("the MCP server is not running: {0}")]
-    Gone(String),
+    NotRunning(String),
     /// The call took too long. It was cancelled, but the tool may have had effects.
     #[error("the MCP server did not answer within {0:?}")]
     Deadline(Duration),

@@ -23,7 +23,7 @@ const LIST_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) enum ServerState {
     Starting,
     Ready { peer: Peer<RoleClient>, tools: Arc<[Tool]> },
-    Gone(String),
+    Ended(String),
 }
 
 #[derive(Debug)]
@@ -61,18 +61,20 @@ impl ServerEntry {
         self.wait_until_settled().await;
         match &*self.state.borrow() {
             ServerState::Ready { peer, .. } => Ok(peer.clone()),
-            ServerState::Gone(reason) => Err(CallError::Gone(reason.clone())),
-            ServerState::Starting => Err(CallError::Gone("it is starting".to_owned())),
+            ServerState::Ended(reason) => Err(CallError::NotRunning(reason.clone())),
+            ServerState::Starting => Err(CallError::NotRunning("it is starting".to_owned())),
         }
     }
 
     /// Returns why the server ended, if that becomes known within `limit`.
     pub(crate) async fn exit_reason(&self, limit: Duration) -> Option<String> {
         let mut state = self.state.subscribe();
-        let state =
-            timeout(limit, state.wait_for(|state| matches!(state, ServerState::Gone(_)))).await.ok()?.ok()?;
+        let state = timeout(limit, state.wait_for(|state| matches!(state, ServerState::Ended(_))))
+            .await
+            .ok()?
+            .ok()?;
         match &*state {
-            ServerState::Gone(reason) => Some(reason.clone()),
+            ServerState::Ended(reason) => Some(reason.clone()),
             _ => None,
         }
     }
@@ -82,7 +84,7 @@ impl ServerEntry {
         tracing::warn!(server = ?self.server.name(), reason, "MCP server lost");
         let failure = ServerFailure { server: self.server.name().to_owned(), reason: reason.clone() };
         lock(&self.failures).push(failure);
-        self.state.send_replace(ServerState::Gone(reason));
+        self.state.send_replace(ServerState::Ended(reason));
     }
 
     /// Starts the server and keeps its tools up to date. Ends it when `stop` is set or its sender is dropped.
@@ -123,9 +125,9 @@ impl ServerEntry {
             slot.stop(options.ladder).await;
         }
         self.state.send_if_modified(|state| {
-            let open = !matches!(state, ServerState::Gone(_));
+            let open = !matches!(state, ServerState::Ended(_));
             if open {
-                *state = ServerState::Gone("it was ended with its session".to_owned());
+                *state = ServerState::Ended("it was ended with its session".to_owned());
             }
             open
         });

@@ -23,7 +23,7 @@ struct Request {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Manner {
+enum EndpointBehavior {
     Json,
     Events,
     Silent,
@@ -50,7 +50,7 @@ impl Drop for Endpoint {
 }
 
 impl Endpoint {
-    async fn new(manner: Manner) -> Self {
+    async fn new(behavior: EndpointBehavior) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let seen: Arc<Mutex<Vec<Request>>> = Arc::default();
@@ -59,7 +59,7 @@ impl Endpoint {
             while let Ok((stream, _)) = listener.accept().await {
                 let log = log.clone();
                 tokio::spawn(async move {
-                    _ = serve(stream, manner, &log).await;
+                    _ = serve(stream, behavior, &log).await;
                 });
             }
         });
@@ -106,39 +106,43 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     Some(Request { method, headers, body: serde_json::from_slice(&body).unwrap_or_default() })
 }
 
-async fn serve(stream: TcpStream, manner: Manner, log: &Mutex<Vec<Request>>) -> std::io::Result<()> {
+async fn serve(
+    stream: TcpStream,
+    behavior: EndpointBehavior,
+    log: &Mutex<Vec<Request>>,
+) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(request) = read(&mut stream).await {
         log.lock().unwrap_or_else(PoisonError::into_inner).push(request.clone());
         let out = stream.get_mut();
-        match manner {
-            Manner::Silent => std::future::pending().await,
-            Manner::Moved(to, status) => {
+        match behavior {
+            EndpointBehavior::Silent => std::future::pending().await,
+            EndpointBehavior::Moved(to, status) => {
                 let head = format!(
                     "HTTP/1.1 {status} Moved\r\nLocation: http://{to}/mcp\r\nContent-Length: 0\r\n\r\n"
                 );
                 out.write_all(head.as_bytes()).await?;
             }
-            Manner::Closed => {
+            EndpointBehavior::Closed => {
                 let challenge = "WWW-Authenticate: Bearer realm=\"mcp\"";
                 let head = format!("HTTP/1.1 401 Unauthorized\r\n{challenge}\r\nContent-Length: 0\r\n\r\n");
                 out.write_all(head.as_bytes()).await?;
             }
-            Manner::Html => whole(out, "200 OK", "text/html", b"<h1>Hello</h1>").await?,
-            Manner::Endless => {
+            EndpointBehavior::Html => whole(out, "200 OK", "text/html", b"<h1>Hello</h1>").await?,
+            EndpointBehavior::Endless => {
                 out.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n\"").await?;
                 let much = [b'x'; 64 << 10];
                 loop {
                     out.write_all(&much).await?;
                 }
             }
-            Manner::Modern if request.body["method"] == "initialize" => {
+            EndpointBehavior::Modern if request.body["method"] == "initialize" => {
                 let error = json!({"code": -32601, "message": "there is no such method"});
                 let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "error": error}).to_string();
                 whole(out, "400 Bad Request", "application/json", answer.as_bytes()).await?;
             }
-            Manner::Json | Manner::Events | Manner::Modern => {
-                respond(out, &request, manner == Manner::Events).await?;
+            EndpointBehavior::Json | EndpointBehavior::Events | EndpointBehavior::Modern => {
+                respond(out, &request, behavior == EndpointBehavior::Events).await?;
             }
         }
     }
@@ -211,8 +215,8 @@ fn reason(servers: &Servers) -> String {
     failures[0].reason.clone()
 }
 
-async fn works(manner: Manner) -> (Endpoint, Servers) {
-    let endpoint = Endpoint::new(manner).await;
+async fn works(behavior: EndpointBehavior) -> (Endpoint, Servers) {
+    let endpoint = Endpoint::new(behavior).await;
     let servers = endpoint.start(TEST_TIMEOUT).await;
     assert_eq!(servers.failures(), []);
     assert_eq!(servers.tools().iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["echo"]);
@@ -223,17 +227,17 @@ async fn works(manner: Manner) -> (Endpoint, Servers) {
 
 #[tokio::test]
 async fn forwarded_results_are_unchanged() {
-    for manner in [Manner::Json, Manner::Events, Manner::Modern] {
-        let (endpoint, servers) = works(manner).await;
+    for behavior in [EndpointBehavior::Json, EndpointBehavior::Events, EndpointBehavior::Modern] {
+        let (endpoint, servers) = works(behavior).await;
         let mut heard = Vec::new();
         let params = Map::from_iter([("name".to_owned(), json!("future"))]);
         let answer = servers.request("s", "tools/call", params, |news| heard.push(news.to_string())).await;
         let Ok(RawAnswer::Result(result)) = answer else { panic!("{answer:?} is no result") };
-        assert_eq!(result.get(), r#"{"content":[],"future":{"a":1.0}}"#, "{manner:?}");
-        assert_eq!(heard.len(), usize::from(manner == Manner::Events));
+        assert_eq!(result.get(), r#"{"content":[],"future":{"a":1.0}}"#, "{behavior:?}");
+        assert_eq!(heard.len(), usize::from(behavior == EndpointBehavior::Events));
         let headers = endpoint.seen().last().map(|request| request.headers.clone()).unwrap_or_default();
         let name = headers.get("mcp-name").map(String::as_str);
-        assert_eq!(name, (manner == Manner::Modern).then_some("future"), "{headers:?}");
+        assert_eq!(name, (behavior == EndpointBehavior::Modern).then_some("future"), "{headers:?}");
         call(&servers, "echo").await.expect("others are read as ever");
         servers.close().await;
     }
@@ -241,7 +245,7 @@ async fn forwarded_results_are_unchanged() {
 
 #[tokio::test]
 async fn answers_can_be_json() {
-    let (endpoint, servers) = works(Manner::Json).await;
+    let (endpoint, servers) = works(EndpointBehavior::Json).await;
     servers.close().await;
     let seen = endpoint.seen().clone();
     assert!(seen.iter().all(|request| request.headers.get("x-key").is_some_and(|key| key == "hunter2")));
@@ -253,7 +257,7 @@ async fn answers_can_be_json() {
 
 #[tokio::test]
 async fn answers_can_be_events() {
-    let (_endpoint, servers) = works(Manner::Events).await;
+    let (_endpoint, servers) = works(EndpointBehavior::Events).await;
     let mut heard = Vec::new();
     servers.call("s", "echo", Map::new(), |text| heard.push(text)).await.expect("it echoes");
     assert_eq!(heard, ["half"]);
@@ -262,7 +266,7 @@ async fn answers_can_be_events() {
 
 #[tokio::test]
 async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
-    let (endpoint, servers) = works(Manner::Modern).await;
+    let (endpoint, servers) = works(EndpointBehavior::Modern).await;
     servers.close().await;
     let called = endpoint.seen().iter().find(|request| request.body["method"] == "tools/call").cloned();
     let headers = called.expect("it was called").headers;
@@ -272,7 +276,7 @@ async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
 
 #[tokio::test]
 async fn a_dropped_call_is_cancelled() {
-    let (endpoint, servers) = works(Manner::Json).await;
+    let (endpoint, servers) = works(EndpointBehavior::Json).await;
     let slow = |request: &Request| request.body["params"]["name"] == "slow";
     tokio::select! {
         _ = call(&servers, "slow") => panic!("it has no answer"),
@@ -290,8 +294,8 @@ async fn a_dropped_call_is_cancelled() {
 
 #[tokio::test]
 async fn a_lost_call_does_not_end_the_server() {
-    for manner in [Manner::Json, Manner::Events] {
-        let (_endpoint, servers) = works(manner).await;
+    for behavior in [EndpointBehavior::Json, EndpointBehavior::Events] {
+        let (_endpoint, servers) = works(behavior).await;
         for (tool, expected) in [("die", ""), ("broken", "HTTP 500"), ("huge", "")] {
             let error = call(&servers, tool).await.expect_err("it is lost");
             assert!(
@@ -309,8 +313,8 @@ async fn a_lost_call_does_not_end_the_server() {
 #[tokio::test]
 async fn redirects_to_others_are_not_followed() {
     for status in [302, 307, 308] {
-        let other = Endpoint::new(Manner::Json).await;
-        let endpoint = Endpoint::new(Manner::Moved(other.address, status)).await;
+        let other = Endpoint::new(EndpointBehavior::Json).await;
+        let endpoint = Endpoint::new(EndpointBehavior::Moved(other.address, status)).await;
         let servers = endpoint.start(TEST_TIMEOUT).await;
         let reason = reason(&servers);
         assert!(reason.contains(&format!("HTTP {status}")), "{reason}");
@@ -321,7 +325,8 @@ async fn redirects_to_others_are_not_followed() {
 
 #[tokio::test]
 async fn a_server_gets_its_own_token_and_never_anothers() {
-    let (one, two) = (Endpoint::new(Manner::Json).await, Endpoint::new(Manner::Json).await);
+    let (one, two) =
+        (Endpoint::new(EndpointBehavior::Json).await, Endpoint::new(EndpointBehavior::Json).await);
     let server = |name: &str, endpoint: &Endpoint, key: &str| Server::Http {
         name: name.into(),
         url: format!("http://{}/mcp", endpoint.address),
@@ -347,19 +352,19 @@ async fn a_server_gets_its_own_token_and_never_anothers() {
 
 #[tokio::test]
 async fn faulty_servers_fail_with_a_reason() {
-    for (manner, limit, expected) in [
-        (Manner::Silent, Duration::from_millis(300), "not ready within 300ms"),
-        (Manner::Closed, TEST_TIMEOUT, "Bearer realm"),
-        (Manner::Html, TEST_TIMEOUT, "text/html"),
-        (Manner::Endless, TEST_TIMEOUT, "exceeds 16777216 bytes"),
+    for (behavior, limit, expected) in [
+        (EndpointBehavior::Silent, Duration::from_millis(300), "not ready within 300ms"),
+        (EndpointBehavior::Closed, TEST_TIMEOUT, "Bearer realm"),
+        (EndpointBehavior::Html, TEST_TIMEOUT, "text/html"),
+        (EndpointBehavior::Endless, TEST_TIMEOUT, "exceeds 16777216 bytes"),
     ] {
-        let endpoint = Endpoint::new(manner).await;
+        let endpoint = Endpoint::new(behavior).await;
         let servers = endpoint.start(limit).await;
         let reason = reason(&servers);
-        assert!(reason.contains(expected), "{manner:?}: {reason}");
+        assert!(reason.contains(expected), "{behavior:?}: {reason}");
         let started = Instant::now();
         servers.close().await;
-        assert!(started.elapsed() < Duration::from_secs(5), "{manner:?}: {:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(5), "{behavior:?}: {:?}", started.elapsed());
     }
 }
 

@@ -105,10 +105,13 @@ async fn every_request_ends() {
     let late = request(&servers, "tools/call", json!({"name": "slow"}), |_| {}).await;
     assert_eq!(late, Err(CallError::Deadline(Duration::from_millis(300))));
     let gone = request(&servers, "tools/call", json!({"name": "die"}), |_| {}).await;
-    assert!(matches!(&gone, Err(CallError::Gone(reason)) if reason.contains("out of luck")), "{gone:?}");
+    assert!(
+        matches!(&gone, Err(CallError::NotRunning(reason)) if reason.contains("out of luck")),
+        "{gone:?}"
+    );
     let gone = request(&servers, "tools/list", json!({}), |_| {}).await;
-    assert!(matches!(&gone, Err(CallError::Gone(_))), "{gone:?}");
-    assert!(matches!(servers.server_info("s").await, Err(CallError::Gone(_))));
+    assert!(matches!(&gone, Err(CallError::NotRunning(_))), "{gone:?}");
+    assert!(matches!(servers.server_info("s").await, Err(CallError::NotRunning(_))));
     assert!(matches!(servers.server_info("t").await, Err(CallError::NoServer)));
     servers.close().await;
 }

@@ -20,9 +20,9 @@ fn program() -> String {
 }
 
 /// A unique directory. Its path appears in the command line of every server that runs in it.
-struct Place(TempDir);
+struct ServerDirectory(TempDir);
 
-impl Place {
+impl ServerDirectory {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a directory"))
     }
@@ -110,8 +110,9 @@ fn reason(servers: &Servers) -> String {
 
 #[tokio::test]
 async fn tools_are_listed_and_called() {
-    let place = Place::new();
-    let servers = Servers::start(vec![place.server("b", ""), place.server("a", "")], place.options(), None);
+    let directory = ServerDirectory::new();
+    let servers =
+        Servers::start(vec![directory.server("b", ""), directory.server("a", "")], directory.options(), None);
     servers.wait_until_settled(TEST_TIMEOUT).await;
     assert_eq!(names(&servers), ["b/echo", "b/more", "a/echo", "a/more"]);
     let tools = servers.tools();
@@ -123,14 +124,14 @@ async fn tools_are_listed_and_called() {
     assert_eq!(servers.call("c", "echo", Map::new(), |_| {}).await, Err(CallError::NoServer));
     assert_eq!(servers.failures(), []);
     servers.close().await;
-    place.assert_empty();
-    assert!(place.noted("end of input").await, "a server is asked to exit before it is killed");
+    directory.assert_empty();
+    assert!(directory.noted("end of input").await, "a server is asked to exit before it is killed");
 }
 
 #[tokio::test]
 async fn outcomes_and_refusals() {
-    let place = Place::new();
-    let servers = place.start("").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("").await;
     let outcome = call(&servers, "fail", json!({})).await.expect("a tool that fails has an outcome");
     assert_eq!((text(&outcome), outcome.failed), ("it broke", true));
     assert_eq!(text(&call(&servers, "odd", json!({})).await.expect("it is kept")), r#"{"type":"hologram"}"#);
@@ -142,8 +143,8 @@ async fn outcomes_and_refusals() {
 
 #[tokio::test]
 async fn progress_comes_in_order_and_before_the_outcome() {
-    let place = Place::new();
-    let servers = place.start("").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("").await;
     let mut heard = Vec::new();
     servers.call("s", "progress", Map::new(), |text| heard.push(text)).await.expect("it ends");
     assert_eq!(heard, ["one | step", "2 of 3", "3"]);
@@ -152,17 +153,17 @@ async fn progress_comes_in_order_and_before_the_outcome() {
 
 #[tokio::test]
 async fn a_server_sees_its_own_environment_and_directory() {
-    let place = Place::new();
-    let mut server = place.server("s", "");
+    let directory = ServerDirectory::new();
+    let mut server = directory.server("s", "");
     if let Server::Stdio { env, .. } = &mut server {
         *env = vec![("MINE".into(), "from the descriptor".into()), ("BOTH".into(), "descriptor".into())];
     }
-    let servers = Servers::start(vec![server], place.options(), None);
+    let servers = Servers::start(vec![server], directory.options(), None);
     let outcome = call(&servers, "self", json!({})).await.expect("a server that is starting is waited for");
     let text = text(&outcome);
     let mut lines: Vec<&str> = text.lines().collect();
     let cwd = lines.remove(0);
-    assert_eq!(PathBuf::from(cwd), place.0.path().canonicalize().expect("it is there"));
+    assert_eq!(PathBuf::from(cwd), directory.0.path().canonicalize().expect("it is there"));
     lines.sort_unstable();
     assert_eq!(
         lines,
@@ -173,10 +174,10 @@ async fn a_server_sees_its_own_environment_and_directory() {
 
 #[tokio::test]
 async fn a_faulty_server_does_not_delay_the_others() {
-    let place = Place::new();
-    let mut options = place.options();
+    let directory = ServerDirectory::new();
+    let mut options = directory.options();
     options.start_timeout = Duration::from_secs(5);
-    let bad = ["silent", "exit", "flood", "only-garbage"].map(|fault| place.server(fault, fault));
+    let bad = ["silent", "exit", "flood", "only-garbage"].map(|fault| directory.server(fault, fault));
     let missing = Server::Stdio {
         name: "missing".into(),
         command: "no-such-program".into(),
@@ -184,7 +185,7 @@ async fn a_faulty_server_does_not_delay_the_others() {
         env: vec![],
     };
     let mut all = Vec::from(bad);
-    all.extend([missing, place.server("good", ""), place.server("good", "")]);
+    all.extend([missing, directory.server("good", ""), directory.server("good", "")]);
     let started = Instant::now();
     let servers = Servers::start(all, options, None);
     let outcome = servers.call("good", "echo", Map::new(), |_| {}).await.expect("it answers");
@@ -210,62 +211,62 @@ async fn a_faulty_server_does_not_delay_the_others() {
         assert!(failed.starts_with(&format!("MCP server {name:?}: ")) && failed.contains(reason), "{failed}");
         assert!(!failed.contains('\n'));
     }
-    assert!(matches!(servers.call("exit", "x", Map::new(), |_| {}).await, Err(CallError::Gone(_))));
+    assert!(matches!(servers.call("exit", "x", Map::new(), |_| {}).await, Err(CallError::NotRunning(_))));
     servers.close().await;
-    place.assert_empty();
+    directory.assert_empty();
 }
 
 #[tokio::test]
 async fn waiting_for_servers_has_a_limit() {
-    let place = Place::new();
-    let servers = Servers::start(vec![place.server("s", "silent")], place.options(), None);
+    let directory = ServerDirectory::new();
+    let servers = Servers::start(vec![directory.server("s", "silent")], directory.options(), None);
     let started = Instant::now();
     servers.wait_until_settled(Duration::from_millis(50)).await;
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(servers.failures(), []);
     servers.close().await;
-    place.assert_empty();
+    directory.assert_empty();
 }
 
 #[tokio::test]
 async fn a_server_exit_during_a_call_is_explained() {
-    let place = Place::new();
-    let servers = place.start("").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("").await;
     let error = call(&servers, "die", json!({})).await.expect_err("it is dead");
     let expected = "it exited with status 3; its stderr ends: out of luck";
-    assert_eq!(error, CallError::Gone(expected.into()));
+    assert_eq!(error, CallError::NotRunning(expected.into()));
     assert_eq!(reason(&servers), expected);
     assert_eq!(names(&servers), [""; 0]);
-    assert_eq!(call(&servers, "echo", json!({})).await, Err(CallError::Gone(expected.into())));
+    assert_eq!(call(&servers, "echo", json!({})).await, Err(CallError::NotRunning(expected.into())));
     servers.close().await;
 }
 
 #[tokio::test]
 async fn garbage_between_messages_is_skipped() {
-    let place = Place::new();
-    let servers = place.start("garbage").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("garbage").await;
     assert_eq!(names(&servers), ["s/echo", "s/more"]);
     servers.close().await;
 }
 
 #[tokio::test]
 async fn an_endless_list_is_cut() {
-    let place = Place::new();
-    let mut options = place.options();
+    let directory = ServerDirectory::new();
+    let mut options = directory.options();
     options.max_tools = 10;
-    let servers = place.start_with("forever", options).await;
+    let servers = directory.start_with("forever", options).await;
     assert_eq!(servers.tools().len(), 10);
     servers.close().await;
     // 64 pages have fewer tools than the limit allows.
-    let servers = place.start("forever").await;
+    let servers = directory.start("forever").await;
     assert_eq!(servers.tools().len(), 64);
     servers.close().await;
 }
 
 #[tokio::test]
 async fn requests_of_a_server_are_refused() {
-    let place = Place::new();
-    let servers = place.start("").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("").await;
     let outcome = call(&servers, "ask", json!({})).await.expect("it got its answers");
     assert_eq!(text(&outcome), r#"-32601 -32601 {"action":"decline"} {} -32601"#);
     servers.close().await;
@@ -273,8 +274,8 @@ async fn requests_of_a_server_are_refused() {
 
 #[tokio::test]
 async fn a_changed_list_is_read_again() {
-    let place = Place::new();
-    let servers = place.start("").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("").await;
     call(&servers, "change", json!({})).await.expect("it changes");
     let changed = wait_until(TEST_TIMEOUT, || names(&servers) == ["s/echo", "s/more", "s/new"]).await;
     assert!(changed, "{:?}", names(&servers));
@@ -283,35 +284,35 @@ async fn a_changed_list_is_read_again() {
 
 #[tokio::test]
 async fn a_dropped_call_is_cancelled() {
-    let place = Place::new();
-    let servers = place.start("").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("").await;
     {
         let mut slow = Box::pin(call(&servers, "slow", json!({})));
         let waited = tokio::time::timeout(Duration::from_millis(1), &mut slow).await;
         assert!(waited.is_err());
-        let working = place.noted("working on ");
+        let working = directory.noted("working on ");
         tokio::select! {
             _ = &mut slow => panic!("it has no answer"),
             working = working => assert!(working),
         }
     }
-    let notes = std::fs::read_to_string(place.notes()).expect("there are notes");
+    let notes = std::fs::read_to_string(directory.notes()).expect("there are notes");
     let id =
         notes.lines().find_map(|line| line.strip_prefix("working on ")).expect("it was called").to_owned();
-    assert!(place.noted(&format!("cancelled {id}")).await);
+    assert!(directory.noted(&format!("cancelled {id}")).await);
     call(&servers, "echo", json!({})).await.expect("the server is still there");
     servers.close().await;
 }
 
 #[tokio::test]
 async fn a_call_ends_at_its_limit_and_is_cancelled() {
-    let place = Place::new();
-    let mut options = place.options();
+    let directory = ServerDirectory::new();
+    let mut options = directory.options();
     options.call_timeout = Duration::from_millis(200);
-    let servers = place.start_with("", options).await;
+    let servers = directory.start_with("", options).await;
     let late = Err(CallError::Deadline(Duration::from_millis(200)));
     assert_eq!(call(&servers, "slow", json!({})).await, late);
-    assert!(place.noted("cancelled ").await);
+    assert!(directory.noted("cancelled ").await);
     assert_eq!(call(&servers, "wrong-id", json!({})).await, late);
     servers.close().await;
 }
@@ -319,10 +320,10 @@ async fn a_call_ends_at_its_limit_and_is_cancelled() {
 /// A blocked write to the server must not delay its end.
 #[tokio::test]
 async fn a_server_that_does_not_read_is_ended() {
-    let place = Place::new();
-    let mut options = place.options();
+    let directory = ServerDirectory::new();
+    let mut options = directory.options();
     options.call_timeout = Duration::from_millis(300);
-    let servers = place.start_with("", options).await;
+    let servers = directory.start_with("", options).await;
     let late = Err(CallError::Deadline(Duration::from_millis(300)));
     assert_eq!(call(&servers, "deaf", json!({})).await, late);
     let much = "x".repeat(4 << 20);
@@ -330,13 +331,13 @@ async fn a_server_that_does_not_read_is_ended() {
     let started = Instant::now();
     servers.close().await;
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    place.assert_empty();
+    directory.assert_empty();
 }
 
 #[tokio::test]
 async fn a_long_result_is_cut_and_a_longer_one_refused() {
-    let place = Place::new();
-    let servers = place.start("").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("").await;
     let outcome = call(&servers, "long", json!({"bytes": 3 << 20})).await.expect("it is cut");
     assert_eq!(outcome.omitted, 2 << 20);
     assert!(matches!(&outcome.content[0], Content::Text(text) if text.len() == 1 << 20));
@@ -352,52 +353,52 @@ async fn a_long_result_is_cut_and_a_longer_one_refused() {
 
 #[tokio::test]
 async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
-    let place = Place::new();
-    let servers = place.start("modern").await;
+    let directory = ServerDirectory::new();
+    let servers = directory.start("modern").await;
     assert_eq!(servers.failures(), []);
     assert_eq!(names(&servers), ["s/echo", "s/more"]);
-    assert!(place.noted("listening").await);
+    assert!(directory.noted("listening").await);
     call(&servers, "change", json!({})).await.expect("it changes");
     assert!(wait_until(TEST_TIMEOUT, || names(&servers).len() == 3).await);
     servers.close().await;
-    place.assert_empty();
+    directory.assert_empty();
 }
 
 #[tokio::test]
 async fn no_process_is_left_after_closing() {
-    let place = Place::new();
-    let servers = place.start("daemon").await;
-    assert!(wait_until(TEST_TIMEOUT, || place.alive().len() >= 3).await, "{:?}", place.alive());
+    let directory = ServerDirectory::new();
+    let servers = directory.start("daemon").await;
+    assert!(wait_until(TEST_TIMEOUT, || directory.alive().len() >= 3).await, "{:?}", directory.alive());
     servers.close().await;
-    place.assert_empty();
+    directory.assert_empty();
 }
 
 #[tokio::test]
 async fn dropping_the_servers_ends_their_processes() {
-    let place = Place::new();
-    let servers = place.start("daemon").await;
-    assert!(wait_until(TEST_TIMEOUT, || place.alive().len() >= 3).await);
+    let directory = ServerDirectory::new();
+    let servers = directory.start("daemon").await;
+    assert!(wait_until(TEST_TIMEOUT, || directory.alive().len() >= 3).await);
     drop(servers);
-    assert!(wait_until(TEST_TIMEOUT, || place.alive().is_empty()).await, "{:?}", place.alive());
+    assert!(wait_until(TEST_TIMEOUT, || directory.alive().is_empty()).await, "{:?}", directory.alive());
 }
 
 #[test]
 fn the_end_of_the_runtime_ends_the_processes() {
-    let place = Place::new();
+    let directory = ServerDirectory::new();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let servers = runtime().block_on(place.start("daemon"));
+    let servers = runtime().block_on(directory.start("daemon"));
     drop(servers);
-    let gone = runtime().block_on(wait_until(TEST_TIMEOUT, || place.alive().is_empty()));
-    assert!(gone, "{:?}", place.alive());
+    let gone = runtime().block_on(wait_until(TEST_TIMEOUT, || directory.alive().is_empty()));
+    assert!(gone, "{:?}", directory.alive());
 }
 
 /// The process ignores the end of its input and `SIGTERM`.
 #[tokio::test]
 async fn a_server_that_ignores_sigterm_is_ended() {
-    let place = Place::new();
-    let mut options = place.options();
+    let directory = ServerDirectory::new();
+    let mut options = directory.options();
     options.ladder = Ladder { eof_grace: Duration::from_millis(50), term_grace: Duration::from_millis(50) };
-    let script = format!("trap '' TERM; while :; do sleep 1; done # {}", place.marker());
+    let script = format!("trap '' TERM; while :; do sleep 1; done # {}", directory.marker());
     let stubborn = Server::Stdio {
         name: "s".into(),
         command: "sh".into(),
@@ -405,9 +406,9 @@ async fn a_server_that_ignores_sigterm_is_ended() {
         env: vec![],
     };
     let servers = Servers::start(vec![stubborn], options, None);
-    assert!(wait_until(TEST_TIMEOUT, || !place.alive().is_empty()).await);
+    assert!(wait_until(TEST_TIMEOUT, || !directory.alive().is_empty()).await);
     servers.close().await;
-    place.assert_empty();
+    directory.assert_empty();
 }
 
 #[tokio::test]

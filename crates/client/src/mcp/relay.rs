@@ -64,7 +64,7 @@ async fn forward(
         Ok(RawAnswer::Error { code, message, data }) => {
             Ok(Inner::Error(RpcError { code, message: message.into(), data }))
         }
-        Err(error @ (CallError::Gone(_) | CallError::NoServer)) => {
+        Err(error @ (CallError::NotRunning(_) | CallError::NoServer)) => {
             Err(unavailable(error.to_string(), Effects::Possible))
         }
         Err(error) => Err(failure(error.to_string())),
