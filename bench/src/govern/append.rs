@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
 
-use narrows_audit::{Actor, Decision, Event, Facts, Log, Options, PolicyRef, Subject};
+use narrows_audit::{Actor, Event, Facts, Log, LogOptions, LoggedDecision, PolicyRef, Subject};
 use serde_json::json;
 
 use super::Took;
@@ -40,7 +40,7 @@ pub(super) fn measure(directory: &Path) -> io::Result<Appended> {
     };
     for round in 0..ROUNDS {
         let path = directory.join(format!("append-{round}.jsonl"));
-        let log = Log::open(&path, Options { segment_bytes: u64::MAX, ..Options::default() })
+        let log = Log::open(&path, LogOptions { segment_bytes: u64::MAX, ..LogOptions::default() })
             .map_err(io::Error::other)?;
         let took = Took::by(|| sessions(&log))?;
         log.close();
@@ -100,7 +100,7 @@ pub(super) fn event(session: usize, number: usize) -> Event {
         subject: Subject { kind: "tool".into(), reference: Some("append-to-notes".into()), path: None },
         input: Some(json!({"filename": "/notes/a.md", "line": "bring the café its beans", "number": number})),
         output: Some(json!({"ok": true})),
-        policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(Decision::Allow) }),
+        policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(LoggedDecision::Allow) }),
         facts,
         ..Event::default()
     }
@@ -108,7 +108,7 @@ pub(super) fn event(session: usize, number: usize) -> Event {
 
 /// Returns the processor time that a caller needs to hand over an event, in microseconds.
 pub(super) fn handed_over(directory: &Path) -> io::Result<f64> {
-    let log = Log::open(&directory.join("hand.jsonl"), Options::default()).map_err(io::Error::other)?;
+    let log = Log::open(&directory.join("hand.jsonl"), LogOptions::default()).map_err(io::Error::other)?;
     let mut best = f64::INFINITY;
     for _ in 0..5 {
         let events: Vec<_> = (0..HANDED).map(|number| event(0, number)).collect();

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use narrows_audit::Log;
-use narrows_govern::{Disk, Gate, GateConfig, GateStart, Principal, run_gate};
+use narrows_govern::{Gate, GateConfig, GateStart, Principal, SystemPathResolver, run_gate};
 use narrows_link::{Link, Options, Receiver, Sender, memory};
 use narrows_policy::{Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy};
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn gate() -> io::Result<Gate> {
         mandate,
         who,
         policy,
-        Box::new(Disk),
+        Box::new(SystemPathResolver),
         GateStart { started_at: 1_700_000_000, nonce: "n".into() },
     ))
 }
@@ -111,7 +111,7 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
     let (_inquiries, asked) = mpsc::channel(1);
     let between = match log {
         Some(path) => {
-            let log = Log::open(path, narrows_audit::Options::default()).map_err(io::Error::other)?;
+            let log = Log::open(path, narrows_audit::LogOptions::default()).map_err(io::Error::other)?;
             tokio::spawn(async move {
                 // Either end may go first. The log is closed below in any case.
                 let _ = run_gate(gate()?, outer, inner, log.clone(), asked).await;

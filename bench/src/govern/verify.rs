@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use narrows_audit::{Log, Options, verify};
+use narrows_audit::{Log, LogOptions, verify};
 
 use super::Took;
 use super::append::event;
@@ -28,7 +28,7 @@ pub(super) struct Verified {
 pub(super) fn measure(directory: &Path) -> io::Result<Verified> {
     let path = directory.join("verify.jsonl");
     // Several files, which is normal for a log of this size.
-    let log = Log::open(&path, Options { window: Duration::ZERO, ..Options::default() })
+    let log = Log::open(&path, LogOptions { window: Duration::ZERO, ..LogOptions::default() })
         .map_err(io::Error::other)?;
     for start in (0..LINES as usize).step_by(GROUP) {
         let group: Vec<_> =
@@ -39,7 +39,7 @@ pub(super) fn measure(directory: &Path) -> io::Result<Verified> {
     let (mut all, mut hashing) = (Took::FOREVER, Took::FOREVER);
     for _ in 0..ROUNDS {
         all = all.or(Took::by(|| {
-            let report = verify::log(&path, &verify::Options::default())?;
+            let report = verify::log(&path, &verify::VerifyOptions::default())?;
             match report.bad {
                 None if report.entries == LINES => Ok(()),
                 bad => Err(io::Error::other(format!("{} lines, then {bad:?}", report.entries))),

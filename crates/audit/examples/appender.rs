@@ -4,13 +4,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use narrows_audit::{Actor, Event, Log, Options, Subject};
+use narrows_audit::{Actor, Event, Log, LogOptions, Subject};
 use serde_json::json;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = PathBuf::from(std::env::args_os().nth(1).ok_or("the path of a log, please")?);
-    let options =
-        Options { segment_bytes: 256 << 10, lock_patience: Duration::from_secs(30), ..Options::default() };
+    let options = LogOptions {
+        segment_bytes: 256 << 10,
+        lock_timeout: Duration::from_secs(30),
+        ..LogOptions::default()
+    };
     let log = Log::open(&path, options)?;
     for number in 0.. {
         let appends: Vec<_> = (0..number % 7 + 1).map(|part| log.append(event(number, part))).collect();

@@ -22,7 +22,7 @@ pub struct Approval {
     /// Required for a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    pub signer: Signer,
+    pub signer: ApprovalSigner,
     pub signed_at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
@@ -43,7 +43,7 @@ pub enum ApprovalDecision {
 /// The person who signs a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Signer {
+pub struct ApprovalSigner {
     /// An id, such as an address or a `did:key`.
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ impl Approval {
     pub fn new(
         artifact: impl Into<String>,
         decision: ApprovalDecision,
-        signer: Signer,
+        signer: ApprovalSigner,
         signed_at: impl Into<String>,
     ) -> Self {
         Self {
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn an_approval_is_of_one_thing_by_one_signer() {
         let key = SigningKey::generate().expect("a key");
-        let signer = Signer { id: "ann@example.com".into(), role: None, display_name: None };
+        let signer = ApprovalSigner { id: "ann@example.com".into(), role: None, display_name: None };
         let approval = Approval::new("call_1", ApprovalDecision::Approve, signer, "2026-11-15T18:00:00.000Z");
         assert_eq!(approval.verify(&key.public()), Err(ApprovalError::Unsigned));
         let mut approval = approval;
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_rejection_needs_a_reason() {
         let key = SigningKey::generate().expect("a key");
-        let signer = Signer { id: "ann".into(), role: None, display_name: None };
+        let signer = ApprovalSigner { id: "ann".into(), role: None, display_name: None };
         let rejection = Approval::new("call_1", ApprovalDecision::Reject, signer, "2026-11-15T18:00:00.000Z")
             .sign(&key)
             .expect("shallow");

@@ -5,10 +5,10 @@ mod real;
 use std::io;
 use std::time::Duration;
 
-pub use real::Directory;
+pub use real::SystemDirectory;
 
 /// The directory of a log.
-pub trait Disk: Send {
+pub trait LogDirectory: Send {
     /// Waits for the lock that every writing process must hold.
     fn lock(&mut self, timeout: Duration) -> io::Result<()>;
     /// Releases the lock.
@@ -18,9 +18,9 @@ pub trait Disk: Send {
     /// Returns the identity and length of a file, or `None` if it does not exist.
     fn status(&mut self, name: &str) -> io::Result<Option<FileStatus>>;
     /// Opens an existing file for reading and appending.
-    fn open(&mut self, name: &str) -> io::Result<Box<dyn Handle>>;
+    fn open(&mut self, name: &str) -> io::Result<Box<dyn LogFile>>;
     /// Creates a file that must not exist.
-    fn create(&mut self, name: &str) -> io::Result<Box<dyn Handle>>;
+    fn create(&mut self, name: &str) -> io::Result<Box<dyn LogFile>>;
     /// Renames a file, replacing an existing one.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
@@ -30,7 +30,7 @@ pub trait Disk: Send {
 }
 
 /// An open file.
-pub trait Handle: Send + Sync {
+pub trait LogFile: Send + Sync {
     /// Returns the identity and length of the file.
     fn status(&self) -> io::Result<FileStatus>;
     /// Reads up to the length of `buffer`. Returns the number of bytes read.

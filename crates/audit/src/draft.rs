@@ -7,7 +7,7 @@ use ring::digest::Context;
 use serde_json::Value;
 
 use crate::entry::{Algorithm, DOCTYPE, GENESIS, SCHEMA};
-use crate::event::{self, Decision, Event, EventError};
+use crate::event::{self, Event, EventError, LoggedDecision};
 use crate::jcs;
 use crate::redact::Redaction;
 
@@ -64,7 +64,7 @@ impl Draft {
         let before = (event.input.clone(), event.output.clone());
         redaction.clean_values(&mut event);
         let pairs = [(before.0.as_ref(), event.input.as_ref()), (before.1.as_ref(), event.output.as_ref())];
-        let more = redaction.with_taken(pairs);
+        let more = redaction.with_removed(pairs);
         let redaction = more.as_ref().unwrap_or(redaction);
         if !event.facts.is_empty() && !redaction.leaves(&event.facts) {
             event.facts.add_to(&mut event.metadata);
@@ -110,7 +110,7 @@ impl Draft {
         }
         if let Some(policy) = policy {
             out.extend_from_slice(b"\"policy\":");
-            let decision = policy.decision.map(Decision::name);
+            let decision = policy.decision.map(LoggedDecision::name);
             write_texts(&mut out, b"{", &[("decision", decision), ("ref", Some(&policy.reference))]);
             out.extend_from_slice(b"},");
         }
@@ -134,7 +134,7 @@ impl Draft {
     /// Appends the line to `out`. Returns its hash.
     pub(crate) fn write_line(
         &self,
-        place: &LogPosition,
+        position: &LogPosition,
         ts: &str,
         algorithm: Algorithm,
         out: &mut Vec<u8>,
@@ -151,9 +151,9 @@ impl Draft {
         out.extend_from_slice(b"\",");
         out.extend_from_slice(&self.text[self.hash..self.prev]);
         out.extend_from_slice(b"\"prevHash\":\"");
-        out.extend_from_slice(place.prev.as_deref().unwrap_or(GENESIS).as_bytes());
+        out.extend_from_slice(position.prev.as_deref().unwrap_or(GENESIS).as_bytes());
         // Writing to a vector does not fail.
-        let _ = write!(out, "\",\"seq\":{},", place.seq);
+        let _ = write!(out, "\",\"seq\":{},", position.seq);
         out.extend_from_slice(&self.text[self.prev..]);
         out.extend_from_slice(b"\"ts\":\"");
         out.extend_from_slice(ts.as_bytes());
@@ -215,7 +215,7 @@ mod tests {
             },
             input: Some(json!({"z": 1, "a": "café\n"})),
             output: Some(json!("done")),
-            policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(Decision::Allow) }),
+            policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(LoggedDecision::Allow) }),
             signatures: vec!["signatures/1.signature.json".into()],
             facts: Facts::new(),
             metadata: json!({"aip44": {"session": "s"}}).as_object().cloned().expect("an object"),
@@ -228,9 +228,9 @@ mod tests {
         let buffer = b"{}".to_vec();
         let draft =
             Draft::with_buffer(buffer, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
-        let place = LogPosition { seq: 7, prev: Some("ab".repeat(32)) };
+        let position = LogPosition { seq: 7, prev: Some("ab".repeat(32)) };
         let mut line = Vec::new();
-        let hash = draft.write_line(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
+        let hash = draft.write_line(&position, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
         assert!(line.len() <= draft.len(), "{} > {}", line.len(), draft.len());
         let text = line.strip_suffix(b"\n").expect("a line");
         // The simple writer must produce the same line.
@@ -293,7 +293,7 @@ mod tests {
             let read: Value = serde_json::from_slice(text).expect("JSON that every reader reads");
             let canonical = jcs::to_vec(&read).expect("shallow");
             proptest::prop_assert_eq!(canonical.as_slice(), text);
-            let report = verify::bytes(&line, &verify::Options::default());
+            let report = verify::bytes(&line, &verify::VerifyOptions::default());
             proptest::prop_assert_eq!((report.entries, report.bad), (1, None));
             let told = String::from_utf8_lossy(text);
             proptest::prop_assert!(!told.contains("abcdefghijklmnop") && !told.contains("hunter2"));

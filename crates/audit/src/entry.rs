@@ -4,7 +4,7 @@ use ring::digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::event::{Actor, Decision, PolicyRef, Subject};
+use crate::event::{Actor, LoggedDecision, PolicyRef, Subject};
 
 pub const SCHEMA: &str = "agentgovernance/v1";
 pub const DOCTYPE: &str = "audit-event";
@@ -88,7 +88,7 @@ impl Entry {
     }
 
     /// Returns the decision of the policy.
-    pub fn decision(&self) -> Option<Decision> {
+    pub fn decision(&self) -> Option<LoggedDecision> {
         self.policy.as_ref().and_then(|policy| policy.decision)
     }
 

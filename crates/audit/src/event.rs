@@ -67,13 +67,13 @@ pub struct PolicyRef {
     #[serde(rename = "ref")]
     pub reference: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decision: Option<Decision>,
+    pub decision: Option<LoggedDecision>,
 }
 
 /// A decision of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Decision {
+pub enum LoggedDecision {
     Allow,
     Deny,
     /// Allowed only after an approval is signed.
@@ -82,7 +82,7 @@ pub enum Decision {
     Escalate,
 }
 
-impl Decision {
+impl LoggedDecision {
     pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::RequireApproval, Self::Escalate];
 
     /// Returns the name of the decision in the log.
@@ -96,13 +96,13 @@ impl Decision {
     }
 }
 
-impl fmt::Display for Decision {
+impl fmt::Display for LoggedDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Decision {
+impl FromStr for LoggedDecision {
     type Err = UnknownDecision;
 
     fn from_str(name: &str) -> Result<Self, UnknownDecision> {
@@ -318,10 +318,10 @@ mod tests {
 
     #[test]
     fn decisions_are_found_by_name() {
-        for decision in Decision::ALL {
+        for decision in LoggedDecision::ALL {
             assert_eq!(decision.name().parse(), Ok(decision));
             assert_eq!(json!(decision), json!(decision.name()));
         }
-        assert_eq!("approve".parse::<Decision>(), Err(UnknownDecision));
+        assert_eq!("approve".parse::<LoggedDecision>(), Err(UnknownDecision));
     }
 }

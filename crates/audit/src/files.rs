@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use crate::segment::Names;
+use crate::segment::LogFileNames;
 use crate::verify::Source;
 
 /// Timeout of a reader that waits for a write to end.
@@ -50,9 +50,9 @@ impl Files {
 }
 
 /// Returns the directory of a log and its file names.
-pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, Names)> {
+pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, LogFileNames)> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name");
-    let names = Names::from_path(path).ok_or_else(no_name)?;
+    let names = LogFileNames::from_path(path).ok_or_else(no_name)?;
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),

@@ -2,12 +2,12 @@
 //! log.
 //!
 //! ```
-//! use narrows_audit::{Actor, Event, Log, Options, Subject, verify};
+//! use narrows_audit::{Actor, Event, Log, LogOptions, Subject, verify};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! let path = directory.path().join("audit-log.jsonl");
-//! let log = Log::open(&path, Options::default())?;
+//! let log = Log::open(&path, LogOptions::default())?;
 //! let event = Event {
 //!     actor: Actor { id: "operator:notes".into(), role: Some("operator".into()) },
 //!     action: "operator.invoked".into(),
@@ -18,7 +18,7 @@
 //! assert_eq!(receipt.seq, 0);
 //! log.close();
 //!
-//! let report = verify::log(&path, &verify::Options::default())?;
+//! let report = verify::log(&path, &verify::VerifyOptions::default())?;
 //! assert_eq!((report.entries, report.hash, report.bad), (1, Some(receipt.hash), None));
 //! # Ok(())
 //! # }
@@ -48,18 +48,18 @@ mod secret;
 mod segment;
 pub mod verify;
 
-pub use approval::{Approval, ApprovalDecision, ApprovalError, Signer};
+pub use approval::{Approval, ApprovalDecision, ApprovalError, ApprovalSigner};
 pub use clock::{Clock, SystemClock};
-pub use disk::{Directory, Disk, FileStatus, Handle};
+pub use disk::{FileStatus, LogDirectory, LogFile, SystemDirectory};
 pub use entry::{Algorithm, DOCTYPE, Entry, GENESIS, SCHEMA};
-pub use event::{Actor, Decision, Event, EventError, MAX_DEPTH, PolicyRef, Subject, UnknownDecision};
+pub use event::{Actor, Event, EventError, LoggedDecision, MAX_DEPTH, PolicyRef, Subject, UnknownDecision};
 pub use facts::{Fact, Facts};
 pub use files::open_regular;
 pub use head::{Head, SignedHead};
 pub use jiff::Timestamp;
 pub use key::{PublicKey, Signature, SigningKey};
-pub use log::{Append, AppendError, CommitObserver, Log, OpenError, Options, Receipt};
-pub use read::{Filter, ReadError, Reader};
+pub use log::{Append, AppendError, CommitObserver, Log, LogOptions, OpenError, Receipt};
+pub use read::{Filter, LogReader, ReadError};
 pub use redact::Redaction;
 pub use secret::Secret;
 pub use segment::is_log_file;

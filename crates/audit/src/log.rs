@@ -18,13 +18,13 @@ use narrows_base::sync::lock;
 use queue::Queue;
 
 use crate::clock::{Clock, SystemClock};
-use crate::disk::{Directory, Disk};
+use crate::disk::{LogDirectory, SystemDirectory};
 use crate::draft::Draft;
 use crate::entry::Algorithm;
 use crate::event::Event;
 use crate::files;
 use crate::redact::Redaction;
-use crate::segment::Names;
+use crate::segment::LogFileNames;
 
 pub use append::Append;
 pub use error::{AppendError, OpenError};
@@ -34,7 +34,7 @@ pub type CommitObserver = Arc<dyn Fn(Option<&AppendError>) + Send + Sync>;
 
 /// Options of a log.
 #[derive(Clone)]
-pub struct Options {
+pub struct LogOptions {
     /// Minimum interval between two group commits. An event after a longer pause is written at once.
     pub window: Duration,
     /// Bound for the bytes of events that wait to be written.
@@ -45,14 +45,14 @@ pub struct Options {
     /// Length in bytes at which a file is sealed.
     pub segment_bytes: u64,
     /// Timeout of a wait for other writing processes.
-    pub lock_patience: Duration,
+    pub lock_timeout: Duration,
     pub algorithm: Algorithm,
     pub redaction: Redaction,
     pub clock: Arc<dyn Clock>,
     pub observer: Option<CommitObserver>,
 }
 
-impl Default for Options {
+impl Default for LogOptions {
     fn default() -> Self {
         Self {
             window: Duration::from_millis(1),
@@ -60,7 +60,7 @@ impl Default for Options {
             max_line: 4 << 20,
             max_commit: 4 << 20,
             segment_bytes: 64 << 20,
-            lock_patience: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(5),
             algorithm: Algorithm::Sha256,
             redaction: Redaction::default(),
             clock: Arc::new(SystemClock::default()),
@@ -91,19 +91,23 @@ impl Log {
     /// Verifies and opens the log whose active file has this path, and starts the writer thread. If a crash
     /// left a part of an unacknowledged line, that part is removed and a note is logged. Any other damage is
     /// an error.
-    pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, options: LogOptions) -> Result<Self, OpenError> {
         let (directory, names) = files::resolve(path)?;
-        let disk = Directory::open(&directory, &names.lock())?;
+        let disk = SystemDirectory::open(&directory, &names.lock())?;
         Self::start(Box::new(disk), names, options)
     }
 
-    /// Like [`Log::open`], on any [`Disk`]. `name` is the name of the active file.
-    pub fn open_on(disk: Box<dyn Disk>, name: &str, options: Options) -> Result<Self, OpenError> {
+    /// Like [`Log::open`], on any [`LogDirectory`]. `name` is the name of the active file.
+    pub fn open_on(disk: Box<dyn LogDirectory>, name: &str, options: LogOptions) -> Result<Self, OpenError> {
         let (_, names) = files::resolve(Path::new(name))?;
         Self::start(disk, names, options)
     }
 
-    fn start(disk: Box<dyn Disk>, names: Names, options: Options) -> Result<Self, OpenError> {
+    fn start(
+        disk: Box<dyn LogDirectory>,
+        names: LogFileNames,
+        options: LogOptions,
+    ) -> Result<Self, OpenError> {
         let redaction = options.redaction.clone();
         let max_line = options.max_line.min(u32::MAX as usize);
         let queue = Arc::new(Queue::new(options.queue_bytes.max(max_line), options.max_commit));

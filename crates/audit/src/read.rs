@@ -11,9 +11,9 @@ use std::time::Duration;
 use memchr::memmem;
 
 use crate::entry::Entry;
-use crate::event::Decision;
+use crate::event::LoggedDecision;
 use crate::files;
-use crate::segment::Names;
+use crate::segment::LogFileNames;
 
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
@@ -25,7 +25,7 @@ const FOLLOW_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration
 pub struct Filter {
     pub session: Option<String>,
     pub tool: Option<String>,
-    pub decision: Option<Decision>,
+    pub decision: Option<LoggedDecision>,
     /// The line must contain this text. Other lines are not parsed.
     pub text: Option<&'static str>,
 }
@@ -58,9 +58,9 @@ pub enum ReadError {
 
 /// Reads entries in order, without verifying them.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     directory: PathBuf,
-    names: Names,
+    names: LogFileNames,
     filter: Filter,
     open: Option<OpenSegment>,
     next: u64,
@@ -77,7 +77,7 @@ struct OpenSegment {
     lines: u64,
 }
 
-impl Reader {
+impl LogReader {
     /// Opens the log whose active file has this path.
     pub fn open(path: &Path, filter: Filter) -> Result<Self, ReadError> {
         let told = |source| ReadError::Io { segment: path.display().to_string(), source };

@@ -29,10 +29,10 @@ use crate::facts::{AIP44, Fact, Facts};
 use crate::secret::{Secret, mark, reason};
 
 use argument::ArgumentReader;
-use name::{MAX_NAME_BYTES, Named, Names};
+use name::{MAX_NAME_BYTES, NamedValueKind, SecretNames};
 use object::Label;
-use program::Takes;
-use token_patterns::{Signs, Tokens};
+use program::SecretPart;
+use token_patterns::{ByteClasses, Tokens};
 
 const PLACEHOLDER: &str = "[redacted]";
 
@@ -43,16 +43,16 @@ const DIGEST_KEY: &str = "sha256";
 const ROUNDS: usize = 8;
 
 /// Bound for the secrets of one value that are searched for in other texts.
-const MAX_TAKEN_TEXTS: usize = 64;
+const MAX_REMOVED_TEXTS: usize = 64;
 
 /// Rules that define secrets. The default knows common names and tokens; a caller can add others.
 #[derive(Clone, Debug)]
 pub struct Redaction {
-    names: Names,
+    names: SecretNames,
     tokens: Tokens,
     known: Vec<Secret>,
     /// For each byte, the forms of secrets that it can be a part of.
-    signs: Signs,
+    byte_classes: ByteClasses,
     /// Minimum length in bytes of a secret that is not known by value.
     shortest: usize,
     /// Bound for the further passes over a text with a secret. Removing a secret may make another part look
@@ -63,19 +63,19 @@ pub struct Redaction {
 impl Default for Redaction {
     fn default() -> Self {
         let mut redaction = Self {
-            names: Names::default(),
+            names: SecretNames::default(),
             tokens: Tokens::default(),
             known: Vec::new(),
-            signs: Signs::default(),
+            byte_classes: ByteClasses::default(),
             shortest: token_patterns::MIN_SECRET_TEXT_BYTES,
             rounds: ROUNDS,
         };
         for start in token_patterns::SCHEMES.iter().flat_map(|scheme| scheme.bytes().next()) {
-            redaction.signs.begin(start);
-            redaction.signs.begin(start.to_ascii_uppercase());
+            redaction.byte_classes.begin(start);
+            redaction.byte_classes.begin(start.to_ascii_uppercase());
         }
         for start in token::SHAPE_STARTS.bytes().chain(private_key::ENCODED_FIRST.bytes()) {
-            redaction.signs.begin(start);
+            redaction.byte_classes.begin(start);
         }
         for (start, least) in token::TOKENS {
             redaction.begin(start, *least);
@@ -105,7 +105,7 @@ impl Redaction {
     fn begin(&mut self, start: &str, least: usize) -> bool {
         let first = start.bytes().next();
         if let Some(first) = first {
-            self.signs.begin(first);
+            self.byte_classes.begin(first);
             self.shortest = self.shortest.min(start.len() + least);
         }
         first.is_some()
@@ -171,19 +171,19 @@ impl Redaction {
     /// Returns the same rules, extended by the secrets that were removed from the values of an event. Another
     /// text made of such a value may lack its quotes and names, so it cannot be recognized by them. Returns
     /// `None` if nothing was removed.
-    pub(crate) fn with_taken(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
-        let mut taken = Vec::new();
+    pub(crate) fn with_removed(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
+        let mut removed = Vec::new();
         for (before, after) in pairs {
             if let (Some(before), Some(after)) = (before, after) {
-                collect_taken(before, after, &mut taken);
+                collect_removed(before, after, &mut removed);
             }
         }
-        taken.sort_unstable();
-        taken.dedup();
-        let secrets = taken
+        removed.sort_unstable();
+        removed.dedup();
+        let secrets = removed
             .into_iter()
             .filter(|text| token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES));
-        let secrets: Vec<Secret> = secrets.take(MAX_TAKEN_TEXTS).map(Secret::new).collect();
+        let secrets: Vec<Secret> = secrets.take(MAX_REMOVED_TEXTS).map(Secret::new).collect();
         (!secrets.is_empty()).then(|| secrets.into_iter().fold(self.clone(), Self::known))
     }
 
@@ -236,7 +236,7 @@ impl Redaction {
                 is_header = self.is_header(text);
                 let (begin, takes) = reader.step(text, |name| self.names.classify(name))?;
                 // The whole argument is the value. So it is removed even if it does not look like a secret.
-                let takes = if takes == Takes::Named { Takes::Value } else { takes };
+                let takes = if takes == SecretPart::Named { SecretPart::Value } else { takes };
                 let begin = begin + argument::secret_of(text.as_bytes().get(begin..)?, takes)?;
                 let shown = text.get(..begin).filter(|_| begin < text.len())?;
                 let is_gone = &text[begin..] == PLACEHOLDER;
@@ -333,23 +333,29 @@ impl Redaction {
             let label = label
                 .and_then(|label| object::label_of(key, label))
                 .filter(|label| value.as_str().map_or(*label == Label::Secret, |text| label.accepts(text)));
-            let named = if label.is_some() { Some(Named::Secret) } else { self.names.classify_key(key) };
+            let named =
+                if label.is_some() { Some(NamedValueKind::Secret) } else { self.names.classify_key(key) };
             is_hidden |= match (value, named) {
                 (Value::Null | Value::Bool(_), _) => false,
                 (Value::Object(members), _) if is_mark(members) => true,
                 (value, Some(named)) if value.as_str().is_some_and(|text| !named.accepts(text)) => {
                     self.value(value)
                 }
-                (value, Some(Named::TokenLike)) if !value.is_string() => self.value(value),
+                (value, Some(NamedValueKind::TokenLike)) if !value.is_string() => self.value(value),
                 (
                     value,
-                    Some(Named::Secret | Named::UnlessPath | Named::UnlessPattern | Named::TokenLike),
+                    Some(
+                        NamedValueKind::Secret
+                        | NamedValueKind::UnlessPath
+                        | NamedValueKind::UnlessPattern
+                        | NamedValueKind::TokenLike,
+                    ),
                 ) => {
                     *value = mark(reason::KEY);
                     true
                 }
-                (value, Some(Named::Texts)) => self.texts(value),
-                (value @ Value::String(_), Some(Named::Doubtful))
+                (value, Some(NamedValueKind::Texts)) => self.texts(value),
+                (value @ Value::String(_), Some(NamedValueKind::Doubtful))
                     if value.as_str().is_some_and(|text| {
                         token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES)
                     }) =>
@@ -357,7 +363,7 @@ impl Redaction {
                     *value = mark(reason::KEY);
                     true
                 }
-                (value, Some(Named::Doubtful)) => self.value(value),
+                (value, Some(NamedValueKind::Doubtful)) => self.value(value),
                 (Value::Array(items), None) if key.starts_with("arg") => {
                     self.items(items, reader.take().unwrap_or_default())
                 }
@@ -388,7 +394,7 @@ impl Redaction {
     }
 
     fn is_name(&self, name: &str) -> bool {
-        self.names.classify(name).is_some_and(Named::is_secret)
+        self.names.classify(name).is_some_and(NamedValueKind::is_secret)
     }
 
     /// Returns a text without its secrets. Returns `None` if it has none.
@@ -428,7 +434,7 @@ impl Redaction {
     /// Finds the secrets of a text as it is written. Only searches for forms that its characters allow.
     fn find_plain(&self, text: &str, places: &mut Vec<Range<usize>>) {
         let named = |name: &str| self.names.classify(name);
-        let (signs, has_options) = token_patterns::tokens(text, &self.tokens, &self.signs, places);
+        let (signs, has_options) = token_patterns::tokens(text, &self.tokens, &self.byte_classes, places);
         token::azure_secrets(text, places);
         if token_patterns::may_have_private_keys(signs) {
             private_key::private_keys(text, places);
@@ -520,20 +526,20 @@ fn hide_all(value: &mut Value) -> bool {
 }
 
 /// Collects the texts of a value that are missing in its redacted form.
-fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>) {
+fn collect_removed<'a>(before: &'a Value, after: &Value, removed: &mut Vec<&'a str>) {
     match (before, after) {
         (Value::String(text), Value::Object(mark)) => {
             let shown = member(mark, "text").and_then(Value::as_str).unwrap_or(PLACEHOLDER);
-            collect_gaps(text, shown, taken);
+            collect_gaps(text, shown, removed);
         }
         (Value::Array(before), Value::Array(after)) => {
-            before.iter().zip(after).for_each(|(before, after)| collect_taken(before, after, taken));
+            before.iter().zip(after).for_each(|(before, after)| collect_removed(before, after, removed));
         }
-        (before, Value::Object(after)) if is_mark(after) => collect_texts(before, taken),
+        (before, Value::Object(after)) if is_mark(after) => collect_texts(before, removed),
         (Value::Object(before), Value::Object(after)) => {
             for (key, value) in before {
                 if let Some(after) = after.get(key) {
-                    collect_taken(value, after, taken);
+                    collect_removed(value, after, removed);
                 }
             }
         }

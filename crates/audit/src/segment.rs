@@ -5,14 +5,14 @@ use std::path::Path;
 /// Returns `true` if `name` is a file of the log with the active file `log`, in the same directory.
 #[must_use]
 pub fn is_log_file(log: &Path, name: &str) -> bool {
-    Names::from_path(log).is_some_and(|names| {
+    LogFileNames::from_path(log).is_some_and(|names| {
         [names.current(), &names.lock(), &names.sealing()].contains(&name) || names.first(name).is_some()
     })
 }
 
 /// The names of the files of one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct LogFileNames {
     current: String,
     /// Text before the number in the name of a sealed file.
     stem: String,
@@ -20,7 +20,7 @@ pub(crate) struct Names {
     ending: String,
 }
 
-impl Names {
+impl LogFileNames {
     /// Returns the names of the log whose active file has this path.
     pub(crate) fn from_path(path: &Path) -> Option<Self> {
         let current = path.file_name()?.to_str()?.to_owned();
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn sealed_files_are_recognized_by_name() {
-        let names = Names::from_path(Path::new("a/audit-log.jsonl")).expect("a name");
+        let names = LogFileNames::from_path(Path::new("a/audit-log.jsonl")).expect("a name");
         assert_eq!(names.sealed(42), "audit-log.000000000042.jsonl");
         assert_eq!(names.lock(), "audit-log.jsonl.lock");
         for (name, first) in [
@@ -93,10 +93,10 @@ mod tests {
 
     #[test]
     fn a_name_needs_no_ending() {
-        let names = Names::from_path(Path::new("log")).expect("a name");
+        let names = LogFileNames::from_path(Path::new("log")).expect("a name");
         assert_eq!(names.sealed(1), "log.000000000001");
         assert_eq!(names.first("log.000000000001"), Some(1));
-        assert_eq!(Names::from_path(Path::new("/")), None);
+        assert_eq!(LogFileNames::from_path(Path::new("/")), None);
     }
 
     #[test]

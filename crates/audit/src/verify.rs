@@ -35,7 +35,7 @@ const MAX_UNSYNCED_BYTES: u64 = 64 << 20;
 
 /// The kind of problem in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum VerifyProblem {
     /// A line is malformed, or does not continue the line before it.
     Broken,
     Gap,
@@ -50,7 +50,7 @@ pub enum Why {
     Rewritten,
 }
 
-impl Why {
+impl VerifyProblem {
     /// Returns the name of the problem, for programs.
     pub fn name(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for VerifyProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -74,7 +74,7 @@ impl fmt::Display for Why {
 
 /// The first bad line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bad {
+pub struct BadLine {
     pub segment: String,
     /// Number of the line in the file. The first is 1. 0 if a line is not known.
     pub line: u64,
@@ -82,11 +82,11 @@ pub struct Bad {
     pub offset: u64,
     /// The expected number of the entry.
     pub seq: u64,
-    pub why: Why,
+    pub why: VerifyProblem,
     pub detail: String,
 }
 
-impl fmt::Display for Bad {
+impl fmt::Display for BadLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}: {}", self.segment, self.line, self.why, self.detail)
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Bad {
 
 /// The form of lines that the verifier accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum LineForm {
     /// Canonical byte for byte, as this crate writes lines.
     #[default]
     Exact,
@@ -104,8 +104,8 @@ pub enum Form {
 
 /// Options of the verification.
 #[derive(Clone, Debug)]
-pub struct Options {
-    pub form: Form,
+pub struct VerifyOptions {
+    pub form: LineForm,
     /// The secret of a log whose chain uses keyed hashes. `None`: the chain uses plain hashes.
     pub legacy: Option<Secret>,
     /// A head that the log must contain. The caller must verify its signature.
@@ -113,10 +113,10 @@ pub struct Options {
     pub threads: usize,
 }
 
-impl Default for Options {
+impl Default for VerifyOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { form: Form::Exact, legacy: None, head: None, threads }
+        Self { form: LineForm::Exact, legacy: None, head: None, threads }
     }
 }
 
@@ -129,12 +129,12 @@ pub struct Report {
     /// Hash of the first entry, which identifies the log.
     pub log: Option<String>,
     pub segments: usize,
-    pub bad: Option<Bad>,
+    pub bad: Option<BadLine>,
 }
 
 /// Verifies the log whose active file has this path, with its sealed files. An error means that reading
 /// failed.
-pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
+pub fn log(path: &Path, options: &VerifyOptions) -> io::Result<Report> {
     let files = Files::open(path)?;
     if let Some(secret) = &options.legacy {
         return legacy(&files.sources(), secret);
@@ -142,14 +142,14 @@ pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
     let sources = files.sources();
     let outcome = check(&sources, &Start::default(), options)?;
     let mut report = Report {
-        entries: outcome.link.next,
-        hash: outcome.link.hash.clone(),
+        entries: outcome.chain_end.next,
+        hash: outcome.chain_end.hash.clone(),
         log: outcome.found(0),
         segments: sources.len(),
         bad: outcome.bad.clone(),
     };
     // A torn tail is harmless only if every acknowledged entry is present.
-    let is_chain_good = report.bad.as_ref().is_none_or(|bad| bad.why == Why::TornTail);
+    let is_chain_good = report.bad.as_ref().is_none_or(|bad| bad.why == VerifyProblem::TornTail);
     if let (true, Some(head)) = (is_chain_good, &options.head) {
         let segment = sources.last().map_or(String::new(), |source| source.name().to_owned());
         report.bad = against(head, &outcome, segment).or(report.bad);
@@ -158,20 +158,22 @@ pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
 }
 
 /// Compares a valid chain with a head that it should contain. Returns the problem, if there is one.
-fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<Bad> {
+fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<BadLine> {
     let (why, seq, detail) = match (outcome.found(0), outcome.found(head.seq)) {
-        (Some(log), _) if log != head.log => (Why::Rewritten, 0, "its first entry is another".to_owned()),
+        (Some(log), _) if log != head.log => {
+            (VerifyProblem::Rewritten, 0, "its first entry is another".to_owned())
+        }
         (_, None) => {
-            let detail = format!("{} of at least {} entries are there", outcome.link.next, head.count);
-            (Why::Truncated, outcome.link.next, detail)
+            let detail = format!("{} of at least {} entries are there", outcome.chain_end.next, head.count);
+            (VerifyProblem::Truncated, outcome.chain_end.next, detail)
         }
         (_, Some(hash)) if hash != head.hash => {
-            (Why::Rewritten, head.seq, format!("entry {} is another than it was", head.seq))
+            (VerifyProblem::Rewritten, head.seq, format!("entry {} is another than it was", head.seq))
         }
         _ => return None,
     };
     // The line number would depend on how the log was split into files, so only the entry number is reported.
-    Some(Bad { segment, line: 0, offset: 0, seq, why, detail })
+    Some(BadLine { segment, line: 0, offset: 0, seq, why, detail })
 }
 
 /// A file of a log, or a replacement for one.
@@ -188,7 +190,7 @@ pub(crate) trait Source: Sync {
 
 /// The end of a chain, which the next line must continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct ChainEnd {
     pub(crate) next: u64,
     pub(crate) hash: Option<String>,
     /// Time of the last entry, in nanoseconds since 1970.
@@ -198,16 +200,16 @@ pub(crate) struct Link {
 /// Start of the verification, after the part that is already verified.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
-    pub(crate) link: Link,
+    pub(crate) chain_end: ChainEnd,
     pub(crate) offset: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    pub(crate) link: Link,
+    pub(crate) chain_end: ChainEnd,
     /// For each source, the number of its first entry and its number of valid bytes.
     pub(crate) extents: Vec<(u64, u64)>,
-    pub(crate) bad: Option<Bad>,
+    pub(crate) bad: Option<BadLine>,
     /// Index of the source that contains the bad line.
     pub(crate) bad_source: usize,
     found: Vec<(u64, String)>,
@@ -221,29 +223,30 @@ impl Outcome {
 }
 
 /// Verifies sources. Each must continue the one before it.
-pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -> io::Result<Outcome> {
+pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &VerifyOptions) -> io::Result<Outcome> {
     let wanted = [0, options.head.as_ref().map_or(0, |head| head.seq)];
     let mut pieces = Pieces::new(sources, start.offset);
     let results = pieces.each(options.threads, |bytes| chunk::check(bytes, options.form, &wanted))?;
-    let mut outcome = Outcome { link: start.link.clone(), ..Outcome::default() };
+    let mut outcome = Outcome { chain_end: start.chain_end.clone(), ..Outcome::default() };
     let mut results = results.into_iter().peekable();
     for (index, source) in sources.iter().enumerate() {
         let begin = if index == 0 { start.offset } else { 0 };
-        outcome.extents.push((outcome.link.next, begin));
+        outcome.extents.push((outcome.chain_end.next, begin));
         // Counted only if a line number is needed.
         let mut lines = 0;
         let skipped = || lines_in(*source, begin);
-        let begins_elsewhere = source.first().filter(|&first| begin == 0 && first != outcome.link.next);
+        let begins_elsewhere = source.first().filter(|&first| begin == 0 && first != outcome.chain_end.next);
         if let Some(first) = begins_elsewhere {
-            let detail = format!("the file begins with entry {first}, and {} is next", outcome.link.next);
-            outcome.fail(index, *source, 0, Flaw::new(Why::Gap, detail));
+            let detail =
+                format!("the file begins with entry {first}, and {} is next", outcome.chain_end.next);
+            outcome.fail(index, *source, 0, Flaw::new(VerifyProblem::Gap, detail));
             return Ok(outcome);
         }
         while let Some((_, piece)) = results.next_if(|(at, _)| *at == index) {
             let flaw = outcome.join(index, piece, &mut lines);
             if let Some(flaw) = flaw {
                 outcome.fail(index, *source, skipped()? + lines, flaw);
-                return outcome.forgive(sources);
+                return outcome.classify_torn_tail(sources);
             }
         }
         let good = outcome.extents[index].1;
@@ -253,7 +256,7 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &Options) -
             let last = sources[index + 1..].iter().all(|source| source.length() == 0);
             let flaw = match torn::unended(&rest) {
                 (why, detail) if last => Flaw::new(why, detail),
-                _ => Flaw::new(Why::Broken, "the line does not end, and another file follows"),
+                _ => Flaw::new(VerifyProblem::Broken, "the line does not end, and another file follows"),
             };
             outcome.fail(index, *source, skipped()? + lines, flaw);
             return Ok(outcome);
@@ -273,12 +276,12 @@ impl Outcome {
     fn join(&mut self, index: usize, piece: chunk::Checked, lines: &mut u64) -> Option<Flaw> {
         if let Some((seq, prev, ts)) = &piece.first {
             let facts = line::Facts { seq: *seq, ts: *ts, prev: prev.as_bytes(), hash: b"" };
-            let hash = self.link.hash.as_deref().unwrap_or(GENESIS);
-            let since = self.link.ts.unwrap_or(i128::MIN);
-            if let Err(flaw) = chunk::follows(&facts, self.link.next, hash.as_bytes(), since) {
+            let hash = self.chain_end.hash.as_deref().unwrap_or(GENESIS);
+            let since = self.chain_end.ts.unwrap_or(i128::MIN);
+            if let Err(flaw) = chunk::follows(&facts, self.chain_end.next, hash.as_bytes(), since) {
                 return Some(flaw);
             }
-            self.link = piece.link;
+            self.chain_end = piece.chain_end;
         }
         self.found.extend(piece.found);
         self.extents[index].1 += piece.bytes as u64;
@@ -289,21 +292,21 @@ impl Outcome {
     fn fail(&mut self, index: usize, source: &dyn Source, lines: u64, flaw: Flaw) {
         let Flaw { why, detail } = flaw;
         let segment = source.name().to_owned();
-        let (seq, offset) = (self.link.next, self.extents[index].1);
-        self.bad = Some(Bad { segment, line: lines + 1, offset, seq, why, detail });
+        let (seq, offset) = (self.chain_end.next, self.extents[index].1);
+        self.bad = Some(BadLine { segment, line: lines + 1, offset, seq, why, detail });
         self.bad_source = index;
     }
 
     /// If a bad line is the rest of an unacknowledged write, reports it as a torn tail.
-    fn forgive(mut self, sources: &[&dyn Source]) -> io::Result<Self> {
+    fn classify_torn_tail(mut self, sources: &[&dyn Source]) -> io::Result<Self> {
         let Some(bad) = self.bad.as_mut() else { return Ok(self) };
         let source = sources[self.bad_source];
         let last = sources[self.bad_source + 1..].iter().all(|source| source.length() == 0);
         let rest = bad.offset..source.length();
-        if last && bad.why == Why::Broken && rest.end - rest.start <= MAX_UNSYNCED_BYTES {
+        if last && bad.why == VerifyProblem::Broken && rest.end - rest.start <= MAX_UNSYNCED_BYTES {
             let rest = pieces::read(source, rest)?;
             if torn::unwritten(&rest, bad.offset) {
-                bad.why = Why::TornTail;
+                bad.why = VerifyProblem::TornTail;
                 "parts of the last write are missing".clone_into(&mut bad.detail);
             }
         }
@@ -328,11 +331,11 @@ fn legacy(sources: &[&dyn Source], secret: &Secret) -> io::Result<Report> {
             }
         }
         if flaw.is_none() && good < source.length() {
-            flaw = Some(Flaw::new(Why::TornTail, "the line is incomplete"));
+            flaw = Some(Flaw::new(VerifyProblem::TornTail, "the line is incomplete"));
         }
         if let Some(Flaw { why, detail }) = flaw {
             let (segment, line) = (source.name().to_owned(), chain.lines - before + 1);
-            report.bad = Some(Bad { segment, line, offset: good, seq: chain.lines, why, detail });
+            report.bad = Some(BadLine { segment, line, offset: good, seq: chain.lines, why, detail });
             break;
         }
     }
@@ -347,7 +350,7 @@ pub fn is_canonical(text: &[u8]) -> Result<(), &'static str> {
 }
 
 /// Verifies a log in memory.
-pub fn bytes(log: &[u8], options: &Options) -> Report {
+pub fn bytes(log: &[u8], options: &VerifyOptions) -> Report {
     struct Memory<'a>(&'a [u8]);
     impl Source for Memory<'_> {
         fn name(&self) -> &'static str {
@@ -370,8 +373,8 @@ pub fn bytes(log: &[u8], options: &Options) -> Report {
     // Reading from memory cannot fail.
     let outcome = check(&[&Memory(log)], &Start::default(), options).unwrap_or_default();
     Report {
-        entries: outcome.link.next,
-        hash: outcome.link.hash.clone(),
+        entries: outcome.chain_end.next,
+        hash: outcome.chain_end.hash.clone(),
         log: outcome.found(0),
         segments: 1,
         bad: outcome.bad,

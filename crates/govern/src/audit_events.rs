@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::LazyLock;
 
-use narrows_audit::{Actor, Decision, Event, Fact, Facts, PolicyRef, Redaction, Subject};
+use narrows_audit::{Actor, Event, Fact, Facts, LoggedDecision, PolicyRef, Redaction, Subject};
 use narrows_policy::{Class, GovernanceDecision};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -81,7 +81,10 @@ impl AuditContext<'_> {
         let about = [("kind", Some("refusal".into())), ("code", Some(text_fact(code)))];
         Event {
             input: Some(shorten_value(input)),
-            policy: Some(PolicyRef { reference: DEFAULT_POLICY.to_owned(), decision: Some(Decision::Deny) }),
+            policy: Some(PolicyRef {
+                reference: DEFAULT_POLICY.to_owned(),
+                decision: Some(LoggedDecision::Deny),
+            }),
             ..self.event(what, self.session_subject(), about)
         }
     }
@@ -95,8 +98,8 @@ impl AuditContext<'_> {
             ("code", refused.map(Fact::from)),
         ];
         let (action, decision) = match refused {
-            Some(_) => ("method.refused", Decision::Deny),
-            None => ("method.allowed", Decision::Allow),
+            Some(_) => ("method.refused", LoggedDecision::Deny),
+            None => ("method.allowed", LoggedDecision::Allow),
         };
         Event {
             input: Some(shorten_value(input)),
@@ -243,11 +246,11 @@ impl ApprovalOutcome {
         }
     }
 
-    fn decision(&self) -> Decision {
+    fn decision(&self) -> LoggedDecision {
         match self {
-            Self::Auto | Self::By { .. } => Decision::Allow,
-            Self::Pending => Decision::RequireApproval,
-            Self::Refused(_) => Decision::Deny,
+            Self::Auto | Self::By { .. } => LoggedDecision::Allow,
+            Self::Pending => LoggedDecision::RequireApproval,
+            Self::Refused(_) => LoggedDecision::Deny,
         }
     }
 
@@ -267,12 +270,12 @@ fn tool_subject(name: &str) -> Subject {
     Subject { kind: "tool".to_owned(), reference: Some(clip(name, 256)), path: None }
 }
 
-fn decision(class: Class) -> Decision {
+fn decision(class: Class) -> LoggedDecision {
     match class {
-        Class::Allow => Decision::Allow,
-        Class::RequireApproval => Decision::RequireApproval,
-        Class::Escalate => Decision::Escalate,
-        Class::Deny => Decision::Deny,
+        Class::Allow => LoggedDecision::Allow,
+        Class::RequireApproval => LoggedDecision::RequireApproval,
+        Class::Escalate => LoggedDecision::Escalate,
+        Class::Deny => LoggedDecision::Deny,
     }
 }
 

@@ -491,13 +491,14 @@ mod tests {
     use super::*;
     use crate::config::GateConfig;
     use crate::gate::GateStart;
-    use crate::path_resolver::Disk;
+    use crate::path_resolver::SystemPathResolver;
 
     #[tokio::test]
     async fn a_round_pauses_while_too_many_bytes_wait_for_the_disk() {
         let policy = Policy::new(Access::High, Narrowing::default());
         let start = GateStart { started_at: 1_700_000_000, nonce: "n".into() };
-        let gate = Gate::new(GateConfig::default(), Default::default(), policy, Box::new(Disk), start);
+        let gate =
+            Gate::new(GateConfig::default(), Default::default(), policy, Box::new(SystemPathResolver), start);
         let [(client, _), (agent, _)] =
             [memory::pair(&Default::default()), memory::pair(&Default::default())];
         let mut driver = GateDriver::new(gate, client.sender, agent.sender, None);

@@ -14,8 +14,8 @@
 //! ```
 //! use std::path::Path;
 //!
-//! use narrows_audit::{Log, Options, verify};
-//! use narrows_govern::{Disk, Gate, GateConfig, GateStart, Principal, bundle_policy, run_gate};
+//! use narrows_audit::{Log, LogOptions, verify};
+//! use narrows_govern::{SystemPathResolver, Gate, GateConfig, GateStart, Principal, bundle_policy, run_gate};
 //! use narrows_link::{Link, memory};
 //! use narrows_manifest::{Memory, resolve};
 //! use serde_json::{Value, json};
@@ -44,11 +44,11 @@
 //!
 //! let directory = tempfile::tempdir()?;
 //! let root = directory.path().canonicalize()?;
-//! let log = Log::open(&root.join("audit-log.jsonl"), Options::default())?;
+//! let log = Log::open(&root.join("audit-log.jsonl"), LogOptions::default())?;
 //! let principal = Principal { id: "user:ada".into(), ..Principal::default() };
 //! let start = GateStart { started_at: 1_700_000_000, nonce: "unguessable".into() };
 //! let config = GateConfig::from_bundle(&bundle, vec![root.clone()]);
-//! let gate = Gate::new(config, principal, bundle_policy(&bundle), Box::new(Disk), start);
+//! let gate = Gate::new(config, principal, bundle_policy(&bundle), Box::new(SystemPathResolver), start);
 //!
 //! let (mut client, outer) = memory::pair(&narrows_link::Options::default());
 //! let (inner, mut agent) = memory::pair(&narrows_link::Options::default());
@@ -78,7 +78,7 @@
 //! client.sender.close();
 //! running.await?;
 //! log.close();
-//! let report = verify::log(&root.join("audit-log.jsonl"), &verify::Options::default())?;
+//! let report = verify::log(&root.join("audit-log.jsonl"), &verify::VerifyOptions::default())?;
 //! assert!(report.bad.is_none() && report.entries > 3);
 //! # Ok(())
 //! # }
@@ -123,7 +123,7 @@ pub use gate::{
     SessionSlots, SignatureValidity, ToolCheck, VoteError, VoteSignature, is_signer,
 };
 pub use identity::{IdentityMethod, Principal, SessionOwners};
-pub use path_resolver::{Disk, PathRefusal, PathResolver, resolve_in_roots};
+pub use path_resolver::{PathRefusal, PathResolver, SystemPathResolver, resolve_in_roots};
 pub use proxy::{Neighbor, ProxyCore, ProxyOutput, is_for_proxy};
 pub use proxy_driver::split_proxy_link;
 pub use recovery::{GatePresence, RecoveryError};

@@ -93,9 +93,9 @@ pub trait PathResolver: fmt::Debug + Send + Sync {
 
 /// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Disk;
+pub struct SystemPathResolver;
 
-impl PathResolver for Disk {
+impl PathResolver for SystemPathResolver {
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
         path.canonicalize()
     }
@@ -412,7 +412,7 @@ mod tests {
         std::fs::write(home.join("root/file"), "").unwrap();
         let roots = [home.join("root")];
         let check = |path: &str, expected: Result<&str, PathRefusal>| {
-            let found = resolve_in_roots(&home.join(path), &roots, &Disk);
+            let found = resolve_in_roots(&home.join(path), &roots, &SystemPathResolver);
             assert_eq!(found, expected.map(|path| home.join(path)), "{path}");
         };
         check("root", Ok("root"));
@@ -431,8 +431,14 @@ mod tests {
         check("root/file/x", Err(PathRefusal::Unresolved));
         check("root/../root", Err(PathRefusal::NotPlain));
         check("root/a\0b", Err(PathRefusal::NotPlain));
-        assert_eq!(resolve_in_roots(Path::new("root"), &roots, &Disk), Err(PathRefusal::Relative));
-        assert_eq!(resolve_in_roots(Path::new("/"), &roots, &Disk), Err(PathRefusal::OutsideRoots));
+        assert_eq!(
+            resolve_in_roots(Path::new("root"), &roots, &SystemPathResolver),
+            Err(PathRefusal::Relative)
+        );
+        assert_eq!(
+            resolve_in_roots(Path::new("/"), &roots, &SystemPathResolver),
+            Err(PathRefusal::OutsideRoots)
+        );
     }
 
     /// Path components: existing names, links to the inside and the outside, circular and dangling links, and
@@ -504,9 +510,9 @@ mod tests {
             let before = outside(&home);
             let root = home.join("root");
             let path = PathBuf::from(format!("{}/{start}/{}", home.display(), steps.join("/")));
-            if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &Disk) {
+            if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &SystemPathResolver) {
                 prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
-                prop_assert_eq!(resolve_in_roots(&real, std::slice::from_ref(&root), &Disk), Ok(real.clone()), "it stays admitted");
+                prop_assert_eq!(resolve_in_roots(&real, std::slice::from_ref(&root), &SystemPathResolver), Ok(real.clone()), "it stays admitted");
                 // Creating the path by its requested name stays in the root, or fails.
                 if std::fs::create_dir_all(&path).is_ok() {
                     prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");
@@ -532,7 +538,7 @@ mod tests {
             symlink("sub/out", home.join("root/out")).unwrap();
             let root = home.join("root");
             let path = PathBuf::from(format!("{}/{}", root.display(), steps.join("/")));
-            if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &Disk) {
+            if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &SystemPathResolver) {
                 prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
                 std::fs::create_dir_all(&real).unwrap();
                 prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");

@@ -66,7 +66,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::path_resolver::Disk;
+    use crate::path_resolver::SystemPathResolver;
 
     #[test]
     fn protected_files_cannot_be_changed_by_another_name() {
@@ -90,7 +90,7 @@ mod tests {
         let check = |kind: &str, path: &str, refused: bool| {
             for path in [path.to_owned(), root.join(path).display().to_string()] {
                 let call = Call::new(None, "x", kind, json!({"path": path}));
-                let found = protected_violation(&call, &config, &roots, &Disk);
+                let found = protected_violation(&call, &config, &roots, &SystemPathResolver);
                 assert_eq!(found.is_some(), refused, "{kind} {path} {found:?}");
             }
         };
@@ -115,10 +115,10 @@ mod tests {
             let mut input = json!({"path": root.join("GOVERNANCE.md"), "command": "ls"});
             input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let server = Call::new(Some("notes".into()), "x", "other", input.clone());
-            assert!(protected_violation(&server, &config, &roots, &Disk).is_some(), "{input}");
+            assert!(protected_violation(&server, &config, &roots, &SystemPathResolver).is_some(), "{input}");
             let call = Call::new(None, "x", kind, input);
             assert_eq!(
-                protected_violation(&call, &config, &roots, &Disk).is_some(),
+                protected_violation(&call, &config, &roots, &SystemPathResolver).is_some(),
                 refused,
                 "{kind} {:?}",
                 call.input

@@ -13,7 +13,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use narrows_audit::{AppendError, Decision, Entry, Event, Fact, Filter, Log, ReadError, Reader, Subject};
+use narrows_audit::{
+    AppendError, Entry, Event, Fact, Filter, Log, LogReader, LoggedDecision, ReadError, Subject,
+};
 use serde_json::{Value, json};
 
 const REASON: &str = "the gate was killed";
@@ -97,7 +99,7 @@ fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let mut reader = Reader::open(path, Filter::default())?;
+    let mut reader = LogReader::open(path, Filter::default())?;
     let mut sessions: HashMap<(String, String), OpenSession> = HashMap::new();
     while let Some(entry) = reader.next_entry()? {
         let text = |key: &str| entry.aip44(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -120,7 +122,7 @@ fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
         match (&*entry.action, steps) {
             (_, Some("running" | "suspended" | "resumed")) => session.is_working = true,
             (_, Some("completed" | "interrupted")) => session.is_working = false,
-            ("policy.resolved", _) if entry.decision() == Some(Decision::Allow) && !call.is_empty() => {
+            ("policy.resolved", _) if entry.decision() == Some(LoggedDecision::Allow) && !call.is_empty() => {
                 session.calls.insert(call, entry);
             }
             ("policy.resolved" | "tool.call", _) => drop(session.calls.remove(&call)),
@@ -183,7 +185,7 @@ fn event_like(entry: &Entry, action: &str, subject: Subject, more: &[&'static st
 
 #[cfg(test)]
 mod tests {
-    use narrows_audit::{Actor, Facts, Options, PolicyRef};
+    use narrows_audit::{Actor, Facts, LogOptions, PolicyRef};
 
     use super::*;
 
@@ -217,7 +219,7 @@ mod tests {
     fn check(before: &[(&'static str, &'static str)], expected: &[&str]) {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
-        let log = Log::open(&path, Options::default()).unwrap();
+        let log = Log::open(&path, LogOptions::default()).unwrap();
         for (identity, text) in before {
             log.append(line(identity, text)).wait().unwrap();
         }
@@ -229,7 +231,7 @@ mod tests {
         drop(presence);
         assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         log.close();
-        let mut reader = Reader::open(&path, Filter::default()).unwrap();
+        let mut reader = LogReader::open(&path, Filter::default()).unwrap();
         let mut found = Vec::new();
         while let Some(entry) = reader.next_entry().unwrap() {
             let text = |key: &str| entry.aip44(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -293,7 +295,7 @@ mod tests {
     fn nothing_is_closed_while_another_gate_lives() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
-        let log = Log::open(&path, Options::default()).unwrap();
+        let log = Log::open(&path, LogOptions::default()).unwrap();
         let other = GatePresence::announce(&log, &path).unwrap();
         for text in ["operator.invoked", "policy.resolved=allow a"] {
             log.append(line("ada", text)).wait().unwrap();

@@ -142,7 +142,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::path_resolver::Disk;
+    use crate::path_resolver::SystemPathResolver;
 
     fn scope(workspace: Option<&str>, network: Option<&[&str]>) -> Scope {
         Scope {
@@ -167,7 +167,7 @@ mod tests {
         let config =
             GateConfig { tools: Some(tools), scopes: all, roots: vec![home], ..GateConfig::default() };
         let told = Call::new(None, call.0, call.1, input.clone());
-        let found = scope_violation(&told, &config, &Disk);
+        let found = scope_violation(&told, &config, &SystemPathResolver);
         assert_eq!(found.is_none(), allowed, "{scopes:?} {call:?} {input} {found:?}");
     }
 

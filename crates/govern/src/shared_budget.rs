@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use narrows_audit::{Entry, Filter, ReadError, Reader, Timestamp};
+use narrows_audit::{Entry, Filter, LogReader, ReadError, Timestamp};
 use serde::{Deserialize, Serialize};
 
 const DAY: i64 = 86_400;
@@ -42,7 +42,7 @@ pub struct BudgetError(#[from] ReadError);
 #[derive(Debug)]
 pub struct AuditLogBudget {
     path: PathBuf,
-    reader: Option<Reader>,
+    reader: Option<LogReader>,
     /// In seconds since 1970. Older entries are ignored.
     from: i64,
 }
@@ -63,7 +63,7 @@ impl BudgetSource for AuditLogBudget {
             None => {
                 let moment = Timestamp::from_second(self.from).unwrap_or(Timestamp::MIN);
                 let filter = Filter { text: Some("\"spent\":{"), ..Filter::default() };
-                match Reader::since(&self.path, filter, moment) {
+                match LogReader::since(&self.path, filter, moment) {
                     Ok(reader) => self.reader.insert(reader),
                     // Without a log, nothing was used yet.
                     Err(_) if !self.path.exists() => return Ok(Vec::new()),
@@ -91,7 +91,7 @@ fn parse_budget_use(entry: &Entry, from: i64) -> Option<BudgetUse> {
 
 #[cfg(test)]
 mod tests {
-    use narrows_audit::{Actor, Event, Log, Options, Subject};
+    use narrows_audit::{Actor, Event, Log, LogOptions, Subject};
     use serde_json::json;
 
     use super::*;
@@ -114,7 +114,7 @@ mod tests {
         let now = u64::try_from(Timestamp::now().as_second()).unwrap();
         let mut budget_source = AuditLogBudget::new(path.clone(), now);
         assert_eq!(budget_source.read_new().unwrap(), []);
-        let log = Log::open(&path, Options::default()).unwrap();
+        let log = Log::open(&path, LogOptions::default()).unwrap();
         let spends = json!({"aip44": {"spent": {"gate": "a", "policies": ["few"], "cents": 7}}});
         let append = |event: Event| log.append(event).wait().unwrap();
         append(event("policy.resolved", &spends));

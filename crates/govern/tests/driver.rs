@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_audit::{Log, Options, verify};
+use narrows_audit::{Log, LogOptions, verify};
 use narrows_govern::{
-    ApprovalVote, Disk, Gate, GateConfig, GateExit, GateRequest, GateStart, Principal, run_gate,
+    ApprovalVote, Gate, GateConfig, GateExit, GateRequest, GateStart, Principal, SystemPathResolver, run_gate,
 };
 use narrows_link::{Link, memory};
 use narrows_policy::{Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy};
@@ -30,7 +30,7 @@ fn set_up() -> Setup {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().canonicalize().unwrap();
     let path = root.join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).unwrap();
+    let log = Log::open(&path, LogOptions::default()).unwrap();
     let clauses = vec![
         GovernanceRule::new("asks", "tool.call", Class::RequireApproval)
             .with_subject("Bash")
@@ -48,7 +48,7 @@ fn set_up() -> Setup {
     };
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
     let setting = GateStart { started_at: 1_700_000_000, nonce: "n".into() };
-    let gate = Gate::new(config, who, policy, Box::new(Disk), setting);
+    let gate = Gate::new(config, who, policy, Box::new(SystemPathResolver), setting);
     let (client, outer) = memory::pair(&narrows_link::Options::default());
     // A queue so small that a test can fill it.
     let (inner, agent) = memory::pair(&narrows_link::Options { queue_bytes: 4096, ..Default::default() });
@@ -97,7 +97,7 @@ impl Setup {
 
     async fn over(self) -> (GateExit, Vec<String>) {
         let ended = self.guard.await.unwrap();
-        let report = verify::log(&self.log, &verify::Options::default()).unwrap();
+        let report = verify::log(&self.log, &verify::VerifyOptions::default()).unwrap();
         assert_eq!(report.bad, None);
         (ended, actions(&self.log))
     }
@@ -388,7 +388,7 @@ async fn a_client_that_does_not_read_refusals_is_not_read() {
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
     let policy = Policy::new(Access::High, Narrowing::default());
     let setting = GateStart { started_at: 1_700_000_000, nonce: "n".into() };
-    let gate = Gate::new(GateConfig::default(), who, policy, Box::new(Disk), setting);
+    let gate = Gate::new(GateConfig::default(), who, policy, Box::new(SystemPathResolver), setting);
     let _guard = tokio::spawn(run_gate(gate, outer, inner, None, asked));
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_govern::{Disk, Gate, GateConfig, GateExit, GateStart, Principal, run_gate, split_proxy_link};
+use narrows_govern::{
+    Gate, GateConfig, GateExit, GateStart, Principal, SystemPathResolver, run_gate, split_proxy_link,
+};
 use narrows_link::{Link, Options, memory};
 use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
@@ -21,7 +23,7 @@ fn chain(options: &Options) -> (Link, JoinHandle<GateExit>) {
     };
     let policy = Policy::new(Access::High, Narrowing::default());
     let setting = GateStart { started_at: 1, nonce: "n".into() };
-    let gate = Gate::new(config, Principal::default(), policy, Box::new(Disk), setting);
+    let gate = Gate::new(config, Principal::default(), policy, Box::new(SystemPathResolver), setting);
     let (conductor, ours) = memory::pair(options);
     let (predecessor, successor) = split_proxy_link(ours, options);
     let (_, asked) = mpsc::channel(1);

@@ -8,8 +8,11 @@ pub fn audit(log: &[u8]) {
     for line in log.split(|&byte| byte == b'\n') {
         canonical(line);
     }
-    let exact = verify::bytes(log, &verify::Options::default());
-    let any = verify::bytes(log, &verify::Options { form: verify::Form::Any, ..verify::Options::default() });
+    let exact = verify::bytes(log, &verify::VerifyOptions::default());
+    let any = verify::bytes(
+        log,
+        &verify::VerifyOptions { form: verify::LineForm::Any, ..verify::VerifyOptions::default() },
+    );
     assert!(any.entries >= exact.entries, "{}", log.escape_ascii());
     if exact.bad.is_none() {
         let lines = log.split_inclusive(|&byte| byte == b'\n');

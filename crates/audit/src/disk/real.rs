@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use super::{Disk, FileStatus, Handle};
+use super::{FileStatus, LogDirectory, LogFile};
 use crate::files;
 
 const LOCK_RETRY_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
@@ -19,12 +19,12 @@ const LOCK_MODE: u32 = 0o200;
 
 /// The directory of a log, and its lock.
 #[derive(Debug)]
-pub struct Directory {
+pub struct SystemDirectory {
     path: PathBuf,
     lock: File,
 }
 
-impl Directory {
+impl SystemDirectory {
     /// Opens the directory at `path` with a lock of this name. Creates the directory if it is missing.
     pub fn open(path: &Path, lock: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
@@ -39,7 +39,7 @@ impl Directory {
     }
 }
 
-impl Disk for Directory {
+impl LogDirectory for SystemDirectory {
     fn lock(&mut self, timeout: Duration) -> io::Result<()> {
         let deadline = Instant::now() + timeout;
         let mut pause = LOCK_RETRY_PAUSES.0;
@@ -73,7 +73,7 @@ impl Disk for Directory {
         }
     }
 
-    fn open(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
+    fn open(&mut self, name: &str) -> io::Result<Box<dyn LogFile>> {
         let file = options().append(true).open(self.path.join(name))?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
@@ -81,7 +81,7 @@ impl Disk for Directory {
         Ok(Box::new(file))
     }
 
-    fn create(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
+    fn create(&mut self, name: &str) -> io::Result<Box<dyn LogFile>> {
         Ok(Box::new(options().append(true).create_new(true).open(self.path.join(name))?))
     }
 
@@ -98,7 +98,7 @@ impl Disk for Directory {
     }
 }
 
-impl Handle for File {
+impl LogFile for File {
     fn status(&self) -> io::Result<FileStatus> {
         Ok(file_status(&self.metadata()?))
     }

@@ -6,12 +6,12 @@
 use std::io;
 
 use super::error::{CommitError, OpenError};
-use super::{AppendError, Options, Receipt, note};
+use super::{AppendError, LogOptions, Receipt, note};
 use crate::clock::{JumpDetector, format_timestamp};
-use crate::disk::{Disk, Handle};
+use crate::disk::{LogDirectory, LogFile};
 use crate::draft::{Draft, LogPosition, MAX_POSITION_BYTES};
-use crate::segment::Names;
-use crate::verify::{Bad, Why};
+use crate::segment::LogFileNames;
+use crate::verify::{BadLine, VerifyProblem};
 
 const MAX_PENDING_NOTES: usize = 16;
 
@@ -20,20 +20,20 @@ const COPY_CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes batches of lines, one after the other.
 pub(super) struct Committer {
-    pub(super) disk: Box<dyn Disk>,
-    pub(super) names: Names,
-    pub(super) options: Options,
-    pub(super) file: Option<Box<dyn Handle>>,
+    pub(super) disk: Box<dyn LogDirectory>,
+    pub(super) names: LogFileNames,
+    pub(super) options: LogOptions,
+    pub(super) file: Option<Box<dyn LogFile>>,
     pub(super) id: Option<(u64, u64)>,
     /// Number of the first entry in the file.
     pub(super) first: u64,
     /// Length of the valid part of the file.
     pub(super) length: u64,
-    pub(super) place: LogPosition,
+    pub(super) position: LogPosition,
     /// The time of the last line, in milliseconds since 1970.
     pub(super) ts: Option<i64>,
     /// A sync of the file has failed. Nothing more is written to it; its valid part is copied.
-    pub(super) suspect: bool,
+    pub(super) is_sync_failed: bool,
     /// Renames were made that may not be on disk yet.
     pub(super) renamed: bool,
     pub(super) notes: Vec<Draft>,
@@ -41,7 +41,11 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn open(disk: Box<dyn Disk>, names: Names, options: Options) -> Result<Self, OpenError> {
+    pub(super) fn open(
+        disk: Box<dyn LogDirectory>,
+        names: LogFileNames,
+        options: LogOptions,
+    ) -> Result<Self, OpenError> {
         let mut committer = Self {
             disk,
             names,
@@ -50,9 +54,9 @@ impl Committer {
             id: None,
             first: 0,
             length: 0,
-            place: LogPosition { seq: 0, prev: None },
+            position: LogPosition { seq: 0, prev: None },
             ts: None,
-            suspect: false,
+            is_sync_failed: false,
             renamed: false,
             notes: Vec::new(),
             watch: JumpDetector::default(),
@@ -63,25 +67,25 @@ impl Committer {
     }
 
     pub(super) fn tip(&self) -> Option<Receipt> {
-        let hash = self.place.prev.clone()?;
-        Some(Receipt { seq: self.place.seq.checked_sub(1)?, hash })
+        let hash = self.position.prev.clone()?;
+        Some(Receipt { seq: self.position.seq.checked_sub(1)?, hash })
     }
 
     /// Writes lines, and returns once they are on disk. After an error, none of the lines is acknowledged.
     pub(super) fn commit(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, AppendError> {
         let receipts = self.with_lock(|committer| {
             committer.catch_up()?;
-            if committer.suspect {
+            if committer.is_sync_failed {
                 committer.replace()?;
             }
             match committer.write(drafts) {
                 Err(CommitError::Sync(_)) => {
-                    committer.mark_suspect();
+                    committer.mark_sync_failed();
                     committer.replace()?;
                     // The suspect file was replaced by a copy, so the lines are written again.
                     committer.write(drafts).inspect_err(|trouble| {
                         if matches!(trouble, CommitError::Sync(_)) {
-                            committer.mark_suspect();
+                            committer.mark_sync_failed();
                         }
                     })
                 }
@@ -95,7 +99,7 @@ impl Committer {
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, CommitError>,
     ) -> Result<T, CommitError> {
-        self.disk.lock(self.options.lock_patience).map_err(|error| match error.kind() {
+        self.disk.lock(self.options.lock_timeout).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => CommitError::Locked,
             _ => CommitError::Io(error),
         })?;
@@ -114,14 +118,14 @@ impl Committer {
         let ts = self.ts.map_or(now, |last| last.max(now));
         let time = format_timestamp(ts);
 
-        let mut place = self.place.clone();
+        let mut position = self.position.clone();
         let all = self.notes.iter().chain(drafts.iter().copied());
         let mut lines = Vec::with_capacity(all.clone().map(|draft| draft.len() + MAX_POSITION_BYTES).sum());
         let mut receipts = Vec::with_capacity(self.notes.len() + drafts.len());
         for draft in all {
-            let hash = draft.write_line(&place, &time, self.options.algorithm, &mut lines);
-            receipts.push(Receipt { seq: place.seq, hash: hash.clone() });
-            place = LogPosition { seq: place.seq + 1, prev: Some(hash) };
+            let hash = draft.write_line(&position, &time, self.options.algorithm, &mut lines);
+            receipts.push(Receipt { seq: position.seq, hash: hash.clone() });
+            position = LogPosition { seq: position.seq + 1, prev: Some(hash) };
         }
         let Some(file) = self.file.as_mut() else {
             return Err(CommitError::Io(io::ErrorKind::NotFound.into()));
@@ -139,7 +143,7 @@ impl Committer {
             self.renamed = false;
         }
         self.length += lines.len() as u64;
-        (self.place, self.ts) = (place, Some(ts));
+        (self.position, self.ts) = (position, Some(ts));
         receipts.drain(..self.notes.len());
         self.notes.clear();
         Ok(receipts)
@@ -154,7 +158,7 @@ impl Committer {
         let file = self.disk.create(self.names.current())?;
         self.id = Some(file.status()?.file);
         self.file = Some(file);
-        (self.first, self.length) = (self.place.seq, 0);
+        (self.first, self.length) = (self.position.seq, 0);
         Ok(())
     }
 
@@ -181,8 +185,8 @@ impl Committer {
     }
 
     /// Records that a sync failed: it is unknown how much of the last write is on disk.
-    fn mark_suspect(&mut self) {
-        self.suspect = true;
+    fn mark_sync_failed(&mut self) {
+        self.is_sync_failed = true;
         if let Some(mut file) = self.file.take() {
             // Keeps readers from treating the lines as written. If this fails, the lines stay in the log,
             // unacknowledged.
@@ -228,7 +232,7 @@ impl Committer {
             self.disk.rename(&copy, &sealed)?;
             (self.file, self.id) = (None, None);
         }
-        self.suspect = false;
+        self.is_sync_failed = false;
         self.append_note(note::replacement(&sealed));
         self.begin()
     }
@@ -242,13 +246,13 @@ impl Committer {
 
     /// Returns the error for a log that another program has changed.
     pub(super) fn damaged(&self, segment: String, detail: &str) -> CommitError {
-        let (seq, offset) = (self.place.seq, self.length);
-        CommitError::Damaged(Bad {
+        let (seq, offset) = (self.position.seq, self.length);
+        CommitError::Damaged(BadLine {
             segment,
             line: 0,
             offset,
             seq,
-            why: Why::Broken,
+            why: VerifyProblem::Broken,
             detail: detail.to_owned(),
         })
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::event::EventError;
-use crate::verify::Bad;
+use crate::verify::BadLine;
 
 /// The reason why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum OpenError {
     #[error("the audit log is locked by another process")]
     Locked,
     #[error("the audit log is damaged: {0}")]
-    Damaged(Bad),
+    Damaged(BadLine),
 }
 
 /// The reason why an event is not in the log. The action that the event would have permitted must not happen.
@@ -35,7 +35,7 @@ pub enum AppendError {
     Locked,
     /// Another program has changed the log.
     #[error("the audit log was damaged: {0}")]
-    Damaged(Box<Bad>),
+    Damaged(Box<BadLine>),
     #[error("the audit log is closed")]
     Closed,
 }
@@ -53,7 +53,7 @@ pub(super) enum CommitError {
     /// Writing failed, and the state of the disk is unknown.
     Sync(io::Error),
     Locked,
-    Damaged(Bad),
+    Damaged(BadLine),
 }
 
 impl From<io::Error> for CommitError {

@@ -6,14 +6,14 @@ use std::io;
 use super::commit::Committer;
 use super::error::CommitError;
 use super::note;
-use crate::disk::{FileStatus, Handle};
+use crate::disk::{FileStatus, LogFile};
 use crate::draft::LogPosition;
-use crate::verify::{self, Link, Source, Start, Why};
+use crate::verify::{self, ChainEnd, Source, Start, VerifyProblem};
 
 struct OpenSegment {
     name: String,
     first: Option<u64>,
-    handle: Box<dyn Handle>,
+    handle: Box<dyn LogFile>,
     seen: FileStatus,
 }
 
@@ -57,12 +57,12 @@ impl Committer {
     pub(super) fn catch_up(&mut self) -> Result<(), CommitError> {
         let now = self.disk.status(self.names.current())?;
         let same = now.is_some_and(|now| Some(now.file) == self.id && now.length == self.length);
-        if same && (self.file.is_some() || self.suspect) {
+        if same && (self.file.is_some() || self.is_sync_failed) {
             return Ok(());
         }
         let mut parts = self.parts(now)?;
         let Some(first) = parts.first() else {
-            return match self.place.seq {
+            return match self.position.seq {
                 0 => Ok(()),
                 _ => Err(self.damaged(self.names.current().to_owned(), "the log was removed")),
             };
@@ -81,7 +81,7 @@ impl Committer {
             // The creator of the file may have died before the file name was on disk.
             self.renamed |= self.id != Some(part.seen.file);
             self.id = Some(part.seen.file);
-            self.file = if self.suspect { None } else { Some(part.handle) };
+            self.file = if self.is_sync_failed { None } else { Some(part.handle) };
         } else {
             (self.file, self.id) = (None, None);
         }
@@ -111,13 +111,13 @@ impl Committer {
     /// end. If `cut` is set, removes the part of a line that a crash has left.
     fn read(&mut self, parts: &mut [OpenSegment], cut: bool) -> Result<usize, CommitError> {
         let ts = self.ts.map(|ts| i128::from(ts) * 1_000_000);
-        let link = Link { next: self.place.seq, hash: self.place.prev.clone(), ts };
-        let start = Start { link, offset: self.length };
+        let chain_end = ChainEnd { next: self.position.seq, hash: self.position.prev.clone(), ts };
+        let start = Start { chain_end, offset: self.length };
         let sources: Vec<&dyn Source> = parts.iter().map(|part| part as &dyn Source).collect();
-        let outcome = verify::check(&sources, &start, &verify::Options::default())?;
+        let outcome = verify::check(&sources, &start, &verify::VerifyOptions::default())?;
         let mut extents = outcome.extents;
         if let Some(bad) = outcome.bad {
-            if bad.why != Why::TornTail {
+            if bad.why != VerifyProblem::TornTail {
                 return Err(CommitError::Damaged(bad));
             }
             if cut {
@@ -126,11 +126,11 @@ impl Committer {
                 let bytes = part.seen.length - bad.offset;
                 self.append_note(note::truncation(&bad, bytes));
                 // The files after the last verified one are empty.
-                extents.resize(parts.len(), (outcome.link.next, 0));
+                extents.resize(parts.len(), (outcome.chain_end.next, 0));
             }
         }
-        let Link { next, hash, ts } = outcome.link;
-        self.place = LogPosition { seq: next, prev: hash };
+        let ChainEnd { next, hash, ts } = outcome.chain_end;
+        self.position = LogPosition { seq: next, prev: hash };
         // Times of other processes may have a finer resolution.
         self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
         if let Some(&(first, length)) = extents.last() {

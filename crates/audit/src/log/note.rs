@@ -6,7 +6,7 @@ use crate::clock::{ClockJump, format_timestamp};
 use crate::draft::Draft;
 use crate::event::{Actor, Event, Subject};
 use crate::redact::Redaction;
-use crate::verify::Bad;
+use crate::verify::BadLine;
 
 const AUDIT_ACTOR: &str = "system:audit";
 
@@ -21,7 +21,7 @@ pub(super) fn clock_jump(jump: ClockJump) -> Option<Draft> {
 }
 
 /// Returns a note that unacknowledged data was removed from the end of a file.
-pub(super) fn truncation(bad: &Bad, bytes: u64) -> Option<Draft> {
+pub(super) fn truncation(bad: &BadLine, bytes: u64) -> Option<Draft> {
     new_note(Some(&bad.segment), json!({"kind": "torn-tail-cut", "offset": bad.offset, "bytes": bytes}))
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Filter, MAX_LINE_BYTES, ReadError, Reader};
+use super::{Filter, LogReader, MAX_LINE_BYTES, ReadError};
 
 /// A range of this size is read instead of searched further.
 const SCAN_BYTES: u64 = 64 << 10;
@@ -30,7 +30,7 @@ impl Stamp {
     }
 }
 
-impl Reader {
+impl LogReader {
     /// Opens the log whose active file has this path, shortly before `moment`: all later entries follow, and
     /// few earlier ones precede them.
     pub fn since(path: &Path, filter: Filter, moment: Timestamp) -> Result<Self, ReadError> {

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use super::name::{self, MAX_NAME_BYTES, Named};
+use super::name::{self, MAX_NAME_BYTES, NamedValueKind};
 use super::program::{
-    CURL, CURL_FLAGS, SecretOptions, SecretPlace, Settings, Takes, begins_settings, options, sets_variable,
-    settings_of,
+    CURL, CURL_FLAGS, SecretOptions, SecretPart, SecretPlace, Settings, begins_settings, options,
+    sets_variable, settings_of,
 };
 use super::token_patterns;
 use super::value::{Quotes, closing, is_given, literal_of, word_end};
@@ -18,7 +18,7 @@ const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 #[derive(Debug, Default)]
 pub(super) struct ArgumentReader {
     options: Option<SecretOptions>,
-    next: Option<Takes>,
+    next: Option<SecretPart>,
     /// For each word of `OPTION_CONTEXT_WORDS`, `true` if it was seen. `SecretPlace::After` requires one of
     /// them.
     after: [bool; OPTION_CONTEXT_WORDS.len()],
@@ -92,16 +92,16 @@ impl ArgumentReader {
     pub(super) fn step(
         &mut self,
         word: &str,
-        named: impl Fn(&str) -> Option<Named>,
-    ) -> Option<(usize, Takes)> {
+        named: impl Fn(&str) -> Option<NamedValueKind>,
+    ) -> Option<(usize, SecretPart)> {
         if let Some(takes) = self.next.take() {
             // A word that begins with `-` is not the value, but another option or a user id.
-            if !word.starts_with('-') || takes == Takes::Pass {
+            if !word.starts_with('-') || takes == SecretPart::Pass {
                 return Some((0, takes));
             }
         }
         if std::mem::take(&mut self.is_name_next) {
-            self.is_named = named(name::end_of(word)).is_some_and(Named::is_secret);
+            self.is_named = named(name::end_of(word)).is_some_and(NamedValueKind::is_secret);
         }
         if word.starts_with('-') {
             self.is_share = false;
@@ -143,39 +143,39 @@ impl ArgumentReader {
                 (false, _) => return Some((option.len() + usize::from(rest.starts_with('=')), *takes)),
             }
         }
-        if self.settings == Some(Settings::First(Takes::Mixed)) && sets_variable(word) {
-            self.settings = Some(Settings::First(Takes::Value));
+        if self.settings == Some(Settings::First(SecretPart::Mixed)) && sets_variable(word) {
+            self.settings = Some(Settings::First(SecretPart::Value));
             return None;
         }
         self.is_name_next = NAME_OPTIONS.contains(&word);
         if self.is_named && VALUE_OPTIONS.contains(&word) {
-            self.next = Some(Takes::Value);
+            self.next = Some(SecretPart::Value);
             return None;
         }
         if let Some(value) = VALUE_OPTIONS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('='))
             && self.is_named
         {
-            return Some((word.len() - value.len(), Takes::Value));
+            return Some((word.len() - value.len(), SecretPart::Value));
         }
         if let Some(name) = NAME_OPTIONS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('=')) {
-            self.is_named = named(name::end_of(name)).is_some_and(Named::is_secret);
+            self.is_named = named(name::end_of(name)).is_some_and(NamedValueKind::is_secret);
             return None;
         }
         if LOGIN_OPTIONS.contains(&word) {
-            self.next = Some(Takes::Login);
+            self.next = Some(SecretPart::Login);
             return None;
         }
         if let Some(login) = LOGIN_OPTIONS.iter().find_map(|flag| word.strip_prefix(flag)?.strip_prefix('='))
         {
-            return Some((word.len() - login.len(), Takes::Login));
+            return Some((word.len() - login.len(), SecretPart::Login));
         }
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let name = word.strip_prefix('-').filter(|name| name.len() > 3).map(name::end_of);
         if let Some(name) = name.filter(|name| name.bytes().all(is_plain)) {
             self.next = match named(name) {
-                Some(named) if named.is_secret() => Some(Takes::Named),
-                Some(Named::TokenLike) => Some(Takes::Token),
-                _ => name::is_option(word).then_some(Takes::Named),
+                Some(named) if named.is_secret() => Some(SecretPart::Named),
+                Some(NamedValueKind::TokenLike) => Some(SecretPart::Token),
+                _ => name::is_option(word).then_some(SecretPart::Named),
             };
         }
         None
@@ -195,7 +195,7 @@ impl ArgumentReader {
     }
 
     /// Returns the secret of an argument that is not an option, found by its number.
-    fn argument(&mut self, word: &str) -> Option<(usize, Takes)> {
+    fn argument(&mut self, word: &str) -> Option<(usize, SecretPart)> {
         self.words = self.words.saturating_add(1);
         let is_second = self.second_of.is_some_and(|words| words.saturating_add(2) == self.words);
         let is_share = std::mem::replace(&mut self.is_share, word.contains('\\') || word.starts_with("//"));
@@ -217,7 +217,7 @@ impl ArgumentReader {
 
     /// Returns the secret of an option within a word of several options, as in `curl -su name:…`.
     /// `Some(None)` means that the next argument contains the secret.
-    fn cluster(&mut self, word: &str) -> Option<Option<(usize, Takes)>> {
+    fn cluster(&mut self, word: &str) -> Option<Option<(usize, SecretPart)>> {
         let letters = word.strip_prefix('-').filter(|_| self.options == Some(CURL))?;
         let flags = letters.bytes().take_while(|byte| CURL_FLAGS.as_bytes().contains(byte)).count();
         let letter = letters.as_bytes().get(flags).filter(|_| flags > 0)?;
@@ -232,7 +232,7 @@ impl ArgumentReader {
     }
 
     /// Handles a word that is not an option. Returns `true` if it is a program.
-    fn word(&mut self, word: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
+    fn word(&mut self, word: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> bool {
         if self.start(word) {
             return true;
         }
@@ -254,13 +254,13 @@ impl ArgumentReader {
             (1 | 2 | 4 | 5, "login") => 3,
             (3, _) => 4,
             (4, "password" | "passwd") => {
-                self.next = Some(Takes::Value);
+                self.next = Some(SecretPart::Value);
                 0
             }
             // The word directly follows the host, without a login. In a sentence there would be words between
             // them.
             (2, "password" | "passwd") => {
-                self.next = Some(Takes::Mixed);
+                self.next = Some(SecretPart::Mixed);
                 5
             }
             (1, _) => 2,
@@ -274,14 +274,14 @@ impl ArgumentReader {
         {
             self.is_named = named.is_secret();
             self.next = match (named, takes) {
-                (Named::TokenLike, Takes::Named | Takes::Mixed) => Some(Takes::Token),
+                (NamedValueKind::TokenLike, SecretPart::Named | SecretPart::Mixed) => Some(SecretPart::Token),
                 _ => Some(takes),
             };
         }
         match self.settings {
             Some(Settings::First(_)) => self.settings = None,
             None if self.options.is_some() && begins_settings(word) => {
-                self.settings = Some(Settings::Names(Takes::Named));
+                self.settings = Some(Settings::Names(SecretPart::Named));
             }
             _ => {}
         }
@@ -335,7 +335,11 @@ pub(super) fn may_be_in(text: &str) -> bool {
     .any(|word| text.contains(word))
 }
 
-pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+pub(super) fn arguments(
+    text: &str,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     let mut reader = ArgumentReader::default();
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -373,7 +377,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
                 found.extend(place(bytes, offset + begin, takes, quotes));
             } else if is_named && is_quoted {
                 // Forms of SQL: `PASSWORD '…'`, `IDENTIFIED BY '…'`.
-                found.extend(place(bytes, start + word.len() - quoted.len(), Takes::Named, quotes));
+                found.extend(place(bytes, start + word.len() - quoted.len(), SecretPart::Named, quotes));
             } else if sets_passwords && let Some(login) = token_patterns::password(word) {
                 found.push(start + login.start..start + login.end);
             }
@@ -389,7 +393,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
                 Some(0) => Some(1),
                 _ => None,
             };
-            is_named = is_by || is_set || is_word && named(word) == Some(Named::Secret);
+            is_named = is_by || is_set || is_word && named(word) == Some(NamedValueKind::Secret);
             before = word;
         }
         let is_end = |byte: &u8| matches!(byte, b';' | b'|' | b'&' | b'\n');
@@ -401,7 +405,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
 }
 
 /// Returns the secret of a text that begins at `begin` or shortly after.
-fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Range<usize>> {
+fn place(bytes: &[u8], begin: usize, takes: SecretPart, quotes: Quotes) -> Option<Range<usize>> {
     // Parentheses contain the output of a command in fish, or an expression. A text in them counts as a
     // value.
     let begin = match bytes.get(begin..)? {
@@ -413,7 +417,7 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     let escapes = bytes[..begin].iter().rev().take_while(|byte| **byte == b'\\').take(8).count();
     let start = begin + usize::from(quote.is_some());
     if quote != Some(b'\'')
-        && matches!(takes, Takes::Value | Takes::Named | Takes::Mixed)
+        && matches!(takes, SecretPart::Value | SecretPart::Named | SecretPart::Mixed)
         && let Some(place) = literal_of(bytes, start)
     {
         return Some(place);
@@ -427,7 +431,9 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     };
     let argument = bytes.get(start..end)?;
     let takes = match takes {
-        Takes::Mixed if quote.is_some() && argument.len() >= token_patterns::MIN_QUOTED_BYTES => Takes::Value,
+        SecretPart::Mixed if quote.is_some() && argument.len() >= token_patterns::MIN_QUOTED_BYTES => {
+            SecretPart::Value
+        }
         takes => takes,
     };
     let from = start + secret_of(argument, takes)?;
@@ -437,31 +443,33 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
 }
 
 /// Returns the length of a secret. It ends with its argument, or at a delimiter in it.
-fn secret_end(secret: &[u8], takes: Takes) -> usize {
+fn secret_end(secret: &[u8], takes: SecretPart) -> usize {
     match takes {
-        Takes::Slash => secret.iter().rposition(|byte| *byte == b'@').unwrap_or(secret.len()),
+        SecretPart::Slash => secret.iter().rposition(|byte| *byte == b'@').unwrap_or(secret.len()),
         _ => secret.len(),
     }
 }
 
 /// Returns the offset of the secret in an argument.
-pub(super) fn secret_of(argument: &[u8], takes: Takes) -> Option<usize> {
+pub(super) fn secret_of(argument: &[u8], takes: SecretPart) -> Option<usize> {
     let behind = |sign: u8| argument.iter().position(|byte| *byte == sign).map(|at| at + 1);
     match takes {
-        Takes::Value => Some(0),
-        Takes::Named => token_patterns::can_be_value(argument, token_patterns::MIN_OPTION_BYTES).then_some(0),
-        Takes::Login => {
+        SecretPart::Value => Some(0),
+        SecretPart::Named => {
+            token_patterns::can_be_value(argument, token_patterns::MIN_OPTION_BYTES).then_some(0)
+        }
+        SecretPart::Login => {
             std::str::from_utf8(argument).ok().and_then(token_patterns::password).map(|place| place.start)
         }
-        Takes::LoginOrToken => {
-            secret_of(argument, Takes::Login).or_else(|| secret_of(argument, Takes::Token))
+        SecretPart::LoginOrToken => {
+            secret_of(argument, SecretPart::Login).or_else(|| secret_of(argument, SecretPart::Token))
         }
-        Takes::Percent => behind(b'%'),
-        Takes::Comma => behind(b','),
-        Takes::Pass => argument.starts_with(b"pass:").then_some(5),
-        Takes::Equals => behind(b'='),
-        Takes::Slash => behind(b'/').filter(|at| *at > 1),
-        Takes::Mixed => token_patterns::can_be_value(argument, usize::MAX).then_some(0),
-        Takes::Token => std::str::from_utf8(argument).is_ok_and(name::is_token_like).then_some(0),
+        SecretPart::Percent => behind(b'%'),
+        SecretPart::Comma => behind(b','),
+        SecretPart::Pass => argument.starts_with(b"pass:").then_some(5),
+        SecretPart::Equals => behind(b'='),
+        SecretPart::Slash => behind(b'/').filter(|at| *at > 1),
+        SecretPart::Mixed => token_patterns::can_be_value(argument, usize::MAX).then_some(0),
+        SecretPart::Token => std::str::from_utf8(argument).is_ok_and(name::is_token_like).then_some(0),
     }
 }

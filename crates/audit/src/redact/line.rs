@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::markup;
-use super::name::{self, Named};
+use super::name::{self, NamedValueKind};
 use super::token_patterns;
 use super::value::is_given;
 
@@ -27,7 +27,11 @@ const STORING: [&str; 4] = ["set", "put", "create", "add"];
 /// A word of a line and its position in the text.
 type Word<'a> = (usize, &'a str);
 
-pub(super) fn lines(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+pub(super) fn lines(
+    text: &str,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     let may_have_headers = text.contains("eader");
     let may_have_input =
         text.contains("<<<") || (text.contains('|') && (text.contains("echo") || text.contains("printf")));
@@ -65,7 +69,12 @@ fn inner((start, word): Word<'_>) -> Range<usize> {
 }
 
 /// Finds the secret of a line that consists of a name and a value: `db.password …`.
-fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+fn directive(
+    line: &str,
+    begin: usize,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     let mut words = words(line, begin);
     let (Some((_, name)), Some(value), None) = (words.next(), words.next(), words.next()) else { return };
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
@@ -80,7 +89,7 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     let Some(named) = named(name::end_of(name)) else { return };
     // A number after such a name is a count. A call or a type after it belongs to program code.
     let is_secret = match named {
-        Named::TokenLike => named.accepts(value),
+        NamedValueKind::TokenLike => named.accepts(value),
         named if named.is_secret() => {
             named.accepts(value)
                 && token_patterns::can_be_value(value.as_bytes(), least)
@@ -104,7 +113,7 @@ fn name_before(line: &str, at: usize) -> &str {
 fn in_parentheses(
     line: &str,
     begin: usize,
-    named: impl Fn(&str) -> Option<Named>,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
     found: &mut Vec<Range<usize>>,
 ) {
     for (at, open) in line.match_indices(" (") {
@@ -116,7 +125,7 @@ fn in_parentheses(
         };
         let place = inner((begin + from, &line[from..from + length]));
         let value = &line[place.start - begin..place.end - begin];
-        let is_name = || named(name_before(line, at)).is_some_and(Named::is_secret);
+        let is_name = || named(name_before(line, at)).is_some_and(NamedValueKind::is_secret);
         if is_random(value) && name::is_token_like(value) && is_given(value.as_bytes()) && is_name() {
             found.push(place);
         }
@@ -133,7 +142,12 @@ fn is_random(value: &str) -> bool {
 }
 
 /// Finds the secret of a sentence that names it: `the private key is …`. The name may have two words.
-fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+fn sentence(
+    line: &str,
+    begin: usize,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     for (at, _) in line.match_indices(' ') {
         let Some(link) = LINKS.iter().find(|link| line[at..].starts_with(**link)) else { continue };
         let Some((start, word)) = words(&line[at + link.len()..], begin + at + link.len()).next() else {
@@ -141,7 +155,7 @@ fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fou
         };
         let place = inner((start, word.trim_end_matches(['.', ',', '!', '?'])));
         let value = &line[place.start - begin..place.end - begin];
-        let is_name = named(name_before(line, at)).is_some_and(Named::is_secret);
+        let is_name = named(name_before(line, at)).is_some_and(NamedValueKind::is_secret);
         // After an arrow or a dash, a path is the name of a file.
         let is_value = link.contains('s') || !value.contains('/');
         if is_name
@@ -164,7 +178,12 @@ fn is_secret_word(value: &str) -> bool {
 }
 
 /// Finds the secret of a line that sets a header: `proxy_set_header X-Api-Key …;`.
-fn header(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+fn header(
+    line: &str,
+    begin: usize,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     let mut since_header = usize::MAX;
     let mut words = words(line, begin).peekable();
     while let Some((_, word)) = words.next() {
@@ -176,7 +195,7 @@ fn header(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found
                 || name.eq_ignore_ascii_case("authorization")
                 || name.eq_ignore_ascii_case("cookie"))
             && !name.starts_with('-')
-            && named(name::end_of(name)).is_some_and(Named::is_secret);
+            && named(name::end_of(name)).is_some_and(NamedValueKind::is_secret);
         let Some(value) = words.peek().copied().filter(|_| is_name) else { continue };
         let rest = &line[value.0 - begin..];
         let sort = token_patterns::words(rest.trim_start_matches(['"', '\'']).as_bytes());

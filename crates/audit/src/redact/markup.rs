@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::name::{self, Named};
+use super::name::{self, NamedValueKind};
 use super::pair::behind_last;
 use super::token_patterns;
 use super::value::is_given;
@@ -13,7 +13,7 @@ const MARKS: [char; 3] = ['*', '`', '~'];
 pub(super) fn marked_names(
     line: &str,
     begin: usize,
-    named: impl Fn(&str) -> Option<Named>,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
     found: &mut Vec<Range<usize>>,
 ) {
     for (at, sign) in line.match_indices(':') {
@@ -35,11 +35,15 @@ pub(super) fn marked_names(
 }
 
 /// Finds the secrets of tables: cells after the name of a secret, and cells of a column with such a name.
-pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+pub(super) fn tables(
+    text: &str,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     if !text.contains('|') {
         return;
     }
-    let (mut header, mut columns): (&str, Vec<Option<Named>>) = ("", Vec::new());
+    let (mut header, mut columns): (&str, Vec<Option<NamedValueKind>>) = ("", Vec::new());
     let mut begin = 0;
     for line in text.split('\n') {
         let start = begin;
@@ -86,13 +90,13 @@ fn cells(line: &str, begin: usize) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-fn classify(name: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Named> {
-    named(name::end_of(name)).filter(|named| named.is_secret() || *named == Named::TokenLike)
+fn classify(name: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> Option<NamedValueKind> {
+    named(name::end_of(name)).filter(|named| named.is_secret() || *named == NamedValueKind::TokenLike)
 }
 
 /// Finds the secret in a value that only its name indicates. Without marks, the value may be a word of a
 /// sentence.
-fn find_value(value: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
+fn find_value(value: &str, begin: usize, named: Option<NamedValueKind>, found: &mut Vec<Range<usize>>) {
     let (offset, shown) = inner(value);
     if offset > 0 || name::is_token_like(shown) {
         find_cell(value, begin, named, found);
@@ -100,10 +104,10 @@ fn find_value(value: &str, begin: usize, named: Option<Named>, found: &mut Vec<R
 }
 
 /// Finds the secret of a table cell, which contains only a value.
-fn find_cell(cell: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
+fn find_cell(cell: &str, begin: usize, named: Option<NamedValueKind>, found: &mut Vec<Range<usize>>) {
     let (offset, shown) = inner(cell);
     let is_secret = named.is_some_and(|named| named.accepts(shown))
-        && Named::UnlessPattern.accepts(shown)
+        && NamedValueKind::UnlessPattern.accepts(shown)
         && token_patterns::can_be_value(shown.as_bytes(), usize::MAX)
         && !shown.contains("://")
         && is_given(shown.as_bytes());

@@ -12,7 +12,7 @@ pub(super) const MAX_NAME_BYTES: usize = 64;
 
 /// The kind of value that a name indicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum NamedValueKind {
     Secret,
     /// A secret, unless it is a path: `pwd` can mean a password or the working directory.
     UnlessPath,
@@ -27,7 +27,7 @@ pub(super) enum Named {
     TokenLike,
 }
 
-impl Named {
+impl NamedValueKind {
     /// Returns `true` if this name alone makes its value a secret, unless the value is clearly something
     /// else.
     pub(super) fn is_secret(self) -> bool {
@@ -68,13 +68,13 @@ pub(super) fn is_token_like(value: &str) -> bool {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct SecretNames {
     added: Vec<String>,
     /// Last letters of the endings, as bits. Most names are excluded by their last letter.
     last: u32,
 }
 
-impl Default for Names {
+impl Default for SecretNames {
     fn default() -> Self {
         let mut names = Self { added: Vec::new(), last: bit(b's') };
         for word in ENDS.iter().chain(&WORDS) {
@@ -93,7 +93,7 @@ fn bit(letter: u8) -> u32 {
     if letter.is_ascii_lowercase() { 1 << (letter - b'a') } else { 1 << 31 }
 }
 
-impl Names {
+impl SecretNames {
     pub(super) fn add(&mut self, end: &str) {
         let end = plain(end);
         self.last |= end.bytes().next_back().map_or(0, bit);
@@ -101,7 +101,7 @@ impl Names {
     }
 
     /// Classifies a name. Returns `None` if its value is not and does not contain a secret.
-    pub(super) fn classify(&self, name: &str) -> Option<Named> {
+    pub(super) fn classify(&self, name: &str) -> Option<NamedValueKind> {
         let plain_name;
         let name = if name.is_ascii() {
             name
@@ -116,21 +116,21 @@ impl Names {
                 let core = without_continuation(name);
                 (core.len() < name.len()).then(|| self.classify_end(core))?
             })
-            .or_else(|| has_core(name).then_some(Named::TokenLike))
+            .or_else(|| has_core(name).then_some(NamedValueKind::TokenLike))
     }
 
     /// Like [`classify`](Self::classify), for a name that may contain escapes: `p%61ssword`.
-    pub(super) fn classify_key(&self, name: &str) -> Option<Named> {
+    pub(super) fn classify_key(&self, name: &str) -> Option<NamedValueKind> {
         self.classify(name).or_else(|| decode::decode_all(name).and_then(|name| self.classify(&name)))
     }
 
-    fn classify_end(&self, name: &str) -> Option<Named> {
+    fn classify_end(&self, name: &str) -> Option<NamedValueKind> {
         let last = name.bytes().next_back()?.to_ascii_lowercase();
         if self.last & bit(last) == 0 {
             return None;
         }
         if self.ends_like(name) || is_variable(name) {
-            return Some(Named::Secret);
+            return Some(NamedValueKind::Secret);
         }
         let word = last_word(name);
         if word.eq_ignore_ascii_case("pat") {
@@ -138,19 +138,19 @@ impl Names {
         }
         if WORDS.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             let is_directory = word.eq_ignore_ascii_case("pwd");
-            return Some(if is_directory { Named::UnlessPath } else { Named::Secret });
+            return Some(if is_directory { NamedValueKind::UnlessPath } else { NamedValueKind::Secret });
         }
         if DOUBTFUL.iter().any(|known| word.eq_ignore_ascii_case(known)) {
-            return Some(if name == "PASS" { Named::Secret } else { Named::Doubtful });
+            return Some(if name == "PASS" { NamedValueKind::Secret } else { NamedValueKind::Doubtful });
         }
         // In lower case this is the name of a cookie. In another case it may be any session.
         if TOKEN_ENDS.iter().any(|end| has_end(name, end)) || name.ends_with("sessionid") {
-            return Some(Named::TokenLike);
+            return Some(NamedValueKind::TokenLike);
         }
         let one = name.strip_suffix(['s', 'S'])?;
         match self.ends_like(one) {
-            true if word.eq_ignore_ascii_case("tokens") => Some(Named::Texts),
-            true => Some(Named::Secret),
+            true if word.eq_ignore_ascii_case("tokens") => Some(NamedValueKind::Texts),
+            true => Some(NamedValueKind::Secret),
             false => None,
         }
     }
@@ -172,13 +172,13 @@ fn has_end(name: &str, end: &str) -> bool {
 
 /// Returns the kind of value that the name of a personal access token indicates. `last` is the last word of
 /// the name.
-fn access_token(name: &str, last: &str) -> Named {
+fn access_token(name: &str, last: &str) -> NamedValueKind {
     let before =
         name[..name.len() - last.len()].trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
     let is_variable = name.bytes().all(is_variable_byte) && !before.is_empty();
     let issuer = last_word(before);
     let is_issued = TOKEN_ISSUERS.iter().any(|known| issuer.eq_ignore_ascii_case(known));
-    if is_variable || is_issued { Named::UnlessPattern } else { Named::TokenLike }
+    if is_variable || is_issued { NamedValueKind::UnlessPattern } else { NamedValueKind::TokenLike }
 }
 
 /// Returns `true` if a name contains a word for a secret, and no later word makes it something else:
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn names_are_recognized_in_any_spelling() {
-        let names = Names::default();
+        let names = SecretNames::default();
         for name in [
             "password",
             "PassWord",
@@ -336,16 +336,19 @@ mod tests {
             "Password",
             "SharedAccessSignature",
         ] {
-            assert_eq!(names.classify(name), Some(Named::Secret), "{name}");
+            assert_eq!(names.classify(name), Some(NamedValueKind::Secret), "{name}");
         }
         for name in ["pwd", "Pwd", "PWD", "user_pwd"] {
-            assert!(matches!(names.classify(name), Some(Named::UnlessPath | Named::Secret)), "{name}");
+            assert!(
+                matches!(names.classify(name), Some(NamedValueKind::UnlessPath | NamedValueKind::Secret)),
+                "{name}"
+            );
         }
         for name in ["pass", "mine_pass", "ansible_become_pass", "_auth", "creds", "pass2"] {
-            assert_eq!(names.classify(name), Some(Named::Doubtful), "{name}");
+            assert_eq!(names.classify(name), Some(NamedValueKind::Doubtful), "{name}");
         }
-        assert_eq!(names.classify("tokens"), Some(Named::Texts));
-        assert_eq!(names.classify("max_tokens"), Some(Named::Texts));
+        assert_eq!(names.classify("tokens"), Some(NamedValueKind::Texts));
+        assert_eq!(names.classify("max_tokens"), Some(NamedValueKind::Texts));
         for name in [
             "",
             "key",

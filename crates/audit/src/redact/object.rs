@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::name::{self, Named};
+use super::name::{self, NamedValueKind};
 use super::pair::behind_last;
 use super::token_patterns::{self, PLACEHOLDER_BYTES, is_name_letter};
 use super::value::{closing, is_given};
@@ -46,9 +46,9 @@ pub(super) enum Label {
 impl Label {
     /// Returns the label that a member is for the value beside it. Returns `None` if the member does not
     /// label a secret.
-    pub(super) fn new(key: &str, text: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Self> {
+    pub(super) fn new(key: &str, text: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> Option<Self> {
         let is_any = |known: &[&str]| known.iter().any(|known| key.eq_ignore_ascii_case(known));
-        let is_secret = || named(name::end_of(text)).is_some_and(Named::is_secret);
+        let is_secret = || named(name::end_of(text)).is_some_and(NamedValueKind::is_secret);
         if key.eq_ignore_ascii_case("type") {
             let is_other = ["token", "secret", "cookie", "credential", "credentials"]
                 .iter()
@@ -96,7 +96,7 @@ pub(super) fn label_of(key: &str, label: Label) -> Option<Label> {
 }
 
 pub(super) fn is_label_key(key: &str) -> bool {
-    Label::new(key, "password", |_| Some(Named::Secret)).is_some()
+    Label::new(key, "password", |_| Some(NamedValueKind::Secret)).is_some()
 }
 
 fn ends_with(text: &str, end: &str) -> bool {
@@ -106,9 +106,9 @@ fn ends_with(text: &str, end: &str) -> bool {
 
 /// Returns `true` if this is the description or the selector of a form field for a secret: `Password field`,
 /// `input[name=password]`.
-fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
+fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> bool {
     const MAX_BYTES: usize = 256;
-    let is_secret = |word: &str| named(word).is_some_and(Named::is_secret);
+    let is_secret = |word: &str| named(word).is_some_and(NamedValueKind::is_secret);
     let is_field_word = |word: &str| FIELD_WORDS.iter().any(|known| word.eq_ignore_ascii_case(known));
     if text.len() > MAX_BYTES {
         return false;
@@ -158,7 +158,11 @@ struct Scope<'a> {
 }
 
 /// Finds the values in objects that have labels of secrets. Quoted texts are recognized only within braces.
-pub(super) fn objects(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+pub(super) fn objects(
+    text: &str,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     read(text, 0, 0, &named, found);
 }
 
@@ -166,7 +170,7 @@ fn read(
     text: &str,
     offset: usize,
     depth: usize,
-    named: &impl Fn(&str) -> Option<Named>,
+    named: &impl Fn(&str) -> Option<NamedValueKind>,
     found: &mut Vec<Range<usize>>,
 ) {
     let bytes = text.as_bytes();
@@ -269,7 +273,7 @@ fn add(
     text: &str,
     place: Range<usize>,
     is_quoted: bool,
-    named: impl Fn(&str) -> Option<Named>,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
 ) {
     match scope.key {
         Key::Label(key) if !scope.is_list => scope.label = scope.label.max(Label::new(key, text, named)),

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::name::{self, Named};
+use super::name::{self, NamedValueKind};
 use super::token_patterns::{self, is_name_letter, tag_before};
 
 /// Members that name the value beside them, in addition to those that end with `key` or `name`: `{"name":
@@ -59,7 +59,7 @@ pub(super) fn is_labeled(
     text: &str,
     start: usize,
     name: &str,
-    named: impl Fn(&str) -> Option<Named>,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
 ) -> bool {
     let end = name.len().checked_sub("value".len()).and_then(|from| name.get(from..));
     if !end.is_some_and(|end| end.eq_ignore_ascii_case("value")) {
@@ -100,7 +100,7 @@ pub(super) fn is_labeled(
 
 /// Returns `true` if a label follows the attribute whose name ends at `at`, in the same tag: `value="…"
 /// name="password"`.
-fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
+fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<NamedValueKind>) -> bool {
     let bytes = text.as_bytes();
     let quote = at + 1;
     let Some(b'"' | b'\'') = bytes.get(quote).filter(|_| bytes[at] == b'=') else { return false };
@@ -113,7 +113,12 @@ fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Na
 
 /// Returns `true` if a YAML member, whose name begins at `start`, has a label before or after it. Both must
 /// be in the same list item, with equal indentation.
-fn is_labeled_item(text: &str, start: usize, length: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
+fn is_labeled_item(
+    text: &str,
+    start: usize,
+    length: usize,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+) -> bool {
     if !text[start + length..].trim_start_matches(['"', '\'', ' ']).starts_with(':') {
         return false;
     }
@@ -155,8 +160,8 @@ fn is_labeled_item(text: &str, start: usize, length: usize, named: impl Fn(&str)
     lines.any(is_label)
 }
 
-fn is_secret(label: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
-    named(name::end_of(label)).is_some_and(Named::is_secret)
+fn is_secret(label: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> bool {
+    named(name::end_of(label)).is_some_and(NamedValueKind::is_secret)
 }
 
 /// Returns the values of the labels in a text, with their end positions.
@@ -195,7 +200,7 @@ pub(super) fn secret_manifests(text: &str, found: &mut Vec<Range<usize>>) {
             let from = found.len();
             token_patterns::assignments(
                 document,
-                |name| is_manifest_data(name).then_some(Named::Secret),
+                |name| is_manifest_data(name).then_some(NamedValueKind::Secret),
                 found,
             );
             found[from..].iter_mut().for_each(|place| *place = begin + place.start..begin + place.end);
@@ -215,7 +220,7 @@ pub(super) fn is_labeled_tag(
     text: &str,
     at: usize,
     closing: &mut ClosingTags,
-    named: impl Fn(&str) -> Option<Named>,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
 ) -> bool {
     let Some(start) = tag_before(&text[..at]).and_then(|tag| tag.rfind('<')) else { return false };
     let tag = &text[start + 1..at];
@@ -293,7 +298,12 @@ fn is_label_element(tag: &str) -> bool {
 
 /// Returns `true` if the name before a type is that of a secret, and a text is assigned to it: `password:
 /// &str = "…"`. The last word of the type begins at `start`.
-pub(super) fn is_typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) -> Option<Named>) -> bool {
+pub(super) fn is_typed(
+    text: &str,
+    start: usize,
+    sign: u8,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+) -> bool {
     if sign != b'=' {
         return false;
     }
@@ -355,8 +365,8 @@ pub(super) fn is_pair_secret(text: &str, start: usize, value: &Range<usize>) -> 
         && (after.is_empty() || after.starts_with([')', ']', '}', '\n']));
     is_all
         && token_patterns::can_be_value(shown.as_bytes(), usize::MAX)
-        && Named::UnlessPattern.accepts(shown)
-        && Named::UnlessPath.accepts(shown)
+        && NamedValueKind::UnlessPattern.accepts(shown)
+        && NamedValueKind::UnlessPath.accepts(shown)
 }
 
 /// Returns `true` if a function of this name takes a user name and a password.

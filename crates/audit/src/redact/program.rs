@@ -2,7 +2,7 @@
 
 /// The part of an argument that is the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Takes {
+pub(super) enum SecretPart {
     Value,
     /// The whole argument of an option that any program may have. A word of a sentence does not count.
     Named,
@@ -49,119 +49,127 @@ pub(super) enum SecretPlace {
     AfterShare,
 }
 
-pub(super) type SecretOptions = &'static [(&'static str, SecretPlace, Takes)];
+pub(super) type SecretOptions = &'static [(&'static str, SecretPlace, SecretPart)];
 
 const LOGIN: SecretOptions = &[
-    ("-u", SecretPlace::Either, Takes::Login),
-    ("-U", SecretPlace::Either, Takes::Login),
-    ("-a", SecretPlace::Next, Takes::Login),
+    ("-u", SecretPlace::Either, SecretPart::Login),
+    ("-U", SecretPlace::Either, SecretPart::Login),
+    ("-a", SecretPlace::Next, SecretPart::Login),
 ];
-const HTTPIE: SecretOptions =
-    &[("-a", SecretPlace::Next, Takes::LoginOrToken), ("--auth", SecretPlace::Either, Takes::LoginOrToken)];
+const HTTPIE: SecretOptions = &[
+    ("-a", SecretPlace::Next, SecretPart::LoginOrToken),
+    ("--auth", SecretPlace::Either, SecretPart::LoginOrToken),
+];
 pub(super) const CURL: SecretOptions = &[
-    ("-u", SecretPlace::Either, Takes::Login),
-    ("-U", SecretPlace::Either, Takes::Login),
-    ("-E", SecretPlace::Either, Takes::Login),
-    ("--cert", SecretPlace::Either, Takes::Login),
-    ("-b", SecretPlace::Either, Takes::Equals),
-    ("--cookie", SecretPlace::Either, Takes::Equals),
+    ("-u", SecretPlace::Either, SecretPart::Login),
+    ("-U", SecretPlace::Either, SecretPart::Login),
+    ("-E", SecretPlace::Either, SecretPart::Login),
+    ("--cert", SecretPlace::Either, SecretPart::Login),
+    ("-b", SecretPlace::Either, SecretPart::Equals),
+    ("--cookie", SecretPlace::Either, SecretPart::Equals),
 ];
 /// Options of `curl` with one letter and without an argument. They may precede others in one word: `-sSu`.
 pub(super) const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
 /// A password must be in the same word as `-p`: `mysql -p NAME` prompts for it, and the name is that of a
 /// database.
 const ATTACHED: SecretOptions =
-    &[("-p", SecretPlace::Attached, Takes::Value), ("-hp", SecretPlace::Attached, Takes::Value)];
-const MYSQL_ADMIN: SecretOptions =
-    &[("-p", SecretPlace::Attached, Takes::Value), ("", SecretPlace::Follows("password"), Takes::Named)];
-const SMALL: SecretOptions = &[("-p", SecretPlace::Either, Takes::Value)];
-const CAPITAL: SecretOptions = &[("-P", SecretPlace::Either, Takes::Value)];
-const PLINK: SecretOptions = &[("-pw", SecretPlace::Next, Takes::Value)];
+    &[("-p", SecretPlace::Attached, SecretPart::Value), ("-hp", SecretPlace::Attached, SecretPart::Value)];
+const MYSQL_ADMIN: SecretOptions = &[
+    ("-p", SecretPlace::Attached, SecretPart::Value),
+    ("", SecretPlace::Follows("password"), SecretPart::Named),
+];
+const SMALL: SecretOptions = &[("-p", SecretPlace::Either, SecretPart::Value)];
+const CAPITAL: SecretOptions = &[("-P", SecretPlace::Either, SecretPart::Value)];
+const PLINK: SecretOptions = &[("-pw", SecretPlace::Next, SecretPart::Value)];
 const REDIS: SecretOptions = &[
-    ("-a", SecretPlace::Either, Takes::Value),
-    ("", SecretPlace::Behind("AUTH"), Takes::Value),
-    ("", SecretPlace::Behind("auth"), Takes::Value),
+    ("-a", SecretPlace::Either, SecretPart::Value),
+    ("", SecretPlace::Behind("AUTH"), SecretPart::Value),
+    ("", SecretPlace::Behind("auth"), SecretPart::Value),
 ];
 const REGISTRY: SecretOptions = &[
-    ("-p", SecretPlace::After("login"), Takes::Value),
-    ("--creds", SecretPlace::Either, Takes::Login),
-    ("--src-creds", SecretPlace::Either, Takes::Login),
-    ("--dest-creds", SecretPlace::Either, Takes::Login),
+    ("-p", SecretPlace::After("login"), SecretPart::Value),
+    ("--creds", SecretPlace::Either, SecretPart::Login),
+    ("--src-creds", SecretPlace::Either, SecretPart::Login),
+    ("--dest-creds", SecretPlace::Either, SecretPart::Login),
 ];
 const AZURE: SecretOptions = &[
-    ("-p", SecretPlace::After("login"), Takes::Value),
-    ("--value", SecretPlace::After("secret"), Takes::Value),
+    ("-p", SecretPlace::After("login"), SecretPart::Value),
+    ("--value", SecretPlace::After("secret"), SecretPart::Value),
 ];
-const AWS: SecretOptions = &[("--value", SecretPlace::After("put-parameter"), Takes::Value)];
-const LDAP: SecretOptions = &[("-w", SecretPlace::Either, Takes::Value)];
+const AWS: SecretOptions = &[("--value", SecretPlace::After("put-parameter"), SecretPart::Value)];
+const LDAP: SecretOptions = &[("-w", SecretPlace::Either, SecretPart::Value)];
 const SAMBA: SecretOptions =
-    &[("-U", SecretPlace::Either, Takes::Percent), ("", SecretPlace::AfterShare, Takes::Value)];
-const LFTP: SecretOptions = &[("-u", SecretPlace::Either, Takes::Comma)];
+    &[("-U", SecretPlace::Either, SecretPart::Percent), ("", SecretPlace::AfterShare, SecretPart::Value)];
+const LFTP: SecretOptions = &[("-u", SecretPlace::Either, SecretPart::Comma)];
 const SNMP: SecretOptions =
-    &[("-A", SecretPlace::Either, Takes::Value), ("-X", SecretPlace::Either, Takes::Value)];
-const TOKEN: SecretOptions = &[("-t", SecretPlace::After("auth"), Takes::Value)];
+    &[("-A", SecretPlace::Either, SecretPart::Value), ("-X", SecretPlace::Either, SecretPart::Value)];
+const TOKEN: SecretOptions = &[("-t", SecretPlace::After("auth"), SecretPart::Value)];
 const OPENSSL: SecretOptions = &[
-    ("-passin", SecretPlace::Next, Takes::Pass),
-    ("-passout", SecretPlace::Next, Takes::Pass),
-    ("-pass", SecretPlace::Next, Takes::Pass),
-    ("-k", SecretPlace::Next, Takes::Value),
-    ("-K", SecretPlace::Next, Takes::Value),
+    ("-passin", SecretPlace::Next, SecretPart::Pass),
+    ("-passout", SecretPlace::Next, SecretPart::Pass),
+    ("-pass", SecretPlace::Next, SecretPart::Pass),
+    ("-k", SecretPlace::Next, SecretPart::Value),
+    ("-K", SecretPlace::Next, SecretPart::Value),
 ];
 const SSH_KEYGEN: SecretOptions =
-    &[("-N", SecretPlace::Either, Takes::Value), ("-P", SecretPlace::Either, Takes::Value)];
-const LOGIN_TOKEN: SecretOptions = &[("", SecretPlace::Follows("login"), Takes::Value)];
+    &[("-N", SecretPlace::Either, SecretPart::Value), ("-P", SecretPlace::Either, SecretPart::Value)];
+const LOGIN_TOKEN: SecretOptions = &[("", SecretPlace::Follows("login"), SecretPart::Value)];
 const VAULT: SecretOptions = &[
-    ("", SecretPlace::Follows("login"), Takes::Value),
-    ("", SecretPlace::Assigned("put"), Takes::Value),
-    ("", SecretPlace::Assigned("patch"), Takes::Value),
+    ("", SecretPlace::Follows("login"), SecretPart::Value),
+    ("", SecretPlace::Assigned("put"), SecretPart::Value),
+    ("", SecretPlace::Assigned("patch"), SecretPart::Value),
     // The value that is written may be a secret or a setting.
-    ("", SecretPlace::Assigned("write"), Takes::Token),
+    ("", SecretPlace::Assigned("write"), SecretPart::Token),
 ];
-const PULUMI: SecretOptions = &[("", SecretPlace::SecondIfSecret("set"), Takes::Value)];
+const PULUMI: SecretOptions = &[("", SecretPlace::SecondIfSecret("set"), SecretPart::Value)];
 const NGROK: SecretOptions = &[
-    ("", SecretPlace::Follows("add-authtoken"), Takes::Value),
-    ("", SecretPlace::Follows("authtoken"), Takes::Value),
+    ("", SecretPlace::Follows("add-authtoken"), SecretPart::Value),
+    ("", SecretPlace::Follows("authtoken"), SecretPart::Value),
 ];
 /// Samba and Windows: `net use X: \\host\share PASSWORD`, `net user NAME PASSWORD`.
 const NET: SecretOptions = &[
-    ("-U", SecretPlace::Either, Takes::Percent),
-    ("", SecretPlace::AfterShare, Takes::Value),
-    ("", SecretPlace::Second("user"), Takes::Mixed),
+    ("-U", SecretPlace::Either, SecretPart::Percent),
+    ("", SecretPlace::AfterShare, SecretPart::Value),
+    ("", SecretPlace::Second("user"), SecretPart::Mixed),
 ];
-const SECRET_SETTINGS: SecretOptions =
-    &[("", SecretPlace::Assigned("secrets"), Takes::Value), ("", SecretPlace::Second("set"), Takes::Mixed)];
+const SECRET_SETTINGS: SecretOptions = &[
+    ("", SecretPlace::Assigned("secrets"), SecretPart::Value),
+    ("", SecretPlace::Second("set"), SecretPart::Mixed),
+];
 const GITHUB: SecretOptions = &[
-    ("-b", SecretPlace::After("secret"), Takes::Value),
-    ("--body", SecretPlace::After("secret"), Takes::Value),
+    ("-b", SecretPlace::After("secret"), SecretPart::Value),
+    ("--body", SecretPlace::After("secret"), SecretPart::Value),
 ];
-const SECRETS: SecretOptions = &[("", SecretPlace::Assigned("secrets"), Takes::Value)];
+const SECRETS: SecretOptions = &[("", SecretPlace::Assigned("secrets"), SecretPart::Value)];
 const KUBERNETES: SecretOptions = &[
-    ("--from-literal=", SecretPlace::Attached, Takes::Equals),
-    ("--from-literal", SecretPlace::Next, Takes::Equals),
-    ("-p", SecretPlace::After("login"), Takes::Value),
+    ("--from-literal=", SecretPlace::Attached, SecretPart::Equals),
+    ("--from-literal", SecretPlace::Next, SecretPart::Equals),
+    ("-p", SecretPlace::After("login"), SecretPart::Value),
 ];
-const SQLPLUS: SecretOptions = &[("", SecretPlace::Word(1), Takes::Slash)];
+const SQLPLUS: SecretOptions = &[("", SecretPlace::Word(1), SecretPart::Slash)];
 const HTPASSWD: SecretOptions =
-    &[("", SecretPlace::Word(3), Takes::Value), ("n", SecretPlace::CountedFlag, Takes::Value)];
-const RABBITMQ: SecretOptions = &[("", SecretPlace::Word(3), Takes::Value)];
+    &[("", SecretPlace::Word(3), SecretPart::Value), ("n", SecretPlace::CountedFlag, SecretPart::Value)];
+const RABBITMQ: SecretOptions = &[("", SecretPlace::Word(3), SecretPart::Value)];
 const PUBLISH: SecretOptions = &[
-    ("-p", SecretPlace::After("publish"), Takes::Value),
-    ("-t", SecretPlace::After("publish"), Takes::Value),
-    ("-a", SecretPlace::After("publish"), Takes::Value),
+    ("-p", SecretPlace::After("publish"), SecretPart::Value),
+    ("-t", SecretPlace::After("publish"), SecretPart::Value),
+    ("-a", SecretPlace::After("publish"), SecretPart::Value),
 ];
-const SHORT_TOKEN: SecretOptions = &[("-t", SecretPlace::Next, Takes::Value)];
+const SHORT_TOKEN: SecretOptions = &[("-t", SecretPlace::Next, SecretPart::Value)];
 /// The option contains a key, or the name of a stored key.
 const GEM: SecretOptions =
-    &[("--key", SecretPlace::Either, Takes::Token), ("-k", SecretPlace::Next, Takes::Token)];
+    &[("--key", SecretPlace::Either, SecretPart::Token), ("-k", SecretPlace::Next, SecretPart::Token)];
 /// Without an option after the subcommand. There may be options before the subcommand.
-const TOKEN_ARGUMENT: SecretOptions =
-    &[("", SecretPlace::Behind("login"), Takes::Token), ("", SecretPlace::Behind("auth"), Takes::Token)];
-const WPA: SecretOptions = &[("", SecretPlace::Word(2), Takes::Value)];
+const TOKEN_ARGUMENT: SecretOptions = &[
+    ("", SecretPlace::Behind("login"), SecretPart::Token),
+    ("", SecretPlace::Behind("auth"), SecretPart::Token),
+];
+const WPA: SecretOptions = &[("", SecretPlace::Word(2), SecretPart::Value)];
 const WINDOWS: SecretOptions = &[
-    ("/p:", SecretPlace::Attached, Takes::Value),
-    ("/pass:", SecretPlace::Attached, Takes::Value),
-    ("/password:", SecretPlace::Attached, Takes::Value),
-    ("/rp", SecretPlace::Next, Takes::Value),
+    ("/p:", SecretPlace::Attached, SecretPart::Value),
+    ("/pass:", SecretPlace::Attached, SecretPart::Value),
+    ("/password:", SecretPlace::Attached, SecretPart::Value),
+    ("/rp", SecretPlace::Next, SecretPart::Value),
 ];
 
 /// Returns the options of a program that contain secrets. Returns `None` for an unknown program.
@@ -216,7 +224,7 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
         // Programs whose arguments are judged by the names of settings.
         _ if settings_of(program).is_some() => &[],
         // The first argument is the secret.
-        "ConvertTo-SecureString" => &[("", SecretPlace::Next, Takes::Value)],
+        "ConvertTo-SecureString" => &[("", SecretPlace::Next, SecretPart::Value)],
         _ => return None,
     })
 }
@@ -224,14 +232,14 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
 /// Returns how a program reads a value that follows the name of a variable.
 pub(super) fn settings_of(program: &str) -> Option<Settings> {
     match program {
-        "setx" | "setenv" | "ENV" | "ARG" | "nmcli" => Some(Settings::Names(Takes::Named)),
+        "setx" | "setenv" | "ENV" | "ARG" | "nmcli" => Some(Settings::Names(SecretPart::Named)),
         "Set-Item" | "set-item" | "New-Item" | "new-item" | "Set-Variable" | "set-variable"
         | "New-Variable" | "new-variable" | "Set-ItemProperty" | "set-itemproperty" => {
-            Some(Settings::Names(Takes::Named))
+            Some(Settings::Names(SecretPart::Named))
         }
-        "#define" | "%define" | "%global" | "!define" => Some(Settings::First(Takes::Mixed)),
+        "#define" | "%define" | "%global" | "!define" => Some(Settings::First(SecretPart::Mixed)),
         // `set` sets a variable in fish, Tcl and others. In a sentence it is an ordinary word.
-        "set" => Some(Settings::First(Takes::Mixed)),
+        "set" => Some(Settings::First(SecretPart::Mixed)),
         _ => None,
     }
 }
@@ -253,9 +261,9 @@ pub(super) fn sets_variable(option: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settings {
     /// Every argument may be a setting.
-    Names(Takes),
+    Names(SecretPart),
     /// Only the first argument that is not an option is a setting.
-    First(Takes),
+    First(SecretPart),
 }
 
 /// Returns `true` for words that settings with names follow.

@@ -165,7 +165,7 @@ proptest::proptest! {
         link::pgpass_lines(&text, &mut places);
         object::objects(&text, named, &mut places);
         token::azure_secrets(&text, &mut places);
-        token_patterns::tokens(&text, &redaction.tokens, &redaction.signs, &mut places);
+        token_patterns::tokens(&text, &redaction.tokens, &redaction.byte_classes, &mut places);
         token_patterns::assignments(&text, named, &mut places);
         pair::secret_manifests(&text, &mut places);
         line::lines(&text, named, &mut places);

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::name::{self, Named};
+use super::name::{self, NamedValueKind};
 use super::pair::{self, behind_last};
 use super::private_key;
 use super::token::{self, TOKENS};
-use super::value::{Form, Quotes, Sign, is_given, value_of, word_end};
+use super::value::{Delimiter, Form, Quotes, is_given, value_of, word_end};
 
 /// Minimum length of a value that only its name indicates. In a sentence, a shorter one may be a word.
 const MIN_VALUE_BYTES: usize = 8;
@@ -63,7 +63,7 @@ pub(super) const MAX_TAG_TEXT_BYTES: usize = 4096;
 
 /// For each byte, the forms that it can be a part of, as bits.
 #[derive(Clone, Debug)]
-pub(super) struct Signs([u8; 256]);
+pub(super) struct ByteClasses([u8; 256]);
 
 /// Prefixes of tokens: the built-in ones, and those that a caller has added.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +100,7 @@ const SLASH: u8 = 1 << 6;
 /// A character before a value, other than `=` and `:`.
 const CLOSING: u8 = 1 << 7;
 
-impl Default for Signs {
+impl Default for ByteClasses {
     /// Returns signs without a first byte of a token.
     fn default() -> Self {
         let mut signs = [0; 256];
@@ -120,7 +120,7 @@ impl Default for Signs {
     }
 }
 
-impl Signs {
+impl ByteClasses {
     pub(super) fn begin(&mut self, byte: u8) {
         self.0[usize::from(byte)] |= START;
     }
@@ -193,7 +193,7 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
 pub(super) fn tokens(
     text: &str,
     tokens: &Tokens,
-    Signs(signs): &Signs,
+    ByteClasses(signs): &ByteClasses,
     found: &mut Vec<Range<usize>>,
 ) -> (u8, bool) {
     let bytes = text.as_bytes();
@@ -234,7 +234,11 @@ fn scheme(rest: &[u8]) -> Option<usize> {
 
 /// Finds values that are assigned to names of secrets: `TOKEN=…`, `"password": "…"`, `<password>…`,
 /// `password("…")`, `("password", "…")`.
-pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
+pub(super) fn assignments(
+    text: &str,
+    named: impl Fn(&str) -> Option<NamedValueKind>,
+    found: &mut Vec<Range<usize>>,
+) {
     let bytes = text.as_bytes();
     let (mut done, mut kept_bytes) = (0, 0);
     let mut quotes = Quotes::default();
@@ -261,7 +265,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             });
             if let Some(argument) = argument
                 && let Some(name) = name_before(text, at, byte)
-                && named(name::end_of(&text[name])).is_some_and(Named::is_secret)
+                && named(name::end_of(&text[name])).is_some_and(NamedValueKind::is_secret)
             {
                 done = argument.end;
                 found.push(argument);
@@ -292,21 +296,21 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             is_part.then(|| named(name::end_of(&text[from..start + name.len()])))?
         };
         let (kind, at_least) = match named(name).or_else(dotted) {
-            Some(Named::Doubtful) if parameter().is_some() => {
-                (Named::Secret, parameter().map(|known| known.1))
+            Some(NamedValueKind::Doubtful) if parameter().is_some() => {
+                (NamedValueKind::Secret, parameter().map(|known| known.1))
             }
             Some(kind) => (kind, None),
             None if name::is_option(name) || pair::is_labeled(text, start, name, &named) => {
-                (Named::Secret, None)
+                (NamedValueKind::Secret, None)
             }
             None => match parameter() {
-                Some((_, least)) => (Named::Secret, Some(*least)),
+                Some((_, least)) => (NamedValueKind::Secret, Some(*least)),
                 None => {
                     let is_tag = byte == b'>' && pair::is_labeled_tag(text, at, &mut closing, &named);
                     if !is_tag && !pair::is_typed(text, start, byte, &named) {
                         continue;
                     }
-                    (Named::Secret, None)
+                    (NamedValueKind::Secret, None)
                 }
             },
         };
@@ -332,7 +336,9 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         }
         let is_name_next = at.checked_sub(1).is_some_and(|before| is_name_byte(bytes[before]));
         let is_tight = matches!(byte, b'=' | b'>') && !is_arrow && begin == from && is_name_next;
-        let Some(value) = value_of(bytes, begin, &Sign { byte, start, is_tight, quotes }) else { continue };
+        let Some(value) = value_of(bytes, begin, &Delimiter { byte, start, is_tight, quotes }) else {
+            continue;
+        };
         if kind.is_secret()
             && let Some(place) = value.literal(bytes)
         {
@@ -354,18 +360,22 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
                     && pair::is_pair_secret(text, start, &value.place)
             }
             None if value.form != Form::Tuple && (is_tight || value.form == Form::Block) => true,
-            None if value.form == Form::Tuple && kind != Named::Doubtful => can_be_value(whole, usize::MAX),
+            None if value.form == Form::Tuple && kind != NamedValueKind::Doubtful => {
+                can_be_value(whole, usize::MAX)
+            }
             None if matches!(value.form, Form::Quoted | Form::Tuple) => whole.len() >= MIN_QUOTED_BYTES,
             None => can_be_value(whole, MIN_VALUE_BYTES),
         };
         let Some(shown) = text.get(begin..end) else { continue };
         let is_kept = match kind {
             // `PASS: TestName` is the result of a test.
-            Named::Secret => name == "PASS" && byte == b':' && value.form == Form::Plain,
-            Named::UnlessPath | Named::UnlessPattern | Named::TokenLike => !kind.accepts(shown),
+            NamedValueKind::Secret => name == "PASS" && byte == b':' && value.form == Form::Plain,
+            NamedValueKind::UnlessPath | NamedValueKind::UnlessPattern | NamedValueKind::TokenLike => {
+                !kind.accepts(shown)
+            }
             // Another member may follow a number: `{"tokens":12,"x":1}`.
-            Named::Texts => !is_mixed(whole) || !is_text_behind(whole),
-            Named::Doubtful => {
+            NamedValueKind::Texts => !is_mixed(whole) || !is_text_behind(whole),
+            NamedValueKind::Doubtful => {
                 let is_plain = byte == b':' && value.form == Form::Plain;
                 let least = if value.form == Form::Tuple { MIN_QUOTED_BYTES } else { MIN_OPTION_BYTES };
                 !can_be_value(whole, least) || value.form == Form::Block || is_plain && !is_mixed(whole)

@@ -40,7 +40,7 @@ impl Quotes {
 }
 
 /// The delimiter before a value. The name before it begins at `start`.
-pub(super) struct Sign {
+pub(super) struct Delimiter {
     pub(super) byte: u8,
     pub(super) start: usize,
     /// `true` if there are no blanks between name, delimiter and value.
@@ -126,7 +126,7 @@ pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
 }
 
 /// Returns the value that begins at `begin`.
-pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value> {
+pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<Value> {
     let rest = bytes.get(begin..)?;
     let value = |place, form, is_literal| Some(Value { place, form, is_literal });
     if sign.byte == b'>' {
@@ -252,7 +252,7 @@ pub(super) fn closing(bytes: &[u8], from: usize, quote: u8, escapes: usize) -> O
     None
 }
 
-fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
+fn plain_end(bytes: &[u8], begin: usize, sign: &Delimiter) -> usize {
     let end = word_end(bytes, begin, sign.quotes);
     if sign.is_tight {
         return end;
@@ -292,7 +292,7 @@ pub(super) fn word_end(bytes: &[u8], begin: usize, quotes: Quotes) -> usize {
 }
 
 /// Returns a value on the lines after a delimiter: a YAML block, or a JSON value on the next line.
-fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)> {
+fn lines(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<(Range<usize>, Form)> {
     let head = bytes[begin..].iter().take(MAX_BLOCK_HEADER_BYTES);
     let header = head.clone().position(|byte| *byte == b'\n')?;
     let is_header = |byte: &u8| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'\r' | b' ' | b'0'..=b'9');

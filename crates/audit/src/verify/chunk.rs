@@ -3,7 +3,7 @@
 use memchr::memchr;
 
 use super::line::{Facts, Flaw, Reader};
-use super::{Form, Link, Why};
+use super::{ChainEnd, LineForm, VerifyProblem};
 
 #[derive(Debug, Default)]
 pub(super) struct Checked {
@@ -12,7 +12,7 @@ pub(super) struct Checked {
     /// The first valid line: its number, the hash that it refers to, and its time.
     pub(super) first: Option<(u64, String, i128)>,
     /// The end of the last valid line.
-    pub(super) link: Link,
+    pub(super) chain_end: ChainEnd,
     /// The line after the valid ones, if it is bad.
     pub(super) flaw: Option<Flaw>,
     /// Numbers and hashes of the requested entries.
@@ -20,10 +20,10 @@ pub(super) struct Checked {
 }
 
 /// Checks complete lines. `wanted` are the numbers of entries whose hashes are requested.
-pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
+pub(super) fn check(bytes: &[u8], form: LineForm, wanted: &[u64]) -> Checked {
     let mut checked = Checked::default();
     let mut reader = Reader::default();
-    // The number, hash and time of the previous line. Avoids the copies that a `Link` needs.
+    // The number, hash and time of the previous line. Avoids the copies that a `ChainEnd` needs.
     let mut before: Option<(u64, Vec<u8>, i128)> = None;
     while let Some(length) = memchr(b'\n', &bytes[checked.bytes..]) {
         let line = &bytes[checked.bytes..checked.bytes + length];
@@ -59,8 +59,8 @@ pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
         checked.bytes += length + 1;
     }
     if let Some((seq, hash, ts)) = before {
-        checked.link =
-            Link { next: seq + 1, hash: Some(String::from_utf8_lossy(&hash).into_owned()), ts: Some(ts) };
+        checked.chain_end =
+            ChainEnd { next: seq + 1, hash: Some(String::from_utf8_lossy(&hash).into_owned()), ts: Some(ts) };
     }
     checked
 }
@@ -68,13 +68,13 @@ pub(super) fn check(bytes: &[u8], form: Form, wanted: &[u64]) -> Checked {
 /// Checks the position of a line in the chain: its number, the previous hash, and its time.
 pub(super) fn follows(facts: &Facts<'_>, seq: u64, prev: &[u8], ts: i128) -> Result<(), Flaw> {
     if facts.seq != seq {
-        return Err(Flaw::new(Why::Gap, format!("its number is {}, expected {seq}", facts.seq)));
+        return Err(Flaw::new(VerifyProblem::Gap, format!("its number is {}, expected {seq}", facts.seq)));
     }
     if facts.prev != prev {
-        return Err(Flaw::new(Why::Broken, "its hash does not continue the previous line"));
+        return Err(Flaw::new(VerifyProblem::Broken, "its hash does not continue the previous line"));
     }
     if facts.ts < ts {
-        return Err(Flaw::new(Why::Clock, "its time is before that of the previous line"));
+        return Err(Flaw::new(VerifyProblem::Clock, "its time is before that of the previous line"));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use memchr::memchr;
 use ring::hmac;
 
-use super::Why;
+use super::VerifyProblem;
 use super::line::Flaw;
 use super::render::Tree;
 use crate::secret::Secret;
@@ -42,7 +42,7 @@ impl Legacy {
     }
 
     fn line(&self, line: &[u8]) -> Result<String, Flaw> {
-        let broken = |detail: String| Flaw::new(Why::Broken, detail);
+        let broken = |detail: String| Flaw::new(VerifyProblem::Broken, detail);
         let mut tree: Tree =
             serde_json::from_slice(line).map_err(|error| broken(format!("it is not JSON: {error}")))?;
         let text = |tree: Option<&Tree>| tree.and_then(Tree::text).map(str::to_owned);
@@ -54,7 +54,7 @@ impl Legacy {
         let tag = unhex(&signature).unwrap_or_default();
         if hmac::verify(&self.key, &signed, &tag).is_err() {
             return Err(Flaw::new(
-                Why::Tampered,
+                VerifyProblem::Tampered,
                 "its signature is not that of its content, or the secret is another",
             ));
         }

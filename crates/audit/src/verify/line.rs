@@ -6,17 +6,17 @@ use ring::digest::{self, Context};
 
 use super::canonical::{self, Member};
 use super::render::Tree;
-use super::{Form, Why, shape, time};
+use super::{LineForm, VerifyProblem, shape, time};
 use crate::entry::{DOCTYPE, SCHEMA};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
-    pub(super) why: Why,
+    pub(super) why: VerifyProblem,
     pub(super) detail: String,
 }
 
 impl Flaw {
-    pub(super) fn new(why: Why, detail: impl Into<String>) -> Self {
+    pub(super) fn new(why: VerifyProblem, detail: impl Into<String>) -> Self {
         Self { why, detail: detail.into() }
     }
 }
@@ -47,10 +47,10 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Reads a line without its line end.
-    pub(super) fn read<'a>(&'a mut self, line: &'a [u8], form: Form) -> Result<Facts<'a>, Flaw> {
+    pub(super) fn read<'a>(&'a mut self, line: &'a [u8], form: LineForm) -> Result<Facts<'a>, Flaw> {
         let line = match form {
-            Form::Exact => line,
-            Form::Any => {
+            LineForm::Exact => line,
+            LineForm::Any => {
                 self.line = canonical_form(line)?;
                 &self.line
             }
@@ -60,7 +60,7 @@ impl Reader {
             if is_keyed(line) {
                 return keyed();
             }
-            let why = if flaw.broken { Why::Broken } else { Why::NotCanonical };
+            let why = if flaw.broken { VerifyProblem::Broken } else { VerifyProblem::NotCanonical };
             Flaw::new(why, format!("{} (byte {})", flaw.what, flaw.at + 1))
         })?;
         facts(line, &self.members)
@@ -68,7 +68,7 @@ impl Reader {
 }
 
 fn keyed() -> Flaw {
-    Flaw::new(Why::Broken, "it is in the form with keyed hashes, which needs the secret")
+    Flaw::new(VerifyProblem::Broken, "it is in the form with keyed hashes, which needs the secret")
 }
 
 fn is_keyed(line: &[u8]) -> bool {
@@ -78,12 +78,12 @@ fn is_keyed(line: &[u8]) -> bool {
 
 fn canonical_form(line: &[u8]) -> Result<Vec<u8>, Flaw> {
     let tree: Tree = serde_json::from_slice(line)
-        .map_err(|error| Flaw::new(Why::Broken, format!("it is not JSON: {error}")))?;
+        .map_err(|error| Flaw::new(VerifyProblem::Broken, format!("it is not JSON: {error}")))?;
     Ok(tree.to_string().into_bytes())
 }
 
 fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
-    let broken = |detail: String| Flaw::new(Why::Broken, detail);
+    let broken = |detail: String| Flaw::new(VerifyProblem::Broken, detail);
     if line.first() != Some(&b'{') {
         return Err(broken("it is not an object".into()));
     }
@@ -150,7 +150,7 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
         hash,
     };
     if !matches(line, place, algorithm, hash) {
-        return Err(Flaw::new(Why::Tampered, "its hash does not match its content"));
+        return Err(Flaw::new(VerifyProblem::Tampered, "its hash does not match its content"));
     }
     // Checked after the hash, so that a changed line is reported as changed.
     for Member { key, value } in members {

@@ -35,7 +35,7 @@ fn lines(count: u64) -> Vec<Vec<u8>> {
 
 #[track_caller]
 fn check(lines: &[Vec<u8>], expected: &str) {
-    let report = bytes(&lines.concat(), &Options::default());
+    let report = bytes(&lines.concat(), &VerifyOptions::default());
     assert_eq!(report.bad.map_or(String::new(), |bad| bad.to_string()), expected);
 }
 
@@ -50,9 +50,9 @@ fn changed(at: usize, from: &str, to: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_good_log_is_good() {
-    let report = bytes(&lines(4).concat(), &Options::default());
+    let report = bytes(&lines(4).concat(), &VerifyOptions::default());
     assert_eq!((report.entries, report.bad), (4, None));
-    assert_eq!(bytes(b"", &Options::default()), Report { segments: 1, ..Report::default() });
+    assert_eq!(bytes(b"", &VerifyOptions::default()), Report { segments: 1, ..Report::default() });
 }
 
 #[test]
@@ -184,18 +184,18 @@ fn sectors_that_were_never_written_are_a_torn_tail() {
     let hole = |from: usize, to: usize, end: usize| {
         let mut log = log[..end].to_vec();
         log[from..to].fill(0);
-        let report = bytes(&log, &Options::default());
+        let report = bytes(&log, &VerifyOptions::default());
         let bad = report.bad.expect("bad");
         (bad.why, report.entries)
     };
     // No complete line follows, or all of it is from one write.
-    assert_eq!(hole(good, log.len(), log.len()), (Why::TornTail, entries));
-    assert_eq!(hole(aligned, aligned + 512, aligned + 700), (Why::TornTail, entries));
-    assert_eq!(hole(good, aligned, aligned + 100), (Why::TornTail, entries));
+    assert_eq!(hole(good, log.len(), log.len()), (VerifyProblem::TornTail, entries));
+    assert_eq!(hole(aligned, aligned + 512, aligned + 700), (VerifyProblem::TornTail, entries));
+    assert_eq!(hole(good, aligned, aligned + 100), (VerifyProblem::TornTail, entries));
     // Not aligned to sectors, or followed by more than one write.
-    assert_eq!(hole(good + 1, good + 2, log.len()), (Why::Broken, entries));
-    assert_eq!(hole(aligned, aligned + 511, log.len()), (Why::Broken, entries));
-    assert_eq!(hole(aligned, aligned + 512, log.len()), (Why::Broken, entries));
+    assert_eq!(hole(good + 1, good + 2, log.len()), (VerifyProblem::Broken, entries));
+    assert_eq!(hole(aligned, aligned + 511, log.len()), (VerifyProblem::Broken, entries));
+    assert_eq!(hole(aligned, aligned + 512, log.len()), (VerifyProblem::Broken, entries));
 }
 
 /// Flips every bit in the lines from `from` to `to`, checked from the previous line on; the lines before are
@@ -220,12 +220,12 @@ fn flips(count: u64, from: usize, to: usize) {
         }
     }
     let lines = lines(count);
-    let options = Options { threads: 1, ..Options::default() };
-    let mut link = Link::default();
+    let options = VerifyOptions { threads: 1, ..VerifyOptions::default() };
+    let mut chain_end = ChainEnd::default();
     for (index, line) in lines.iter().enumerate() {
         // Two following lines are enough to detect it.
         let mut memory = Memory(lines[index..lines.len().min(index + 3)].concat());
-        let start = Start { link, offset: 0 };
+        let start = Start { chain_end, offset: 0 };
         if (from..to).contains(&index) {
             for at in 0..line.len() {
                 for bit in 0..8 {
@@ -234,17 +234,17 @@ fn flips(count: u64, from: usize, to: usize) {
                     memory.0[at] ^= 1 << bit;
                     let bad = bad.unwrap_or_else(|| panic!("bit {bit} of byte {at} of line {index}"));
                     // It must not be treated as removable.
-                    assert_ne!(bad.why, Why::TornTail, "bit {bit} of byte {at} of line {index}");
+                    assert_ne!(bad.why, VerifyProblem::TornTail, "bit {bit} of byte {at} of line {index}");
                 }
             }
         }
         memory.0.truncate(line.len());
-        link = check_source(&memory, &start, &options).link;
-        assert_eq!(link.next, index as u64 + 1);
+        chain_end = check_source(&memory, &start, &options).chain_end;
+        assert_eq!(chain_end.next, index as u64 + 1);
     }
 }
 
-fn check_source(source: &dyn Source, start: &Start, options: &Options) -> Outcome {
+fn check_source(source: &dyn Source, start: &Start, options: &VerifyOptions) -> Outcome {
     super::check(&[source], start, options).expect("memory can be read")
 }
 
@@ -279,7 +279,7 @@ fn some_flipped_bits_are_found_from_the_beginning() {
     let mut log = lines(100).concat();
     for at in (0..log.len()).step_by(211) {
         log[at] ^= 1 << (at % 8);
-        assert!(bytes(&log, &Options::default()).bad.is_some(), "byte {at}");
+        assert!(bytes(&log, &VerifyOptions::default()).bad.is_some(), "byte {at}");
         log[at] ^= 1 << (at % 8);
     }
 }
@@ -304,7 +304,7 @@ fn a_large_log_is_verified_in_pieces() {
         place = LogPosition { seq: seq + 1, prev: Some(hash) };
         ends.push(log.len());
     }
-    let options = Options { threads: 3, ..Options::default() };
+    let options = VerifyOptions { threads: 3, ..VerifyOptions::default() };
     let report = bytes(&log, &options);
     assert_eq!((report.entries, &report.hash, &report.bad), (20, &place.prev, &None));
     for line in [0, 10, 11, 19] {
@@ -316,7 +316,7 @@ fn a_large_log_is_verified_in_pieces() {
     }
     log.drain(ends[5]..ends[6]);
     let bad = bytes(&log, &options).bad.expect("bad");
-    assert_eq!((bad.why, bad.line), (Why::Gap, 7));
+    assert_eq!((bad.why, bad.line), (VerifyProblem::Gap, 7));
 }
 
 /// Files of another implementation of the same format.
@@ -333,17 +333,17 @@ fn vectors() -> Option<std::path::PathBuf> {
 #[test]
 fn logs_of_another_implementation_are_verified() {
     let Some(folder) = vectors() else { return };
-    let any = Options { form: Form::Any, ..Options::default() };
-    let verified = |name: &str, options: &Options| {
+    let any = VerifyOptions { form: LineForm::Any, ..VerifyOptions::default() };
+    let verified = |name: &str, options: &VerifyOptions| {
         let report = log(&folder.join(name), options).expect("readable");
         (report.entries, report.bad.map(|bad| (bad.line, bad.why)))
     };
     assert_eq!(verified("derived-chain-valid.jsonl", &any), (4, None));
-    assert_eq!(verified("derived-chain-tampered-seq2.jsonl", &any), (2, Some((3, Why::Tampered))));
-    assert_eq!(verified("derived-chain-gap-seq2.jsonl", &any), (2, Some((3, Why::Gap))));
+    assert_eq!(verified("derived-chain-tampered-seq2.jsonl", &any), (2, Some((3, VerifyProblem::Tampered))));
+    assert_eq!(verified("derived-chain-gap-seq2.jsonl", &any), (2, Some((3, VerifyProblem::Gap))));
     // Their lines are not in the canonical form.
-    let exact = verified("derived-chain-valid.jsonl", &Options::default());
-    assert_eq!(exact, (0, Some((1, Why::NotCanonical))));
+    let exact = verified("derived-chain-valid.jsonl", &VerifyOptions::default());
+    assert_eq!(exact, (0, Some((1, VerifyProblem::NotCanonical))));
 }
 
 #[test]
@@ -357,18 +357,18 @@ fn keyed_hashes_are_verified_with_the_secret() {
     let path = directory.path().join("log.jsonl");
     let verified = |text: &str, secret: &str| {
         std::fs::write(&path, text).expect("written");
-        let options = Options { legacy: Some(Secret::new(secret)), ..Options::default() };
+        let options = VerifyOptions { legacy: Some(Secret::new(secret)), ..VerifyOptions::default() };
         let report = log(&path, &options).expect("readable");
         (report.entries, report.bad.map(|bad| (bad.line, bad.why)))
     };
     let secret = vector["secret"].as_str().expect("a text");
     assert_eq!(verified(&format!("{row}\n"), secret), (1, None));
-    assert_eq!(verified(&format!("{row}\n"), "another"), (0, Some((1, Why::Tampered))));
-    assert_eq!(verified(&format!("{row}\n{row}\n"), secret), (1, Some((2, Why::Broken))));
-    assert_eq!(verified(&format!("{row}\n{row}"), secret), (1, Some((2, Why::TornTail))));
+    assert_eq!(verified(&format!("{row}\n"), "another"), (0, Some((1, VerifyProblem::Tampered))));
+    assert_eq!(verified(&format!("{row}\n{row}\n"), secret), (1, Some((2, VerifyProblem::Broken))));
+    assert_eq!(verified(&format!("{row}\n{row}"), secret), (1, Some((2, VerifyProblem::TornTail))));
     row["action"] = json!("log.started");
-    assert_eq!(verified(&format!("{row}\n"), secret), (0, Some((1, Why::Tampered))));
-    let report = log(&path, &Options::default()).expect("readable");
+    assert_eq!(verified(&format!("{row}\n"), secret), (0, Some((1, VerifyProblem::Tampered))));
+    let report = log(&path, &VerifyOptions::default()).expect("readable");
     assert!(report.bad.expect("bad").detail.contains("keyed hashes"));
 }
 
@@ -378,9 +378,9 @@ fn keyed_hashes_are_recognized_in_any_order_of_fields() {
         r#"{"action":"a","prevSignature":"0","signature":"1"}"#,
         r#"{"signature": "1", "prevSignature": "0", "action": "a"}"#,
     ] {
-        let report = bytes(format!("{line}\n").as_bytes(), &Options::default());
+        let report = bytes(format!("{line}\n").as_bytes(), &VerifyOptions::default());
         let bad = report.bad.expect("bad");
-        assert_eq!((bad.why, bad.detail.contains("keyed hashes")), (Why::Broken, true), "{line}");
+        assert_eq!((bad.why, bad.detail.contains("keyed hashes")), (VerifyProblem::Broken, true), "{line}");
     }
 }
 
@@ -457,8 +457,8 @@ proptest! {
 
     #[test]
     fn no_input_causes_a_panic(log in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let _ = bytes(&log, &Options::default());
-        let _ = bytes(&log, &Options { form: Form::Any, ..Options::default() });
+        let _ = bytes(&log, &VerifyOptions::default());
+        let _ = bytes(&log, &VerifyOptions { form: LineForm::Any, ..VerifyOptions::default() });
     }
 }
 
@@ -492,7 +492,8 @@ impl Source for Endless {
 fn a_line_without_an_end_is_read_up_to_a_limit() {
     for first in [b'{', b'x'] {
         let source = Endless { first, largest_read: Default::default() };
-        let outcome = super::check(&[&source], &Start::default(), &Options::default()).expect("it is read");
+        let outcome =
+            super::check(&[&source], &Start::default(), &VerifyOptions::default()).expect("it is read");
         assert!(outcome.bad.is_some());
         assert!(source.largest_read.into_inner() as u64 <= pieces::MAX_LINE_BYTES);
     }

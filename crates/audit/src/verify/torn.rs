@@ -4,16 +4,17 @@
 use memchr::memchr;
 
 use super::line::Reader;
-use super::{Form, Why};
+use super::{LineForm, VerifyProblem};
 
 /// Classifies data after the last line end: an interrupted write, unless it contains a complete line. A line
 /// is written completely before it is acknowledged. So a complete line with another byte in place of its line
 /// end was damaged later.
-pub(super) fn unended(rest: &[u8]) -> (Why, &'static str) {
-    let whole = rest.split_last().is_some_and(|(_, line)| Reader::default().read(line, Form::Exact).is_ok());
+pub(super) fn unended(rest: &[u8]) -> (VerifyProblem, &'static str) {
+    let whole =
+        rest.split_last().is_some_and(|(_, line)| Reader::default().read(line, LineForm::Exact).is_ok());
     match whole {
-        true => (Why::Broken, "the end of this line is damaged"),
-        false => (Why::TornTail, "the line is incomplete"),
+        true => (VerifyProblem::Broken, "the end of this line is damaged"),
+        false => (VerifyProblem::TornTail, "the line is incomplete"),
     }
 }
 
@@ -42,7 +43,7 @@ pub(super) fn unwritten(rest: &[u8], offset: u64) -> bool {
     }
     let mut reader = Reader::default();
     let mut time = None;
-    rest.split(|&byte| byte == b'\n').all(|line| match reader.read(line, Form::Exact) {
+    rest.split(|&byte| byte == b'\n').all(|line| match reader.read(line, LineForm::Exact) {
         Ok(facts) => *time.get_or_insert(facts.ts) == facts.ts,
         Err(_) => true,
     })

@@ -1,6 +1,6 @@
 //! Recovery when a log is opened after a crash.
 
-use narrows_audit::{Log, OpenError, Options, Reader};
+use narrows_audit::{Log, LogOptions, LogReader, OpenError};
 
 use crate::{event, verified};
 
@@ -8,7 +8,7 @@ use crate::{event, verified};
 fn a_torn_tail_is_removed_and_a_note_is_logged() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     for number in 0..3 {
         log.append(event(number, 10)).wait().expect("written");
     }
@@ -20,12 +20,12 @@ fn a_torn_tail_is_removed_and_a_note_is_logged() {
         "audit-log.jsonl:4: torn tail: the line is incomplete"
     );
 
-    let log = Log::open(&path, Options::default()).expect("it opens");
+    let log = Log::open(&path, LogOptions::default()).expect("it opens");
     assert_eq!(log.tip().expect("an entry").seq, 2);
     assert_eq!(log.append(event(3, 10)).wait().expect("written").seq, 4);
     log.close();
     assert_eq!(verified(&path), (5, None));
-    let mut reader = Reader::open(&path, narrows_audit::Filter::default()).expect("readable");
+    let mut reader = LogReader::open(&path, narrows_audit::Filter::default()).expect("readable");
     let entries: Vec<_> = std::iter::from_fn(|| reader.next_entry().expect("an entry")).collect();
     assert_eq!(entries[3].action, "audit.note");
     assert_eq!(entries[3].metadata["note"]["kind"], "torn-tail-cut");
@@ -37,7 +37,7 @@ fn a_torn_tail_is_removed_and_a_note_is_logged() {
 fn other_damage_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     for number in 0..3 {
         log.append(event(number, 10)).wait().expect("written");
     }
@@ -45,7 +45,7 @@ fn other_damage_is_an_error() {
     let whole = std::fs::read_to_string(&path).expect("readable");
     let check = |text: &str, expected: &str| {
         std::fs::write(&path, text).expect("written");
-        match Log::open(&path, Options::default()) {
+        match Log::open(&path, LogOptions::default()) {
             Err(OpenError::Damaged(bad)) => assert_eq!(bad.to_string(), expected),
             other => panic!("{other:?}"),
         }
@@ -68,7 +68,7 @@ fn other_damage_is_an_error() {
 fn a_log_continues_after_its_last_entry() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("deep/er/audit-log.jsonl");
-    let options = Options { segment_bytes: 2000, ..Options::default() };
+    let options = LogOptions { segment_bytes: 2000, ..LogOptions::default() };
     for number in 0..30 {
         let log = Log::open(&path, options.clone()).expect("a log");
         assert_eq!(log.append(event(number, 100)).wait().expect("written").seq, number as u64);
@@ -93,7 +93,7 @@ fn a_link_is_not_followed() {
     let path = directory.path().join("audit-log.jsonl");
     std::fs::write(directory.path().join("other"), "").expect("written");
     std::os::unix::fs::symlink("other", &path).expect("linked");
-    assert!(matches!(Log::open(&path, Options::default()), Err(OpenError::Io(_))));
+    assert!(matches!(Log::open(&path, LogOptions::default()), Err(OpenError::Io(_))));
 }
 
 /// If the crash came between sealing a file and creating the next, the rest of a write is in a sealed file.
@@ -101,7 +101,7 @@ fn a_link_is_not_followed() {
 fn a_torn_tail_of_a_sealed_file_is_removed() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let options = Options { segment_bytes: 1000, ..Options::default() };
+    let options = LogOptions { segment_bytes: 1000, ..LogOptions::default() };
     let log = Log::open(&path, options.clone()).expect("a log");
     for number in 0..2 {
         log.append(event(number, 10)).wait().expect("written");

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use narrows_audit::{AppendError, Entry, Log, Options, Receipt, verify};
+use narrows_audit::{AppendError, Entry, Log, LogOptions, Receipt, verify};
 
 use crate::event;
 use crate::memory::{Counted, Fault, Memory, Plan};
@@ -16,8 +16,8 @@ const ALONE: Duration = Duration::ZERO;
 const TOGETHER: Duration = Duration::from_millis(1);
 
 /// Options with small files, so that many of them are sealed.
-fn options(window: Duration) -> Options {
-    Options { window, segment_bytes: 5 << 10, ..Options::default() }
+fn options(window: Duration) -> LogOptions {
+    LogOptions { window, segment_bytes: 5 << 10, ..LogOptions::default() }
 }
 
 fn open(disk: &Memory, window: Duration) -> Log {
@@ -86,7 +86,7 @@ fn survive(plan: Plan, disk: &Memory, window: Duration, mut kept: Kept) {
     assert!(!disk.asked_again(), "{plan:?}: a file was synced after that had failed");
 
     let content = disk.content();
-    let report = verify::bytes(&content, &verify::Options::default());
+    let report = verify::bytes(&content, &verify::VerifyOptions::default());
     assert_eq!(report.bad, None, "{plan:?}");
     let lines: BTreeMap<u64, String> = content
         .split_inclusive(|byte| *byte == b'\n')

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use narrows_audit::{Filter, Log, Options, Reader};
+use narrows_audit::{Filter, Log, LogOptions, LogReader};
 
 use crate::verified;
 
@@ -60,9 +60,9 @@ fn acknowledged_entries_survive_two_hundred_kills() {
             }
         }
     }
-    Log::open(&path, Options::default()).expect("it opens").close();
+    Log::open(&path, LogOptions::default()).expect("it opens").close();
     assert_eq!(verified(&path).1.map(|bad| bad.to_string()), None);
-    let mut reader = Reader::open(&path, Filter::default()).expect("readable");
+    let mut reader = LogReader::open(&path, Filter::default()).expect("readable");
     let entries: BTreeMap<_, _> = std::iter::from_fn(|| reader.next_entry().expect("an entry"))
         .map(|entry| (entry.seq, entry.hash))
         .collect();

@@ -28,7 +28,7 @@ fn event(number: usize, length: usize) -> Event {
 }
 
 /// Returns the number of entries of the log at `path`, and its problem.
-fn verified(path: &Path) -> (u64, Option<verify::Bad>) {
-    let report = verify::log(path, &verify::Options::default()).expect("readable");
+fn verified(path: &Path) -> (u64, Option<verify::BadLine>) {
+    let report = verify::log(path, &verify::VerifyOptions::default()).expect("readable");
     (report.entries, report.bad)
 }

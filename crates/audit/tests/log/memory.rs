@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use narrows_audit::{Disk, FileStatus, Handle};
+use narrows_audit::{FileStatus, LogDirectory, LogFile};
 
 const SECTOR: usize = 512;
 
@@ -197,7 +197,7 @@ impl State {
     }
 }
 
-impl Disk for Memory {
+impl LogDirectory for Memory {
     fn lock(&mut self, _: Duration) -> io::Result<()> {
         self.state().alive()
     }
@@ -218,14 +218,14 @@ impl Disk for Memory {
             .map(|file| FileStatus { file: (0, file as u64), length: state.files[file].data.len() as u64 }))
     }
 
-    fn open(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
+    fn open(&mut self, name: &str) -> io::Result<Box<dyn LogFile>> {
         let mut state = self.state();
         state.whole(&[Counted::All])?;
         let file = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(Box::new(Opened { disk: self.0.clone(), file }))
     }
 
-    fn create(&mut self, name: &str) -> io::Result<Box<dyn Handle>> {
+    fn create(&mut self, name: &str) -> io::Result<Box<dyn LogFile>> {
         let mut state = self.state();
         state.whole(&[Counted::All])?;
         if state.names.contains_key(name) {
@@ -271,7 +271,7 @@ impl Opened {
     }
 }
 
-impl Handle for Opened {
+impl LogFile for Opened {
     fn status(&self) -> io::Result<FileStatus> {
         let mut state = self.state();
         state.whole(&[Counted::All])?;

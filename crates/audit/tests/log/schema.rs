@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use narrows_audit::{
-    Actor, Approval, ApprovalDecision, Decision, Event, Facts, Log, Options, PolicyRef, Secret, Signer,
-    SigningKey, Subject,
+    Actor, Approval, ApprovalDecision, ApprovalSigner, Event, Facts, Log, LogOptions, LoggedDecision,
+    PolicyRef, Secret, SigningKey, Subject,
 };
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn lines_match_the_schema() {
     };
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     let long = |length: usize| "\u{1d11e}".repeat(length);
     let longest = Event {
         actor: Actor { id: long(256), role: Some(long(64)) },
@@ -40,7 +40,10 @@ fn lines_match_the_schema() {
         subject: Subject { kind: long(32), reference: Some(long(256)), path: Some(long(1024)) },
         input: Some(json!([1.5, u64::MAX, null])),
         output: Some(json!(Secret::new("x"))),
-        policy: Some(PolicyRef { reference: "a".repeat(64), decision: Some(Decision::RequireApproval) }),
+        policy: Some(PolicyRef {
+            reference: "a".repeat(64),
+            decision: Some(LoggedDecision::RequireApproval),
+        }),
         signatures: vec!["signatures/a.signature.json".into()],
         facts: Facts::from([("kind", Some("tool-call".into()))]),
         metadata: [("any".to_owned(), json!({"thing": true}))].into_iter().collect(),
@@ -52,7 +55,7 @@ fn lines_match_the_schema() {
     // The log contains a note, too.
     let whole = std::fs::read(&path).expect("readable");
     std::fs::write(&path, [&whole[..], b"{"].concat()).expect("written");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     log.append(event(1, 10)).wait().expect("written");
     log.close();
     let text = std::fs::read_to_string(&path).expect("readable");
@@ -69,7 +72,8 @@ fn approvals_match_the_schema() {
         return;
     };
     let key = SigningKey::generate().expect("a key");
-    let signer = Signer { id: "ann@example.com".into(), role: Some("founder".into()), display_name: None };
+    let signer =
+        ApprovalSigner { id: "ann@example.com".into(), role: Some("founder".into()), display_name: None };
     let mut approval = Approval::new("call_1", ApprovalDecision::Reject, signer, "2026-11-15T18:00:00.000Z");
     approval.reason = Some("too dear".into());
     approval.policy = Some(PolicyRef { reference: "finance-write".into(), decision: None });

@@ -1,6 +1,6 @@
 //! Tests that no secret reaches the disk, in any part of an event.
 
-use narrows_audit::{Actor, Event, Facts, Log, Options, PolicyRef, Redaction, Secret, Subject};
+use narrows_audit::{Actor, Event, Facts, Log, LogOptions, PolicyRef, Redaction, Secret, Subject};
 use serde_json::json;
 
 use crate::verified;
@@ -11,7 +11,7 @@ fn secrets_are_nowhere_in_the_log() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let redaction = Redaction::default().known(Secret::new(CANARY)).name("badge").token("acme_", 6);
-    let log = Log::open(&path, Options { redaction, ..Options::default() }).expect("a log");
+    let log = Log::open(&path, LogOptions { redaction, ..LogOptions::default() }).expect("a log");
     let place = json!({
         "known": format!("in {CANARY} of it"),
         "typed": Secret::new("canary"),
@@ -53,7 +53,7 @@ fn secrets_are_nowhere_in_the_log() {
 fn an_event_cannot_forge_another_line() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     let forged = "\"}\n{\"$schema\":\"agentgovernance/v1\",\"seq\":1}\n\r\u{2028}\0";
     let event = Event {
         actor: Actor { id: forged.into(), role: None },
@@ -72,7 +72,7 @@ fn an_event_cannot_forge_another_line() {
 fn secrets_of_an_input_are_removed_from_all_texts() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     let event = Event {
         actor: Actor { id: "operator:x".into(), role: None },
         action: "policy.resolved".into(),

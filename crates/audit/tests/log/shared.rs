@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use narrows_audit::{Log, OpenError, Options};
+use narrows_audit::{Log, LogOptions, OpenError};
 
 use crate::{event, verified};
 
@@ -11,7 +11,7 @@ fn two_writers_continue_one_chain() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     // Each log has its own lock, as in two processes.
-    let options = Options { segment_bytes: 20_000, ..Options::default() };
+    let options = LogOptions { segment_bytes: 20_000, ..LogOptions::default() };
     let logs = [Log::open(&path, options.clone()), Log::open(&path, options)].map(|log| log.expect("a log"));
     let numbers = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..6)
@@ -35,7 +35,7 @@ fn two_writers_continue_one_chain() {
 fn an_event_waits_for_room() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let options = Options { queue_bytes: 4096, max_line: 4096, ..Options::default() };
+    let options = LogOptions { queue_bytes: 4096, max_line: 4096, ..LogOptions::default() };
     let log = Log::open(&path, options).expect("a log");
     let appends: Vec<_> = (0..50).map(|number| log.append(event(number, 1000))).collect();
     let numbers: BTreeSet<_> =
@@ -51,7 +51,7 @@ async fn an_event_is_awaited_on_a_runtime() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     // There is room for one event at a time.
-    let options = Options { queue_bytes: 2048, max_line: 2048, ..Options::default() };
+    let options = LogOptions { queue_bytes: 2048, max_line: 2048, ..LogOptions::default() };
     let log = Log::open(&path, options).expect("a log");
     let tasks: Vec<_> = (0..20).map(|number| tokio::spawn(log.append(event(number, 700)))).collect();
     for task in tasks {
@@ -67,7 +67,7 @@ async fn an_event_is_awaited_on_a_runtime() {
 fn a_closed_log_accepts_no_events() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     let waiting: Vec<_> = (0..20).map(|number| log.append(event(number, 10))).collect();
     log.clone().close();
     for append in waiting {
@@ -82,7 +82,7 @@ fn a_closed_log_accepts_no_events() {
 fn a_log_locked_by_another_process_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let options = Options { lock_patience: std::time::Duration::from_millis(20), ..Options::default() };
+    let options = LogOptions { lock_timeout: std::time::Duration::from_millis(20), ..LogOptions::default() };
     let log = Log::open(&path, options.clone()).expect("a log");
     let lock = std::fs::File::options().write(true).open(directory.path().join("audit-log.jsonl.lock"));
     let lock = lock.expect("there");
@@ -98,7 +98,7 @@ fn a_log_locked_by_another_process_is_an_error() {
 fn a_removed_log_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     log.append(event(0, 10)).wait().expect("written");
     let content = std::fs::read(&path).expect("readable");
     std::fs::remove_file(&path).expect("removed");
@@ -115,7 +115,7 @@ fn a_removed_log_is_an_error() {
 fn a_truncated_log_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     log.append(event(0, 10)).wait().expect("written");
     std::fs::File::options().write(true).open(&path).expect("there").set_len(0).expect("cut");
     let error = log.append(event(0, 10)).wait().expect_err("shorter");
@@ -132,10 +132,10 @@ fn readers_cannot_lock_the_log() {
     let directory = tempfile::tempdir().expect("a directory");
     let lock = directory.path().join("audit-log.jsonl.lock");
     let mode = || lock.metadata().expect("there").permissions().mode() & 0o777;
-    drop(Log::open(&directory.path().join("audit-log.jsonl"), Options::default()).expect("a log"));
+    drop(Log::open(&directory.path().join("audit-log.jsonl"), LogOptions::default()).expect("a log"));
     assert_eq!(mode(), 0o200);
     // A lock file of an earlier version.
     std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).expect("ours");
-    drop(Log::open(&directory.path().join("audit-log.jsonl"), Options::default()).expect("a log"));
+    drop(Log::open(&directory.path().join("audit-log.jsonl"), LogOptions::default()).expect("a log"));
     assert_eq!(mode(), 0o200);
 }

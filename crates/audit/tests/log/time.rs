@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use narrows_audit::{Clock, Entry, Filter, Log, Options, Reader};
+use narrows_audit::{Clock, Entry, Filter, Log, LogOptions, LogReader};
 
 use crate::{event, verified};
 
@@ -33,7 +33,7 @@ fn a_jump_is_recorded_and_time_does_not_go_back() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let clock = Arc::new(Hands::default());
-    let options = Options { clock: clock.clone(), ..Options::default() };
+    let options = LogOptions { clock: clock.clone(), ..LogOptions::default() };
     let log = Log::open(&path, options.clone()).expect("a log");
     let append = |log: &Log, wall: i64, running: u64| {
         clock.set(wall, running);
@@ -51,7 +51,7 @@ fn a_jump_is_recorded_and_time_does_not_go_back() {
     log.close();
 
     assert_eq!(verified(&path), (9, None));
-    let mut reader = Reader::open(&path, Filter::default()).expect("readable");
+    let mut reader = LogReader::open(&path, Filter::default()).expect("readable");
     let entries: Vec<Entry> = std::iter::from_fn(|| reader.next_entry().expect("an entry")).collect();
     let told: Vec<_> = entries
         .iter()
@@ -79,7 +79,7 @@ fn a_log_is_read_from_a_moment_on() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("audit-log.jsonl");
         let clock = Arc::new(Hands::default());
-        let options = Options { clock: clock.clone(), segment_bytes, ..Options::default() };
+        let options = LogOptions { clock: clock.clone(), segment_bytes, ..LogOptions::default() };
         let log = Log::open(&path, options).expect("a log");
         for second in 0..500_u32 {
             clock.set(i64::from(second) * 10, u64::from(second) * 10);
@@ -87,7 +87,7 @@ fn a_log_is_read_from_a_moment_on() {
         }
         for second in [0_i64, 1, 10, 11, 2_500, 4_989, 4_990, 4_991, 9_999] {
             let moment = Timestamp::from_second(second).expect("in range");
-            let mut reader = Reader::since(&path, Filter::default(), moment).expect("readable");
+            let mut reader = LogReader::since(&path, Filter::default(), moment).expect("readable");
             let entries: Vec<Entry> = std::iter::from_fn(|| reader.next_entry().expect("an entry")).collect();
             let young = |entry: &&Entry| entry.ts.parse::<Timestamp>().is_ok_and(|ts| ts >= moment);
             let expected = (0..500).filter(|number| number * 10 >= second).count();
@@ -96,7 +96,7 @@ fn a_log_is_read_from_a_moment_on() {
             assert!(entries.len() - expected < 200, "{second}: {}", entries.len());
         }
         let end = Timestamp::from_second(9_999).expect("in range");
-        let mut reader = Reader::since(&path, Filter::default(), end).expect("readable");
+        let mut reader = LogReader::since(&path, Filter::default(), end).expect("readable");
         while reader.next_entry().expect("an entry").is_some() {}
         for _ in 0..100 {
             log.append(event(0, 400)).wait().expect("written");

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use narrows_audit::{Decision, Event};
+use narrows_audit::{Event, LoggedDecision};
 use serde_json::json;
 
 use super::GateCtx;
@@ -100,7 +100,7 @@ fn is_refusal(event: &Event) -> bool {
     let decision = event.policy.as_ref().and_then(|policy| policy.decision);
     event.action.ends_with(".refused")
         || event.action == "agent.violation"
-        || event.action == DECISION && decision != Some(Decision::Allow)
+        || event.action == DECISION && decision != Some(LoggedDecision::Allow)
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {

@@ -1,6 +1,6 @@
 //! Points 19, 20, 22 and 30: content and order of the audit log.
 
-use narrows_audit::Decision;
+use narrows_audit::LoggedDecision;
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
@@ -91,10 +91,10 @@ fn point_22_allowed_denied_approved_and_failed_are_in_a_chain_that_verifies() {
     let log = fixture.verified_log();
     let decision = |call: &str| find(&log, "policy.resolved", call).map(|entry| entry["policy"].clone());
     let policy =
-        |name: &str, decision: Decision| Some(json!({"ref": name, "decision": decision.to_string()}));
-    assert_eq!(decision("allowed"), policy("default", Decision::Allow));
-    assert_eq!(decision("denied"), policy("never", Decision::Deny));
-    assert_eq!(decision("approved"), policy("runs", Decision::RequireApproval));
+        |name: &str, decision: LoggedDecision| Some(json!({"ref": name, "decision": decision.to_string()}));
+    assert_eq!(decision("allowed"), policy("default", LoggedDecision::Allow));
+    assert_eq!(decision("denied"), policy("never", LoggedDecision::Deny));
+    assert_eq!(decision("approved"), policy("runs", LoggedDecision::RequireApproval));
     assert_eq!(fixture.answer_to_agent(5)["result"]["outcome"]["optionId"], "n");
     assert_eq!(
         fixture.answer_to_agent(6)["result"]["outcome"]["optionId"],

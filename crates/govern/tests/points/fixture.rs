@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use narrows_audit::{Event, Log, Options, verify};
+use narrows_audit::{Event, Log, LogOptions, verify};
 use narrows_govern::{
     ApprovalVote, AuditSeq, Gate, GateConfig, GateOutput, GateStart, GateTime, PathResolver, Principal,
     VoteError,
@@ -239,12 +239,12 @@ impl Fixture {
     pub(crate) fn verified_log(&self) -> Vec<Value> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit-log.jsonl");
-        let log = Log::open(&path, Options::default()).unwrap();
+        let log = Log::open(&path, LogOptions::default()).unwrap();
         for event in &self.output.events {
             log.append(event.clone()).wait().unwrap();
         }
         log.close();
-        let report = verify::log(&path, &verify::Options::default()).unwrap();
+        let report = verify::log(&path, &verify::VerifyOptions::default()).unwrap();
         assert_eq!((report.bad, report.entries), (None, self.output.events.len() as u64));
         let text = std::fs::read_to_string(&path).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

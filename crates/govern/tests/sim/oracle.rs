@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use narrows_audit::{Decision, Event};
+use narrows_audit::{Event, LoggedDecision};
 use serde_json::Value;
 
 use crate::world::{LinkDisk, Output};
@@ -252,7 +252,7 @@ impl Oracle {
 }
 
 fn is_allow(event: &Event) -> bool {
-    event.policy.as_ref().is_some_and(|policy| policy.decision == Some(Decision::Allow))
+    event.policy.as_ref().is_some_and(|policy| policy.decision == Some(LoggedDecision::Allow))
 }
 
 fn fact(event: &Event, name: &str) -> Value {

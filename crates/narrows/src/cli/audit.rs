@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use narrows_audit::Decision;
+use narrows_audit::LoggedDecision;
 
 use super::help;
 
@@ -93,7 +93,7 @@ pub(crate) struct AuditShow {
 
     /// Only entries with this decision
     #[arg(long, value_name = "DECISION", value_parser = decisions())]
-    pub(crate) decision: Option<Decision>,
+    pub(crate) decision: Option<LoggedDecision>,
 
     /// Keep printing new entries, until Ctrl-C
     #[arg(long)]
@@ -156,8 +156,8 @@ pub(crate) struct AuditKeygen {
     pub(crate) json: bool,
 }
 
-fn decisions() -> impl TypedValueParser<Value = Decision> {
+fn decisions() -> impl TypedValueParser<Value = LoggedDecision> {
     // Invalid values are refused before.
-    PossibleValuesParser::new(Decision::ALL.map(Decision::name))
-        .map(|name| name.parse().unwrap_or(Decision::Deny))
+    PossibleValuesParser::new(LoggedDecision::ALL.map(LoggedDecision::name))
+        .map(|name| name.parse().unwrap_or(LoggedDecision::Deny))
 }

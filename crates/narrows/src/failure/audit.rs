@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use narrows_audit::key::{KeyError, KeyFileError, SignatureError};
-use narrows_audit::verify::{Bad, Report, Why};
+use narrows_audit::verify::{BadLine, Report, VerifyProblem};
 use narrows_audit::{PublicKey, ReadError};
 
 use super::{ExitStatus, Failure};
@@ -34,8 +34,8 @@ impl Failure {
             .with_hint("use the current file of the log, such as audit/audit-log.jsonl, or its directory")
     }
 
-    pub(crate) fn audit_log_invalid(path: &Path, report: &Report, bad: &Bad) -> Self {
-        let Bad { segment, line: number, seq, why, detail, .. } = bad;
+    pub(crate) fn audit_log_invalid(path: &Path, report: &Report, bad: &BadLine) -> Self {
+        let BadLine { segment, line: number, seq, why, detail, .. } = bad;
         let file = path.with_file_name(segment).display().to_string();
         let place = if *number == 0 { file } else { format!("{file}:{number}: entry {seq}") };
         let failure = Self::new(ExitStatus::Agent, line(&format!("{place}: {why}: {detail}")));
@@ -48,19 +48,19 @@ impl Failure {
             }
         };
         match why {
-            Why::TornTail => failure.with_hint(
+            VerifyProblem::TornTail => failure.with_hint(
                 "this is an incomplete entry after a crash, which was never acknowledged; the next writer removes \
                  it and records that",
             ),
-            Why::NotCanonical => failure.with_hint("if another program wrote the log, add --any-form"),
-            Why::Truncated => failure.with_hint("the chain is unbroken, but this is an older copy, or entries at \
+            VerifyProblem::NotCanonical => failure.with_hint("if another program wrote the log, add --any-form"),
+            VerifyProblem::Truncated => failure.with_hint("the chain is unbroken, but this is an older copy, or entries at \
                                                  its end were removed"),
-            Why::Rewritten => failure.with_hint("the chain is unbroken, but this is another log, or it was rewritten"),
-            Why::Tampered | Why::Gap | Why::Clock => failure.with_hint(
+            VerifyProblem::Rewritten => failure.with_hint("the chain is unbroken, but this is another log, or it was rewritten"),
+            VerifyProblem::Tampered | VerifyProblem::Gap | VerifyProblem::Clock => failure.with_hint(
                 "move the changed log to another directory and keep it: no gate will write to it; `narrows audit \
                  show` prints entry numbers",
             ),
-            Why::Broken if detail.contains("keyed hashes") => failure.with_hint("verify it with its secret: --legacy-secret FILE"),
+            VerifyProblem::Broken if detail.contains("keyed hashes") => failure.with_hint("verify it with its secret: --legacy-secret FILE"),
             _ => failure,
         }
     }

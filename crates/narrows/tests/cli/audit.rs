@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use narrows_audit::{Actor, Clock, Decision, Event, Log, Options, PolicyRef, Subject, Timestamp};
+use narrows_audit::{Actor, Clock, Event, Log, LogOptions, LoggedDecision, PolicyRef, Subject, Timestamp};
 use serde_json::{Value, json};
 
 use crate::test_dir::TestDir;
@@ -26,7 +26,7 @@ impl Clock for Stopped {
 }
 
 fn open(dir: &TestDir, segment_bytes: u64) -> Log {
-    let options = Options { clock: Arc::new(Stopped), segment_bytes, ..Options::default() };
+    let options = LogOptions { clock: Arc::new(Stopped), segment_bytes, ..LogOptions::default() };
     Log::open(&file(dir), options).expect("a log")
 }
 
@@ -35,7 +35,7 @@ fn file(dir: &TestDir) -> PathBuf {
 }
 
 /// Returns the event of a tool call with its decision.
-fn call(session: &str, tool: &str, decision: Decision) -> Event {
+fn call(session: &str, tool: &str, decision: LoggedDecision) -> Event {
     let aip44 = json!({
         "kind": "tool-call", "operator": "notes", "session": session, "tool": tool, "toolCallId": "call_1",
         "approval": "auto",
@@ -45,7 +45,7 @@ fn call(session: &str, tool: &str, decision: Decision) -> Event {
         action: "tool.call".into(),
         subject: Subject { kind: "tool".into(), reference: Some(tool.into()), path: None },
         input: Some(json!({"line": "caf\u{e9} \u{1b}[2J"})),
-        output: Some(if decision == Decision::Deny {
+        output: Some(if decision == LoggedDecision::Deny {
             json!({"error": "policy-denied"})
         } else {
             json!("done")
@@ -69,9 +69,11 @@ fn session_event(session: &str) -> Event {
 fn dir() -> TestDir {
     let dir = TestDir::new();
     let log = open(&dir, 1 << 20);
-    for event in
-        [session_event("s1"), call("s1", "append", Decision::Allow), call("s2", "delete", Decision::Deny)]
-    {
+    for event in [
+        session_event("s1"),
+        call("s1", "append", LoggedDecision::Allow),
+        call("s2", "delete", LoggedDecision::Deny),
+    ] {
         log.append(event).wait().expect("written");
     }
     log.close();

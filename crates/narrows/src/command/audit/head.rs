@@ -12,7 +12,7 @@ use crate::output;
 pub(super) fn execute(args: &AuditHead) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
     let key = key::read_signing(&args.key).map_err(|error| Failure::key_file("--key", &args.key, &error))?;
-    let options = verify::Options::default();
+    let options = verify::VerifyOptions::default();
     let report =
         verify::log(&path, &options).map_err(|error| Failure::audit_log_unreadable(&path, &error))?;
     if let Some(bad) = &report.bad {

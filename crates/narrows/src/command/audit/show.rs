@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use narrows_audit::verify::{self, Form, Options, Why};
-use narrows_audit::{Entry, Filter, ReadError, Reader, jcs};
+use narrows_audit::verify::{self, LineForm, VerifyOptions, VerifyProblem};
+use narrows_audit::{Entry, Filter, LogReader, ReadError, jcs};
 use narrows_base::text::{escape_json, one_line};
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
         decision: args.decision,
         text: None,
     };
-    let mut reader = Reader::open(&path, filter).map_err(|error| match error {
+    let mut reader = LogReader::open(&path, filter).map_err(|error| match error {
         ReadError::Io { source, .. } => Failure::audit_log_unreadable(&path, &source),
         error => Failure::audit_entry_unreadable(&error),
     })?;
@@ -48,11 +48,11 @@ pub(super) fn execute(args: &AuditShow) -> Result<ExitCode, Failure> {
 
 /// Prints a warning that names the first invalid line of a log. Entries are shown all the same.
 fn warn(path: &Path) {
-    let options = Options { form: Form::Any, ..Options::default() };
+    let options = VerifyOptions { form: LineForm::Any, ..VerifyOptions::default() };
     // Read errors are reported by the caller.
     let Ok(report) = verify::log(path, &options) else { return };
     // A last line that another process is writing is incomplete, too.
-    let Some(bad) = report.bad.filter(|bad| bad.why != Why::TornTail) else { return };
+    let Some(bad) = report.bad.filter(|bad| bad.why != VerifyProblem::TornTail) else { return };
     let place = if bad.line == 0 { String::new() } else { format!(" from entry {} on", bad.seq) };
     let told = format!(
         "{}: the log does not verify{place} ({}: {}); run `narrows audit verify` for details",

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-use narrows_audit::verify::{self, Bad, Form, Options, Report};
+use narrows_audit::verify::{self, BadLine, LineForm, Report, VerifyOptions};
 use narrows_audit::{PublicKey, Secret, SignedHead, key};
 use serde_json::{Value, json};
 
@@ -17,11 +17,11 @@ use crate::terminal::line;
 pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
     let path = super::file(&args.path);
     let head = args.against.as_deref().map(|file| read_head(file, args.signer.as_deref())).transpose()?;
-    let options = Options {
-        form: if args.any_form { Form::Any } else { Form::Exact },
+    let options = VerifyOptions {
+        form: if args.any_form { LineForm::Any } else { LineForm::Exact },
         legacy: args.legacy_secret.as_deref().map(read_key).transpose()?,
         head: head.as_ref().map(|signed| signed.head.clone()),
-        ..Options::default()
+        ..VerifyOptions::default()
     };
     let report =
         verify::log(&path, &options).map_err(|error| Failure::audit_log_unreadable(&path, &error))?;
@@ -90,7 +90,7 @@ fn summary(path: &Path, report: &Report, head: Option<&SignedHead>, is_known: bo
 }
 
 fn object(path: &Path, report: &Report, head: Option<&SignedHead>, is_known: bool) -> Value {
-    let bad = report.bad.as_ref().map(|Bad { segment, line, offset, seq, why, detail }| {
+    let bad = report.bad.as_ref().map(|BadLine { segment, line, offset, seq, why, detail }| {
         json!({
             "segment": segment,
             "line": (*line > 0).then_some(line),

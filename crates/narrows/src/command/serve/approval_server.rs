@@ -245,7 +245,7 @@ impl ApprovalService {
         let real = narrows_govern::resolve_in_roots(
             &directory,
             std::slice::from_ref(&self.root),
-            &narrows_govern::Disk,
+            &narrows_govern::SystemPathResolver,
         )
         .map_err(outside)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&real)?;

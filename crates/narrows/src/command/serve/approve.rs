@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use narrows_audit::{Approval, ApprovalDecision, Signer, Timestamp, key};
+use narrows_audit::{Approval, ApprovalDecision, ApprovalSigner, Timestamp, key};
 use narrows_base::text::visible_line;
 use serde_json::json;
 
@@ -59,7 +59,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
         .signed_artifact()
         .map_err(|_| Failure::approval_not_counted("the action is nested too deeply"))?;
     let decision = if args.reject.is_some() { ApprovalDecision::Reject } else { ApprovalDecision::Approve };
-    let signer = Signer { id: key.public().to_string(), role: None, display_name: None };
+    let signer = ApprovalSigner { id: key.public().to_string(), role: None, display_name: None };
     let mut approval = Approval::new(artifact, decision, signer, Timestamp::now().to_string());
     approval.reason.clone_from(&args.reject);
     let approval =

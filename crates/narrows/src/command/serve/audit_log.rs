@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use narrows_audit::{Algorithm, AppendError, CommitObserver, Log, Options};
-use narrows_govern::{Disk, GatePresence, resolve_in_roots};
+use narrows_audit::{Algorithm, AppendError, CommitObserver, Log, LogOptions};
+use narrows_govern::{GatePresence, SystemPathResolver, resolve_in_roots};
 use narrows_manifest::AuditTarget;
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::governance::HashAlgorithm;
@@ -25,7 +25,7 @@ pub(super) fn path(manifest: &LoadedManifest) -> Result<Option<PathBuf>, Failure
         }
     };
     // A link in the workspace must not lead out of it.
-    let real = resolve_in_roots(&path, std::slice::from_ref(root), &Disk);
+    let real = resolve_in_roots(&path, std::slice::from_ref(root), &SystemPathResolver);
     real.map(Some).map_err(|outside| Failure::audit_log_outside_workspace(&path, &outside))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn open(manifest: &LoadedManifest) -> Result<Option<Log>, Failure> {
         // Log entries cannot be hashed with BLAKE3.
         Some(HashAlgorithm::Sha256 | HashAlgorithm::Blake3) | None => Algorithm::Sha256,
     };
-    let options = Options { algorithm, observer: Some(commit_observer(&path)), ..Options::default() };
+    let options = LogOptions { algorithm, observer: Some(commit_observer(&path)), ..LogOptions::default() };
     Log::open(&path, options).map(Some).map_err(|error| Failure::audit_log_unopened(&path, &error))
 }
 

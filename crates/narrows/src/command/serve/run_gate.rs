@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use narrows_audit::Log;
 use narrows_govern::{
-    AuditLogBudget, Disk, Gate, GateConfig, GateExit, GateRequest, GateStart, Principal, bundle_policy,
+    AuditLogBudget, Gate, GateConfig, GateExit, GateRequest, GateStart, Principal, SystemPathResolver,
+    bundle_policy,
 };
 use narrows_link::{Link, Sender};
 use tokio::runtime::Handle;
@@ -49,7 +50,8 @@ pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, F
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let nonce = nonce().map_err(|error| Failure::setup("obtain random numbers", &error))?;
     let setting = GateStart { started_at: now.as_secs(), nonce };
-    let gate = Gate::new(mandate, who, bundle_policy(&manifest.bundle), Box::new(Disk), setting);
+    let gate =
+        Gate::new(mandate, who, bundle_policy(&manifest.bundle), Box::new(SystemPathResolver), setting);
     // The budgets include all usage in the log: by other gates, and before this gate started.
     Ok(match audit_log::path(manifest)? {
         Some(path) => gate.with_budget_source(Box::new(AuditLogBudget::new(path, now.as_secs()))),

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use narrows_audit::{Log, Options};
+use narrows_audit::{Log, LogOptions};
 use narrows_govern::{Gate, GateConfig, Principal, bundle_policy, mcp_server_config};
 use narrows_manifest::AuditTarget;
 use serde_json::json;
@@ -65,8 +65,8 @@ async fn run(
     let agent = live_agent::probe(manifest, args, &directory.path().join("data")).await;
     let gate = run_gate::build(manifest, who.clone())?;
     let path = directory.path().join("audit-log.jsonl");
-    let log =
-        Log::open(&path, Options::default()).map_err(|error| Failure::audit_log_unopened(&path, &error))?;
+    let log = Log::open(&path, LogOptions::default())
+        .map_err(|error| Failure::audit_log_unopened(&path, &error))?;
     let test = SelfTest::new(manifest, who);
     let observed = test.run(gate, Some(log), &path).await?;
     let gates = (0..deadlines::GATE_COUNT)

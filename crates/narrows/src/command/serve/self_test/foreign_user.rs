@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use narrows_audit::{Log, Options};
+use narrows_audit::{Log, LogOptions};
 use narrows_govern::IdentityMethod;
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_uid;
@@ -84,7 +84,7 @@ async fn try_as_user(
         Err(who) => who,
     };
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).map_err(io::Error::other)?;
+    let log = Log::open(&path, LogOptions::default()).map_err(io::Error::other)?;
     let (reader, writer) = stream.into_split();
     let link = narrows_link::stream(reader, writer, &UNAUTHENTICATED_OPTIONS);
     RefusalLog::default().record(manifest, Some(&log), &who).await;

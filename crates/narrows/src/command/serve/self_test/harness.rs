@@ -95,7 +95,7 @@ impl Observations {
             text => text?,
         };
         let entries = text.lines().map(|line| serde_json::from_str(line).unwrap_or_default()).collect();
-        let chain = verify::log(path, &verify::Options::default())?;
+        let chain = verify::log(path, &verify::VerifyOptions::default())?;
         Ok(Self { entries, chain, ..self })
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Disk, Gate, GateStart};
+use narrows_govern::{Gate, GateStart, SystemPathResolver};
 use narrows_manifest::Capabilities;
 use narrows_policy::{Access, Narrowing, Policy};
 
@@ -58,7 +58,7 @@ fn gate(test: &SelfTest<'_>, broken: &Broken) -> Gate {
     }
     let policy = broken.policy.clone().unwrap_or_else(|| bundle_policy(&test.manifest.bundle));
     let setting = GateStart { started_at: 1_700_000_000, nonce: "n".to_owned() };
-    Gate::new(mandate, who(), policy, Box::new(Disk), setting)
+    Gate::new(mandate, who(), policy, Box::new(SystemPathResolver), setting)
 }
 
 async fn failing(broken: Broken) -> Vec<u8> {
@@ -66,7 +66,7 @@ async fn failing(broken: Broken) -> Vec<u8> {
     let test = SelfTest::new(&manifest, &who);
     let place = tempfile::tempdir().expect("a directory");
     let path: PathBuf = place.path().join("audit-log.jsonl");
-    let log = (!broken.mute).then(|| Log::open(&path, Options::default()).expect("a log"));
+    let log = (!broken.mute).then(|| Log::open(&path, LogOptions::default()).expect("a log"));
     let mut observed = test
         .run(gate(&test, &broken), log, &path)
         .await
