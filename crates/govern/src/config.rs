@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use narrows_manifest::types::acp::{Kind, McpTransport};
+use narrows_manifest::types::acp::{McpTransport, Role};
 use narrows_manifest::types::governance::Approver;
 use narrows_manifest::types::operator::Scope;
 use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
@@ -96,7 +96,7 @@ impl GateConfig {
             protected: Vec::new(),
             autonomy,
             timeouts: GateTimeouts::default(),
-            asks_first: bundle.role == Kind::Server,
+            asks_first: bundle.role == Role::Server,
             client_methods: listed.client_methods,
             agent_methods: listed.agent_methods,
             client_meta: listed.client_meta,

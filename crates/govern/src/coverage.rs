@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use narrows_acp::method;
-use narrows_manifest::types::acp::Kind as Role;
+use narrows_manifest::types::acp::Role;
 use narrows_manifest::{BoundPolicy, Bundle};
 use narrows_policy::{GovernanceRule, Kind};
 
@@ -109,12 +109,12 @@ fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
 mod tests {
     use std::path::Path;
 
-    use narrows_manifest::{Memory, resolve};
+    use narrows_manifest::{MemoryFiles, resolve};
 
     use super::*;
 
     fn bundle(kind: &str, tools: &str, matching: &str, decision: &str) -> Bundle {
-        let files = Memory::default()
+        let files = MemoryFiles::default()
             .with("n/ACP.md", format!("---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nkind: {kind}\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\n"))
             .with("n/AGENT-CLI.md", "---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nbin: a\nbin_args: []\ninstall: [{method: npm, package: h}]\nprotocol: acp\nacp: ./ACP.md\nversion_check: {cmd: a --version, parse: '(\\d+)', range: '>=1.0.0'}\nsandbox: {provider: local, config: {}}\n---\n")
             .with("n/OPERATOR.md", format!("---\nname: N\nid: nn\npersona_summary: p\nversion: 1.0.0\nprofile: {{role: r, voice: v, boundaries: []}}\ntools: [{tools}]\ngovernance: {{audit_log: 'audit:default', autonomy: autonomous}}\n---\n"))

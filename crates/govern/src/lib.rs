@@ -17,7 +17,7 @@
 //! use narrows_audit::{Log, LogOptions, verify};
 //! use narrows_govern::{SystemPathResolver, Gate, GateConfig, GateStart, Principal, bundle_policy, run_gate};
 //! use narrows_link::{Link, memory};
-//! use narrows_manifest::{Memory, resolve};
+//! use narrows_manifest::{MemoryFiles, resolve};
 //! use serde_json::{Value, json};
 //!
 //! async fn send(link: &Link, message: Value) {
@@ -31,7 +31,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let files = Memory::default()
+//! let files = MemoryFiles::default()
 //!     .with("notes/ACP.md", "---\nname: notes\nid: notes\ndescription: Keeps notes.\nversion: 1.0.0\n\
 //!         kind: server\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n\
 //!         \x20   tier: governance-aware\n    operator: ./OPERATOR.md\n---\n")

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_govern::{GateConfig, Principal, bundle_policy, preview_decision};
-use narrows_manifest::{Bundle, Memory, resolve};
+use narrows_manifest::{Bundle, MemoryFiles, resolve};
 use narrows_policy::Class::{self, Allow, Deny, Escalate, RequireApproval};
 use narrows_policy::{Budget, GovernanceDecision};
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn policy(slug: &str, text: &str) -> String {
     format!("---\nschema: agentgovernance/v1\ndoctype: policy\nslug: {slug}\nversion: 1.0.0\n{text}\n---\n")
 }
 
-fn governance(directory: &str, text: &str, policies: &[String], mut files: Memory) -> Memory {
+fn governance(directory: &str, text: &str, policies: &[String], mut files: MemoryFiles) -> MemoryFiles {
     let mut head = format!(
         "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\n{text}\n"
     );
@@ -82,7 +82,7 @@ impl Written {
             TOOLS.map(|tool| format!("{{id: '{tool}'}}")).join(", "),
             self.operator
         );
-        let mut files = Memory::default().with("notes/ACP.md", ACP).with("notes/OPERATOR.md", operator);
+        let mut files = MemoryFiles::default().with("notes/ACP.md", ACP).with("notes/OPERATOR.md", operator);
         let mut own = self.governance.clone();
         if let Some((above, policies)) = &self.above {
             files = governance("org", above, policies, files);

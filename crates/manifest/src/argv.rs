@@ -6,7 +6,7 @@ use narrows_base::text::quoted;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::types::agent_cli::{AgentCli, Choice, ChoiceType, Continuing, Protocol};
+use crate::types::agent_cli::{AgentCli, AgentOption, ChoiceType, ContinuationMode, Protocol};
 use crate::types::cli::VersionCheck;
 use crate::types::operator::RuntimeConfig;
 
@@ -19,7 +19,7 @@ pub struct Launch {
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
     /// The way in which earlier turns are passed on.
-    pub continuation: Option<Continuing>,
+    pub continuation: Option<ContinuationMode>,
 }
 
 /// The reason why an agent cannot be started with these settings.
@@ -90,7 +90,7 @@ impl Launch {
         Ok(launch)
     }
 
-    fn set(&mut self, option: &Choice, given: Option<&Value>) -> Result<(), LaunchError> {
+    fn set(&mut self, option: &AgentOption, given: Option<&Value>) -> Result<(), LaunchError> {
         let Some(value) = given.or(option.default.as_ref()) else { return Ok(()) };
         let text =
             accepts(option, value).map_err(|why| LaunchError::Value { name: option.id.clone(), why })?;
@@ -124,7 +124,7 @@ pub(crate) fn split_words(command: &str) -> Option<Vec<String>> {
 /// # Errors
 ///
 /// The reason why the option does not accept the value.
-pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> {
+pub(crate) fn accepts(option: &AgentOption, value: &Value) -> Result<String, String> {
     let text = match (option.r#type, value) {
         (ChoiceType::Boolean, Value::Bool(value)) => value.to_string(),
         (ChoiceType::Integer, Value::Number(number)) => {
@@ -152,7 +152,7 @@ pub(crate) fn accepts(option: &Choice, value: &Value) -> Result<String, String> 
     if text.contains('\0') { Err("an argument cannot contain a NUL character".into()) } else { Ok(text) }
 }
 
-fn continuation(cli: &AgentCli, config: &RuntimeConfig) -> Result<Option<Continuing>, LaunchError> {
+fn continuation(cli: &AgentCli, config: &RuntimeConfig) -> Result<Option<ContinuationMode>, LaunchError> {
     let declared = cli.continuation.as_ref();
     let Some(wished) = config.continuation.or(declared.map(|declared| declared.default)) else {
         return Ok(None);
@@ -165,7 +165,7 @@ fn continuation(cli: &AgentCli, config: &RuntimeConfig) -> Result<Option<Continu
     Err(LaunchError::UnknownContinuation { known: list(known.iter().map(String::as_str)) })
 }
 
-impl Continuing {
+impl ContinuationMode {
     /// Returns the name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
@@ -236,7 +236,7 @@ mod tests {
         let env: Vec<(&str, &str)> =
             launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(env, [("MODE", "plan"), ("TAG", "<x>")]);
-        assert_eq!(launch.continuation, Some(Continuing::Transcript));
+        assert_eq!(launch.continuation, Some(ContinuationMode::Transcript));
     }
 
     #[test]

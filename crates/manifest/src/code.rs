@@ -69,9 +69,9 @@ codes! {
     /// A number that is too small or too large.
     Range = "range",
     /// A list with too few values.
-    Few = "too-few",
+    TooFew = "too-few",
     /// A list with duplicate values.
-    Twice = "not-unique",
+    NotUnique = "not-unique",
     /// A value that matches no allowed form, or more than one.
     Form = "form",
     /// The name differs from that of the directory.
@@ -89,7 +89,7 @@ codes! {
     /// An external audit log without a location.
     AuditRef = "audit-ref",
     /// A key that looks misspelled, in a map that allows other keys.
-    Misspelt = "misspelt-key",
+    MisspelledKey = "misspelt-key",
     /// An approval without an eligible approver.
     Signers = "no-signers",
     /// A key that has no effect here.
@@ -99,7 +99,7 @@ codes! {
     /// A policy with `decision: allow` and autonomy 0, which allows nothing.
     AllowWithoutAutonomy = "policy-allow-at-0",
     /// An address, pattern or range that cannot be read.
-    Unusable = "unusable-value",
+    UnusableValue = "unusable-value",
     /// A parent of a governance that is missing, duplicated or nested too deeply.
     Extends = "governance-extends",
     /// A descendant that loosens an append-only log.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::code::Code;
 use crate::finding::{Draft, Findings};
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::lint;
 use crate::schema::Checker;
 use crate::types::acp::Acp;
@@ -26,13 +26,13 @@ const MAX_FINDINGS: usize = 200;
 
 /// A type that is the front matter of a manifest.
 pub trait FrontMatter: DeserializeOwned {
-    const KIND: Kind;
+    const KIND: ManifestKind;
 }
 
 macro_rules! front_matter {
     ($($kind:ident),+) => {
         $(impl FrontMatter for $kind {
-            const KIND: Kind = Kind::$kind;
+            const KIND: ManifestKind = ManifestKind::$kind;
         })+
     };
 }
@@ -49,20 +49,20 @@ pub struct Document<T> {
 
 /// The result of reading a manifest.
 #[derive(Debug, Clone)]
-pub struct Read<T> {
+pub struct ReadResult<T> {
     /// `None` if there is at least one error.
     pub document: Option<Document<T>>,
     pub findings: Findings,
 }
 
 /// Reads a manifest. `path` appears in findings and determines the expected name.
-pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> Read<T> {
+pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> ReadResult<T> {
     read_in(None, path, bytes)
 }
 
 /// Like [`read`], for a file in a workspace. `root` is the name of its root directory, which `path` does not
 /// contain.
-pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: &[u8]) -> Read<T> {
+pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: &[u8]) -> ReadResult<T> {
     let mut drafts = Vec::new();
     let whole = root.map(|root| Path::new(root).join(path));
     let document = attempt::<T>(whole.as_deref().unwrap_or(path), bytes, &mut drafts);
@@ -71,34 +71,34 @@ pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: 
     findings.sort();
     findings.truncate(MAX_FINDINGS);
     let document = if findings.has_errors() { None } else { document };
-    Read { document, findings }
+    ReadResult { document, findings }
 }
 
 /// Checks a manifest of this kind by itself, without the files that it refers to.
-pub fn check(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
+pub fn check(kind: ManifestKind, path: &Path, bytes: &[u8]) -> Findings {
     check_in(None, kind, path, bytes)
 }
 
 /// Like [`check`], for a manifest that will be served. Obstacles to serving an ACP.md are errors, unless the
 /// file only describes an external runtime.
-pub fn check_for_serving(kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
+pub fn check_for_serving(kind: ManifestKind, path: &Path, bytes: &[u8]) -> Findings {
     let mut findings = check(kind, path, bytes);
-    if kind == Kind::Acp && !findings.is_descriptive() {
+    if kind == ManifestKind::Acp && !findings.is_descriptive() {
         findings.for_running();
     }
     findings
 }
 
 /// Like [`check`], for a file in a workspace. It may not be meant to be run.
-pub(crate) fn check_in(root: Option<&OsStr>, kind: Kind, path: &Path, bytes: &[u8]) -> Findings {
+pub(crate) fn check_in(root: Option<&OsStr>, kind: ManifestKind, path: &Path, bytes: &[u8]) -> Findings {
     match kind {
-        Kind::Acp => read_in::<Acp>(root, path, bytes).findings,
-        Kind::Operator => read_in::<Operator>(root, path, bytes).findings,
-        Kind::Governance => read_in::<Governance>(root, path, bytes).findings,
-        Kind::Policy => read_in::<Policy>(root, path, bytes).findings,
-        Kind::Sandbox => read_in::<Sandbox>(root, path, bytes).findings,
-        Kind::Runner => read_in::<Runner>(root, path, bytes).findings,
-        Kind::AgentCli => read_in::<AgentCli>(root, path, bytes).findings,
+        ManifestKind::Acp => read_in::<Acp>(root, path, bytes).findings,
+        ManifestKind::Operator => read_in::<Operator>(root, path, bytes).findings,
+        ManifestKind::Governance => read_in::<Governance>(root, path, bytes).findings,
+        ManifestKind::Policy => read_in::<Policy>(root, path, bytes).findings,
+        ManifestKind::Sandbox => read_in::<Sandbox>(root, path, bytes).findings,
+        ManifestKind::Runner => read_in::<Runner>(root, path, bytes).findings,
+        ManifestKind::AgentCli => read_in::<AgentCli>(root, path, bytes).findings,
     }
 }
 
@@ -134,7 +134,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
         }
         return None;
     };
-    let node = if T::KIND == Kind::Runner { unwrapped(node, drafts) } else { node };
+    let node = if T::KIND == ManifestKind::Runner { unwrapped(node, drafts) } else { node };
     drafts.extend(Checker::for_kind(T::KIND).check(&node, ""));
     lint::lint(T::KIND, path, &node, drafts);
     let wrong = drafts.iter().any(Draft::is_error);
@@ -145,7 +145,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
         Err(error) => {
             let message =
                 format!("this cannot be read: {}", narrows_base::text::quoted(&error.to_string(), 120));
-            drafts.push(Draft::error(Code::Unusable, SourcePos { line: 2, column: 1 }, message));
+            drafts.push(Draft::error(Code::UnusableValue, SourcePos { line: 2, column: 1 }, message));
             None
         }
     }

@@ -128,12 +128,12 @@ impl Files for Workspace {
 
 /// A workspace in memory.
 #[derive(Debug, Clone, Default)]
-pub struct Memory {
+pub struct MemoryFiles {
     files: BTreeMap<PathBuf, Vec<u8>>,
     directories: BTreeSet<PathBuf>,
 }
 
-impl Memory {
+impl MemoryFiles {
     /// Adds a file.
     #[must_use]
     pub fn with(mut self, path: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) -> Self {
@@ -151,7 +151,7 @@ impl Memory {
     }
 }
 
-impl Files for Memory {
+impl Files for MemoryFiles {
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError> {
         let bytes = self.files.get(path).ok_or(FilesError::NotFound)?;
         if bytes.len() as u64 > most { Err(FilesError::TooLong) } else { Ok(bytes.clone()) }

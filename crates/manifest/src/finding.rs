@@ -69,14 +69,14 @@ impl Finding {
 
     /// Sets the key.
     #[must_use]
-    pub fn about(mut self, key: impl Into<String>) -> Self {
+    pub fn with_key(mut self, key: impl Into<String>) -> Self {
         self.key = key.into();
         self
     }
 
     /// Sets the hint.
     #[must_use]
-    pub fn advising(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }

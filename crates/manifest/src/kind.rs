@@ -9,7 +9,7 @@ use serde::Serialize;
 /// A kind of manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ManifestKind {
     Acp,
     Operator,
     Governance,
@@ -21,10 +21,10 @@ pub enum Kind {
 
 /// The error for an unknown kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a kind of manifest; kinds are {list}", list = Kind::names())]
+#[error("`{0}` is not a kind of manifest; kinds are {list}", list = ManifestKind::names())]
 pub struct UnknownKind(pub String);
 
-impl Kind {
+impl ManifestKind {
     pub const ALL: [Self; 7] = [
         Self::Acp,
         Self::Operator,
@@ -75,13 +75,13 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ManifestKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for ManifestKind {
     type Err = UnknownKind;
 
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_file_follows_from_its_name() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::from_path(&Path::new("a").join(kind.file_name())), Some(kind));
+        for kind in ManifestKind::ALL {
+            assert_eq!(ManifestKind::from_path(&Path::new("a").join(kind.file_name())), Some(kind));
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(kind.file_name().parse(), Ok(kind));
         }
-        assert_eq!(Kind::from_path(Path::new("hermes.ACP.md")), Some(Kind::Acp));
+        assert_eq!(ManifestKind::from_path(Path::new("hermes.ACP.md")), Some(ManifestKind::Acp));
         for other in ["XACP.md", "acp.md", "README.md", "ACP.md.bak", ".."] {
-            assert_eq!(Kind::from_path(Path::new(other)), None, "{other}");
+            assert_eq!(ManifestKind::from_path(Path::new(other)), None, "{other}");
         }
-        assert!("acpx".parse::<Kind>().is_err());
+        assert!("acpx".parse::<ManifestKind>().is_err());
     }
 }

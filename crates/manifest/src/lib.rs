@@ -15,7 +15,7 @@
 //! ```
 //! use std::path::Path;
 //!
-//! use narrows_manifest::{AuditTarget, Code, Kind, Memory, check, resolve};
+//! use narrows_manifest::{AuditTarget, Code, ManifestKind, MemoryFiles, check, resolve};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let acp = "---\nname: notes\nid: notes\ndescription: Keeps notes.\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
@@ -24,7 +24,7 @@
 //!     profile: {role: Keep notes., voice: Short., boundaries: []}\ntools: [append-to-notes]\n---\n";
 //!
 //! // From disk: `load(Path::new("notes/ACP.md"), None)`.
-//! let files = Memory::default().with("notes/ACP.md", acp).with("notes/OPERATOR.md", operator);
+//! let files = MemoryFiles::default().with("notes/ACP.md", acp).with("notes/OPERATOR.md", operator);
 //! let bundle = resolve(&files, Path::new("notes/ACP.md"))?;
 //! assert!(bundle.tools.has(None, "append-to-notes") && !bundle.tools.has(None, "remove-notes"));
 //! assert!(!bundle.capabilities.terminal);
@@ -32,7 +32,7 @@
 //! assert_eq!(bundle.pins.len(), 2);
 //!
 //! // A finding has a position and a hint.
-//! let findings = check(Kind::Acp, Path::new("notes/ACP.md"), acp.replace("\"272bf79\"", "1234567").as_bytes());
+//! let findings = check(ManifestKind::Acp, Path::new("notes/ACP.md"), acp.replace("\"272bf79\"", "1234567").as_bytes());
 //! let finding = findings.iter().find(|finding| finding.code == Code::QuoteIt).expect("it is found");
 //! assert_eq!((finding.line, finding.key.as_str()), (10, "metadata.aip44.acp_rev"));
 //! assert!(finding.hint.is_some());
@@ -60,11 +60,11 @@ pub use argv::{Launch, LaunchError};
 pub use capabilities::Capabilities;
 pub use code::Code;
 pub use document::{
-    Document, FrontMatter, MAX_MANIFEST_BYTES, Read, check, check_for_serving, front_matter, read,
+    Document, FrontMatter, MAX_MANIFEST_BYTES, ReadResult, check, check_for_serving, front_matter, read,
 };
-pub use files::{Files, FilesError, Memory, Workspace};
+pub use files::{Files, FilesError, MemoryFiles, Workspace};
 pub use finding::{Finding, Findings, Severity};
-pub use kind::{Kind, UnknownKind};
+pub use kind::{ManifestKind, UnknownKind};
 pub use lint::is_listable;
 pub use resolve::{
     Agent, AuditTarget, BoundPolicy, Bundle, EffectiveGovernance, Loaded, McpBinding, Pin, PlannedMount,
@@ -72,4 +72,4 @@ pub use resolve::{
 };
 pub use revision::protocol_version;
 pub use schema::schema;
-pub use survey::{Checked, check_directory};
+pub use survey::{CheckedFile, check_directory};

@@ -6,31 +6,31 @@ mod governance;
 mod sandbox;
 
 pub use acp::is_listable;
-pub(crate) use governance::foreign;
+pub(crate) use governance::action_of_other_program;
 
 use std::path::Path;
 
 use crate::code::Code;
 use crate::finding::Draft;
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::yaml::Node;
 
 /// Checks a file. It need not match its schema.
-pub(crate) fn lint(kind: Kind, path: &Path, node: &Node, found: &mut Vec<Draft>) {
+pub(crate) fn lint(kind: ManifestKind, path: &Path, node: &Node, found: &mut Vec<Draft>) {
     match kind {
-        Kind::Acp => acp::lint(path, node, found),
-        Kind::Operator => governance::operator(node, found),
-        Kind::Governance => governance::lint(node, found),
-        Kind::Policy => governance::policy(path, node, found),
-        Kind::Sandbox => sandbox::lint(node, "", found),
-        Kind::Runner => sandbox::runner(node, "", found),
-        Kind::AgentCli => agent_cli::lint(path, node, found),
+        ManifestKind::Acp => acp::lint(path, node, found),
+        ManifestKind::Operator => governance::operator(node, found),
+        ManifestKind::Governance => governance::lint(node, found),
+        ManifestKind::Policy => governance::policy(path, node, found),
+        ManifestKind::Sandbox => sandbox::lint(node, "", found),
+        ManifestKind::Runner => sandbox::runner(node, "", found),
+        ManifestKind::AgentCli => agent_cli::lint(path, node, found),
     }
 }
 
 /// Returns the name that a file should contain: the part before the kind in its file name, or the name of its
 /// directory.
-fn expected_name(path: &Path, kind: Kind) -> Option<String> {
+fn expected_name(path: &Path, kind: ManifestKind) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     match file.strip_suffix(kind.file_name())?.strip_suffix('.') {
         Some(slug) if !slug.is_empty() => Some(slug.to_owned()),
@@ -39,7 +39,7 @@ fn expected_name(path: &Path, kind: Kind) -> Option<String> {
 }
 
 /// Warns if the name in a file differs from the expected one.
-fn named(path: &Path, kind: Kind, key: &str, node: &Node, found: &mut Vec<Draft>) {
+fn named(path: &Path, kind: ManifestKind, key: &str, node: &Node, found: &mut Vec<Draft>) {
     let Some(given) = node.get(key) else { return };
     let (Some(name), Some(expected)) = (given.text(), expected_name(path, kind)) else { return };
     if name != expected {
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn names_come_from_directories_or_file_names() {
         let check = |path: &str, expected: Option<&str>| {
-            assert_eq!(expected_name(Path::new(path), Kind::Acp).as_deref(), expected, "{path}");
+            assert_eq!(expected_name(Path::new(path), ManifestKind::Acp).as_deref(), expected, "{path}");
         };
         check("a/notes/ACP.md", Some("notes"));
         check("a/notes/hermes.ACP.md", Some("hermes"));

@@ -28,8 +28,8 @@ use crate::capabilities::Capabilities;
 use crate::code::Code;
 use crate::files::{Files, Workspace};
 use crate::finding::{Draft, Findings};
-use crate::kind::Kind as FileKind;
-use crate::types::acp::{Acp, Kind as Role, Tier};
+use crate::kind::ManifestKind;
+use crate::types::acp::{Acp, Role, Tier};
 use crate::yaml::SourcePos;
 use reader::ManifestReader;
 
@@ -137,7 +137,7 @@ fn contradictions(
     let invalid = reader
         .findings
         .iter()
-        .any(|finding| FileKind::from_path(&finding.file) == Some(FileKind::Governance));
+        .any(|finding| ManifestKind::from_path(&finding.file) == Some(ManifestKind::Governance));
     let sought = aip44.governance.is_none() && aip44.operator.is_some() == operator.is_some() && !invalid;
     if tier > Tier::Basic && acp.front.kind != Role::Client && governance.is_none() && sought {
         let message = "the tier requires a governance, but none is declared";

@@ -13,7 +13,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use crate::finding::Draft;
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::yaml::Node;
 
 /// A schema with compiled patterns.
@@ -29,8 +29,9 @@ impl Checker {
         Self { root, patterns }
     }
 
-    pub(crate) fn for_kind(kind: Kind) -> &'static Self {
-        static CHECKERS: [OnceLock<Checker>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
+    pub(crate) fn for_kind(kind: ManifestKind) -> &'static Self {
+        static CHECKERS: [OnceLock<Checker>; ManifestKind::ALL.len()] =
+            [const { OnceLock::new() }; ManifestKind::ALL.len()];
         CHECKERS[kind as usize].get_or_init(|| Self::new(schema(kind)))
     }
 

@@ -8,7 +8,7 @@ use crate::code::Code;
 use crate::document::{self, MAX_MANIFEST_BYTES};
 use crate::files::{Files, FilesError, Workspace};
 use crate::finding::{Draft, Findings};
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::resolve::{Bundle, resolve};
 use crate::yaml::SourcePos;
 
@@ -23,19 +23,19 @@ const SKIPPED_DIRECTORIES: &[&str] = &["node_modules", "target"];
 
 /// A checked file.
 #[derive(Debug, Clone)]
-pub struct Checked {
+pub struct CheckedFile {
     /// Path of the file, relative to the directory.
     pub path: PathBuf,
     /// Kind of the manifest by its file name. `None` for a file that is only checked because another one
     /// refers to it.
-    pub kind: Option<Kind>,
+    pub kind: Option<ManifestKind>,
     pub findings: Findings,
 }
 
 /// Checks every manifest below `root`, and resolves every ACP.md. `further` adds findings about the result.
 /// Hidden directories and links are skipped. An ACP.md that only describes an external runtime is not
 /// resolved.
-pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io::Result<Vec<Checked>> {
+pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io::Result<Vec<CheckedFile>> {
     let workspace = Workspace::open(root)?;
     let mut checked = Vec::new();
     for (path, kind) in manifests(workspace.root())? {
@@ -43,7 +43,7 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
             Ok(bytes) => document::check_in(workspace.name(), kind, &path, &bytes),
             Err(error) => unreadable(&path, &error),
         };
-        checked.push(Checked { path, kind: Some(kind), findings });
+        checked.push(CheckedFile { path, kind: Some(kind), findings });
     }
     let roots: Vec<PathBuf> =
         checked.iter().filter(|file| leads_on(file)).map(|file| file.path.clone()).collect();
@@ -67,13 +67,13 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
                     let mut findings = Findings::default();
                     let path = finding.file.clone();
                     findings.push(finding);
-                    checked.push(Checked { path, kind: None, findings });
+                    checked.push(CheckedFile { path, kind: None, findings });
                 }
             }
         }
     }
     // Also files that are not resolved, such as NAME.ACP.md.
-    let served = checked.iter_mut().filter(|file| file.kind == Some(Kind::Acp));
+    let served = checked.iter_mut().filter(|file| file.kind == Some(ManifestKind::Acp));
     served.filter(|file| !file.findings.is_descriptive()).for_each(|file| file.findings.for_running());
     // Operators that share a policy need not all have the tool that the policy is about.
     let shared = checked.iter_mut().filter(|file| met.contains(&file.path));
@@ -83,8 +83,8 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
 }
 
 /// Returns `true` if the file seems to be meant to be run.
-fn leads_on(file: &Checked) -> bool {
-    let plain = file.path.file_name().is_some_and(|name| name == Kind::Acp.file_name());
+fn leads_on(file: &CheckedFile) -> bool {
+    let plain = file.path.file_name().is_some_and(|name| name == ManifestKind::Acp.file_name());
     plain && !file.findings.has_errors() && !file.findings.is_descriptive()
 }
 
@@ -95,7 +95,7 @@ fn unreadable(path: &Path, error: &FilesError) -> Findings {
     findings
 }
 
-fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
+fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, ManifestKind)>> {
     let mut found = Vec::new();
     let mut open = vec![(PathBuf::new(), 0)];
     let mut names = 0;
@@ -122,7 +122,7 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
                 {
                     open.push((path, depth + 1));
                 }
-            } else if let Some(kind) = Kind::from_path(&path) {
+            } else if let Some(kind) = ManifestKind::from_path(&path) {
                 found.push((path, kind));
             }
         }
@@ -193,7 +193,7 @@ mod tests {
             "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\naudit: {hashAlgo: blake3}\n---\n",
         );
         let checked = check_directory(root.path(), &|_| Findings::default()).unwrap();
-        let governance = checked.iter().find(|file| file.kind == Some(Kind::Governance)).unwrap();
+        let governance = checked.iter().find(|file| file.kind == Some(ManifestKind::Governance)).unwrap();
         let severities: Vec<Severity> = governance.findings.iter().map(|finding| finding.severity).collect();
         assert_eq!(severities, [Severity::Error], "a warning about the file is an error when it is run");
     }

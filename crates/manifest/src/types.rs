@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// Members of a manifest that other programs define.
-pub type Open = Map<String, Value>;
+pub type OtherKeys = Map<String, Value>;
 
 /// One value, or a list of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use narrows_manifest::{Code, Findings, Kind, Severity, check, front_matter};
+use narrows_manifest::{Code, Findings, ManifestKind, Severity, check, front_matter};
 
 /// A file as a kind of manifest: what is found lies in it, and the same values written as JSON get the same verdict.
 pub fn manifest(text: &[u8]) {
     // The kind is as good as chosen by chance, and the same for the same file.
     let sum = text.iter().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
-    let kind = Kind::ALL[sum % Kind::ALL.len()];
+    let kind = ManifestKind::ALL[sum % ManifestKind::ALL.len()];
     let path = Path::new("fuzz").join(kind.file_name());
     let lines = text.split(|byte| *byte == b'\n').count();
     let findings = check(kind, &path, text);

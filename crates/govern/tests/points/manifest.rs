@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_manifest::{AuditTarget, Bundle, Code, Memory, Severity, resolve};
+use narrows_manifest::{AuditTarget, Bundle, Code, MemoryFiles, Severity, resolve};
 use serde_json::json;
 
 use crate::fixture::{Fixture, config};
@@ -15,26 +15,26 @@ const OPERATOR: &str = "---\nname: Notes\nid: notes\npersona_summary: p\nversion
 const GOVERNANCE: &str =
     "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\n---\n";
 
-fn files() -> Memory {
-    Memory::default()
+fn files() -> MemoryFiles {
+    MemoryFiles::default()
         .with("notes/ACP.md", ACP)
         .with("notes/OPERATOR.md", OPERATOR)
         .with("notes/GOVERNANCE.md", GOVERNANCE)
 }
 
 /// Returns the files with `old` replaced by `new` in ACP.md.
-fn changed(old: &str, new: &str) -> Memory {
+fn changed(old: &str, new: &str) -> MemoryFiles {
     assert!(ACP.contains(old), "{old}");
     files().with("notes/ACP.md", ACP.replacen(old, new, 1))
 }
 
 #[track_caller]
-fn loads(files: &Memory) -> Bundle {
+fn loads(files: &MemoryFiles) -> Bundle {
     resolve(files, Path::new("notes/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"))
 }
 
 #[track_caller]
-fn refused(files: &Memory, code: Code) {
+fn refused(files: &MemoryFiles, code: Code) {
     let findings = resolve(files, Path::new("notes/ACP.md")).expect_err("it is refused");
     let is_it =
         |finding: &narrows_manifest::Finding| finding.code == code && finding.severity == Severity::Error;

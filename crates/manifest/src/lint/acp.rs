@@ -8,16 +8,21 @@ use narrows_base::text::quoted;
 use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::revision;
 use crate::schema::Checker;
 use crate::yaml::{Content, Node};
 
 pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
-    named(path, Kind::Acp, "name", node, found);
-    misspelt(node, "", &Checker::for_kind(Kind::Acp).keys(&[]), found);
+    named(path, ManifestKind::Acp, "name", node, found);
+    misspelled_keys(node, "", &Checker::for_kind(ManifestKind::Acp).keys(&[]), found);
     if let Some(metadata) = node.get("metadata") {
-        misspelt(metadata, "metadata.", &Checker::for_kind(Kind::Acp).keys(&["metadata"]), found);
+        misspelled_keys(
+            metadata,
+            "metadata.",
+            &Checker::for_kind(ManifestKind::Acp).keys(&["metadata"]),
+            found,
+        );
     }
     methods(node, found);
     let Some(aip44) = node.find(&["metadata", "aip44"]) else { return };
@@ -30,13 +35,13 @@ pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
 
 /// Warns about keys that are almost equal to known ones. Other keys are allowed, but these are probably
 /// misspelled.
-fn misspelt(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
+fn misspelled_keys(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let absent = known.iter().copied().filter(|known| node.get(known).is_none());
         if let Some(near) = nearest(&key.text, absent) {
             let message = format!("`{}` is not a known setting", quoted(&key.text, 64));
             let place = format!("{above}{}", quoted(&key.text, 64));
-            let draft = Draft::warning(Code::Misspelt, key.at, message).key(place);
+            let draft = Draft::warning(Code::MisspelledKey, key.at, message).key(place);
             found.push(draft.value(&key.text).hint(format!("did you mean {near}?")));
         }
     }
@@ -131,7 +136,7 @@ fn methods(node: &Node, found: &mut Vec<Draft>) {
 }
 
 fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
-    let mut known = Checker::for_kind(Kind::Acp).keys(&["metadata", "aip44"]);
+    let mut known = Checker::for_kind(ManifestKind::Acp).keys(&["metadata", "aip44"]);
     // The schema does not define an order of its keys.
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {

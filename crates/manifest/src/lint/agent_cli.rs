@@ -7,18 +7,18 @@ use super::{named, sandbox};
 use crate::argv;
 use crate::code::Code;
 use crate::finding::Draft;
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::schema::Checker;
-use crate::types::agent_cli::Choice;
+use crate::types::agent_cli::AgentOption;
 use crate::version;
 use crate::yaml::{Content, Node};
 
 pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
-    named(path, Kind::AgentCli, "name", node, found);
+    named(path, ManifestKind::AgentCli, "name", node, found);
     protocol(node, found);
     version_check(node, found);
-    inline(node, Kind::Sandbox, found);
-    inline(node, Kind::Runner, found);
+    inline(node, ManifestKind::Sandbox, found);
+    inline(node, ManifestKind::Runner, found);
     duplicates(node.get("modes"), "id", "modes", found);
     duplicates(node.get("options"), "id", "options", found);
     options(node, found);
@@ -41,7 +41,8 @@ fn protocol(node: &Node, found: &mut Vec<Draft>) {
 fn version_check(node: &Node, found: &mut Vec<Draft>) {
     let text = |key| node.find(&["version_check", key]).and_then(|node| Some((node, node.text()?)));
     let mut unusable = |key: &str, node: &Node, text: &str, message: String, hint: &str| {
-        let draft = Draft::blocking(Code::Unusable, node.at, message).key(format!("version_check.{key}"));
+        let draft =
+            Draft::blocking(Code::UnusableValue, node.at, message).key(format!("version_check.{key}"));
         found.push(draft.value(text).hint(hint));
     };
     if let Some((node, text)) = text("parse")
@@ -62,23 +63,23 @@ fn version_check(node: &Node, found: &mut Vec<Draft>) {
 }
 
 /// Checks an inline sandbox or runner. The official schema does not.
-fn inline(node: &Node, kind: Kind, found: &mut Vec<Draft>) {
+fn inline(node: &Node, kind: ManifestKind, found: &mut Vec<Draft>) {
     let Some(block) = node.get(kind.name()) else { return };
     if !matches!(block.content, Content::Map(_)) {
         return;
     }
     let (block, prefix) = match kind {
-        Kind::Runner => unwrapped(block, "runner", found),
+        ManifestKind::Runner => unwrapped(block, "runner", found),
         _ => (block, kind.name().to_owned()),
     };
     // The file that a reference names is checked when it is read.
-    if kind == Kind::Runner && (block.get("ref").is_some() || block.get("file").is_some()) {
+    if kind == ManifestKind::Runner && (block.get("ref").is_some() || block.get("file").is_some()) {
         return;
     }
     let drafts = Checker::for_kind(kind).check(block, &prefix);
     found.extend(drafts.into_iter().map(Draft::unless_run));
     match kind {
-        Kind::Sandbox => sandbox::lint(block, &prefix, found),
+        ManifestKind::Sandbox => sandbox::lint(block, &prefix, found),
         _ => sandbox::runner(block, &prefix, found),
     }
 }
@@ -97,7 +98,7 @@ fn unwrapped<'a>(block: &'a Node, prefix: &str, found: &mut Vec<Draft>) -> (&'a 
 
 fn options(node: &Node, found: &mut Vec<Draft>) {
     for (number, option) in node.get("options").map(Node::items).unwrap_or_default().iter().enumerate() {
-        let Ok(choice) = serde_json::from_value::<Choice>(option.to_json()) else { continue };
+        let Ok(choice) = serde_json::from_value::<AgentOption>(option.to_json()) else { continue };
         if let (Some(default), Some((key, given))) = (&choice.default, option.entry("default"))
             && let Err(why) = argv::accepts(&choice, default)
         {

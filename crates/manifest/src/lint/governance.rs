@@ -7,7 +7,7 @@ use narrows_base::suggest::nearest;
 use super::named;
 use crate::code::Code;
 use crate::finding::Draft;
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::yaml::{Content, Node, SourcePos};
 
 pub(super) fn operator(node: &Node, found: &mut Vec<Draft>) {
@@ -42,7 +42,7 @@ pub(super) fn lint(node: &Node, found: &mut Vec<Draft>) {
     }
     for (number, policy) in node.get("policies").map(Node::items).unwrap_or_default().iter().enumerate() {
         if let Some(action) = policy.get("appliesTo") {
-            asked(action, &format!("policies[{number}].appliesTo"), None, found);
+            check_action(action, &format!("policies[{number}].appliesTo"), None, found);
         }
     }
     for list in ["policies", "approvers"] {
@@ -76,27 +76,29 @@ fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
 
 /// Finds a misspelled action. Such a policy never matches, so an action meant to be denied would be allowed.
 /// This is only a warning, because other programs may have more actions.
-fn asked(node: &Node, key: &str, decision: Option<&str>, found: &mut Vec<Draft>) {
+fn check_action(node: &Node, key: &str, decision: Option<&str>, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
-    found.extend(misspelt(node.at, text, decision == Some("deny")).map(|draft| draft.key(key).value(text)));
+    found.extend(
+        misspelled_action(node.at, text, decision == Some("deny")).map(|draft| draft.key(key).value(text)),
+    );
 }
 
-fn misspelt(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
-    let draft = unasked(at, action, denies)?;
+fn misspelled_action(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
+    let draft = unmatched_action(at, action, denies)?;
     nearest(action, narrows_policy::ACTIONS).map(|near| draft.hint(format!("did you mean {near}?")))
 }
 
 /// Warns about an action that only other programs have. Reported only if the policy is run.
-pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
-    if misspelt(at, action, denies).is_some() {
+pub(crate) fn action_of_other_program(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
+    if misspelled_action(at, action, denies).is_some() {
         return None;
     }
     let actions = narrows_policy::ACTIONS.join(", ");
     let hint = format!("write one of {actions}, or a pattern of them; keep it if it is for another program");
-    unasked(at, action, denies).map(|draft| draft.value(action).hint(hint))
+    unmatched_action(at, action, denies).map(|draft| draft.value(action).hint(hint))
 }
 
-fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
+fn unmatched_action(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     if narrows_policy::is_known_action(action) {
         return None;
     }
@@ -107,7 +109,7 @@ fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
 }
 
 pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
-    named(path, Kind::Policy, "slug", node, found);
+    named(path, ManifestKind::Policy, "slug", node, found);
     // A pattern may match several subjects.
     let is_plain = |subject: &&Node| subject.text().is_some_and(|text| !text.contains(['*', '?', '[', '{']));
     if let Some(subject) = node.find(&["match", "subject"]).filter(is_plain) {
@@ -115,7 +117,7 @@ pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     }
     let decision = node.get("decision").and_then(Node::text);
     if let Some(action) = node.find(&["match", "action"]) {
-        asked(action, "match.action", decision, found);
+        check_action(action, "match.action", decision, found);
     }
     if let Some(autonomy) = node.get("autonomy")
         && let (Some("allow"), Content::Number(Some(number), _)) = (decision, &autonomy.content)
@@ -139,13 +141,13 @@ pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
 mod tests {
     use std::path::Path;
 
-    use crate::{Code, Kind, check};
+    use crate::{Code, ManifestKind, check};
 
     #[test]
     fn a_kind_that_no_tool_has_is_found() {
         let judge = |subject: &str, hint: Option<&str>| {
             let text = format!("---\nmatch: {{action: tool.call, subject: \"{subject}\"}}\n---\n");
-            let findings = check(Kind::Policy, Path::new("p/POLICY.md"), text.as_bytes());
+            let findings = check(ManifestKind::Policy, Path::new("p/POLICY.md"), text.as_bytes());
             let found = findings.iter().find(|finding| finding.code == Code::Enum);
             assert_eq!(found.and_then(|finding| finding.hint.as_deref()), hint, "{subject}");
         };
@@ -168,7 +170,7 @@ mod tests {
     fn an_action_that_is_never_judged_is_found() {
         let judge = |action: &str, decision: &str, expected: Option<&str>| {
             let text = format!("---\nmatch:\n  action: \"{action}\"\ndecision: {decision}\n---\n");
-            let findings = check(Kind::Policy, Path::new("p/POLICY.md"), text.as_bytes());
+            let findings = check(ManifestKind::Policy, Path::new("p/POLICY.md"), text.as_bytes());
             let found = findings.iter().find(|finding| finding.code == Code::Action);
             assert_eq!(found.map(ToString::to_string).as_deref(), expected, "{action}");
         };
@@ -198,7 +200,7 @@ mod tests {
             judge(fine, "deny", None);
         }
         let text = "---\npolicies: [{id: p, ref: ./P.md, appliesTo: tool.cal}]\n---\n";
-        let findings = check(Kind::Governance, Path::new("g/GOVERNANCE.md"), text.as_bytes());
+        let findings = check(ManifestKind::Governance, Path::new("g/GOVERNANCE.md"), text.as_bytes());
         assert!(
             findings.iter().any(|it| it.code == Code::Action && it.key == "policies[0].appliesTo"),
             "{findings}"
@@ -208,7 +210,7 @@ mod tests {
     #[test]
     fn an_operator_is_granted_no_kind_that_no_tool_has() {
         let text = "---\ntools: [read_file, 'kind:read', 'kind:exec', {id: 'kind:serach', scope: {workspace: docs}}]\n---\n";
-        let findings = check(Kind::Operator, Path::new("o/OPERATOR.md"), text.as_bytes());
+        let findings = check(ManifestKind::Operator, Path::new("o/OPERATOR.md"), text.as_bytes());
         let found = findings.iter().filter(|finding| finding.code == Code::Enum);
         let texts: Vec<String> =
             found.map(|it| format!("{}: {}", it.key, it.hint.as_deref().unwrap_or_default())).collect();

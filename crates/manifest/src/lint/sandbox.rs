@@ -25,7 +25,7 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     }
     for host in node.find(&["network", "egress"]).map(Node::items).unwrap_or_default() {
         if let Some(text) = host.text().filter(|text| !is_host(text)) {
-            let draft = Draft::blocking(Code::Unusable, host.at, "invalid host name");
+            let draft = Draft::blocking(Code::UnusableValue, host.at, "invalid host name");
             let draft = draft.key(below(prefix, "network.egress")).value(text);
             found.push(
                 draft.hint("write a name such as api.example.com, *.example.com or api.example.com:8443"),
@@ -38,7 +38,7 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
         for name in node.find(&path).map(Node::items).unwrap_or_default() {
             if let Some(text) = name.text().filter(|text| !is_variable(text)) {
                 let message = "invalid variable name";
-                let draft = Draft::blocking(Code::Unusable, name.at, message).key(below(prefix, key));
+                let draft = Draft::blocking(Code::UnusableValue, name.at, message).key(below(prefix, key));
                 found.push(
                     draft.value(text).hint("write names only; values come from the environment of narrows"),
                 );
@@ -47,7 +47,7 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     }
     if let Some((key, _)) = node.entry("policy") {
         let message = "access to a sandbox is not enforced";
-        let draft = Draft::blocking(Code::Unusable, key.at, message).key(below(prefix, "policy"));
+        let draft = Draft::blocking(Code::UnusableValue, key.at, message).key(below(prefix, "policy"));
         found.push(draft.hint("remove it, and use a POLICY.md of the governance"));
     }
     if let Some((key, _)) = node.entry("lifecycle") {
@@ -58,7 +58,7 @@ pub(super) fn lint(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     if let Some(cwd) = node.find(&["config", "cwd"])
         && cwd.text().is_none()
     {
-        let draft = Draft::blocking(Code::Unusable, cwd.at, "a directory must be a string");
+        let draft = Draft::blocking(Code::UnusableValue, cwd.at, "a directory must be a string");
         found.push(draft.key(below(prefix, "config.cwd")).hint("write a path"));
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn runner(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
         && !matches!(image.content, Content::Null(_))
     {
         let message = "images are not supported: a local sandbox shows the files of this machine";
-        let draft = Draft::blocking(Code::Unusable, key.at, message).key(below(prefix, "image"));
+        let draft = Draft::blocking(Code::UnusableValue, key.at, message).key(below(prefix, "image"));
         found.push(draft.value(image.raw().unwrap_or_default()).hint("leave it out"));
     }
 }

@@ -12,8 +12,8 @@ use crate::argv::Launch;
 use crate::code::Code;
 use crate::document;
 use crate::finding::Draft;
-use crate::kind::Kind;
-use crate::types::acp::{Acp, Kind as Role};
+use crate::kind::ManifestKind;
+use crate::types::acp::{Acp, Role};
 use crate::types::agent_cli::{AgentCli, Block};
 use crate::types::operator::{Operator, RuntimeConfig, RuntimeKind};
 use crate::types::runner::Runner;
@@ -52,13 +52,13 @@ pub(super) fn load(
             let file = if reference.ends_with(".md") {
                 reference.to_owned()
             } else {
-                format!("{}/{}", reference.trim_end_matches('/'), Kind::AgentCli.file_name())
+                format!("{}/{}", reference.trim_end_matches('/'), ManifestKind::AgentCli.file_name())
             };
-            reader.referred::<AgentCli, _>(operator, &file, at, key, Some(Code::AgentCli))?
+            reader.read_manifest_reference::<AgentCli, _>(operator, &file, at, key, Some(Code::AgentCli))?
         }
         _ if acp.front.kind == Role::Server => return None,
         _ => {
-            let path = acp.directory().join(Kind::AgentCli.file_name());
+            let path = acp.directory().join(ManifestKind::AgentCli.file_name());
             let errors = reader.findings.len();
             match reader.optional::<AgentCli>(&path) {
                 Some(cli) => cli,
@@ -88,7 +88,7 @@ pub(super) fn load(
         }
         Some(Block::Inline(value)) => sandbox::runner(reader, &cli, &Value::Object(value.clone()), "runner"),
         None => {
-            let beside = cli.directory().join(Kind::Runner.file_name());
+            let beside = cli.directory().join(ManifestKind::Runner.file_name());
             reader.optional::<Runner>(&beside).map(|loaded| RunnerPlan::new(&loaded.front))
         }
     };
@@ -137,7 +137,7 @@ fn described(reader: &mut ManifestReader<'_>, cli: &Loaded<AgentCli>) -> Option<
         let draft = Draft::warning(Code::AgentCli, at, message).key("acp").value(reference);
         reader.find(cli, draft.hint("the agent is treated as tier basic"));
     };
-    match reader.bytes_at(cli, reference) {
+    match reader.read_reference(cli, reference) {
         Err(error) => {
             doubt(reader, format!("the agent's protocol description cannot be read: {error}"));
             None

@@ -9,8 +9,8 @@ use super::reader::ManifestReader;
 use crate::code::Code;
 use crate::files::{FilesError, join};
 use crate::finding::Draft;
-use crate::kind::Kind;
-use crate::types::Open;
+use crate::kind::ManifestKind;
+use crate::types::OtherKeys;
 use crate::types::acp::Acp;
 use crate::types::governance::{Approver, Audit, Autonomy, Governance, PolicyEntry, Signing};
 use crate::types::operator::Operator;
@@ -66,12 +66,19 @@ pub(super) fn load(
     let first = match &acp.front.metadata.aip44.governance {
         Some(reference) => {
             let at = acp.place(&["metadata", "aip44", "governance"]);
-            reader.referred::<Governance, _>(acp, reference, at, "metadata.aip44.governance", None)
+            reader.read_manifest_reference::<Governance, _>(
+                acp,
+                reference,
+                at,
+                "metadata.aip44.governance",
+                None,
+            )
         }
         None => {
-            let beside = operator.map(|operator| operator.directory().join(Kind::Governance.file_name()));
+            let beside =
+                operator.map(|operator| operator.directory().join(ManifestKind::Governance.file_name()));
             let beside = beside.and_then(|path| reader.optional::<Governance>(&path));
-            beside.or_else(|| reader.optional::<Governance>(Path::new(Kind::Governance.file_name())))
+            beside.or_else(|| reader.optional::<Governance>(Path::new(ManifestKind::Governance.file_name())))
         }
     }?;
     applies(reader, &first, operator);
@@ -247,7 +254,7 @@ fn by_id<T>(mut parent: Vec<T>, child: Vec<T>, id: impl Fn(&T) -> String) -> Vec
     parent
 }
 
-fn deep(mut parent: Open, child: Open) -> Open {
+fn deep(mut parent: OtherKeys, child: OtherKeys) -> OtherKeys {
     for (key, value) in child {
         let merged = match (parent.remove(&key), value) {
             (Some(Value::Object(below)), Value::Object(value)) => Value::Object(deep(below, value)),

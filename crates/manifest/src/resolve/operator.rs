@@ -94,7 +94,7 @@ pub(super) fn is_gated(operator: &Loaded<Operator>) -> bool {
 pub(super) fn load(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) -> Option<Loaded<Operator>> {
     let reference = acp.front.metadata.aip44.operator.as_ref()?;
     let at = acp.place(&["metadata", "aip44", "operator"]);
-    reader.referred::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
+    reader.read_manifest_reference::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
 }
 
 /// Loads the skills of an operator. A missing skill is an error, because the operator would work without its
@@ -128,8 +128,8 @@ fn skill(
         }
         Some(source) => {
             let inside = format!("{}/{SKILL_FILE}", source.trim_end_matches('/'));
-            let file = reader.bytes_at(operator, &inside);
-            if source.ends_with(".md") { reader.bytes_at(operator, source) } else { file }
+            let file = reader.read_reference(operator, &inside);
+            if source.ends_with(".md") { reader.read_reference(operator, source) } else { file }
         }
         None => {
             let name = Path::new("skills").join(reference.id()).join(SKILL_FILE);

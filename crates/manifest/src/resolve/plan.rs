@@ -14,7 +14,7 @@ use crate::capabilities::Capabilities;
 use crate::code::Code;
 use crate::document::Document;
 use crate::finding::{Draft, Findings};
-use crate::types::acp::{Acp, Kind as Role, McpServer};
+use crate::types::acp::{Acp, McpServer, Role};
 use crate::types::operator::Operator;
 use crate::yaml::SourcePos;
 
@@ -105,7 +105,7 @@ pub(super) fn mcp_servers(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) ->
         let mut description = None;
         if let Some(reference) = &server.r#ref {
             let at = acp.place(&["metadata", "aip44", "mcp_servers"]);
-            match reader.bytes_at(acp, reference) {
+            match reader.read_reference(acp, reference) {
                 Ok((_, bytes)) => description = crate::document::front_matter(&bytes),
                 Err(error) => {
                     let (name, file) = (quoted(&server.name, 64), quoted(reference, 200));

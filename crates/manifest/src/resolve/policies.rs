@@ -10,8 +10,8 @@ use super::reader::ManifestReader;
 use crate::code::Code;
 use crate::files::FilesError;
 use crate::finding::Draft;
-use crate::kind::Kind;
-use crate::lint::foreign;
+use crate::kind::ManifestKind;
+use crate::lint::action_of_other_program;
 use crate::types::governance::{self, PolicyEntry};
 use crate::types::operator::{Autonomy, Operator};
 use crate::types::policy::{Decision, Policy};
@@ -45,7 +45,9 @@ pub(super) fn load(
         let at = written.and_then(|item| item.get("ref")).map_or(at, |reference| reference.at);
         let code = Some(Code::Policy);
         let key = format!("policies.{}.ref", narrows_base::text::quoted(&entry.id, 64));
-        if let Some(policy) = reader.referred::<Policy, _>(&source, &entry.r#ref, at, &key, code) {
+        if let Some(policy) =
+            reader.read_manifest_reference::<Policy, _>(&source, &entry.r#ref, at, &key, code)
+        {
             policies.push(BoundPolicy { entry: Some(entry.clone()), policy });
         }
     }
@@ -109,7 +111,7 @@ fn find(
     places: &[PathBuf],
 ) -> Result<Loaded<Policy>, Option<PathBuf>> {
     for place in places {
-        let relative = Path::new("policies").join(name).join(Kind::Policy.file_name());
+        let relative = Path::new("policies").join(name).join(ManifestKind::Policy.file_name());
         let Some(path) = relative.to_str().and_then(|relative| crate::files::join(place, relative)) else {
             continue;
         };
@@ -133,14 +135,14 @@ pub(super) fn ruleset(
     for policy in policies {
         match rule(policy) {
             Ok(rule) => {
-                unasked(reader, policy);
+                warn_unmatched_action(reader, policy);
                 rules.push(rule);
             }
             Err(error) => {
                 let loaded = &policy.policy;
                 let at = loaded.place(&["match", "subject"]);
                 let subject = loaded.front.r#match.subject.as_deref().unwrap_or_default();
-                let draft = Draft::error(Code::Unusable, at, error.to_string()).key("match.subject");
+                let draft = Draft::error(Code::UnusableValue, at, error.to_string()).key("match.subject");
                 reader.find(
                     loaded,
                     draft.value(subject).hint("write a name, or a path such as workspace:/finance/**"),
@@ -171,14 +173,14 @@ pub(super) fn ruleset(
 }
 
 /// Warns that a policy is about an action that only other programs have.
-fn unasked(reader: &mut ManifestReader<'_>, bound: &BoundPolicy) {
+fn warn_unmatched_action(reader: &mut ManifestReader<'_>, bound: &BoundPolicy) {
     let policy = &bound.policy;
     let (at, denies) = (policy.place(&["match", "action"]), policy.front.decision == Decision::Deny);
     let bound_to = bound.entry.as_ref().and_then(|entry| entry.applies_to.as_deref());
     for (key, action) in
         [("match.action", Some(policy.front.r#match.action.as_str())), ("appliesTo", bound_to)]
     {
-        if let Some(draft) = action.and_then(|action| foreign(at, action, denies)) {
+        if let Some(draft) = action.and_then(|action| action_of_other_program(at, action, denies)) {
             reader.find(policy, draft.key(key));
         }
     }

@@ -55,7 +55,7 @@ impl<'a> ManifestReader<'a> {
 
     /// Reads the file that `reference` in `from` names. A reference that begins with a dot is relative to
     /// `from`, any other to the root.
-    pub(super) fn bytes_at<T>(
+    pub(super) fn read_reference<T>(
         &mut self,
         from: &Loaded<T>,
         reference: &str,
@@ -84,7 +84,7 @@ impl<'a> ManifestReader<'a> {
     }
 
     /// Reads the manifest that a key refers to. If that fails, reports a finding with `code`.
-    pub(super) fn referred<T: FrontMatter, F>(
+    pub(super) fn read_manifest_reference<T: FrontMatter, F>(
         &mut self,
         from: &Loaded<F>,
         reference: &str,
@@ -92,7 +92,7 @@ impl<'a> ManifestReader<'a> {
         key: &str,
         code: Option<Code>,
     ) -> Option<Loaded<T>> {
-        match self.bytes_at(from, reference) {
+        match self.read_reference(from, reference) {
             Ok((path, bytes)) => self.parse(&path, &bytes),
             Err(error) => {
                 let code = code.unwrap_or(code_of(&error));
@@ -118,13 +118,13 @@ impl<'a> ManifestReader<'a> {
     pub(super) fn parse<T: FrontMatter>(&mut self, path: &Path, bytes: &[u8]) -> Option<Loaded<T>> {
         let mut read = document::read_in::<T>(self.files.name(), path, bytes);
         read.findings.for_running();
-        self.note(read.findings);
+        self.add_findings(read.findings);
         // A well-formed file that cannot be run is resolved as well, so that all problems are found at once.
         read.document.map(|document| Loaded { path: path.to_path_buf(), document })
     }
 
     /// Adds findings. Those of a file with two references are added once.
-    pub(super) fn note(&mut self, findings: Findings) {
+    pub(super) fn add_findings(&mut self, findings: Findings) {
         for finding in findings {
             if !self.findings.iter().any(|known| *known == finding) {
                 self.findings.push(finding);

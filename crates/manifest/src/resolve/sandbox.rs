@@ -83,7 +83,8 @@ pub(super) fn at<T>(
     place: SourcePos,
     key: &str,
 ) -> Option<SandboxPlan> {
-    let loaded = reader.referred::<Sandbox, _>(from, reference, place, key, Some(Code::Sandbox))?;
+    let loaded =
+        reader.read_manifest_reference::<Sandbox, _>(from, reference, place, key, Some(Code::Sandbox))?;
     let front = loaded.front.clone();
     plan(reader, &loaded, &front, &[])
 }
@@ -182,7 +183,7 @@ fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source)
 
 /// Returns the directory of a storage description.
 fn described<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, reference: &str) -> Option<PathBuf> {
-    let (path, bytes) = reader.bytes_at(from, reference).ok()?;
+    let (path, bytes) = reader.read_reference(from, reference).ok()?;
     let front = crate::document::front_matter(&bytes)?;
     let storage: Storage = serde_json::from_value(front).ok()?;
     stored(reader, path.parent()?, &storage)
@@ -208,7 +209,8 @@ pub(super) fn runner<T>(
         _ => None,
     };
     if let Some(reference) = reference {
-        let loaded = reader.referred::<Runner, _>(from, reference, at, key, Some(Code::Runner))?;
+        let loaded =
+            reader.read_manifest_reference::<Runner, _>(from, reference, at, key, Some(Code::Runner))?;
         return Some(RunnerPlan::new(&loaded.front));
     }
     let inner = value.get("runtime").filter(|_| value.as_object().is_some_and(|map| map.len() == 1));

@@ -11,7 +11,7 @@ use narrows_policy::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::files::Memory;
+use crate::files::MemoryFiles;
 use crate::types::runner::Engine;
 
 /// The manifest of a kind and tier with more keys below `aip44`.
@@ -53,19 +53,19 @@ const BOUND: &str = "governance: {audit_log: 'audit:default', autonomy: autonomo
 const SANDBOX: &str = "---\nprovider: local\nconfig: {}\n---\n";
 
 /// A server with an operator and a governance.
-fn server() -> Memory {
-    Memory::default()
+fn server() -> MemoryFiles {
+    MemoryFiles::default()
         .with("notes/ACP.md", acp("server", "governance-aware", "operator: ./OPERATOR.md"))
         .with("notes/OPERATOR.md", operator(BOUND))
         .with("notes/GOVERNANCE.md", governance(""))
 }
 
-fn bundle(files: &Memory) -> Bundle {
+fn bundle(files: &MemoryFiles) -> Bundle {
     resolve(files, Path::new("notes/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"))
 }
 
 #[track_caller]
-fn refused(files: &Memory, code: Code, place: &str) {
+fn refused(files: &MemoryFiles, code: Code, place: &str) {
     let findings = resolve(files, Path::new("notes/ACP.md")).expect_err("it is refused");
     let found = findings.iter().find(|finding| finding.code == code);
     let found = found.unwrap_or_else(|| panic!("no {code} in\n{findings}"));
@@ -74,13 +74,13 @@ fn refused(files: &Memory, code: Code, place: &str) {
 }
 
 #[track_caller]
-fn warned(files: &Memory, code: Code) {
+fn warned(files: &MemoryFiles, code: Code) {
     let bundle = bundle(files);
     assert!(bundle.warnings.has(code), "no {code} in\n{}", bundle.warnings);
 }
 
 /// Returns the decision of a bundle's ruleset on an action.
-fn class(files: &Memory, action: &Action) -> Class {
+fn class(files: &MemoryFiles, action: &Action) -> Class {
     let policy =
         Policy::new(Access::High, Narrowing::default()).with_ruleset(bundle(files).ruleset().clone());
     let roots = [PathBuf::from("/ws")];
@@ -147,7 +147,7 @@ fn problems_in_referenced_files_are_reported_there() {
         Code::Unknown,
         "notes/OPERATOR.md:7:1",
     );
-    refused(&Memory::default(), Code::NotFound, "notes/ACP.md:1:1");
+    refused(&MemoryFiles::default(), Code::NotFound, "notes/ACP.md:1:1");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn tier_and_operator_must_agree() {
 
 #[test]
 fn the_log_is_at_the_location_of_point_21() {
-    let log = |files: &Memory| bundle(files).audit;
+    let log = |files: &MemoryFiles| bundle(files).audit;
     let named = |slug: &str| {
         server().with(
             "notes/OPERATOR.md",
@@ -229,7 +229,7 @@ fn skills_and_tools_are_those_of_the_operator() {
 }
 
 /// A bridge to an agent.
-fn bridge() -> Memory {
+fn bridge() -> MemoryFiles {
     server()
         .with("notes/ACP.md", acp("bridge", "governance-aware", "operator: ./OPERATOR.md"))
         .with("notes/AGENT-CLI.md", agent_cli("sandbox: ./SANDBOX.md"))
@@ -316,9 +316,9 @@ fn a_sandbox_is_planned_as_plain_data() {
     refused(&with("mounts: [{source: {ref: '@acme/data'}, at: /d}]"), Code::Sandbox, place);
     refused(&with("mounts: [{source: {ref: ../../x}, at: /d}]"), Code::Sandbox, place);
     refused(&with("mounts: [{source: workspace, at: /a/../b}]"), Code::Sandbox, place);
-    refused(&with("policy: {ref: x}"), Code::Unusable, place);
+    refused(&with("policy: {ref: x}"), Code::UnusableValue, place);
     warned(&with("lifecycle: {destroy_on: x}"), Code::Ignored);
-    refused(&with("network: {egress: ['https://x']}"), Code::Unusable, "notes/SANDBOX.md:4:20");
+    refused(&with("network: {egress: ['https://x']}"), Code::UnusableValue, "notes/SANDBOX.md:4:20");
     refused(&with("").without("notes/SANDBOX.md"), Code::Sandbox, "notes/ACP.md:13:5");
     let remote = with("").with("notes/SANDBOX.md", "---\nprovider: mastra-modal\nconfig: {}\n---\n");
     refused(&remote, Code::Provider, "notes/SANDBOX.md:2:11");
@@ -351,7 +351,7 @@ fn a_runner_is_read_in_five_forms() {
 
 #[test]
 fn a_client_needs_no_governance() {
-    let files = Memory::default()
+    let files = MemoryFiles::default()
         .with("notes/ACP.md", acp("client", "governance-aware", ""))
         .with("notes/AGENT-CLI.md", agent_cli("sandbox: {provider: local, config: {}}"));
     let bundle = bundle(&files);
@@ -401,7 +401,7 @@ proptest! {
             let to = (at + piece.len()).min(text.len());
             text.replace_range(at..to, &piece);
         }
-        let files = texts.iter().fold(Memory::default(), |files, (path, text)| files.with(*path, text.clone()));
+        let files = texts.iter().fold(MemoryFiles::default(), |files, (path, text)| files.with(*path, text.clone()));
         match resolve(&files, Path::new("notes/ACP.md")) {
             Ok(bundle) => prop_assert!(!bundle.warnings.has_errors() && !bundle.pins.is_empty()),
             Err(findings) => {

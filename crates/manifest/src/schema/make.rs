@@ -5,7 +5,7 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use crate::kind::Kind;
+use crate::kind::ManifestKind;
 use crate::types::acp::Acp;
 use crate::types::agent_cli::AgentCli;
 use crate::types::governance::Governance;
@@ -15,19 +15,19 @@ use crate::types::runner::Runner;
 use crate::types::sandbox::Sandbox;
 
 /// Returns the JSON schema of a manifest's front matter.
-pub fn schema(kind: Kind) -> Value {
+pub fn schema(kind: ManifestKind) -> Value {
     match kind {
-        Kind::Acp => made::<Acp>(kind),
-        Kind::Operator => made::<Operator>(kind),
-        Kind::Governance => made::<Governance>(kind),
-        Kind::Policy => made::<Policy>(kind),
-        Kind::Sandbox => made::<Sandbox>(kind),
-        Kind::Runner => made::<Runner>(kind),
-        Kind::AgentCli => made::<AgentCli>(kind),
+        ManifestKind::Acp => made::<Acp>(kind),
+        ManifestKind::Operator => made::<Operator>(kind),
+        ManifestKind::Governance => made::<Governance>(kind),
+        ManifestKind::Policy => made::<Policy>(kind),
+        ManifestKind::Sandbox => made::<Sandbox>(kind),
+        ManifestKind::Runner => made::<Runner>(kind),
+        ManifestKind::AgentCli => made::<AgentCli>(kind),
     }
 }
 
-fn made<T: JsonSchema>(kind: Kind) -> Value {
+fn made<T: JsonSchema>(kind: ManifestKind) -> Value {
     let settings = SchemaSettings::draft2020_12().with_transform(RecursiveTransform(plain));
     let mut schema = settings.into_generator().into_root_schema_for::<T>();
     schema.insert("title".into(), json!(kind.file_name()));
@@ -136,7 +136,7 @@ mod tests {
             "if",
             "then",
         ];
-        for kind in Kind::ALL {
+        for kind in ManifestKind::ALL {
             let schema = schema(kind);
             walk(&schema, &mut |map| {
                 assert_ne!(map.get("type"), Some(&json!("null")), "{kind}");

@@ -172,12 +172,12 @@ pub(super) fn range(least: Option<f64>, most: Option<f64>, spot: Spot<'_>) -> Dr
 }
 
 pub(super) fn too_few(least: u64, spot: Spot<'_>) -> Draft {
-    with_expected(draft(Code::Few, spot, format!("the list needs at least {least} items")), spot)
+    with_expected(draft(Code::TooFew, spot, format!("the list needs at least {least} items")), spot)
 }
 
 pub(super) fn twice(first: usize, spot: Spot<'_>) -> Draft {
     let message = format!("{} is listed twice, first as number {}", quoted_node(spot.node), first + 1);
-    draft(Code::Twice, spot, message).hint("remove one of them")
+    draft(Code::NotUnique, spot, message).hint("remove one of them")
 }
 
 pub(super) fn missing<'a>(

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{OneOrMany, Open};
+use super::{OneOrMany, OtherKeys};
 
 /// The front matter of an ACP.md.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,7 +21,7 @@ pub struct Acp {
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][A-Za-z0-9_.-]+)?$"))]
     pub version: String,
     /// Role in the protocol: client, server or bridge.
-    pub kind: Kind,
+    pub kind: Role,
     /// Transport: stdio, websocket, or a list of both.
     #[schemars(with = "Transports")]
     pub transport: OneOrMany<Transport>,
@@ -33,13 +33,14 @@ pub struct Acp {
     pub tags: Vec<String>,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// Role in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+#[schemars(rename = "Kind")]
+pub enum Role {
     /// Drives an agent.
     Client,
     /// Is an agent, run by an operator.
@@ -48,7 +49,7 @@ pub enum Kind {
     Bridge,
 }
 
-impl Kind {
+impl Role {
     /// Returns the name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
@@ -89,7 +90,7 @@ pub struct Metadata {
     pub narrows: Option<Narrows>,
     /// Metadata of other programs.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// Settings of Narrows that AIP-44 does not define.
@@ -145,7 +146,7 @@ pub struct Aip44 {
     pub mcp_servers: Vec<McpServer>,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// Tier of the profile.

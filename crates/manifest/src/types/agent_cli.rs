@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::cli::{Auth, Install, Requires, SetupStep, VersionCheck};
-use super::{Open, acp::McpTransport};
+use super::{OtherKeys, acp::McpTransport};
 
 /// The front matter of an AGENT-CLI.md.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +109,7 @@ pub struct AgentCli {
     pub modes: Vec<Mode>,
     /// Options that are set at the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub options: Vec<Choice>,
+    pub options: Vec<AgentOption>,
     /// Way to pass earlier turns to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
@@ -121,8 +121,8 @@ pub struct AgentCli {
     #[schemars(inner(regex(pattern = r"^[a-z0-9][a-z0-9-]{0,63}$")), extend("uniqueItems" = true))]
     pub tags: Vec<String>,
     /// Metadata of other programs.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub metadata: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub metadata: OtherKeys,
 }
 
 /// Another manifest: its path or its content.
@@ -132,7 +132,7 @@ pub enum Block {
     /// Its path.
     Path(String),
     /// Its content.
-    Inline(Open),
+    Inline(OtherKeys),
 }
 
 /// Protocol of an agent.
@@ -264,7 +264,8 @@ pub struct Mode {
     "if": {"properties": {"type": {"const": "enum"}}, "required": ["type"]},
     "then": {"required": ["enum"]},
 }]))]
-pub struct Choice {
+#[schemars(rename = "Choice")]
+pub struct AgentOption {
     /// Id: up to 64 lower-case letters, digits and underscores.
     #[schemars(regex(pattern = r"^[a-z0-9][a-z0-9_]{0,63}$"))]
     pub id: String,
@@ -317,10 +318,10 @@ pub enum ChoiceType {
 #[serde(deny_unknown_fields)]
 pub struct Continuation {
     /// Default way.
-    pub default: Continuing,
+    pub default: ContinuationMode,
     /// Supported ways: at least one, without duplicates.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub supported: Vec<Continuing>,
+    pub supported: Vec<ContinuationMode>,
     /// Settings of persistent sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_session: Option<PinnedSession>,
@@ -329,7 +330,8 @@ pub struct Continuation {
 /// A way to pass earlier turns to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Continuing {
+#[schemars(rename = "Continuing")]
+pub enum ContinuationMode {
     /// Not at all.
     None,
     /// The session is kept.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Open;
+use super::OtherKeys;
 
 /// The front matter of a GOVERNANCE.md.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,8 +73,8 @@ pub struct Governance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display: Option<Display>,
     /// Metadata of other programs.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub metadata: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub metadata: OtherKeys,
 }
 
 /// Kind of the file.
@@ -195,8 +195,8 @@ pub struct PolicyEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
     /// Parameters of the policy.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub params: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub params: OtherKeys,
 }
 
 /// Effect of a policy.

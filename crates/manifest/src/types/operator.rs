@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Open;
+use super::OtherKeys;
 
 /// The front matter of an OPERATOR.md.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,8 +73,8 @@ pub struct Operator {
     #[schemars(inner(regex(pattern = r"^[a-z][a-z0-9-]*$")))]
     pub tags: Vec<String>,
     /// Metadata of other programs.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub metadata: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub metadata: OtherKeys,
 }
 
 /// Persona of an operator.
@@ -366,9 +366,9 @@ pub struct RuntimeConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Values of its options.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub options: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub options: OtherKeys,
     /// Way to pass earlier turns to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub continuation: Option<super::agent_cli::Continuing>,
+    pub continuation: Option<super::agent_cli::ContinuationMode>,
 }

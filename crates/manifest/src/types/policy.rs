@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Open;
+use super::OtherKeys;
 
 /// The front matter of a POLICY.md.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -45,8 +45,8 @@ pub struct Policy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     /// Metadata of other programs.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub metadata: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub metadata: OtherKeys,
 }
 
 /// Format of the file.

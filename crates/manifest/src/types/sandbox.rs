@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::runner::Limits;
 use super::storage::{Identity, PolicyRef, Storage};
-use super::{OneOrMany, Open, Secrets};
+use super::{OneOrMany, OtherKeys, Secrets};
 
 /// The front matter of a SANDBOX.md, or a map inside another manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,7 +26,7 @@ pub struct Sandbox {
     #[schemars(length(min = 1))]
     pub provider: String,
     /// Settings of the provider; {} if there are none.
-    pub config: Open,
+    pub config: OtherKeys,
     /// Resource limits of each command.
     #[serde(default)]
     pub limits: Limits,
@@ -52,8 +52,8 @@ pub struct Sandbox {
     #[serde(default)]
     pub read_only: bool,
     /// Metadata of other programs.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub metadata: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub metadata: OtherKeys,
 }
 
 /// Kind of the file.

@@ -6,7 +6,7 @@ use serde_json::Number;
 use std::collections::BTreeMap;
 
 use super::sandbox::{FilePath, Reference};
-use super::{OneOrMany, Open, Secrets};
+use super::{OneOrMany, OtherKeys, Secrets};
 
 /// A storage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +27,7 @@ pub struct Storage {
     #[schemars(length(min = 1))]
     pub provider: String,
     /// Settings of the provider; {} if there are none.
-    pub config: Open,
+    pub config: OtherKeys,
     /// Synchronization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<Sync>,
@@ -47,8 +47,8 @@ pub struct Storage {
     #[serde(default)]
     pub read_only: bool,
     /// Metadata of other programs.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub metadata: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub metadata: OtherKeys,
 }
 
 /// Kind of the entry.
@@ -222,10 +222,10 @@ pub struct Person {
     pub role: Option<String>,
     /// Metadata of other programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Open>,
+    pub metadata: Option<OtherKeys>,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// An identity by reference.
@@ -239,7 +239,7 @@ pub struct IdentityRef {
     pub role: Option<String>,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// An identity in a file.
@@ -253,7 +253,7 @@ pub struct IdentityFile {
     pub role: Option<String>,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// Access rules: a map, a reference, or a file.
@@ -290,7 +290,7 @@ pub struct AccessPolicy {
     pub grants: Vec<Grant>,
     /// Assumptions: a map of maps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub defaults: BTreeMap<String, Open>,
+    pub defaults: BTreeMap<String, OtherKeys>,
     /// Quotas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
@@ -298,8 +298,8 @@ pub struct AccessPolicy {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requirements: Vec<Requirement>,
     /// Metadata of other programs.
-    #[serde(default, skip_serializing_if = "Open::is_empty")]
-    pub metadata: Open,
+    #[serde(default, skip_serializing_if = "OtherKeys::is_empty")]
+    pub metadata: OtherKeys,
 }
 
 /// Kind of the entry.
@@ -378,7 +378,7 @@ pub struct Condition {
     pub kind: String,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// Quotas.
@@ -401,7 +401,7 @@ pub struct Limit {
     pub applies_to: Option<Vec<String>>,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }
 
 /// A period.
@@ -429,5 +429,5 @@ pub struct Requirement {
     pub applies_to: Option<Vec<String>>,
     /// Other keys.
     #[serde(flatten)]
-    pub other: Open,
+    pub other: OtherKeys,
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_manifest::{Kind, check};
+use narrows_manifest::{ManifestKind, check};
 use proptest::prelude::*;
 
 fn pieces() -> impl Strategy<Value = String> {
@@ -20,7 +20,7 @@ fn pieces() -> impl Strategy<Value = String> {
 }
 
 /// Checks that every finding has a position in the file, or right after one of its lines.
-fn inside(kind: Kind, bytes: &[u8]) -> Result<(), TestCaseError> {
+fn inside(kind: ManifestKind, bytes: &[u8]) -> Result<(), TestCaseError> {
     let text = String::from_utf8_lossy(bytes);
     let lines: Vec<&str> = text.split('\n').collect();
     for finding in &check(kind, Path::new("d/ACP.md"), bytes) {
@@ -37,13 +37,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn no_text_causes_a_panic(text in pieces(), kind in prop::sample::select(Kind::ALL.to_vec())) {
+    fn no_text_causes_a_panic(text in pieces(), kind in prop::sample::select(ManifestKind::ALL.to_vec())) {
         inside(kind, text.as_bytes())?;
         inside(kind, format!("---\n{text}\n---\n").as_bytes())?;
     }
 
     #[test]
-    fn no_bytes_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in prop::sample::select(Kind::ALL.to_vec())) {
+    fn no_bytes_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in prop::sample::select(ManifestKind::ALL.to_vec())) {
         inside(kind, &bytes)?;
         inside(kind, &[b"---\n", bytes.as_slice(), b"\n---\n"].concat())?;
     }

@@ -5,14 +5,17 @@ mod anything;
 
 use std::path::Path;
 
-use narrows_manifest::{Code, Kind, check};
+use narrows_manifest::{Code, ManifestKind, check};
 
 /// Checks a file in `notes/`, and compares all its findings, one per line.
 #[track_caller]
 fn check_file(name: &str, front: &str, expected: &[&str]) {
     let path = Path::new("notes").join(name);
-    let findings =
-        check(Kind::from_path(&path).unwrap(), &path, format!("---\n{front}\n---\nText.\n").as_bytes());
+    let findings = check(
+        ManifestKind::from_path(&path).unwrap(),
+        &path,
+        format!("---\n{front}\n---\nText.\n").as_bytes(),
+    );
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
     let lines: Vec<&str> = lines.iter().map(|line| line.strip_prefix("notes/").unwrap()).collect();
     assert_eq!(lines, expected);
@@ -304,7 +307,7 @@ fn unsupported_yaml_is_refused() {
 #[test]
 fn files_that_are_not_manifests_are_errors() {
     let code = |bytes: &[u8]| {
-        let findings = check(Kind::Acp, Path::new("ACP.md"), bytes);
+        let findings = check(ManifestKind::Acp, Path::new("ACP.md"), bytes);
         findings.iter().map(|finding| finding.code).collect::<Vec<_>>()
     };
     assert_eq!(code(b""), [Code::FrontMatter]);
@@ -366,7 +369,7 @@ fn forms_are_recognized_by_their_keys() {
 fn strict_turns_warnings_into_errors() {
     let path = Path::new("notes/ACP.md");
     let text = format!("---\n{}\n---\n", acp("govenance: x").replace("name: notes", "name: other"));
-    let findings = check(Kind::Acp, path, text.as_bytes());
+    let findings = check(ManifestKind::Acp, path, text.as_bytes());
     assert!(!findings.has_errors());
     assert!(findings.strict().has_errors());
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use narrows_manifest::{Kind, schema};
+use narrows_manifest::{ManifestKind, schema};
 
 use fields::{Field, fields};
 
@@ -76,7 +76,7 @@ fn is_apart(field: &Field, effect: &str, apart: &[String]) -> bool {
 fn page() -> String {
     let mut page = HEAD.to_owned();
     let mut not_used = NOT_USED_HEAD.to_owned();
-    for kind in Kind::ALL {
+    for kind in ManifestKind::ALL {
         let table = enforced(kind.file_name());
         let mut used = BTreeSet::new();
         let mut apart = Vec::new();

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use jsonschema::Validator;
-use narrows_manifest::Kind;
+use narrows_manifest::ManifestKind;
 use serde_json::{Value, json};
 
 pub(crate) struct Judge {
-    validators: HashMap<Kind, Validator>,
+    validators: HashMap<ManifestKind, Validator>,
     /// Every key and every word in a schema, for mutations.
-    pub(crate) words: HashMap<Kind, Vec<String>>,
+    pub(crate) words: HashMap<ManifestKind, Vec<String>>,
 }
 
 impl Judge {
@@ -26,18 +26,18 @@ impl Judge {
             registry = registry.add(id, schema).unwrap();
         }
         let registry = registry.prepare().unwrap();
-        let schema_of = |kind: Kind| match kind {
-            Kind::Acp => read("aip-44.ACP"),
-            Kind::Operator => read("aip-9.OPERATOR"),
-            Kind::Sandbox => read("aip-36.SANDBOX"),
-            Kind::AgentCli => read("aip-45.AGENT-CLI"),
-            Kind::Governance => {
+        let schema_of = |kind: ManifestKind| match kind {
+            ManifestKind::Acp => read("aip-44.ACP"),
+            ManifestKind::Operator => read("aip-9.OPERATOR"),
+            ManifestKind::Sandbox => read("aip-36.SANDBOX"),
+            ManifestKind::AgentCli => read("aip-45.AGENT-CLI"),
+            ManifestKind::Governance => {
                 json!({"$ref": "https://agentproto.sh/schemas/aip-7/GOVERNANCE.schema.json#/$defs/workspace"})
             }
-            Kind::Policy => {
+            ManifestKind::Policy => {
                 json!({"$ref": "https://agentproto.sh/schemas/aip-7/GOVERNANCE.schema.json#/$defs/policy"})
             }
-            Kind::Runner => {
+            ManifestKind::Runner => {
                 json!({"$ref": "https://agentproto.sh/schemas/aip-17/RUNNER.schema.json#/$defs/runner"})
             }
         };
@@ -49,10 +49,10 @@ impl Judge {
         Self::by(narrows_manifest::schema, &|schema| jsonschema::options().build(schema).unwrap())
     }
 
-    fn by(schema_of: impl Fn(Kind) -> Value, build: &dyn Fn(&Value) -> Validator) -> Self {
+    fn by(schema_of: impl Fn(ManifestKind) -> Value, build: &dyn Fn(&Value) -> Validator) -> Self {
         let mut validators = HashMap::new();
         let mut words = HashMap::new();
-        for kind in Kind::ALL {
+        for kind in ManifestKind::ALL {
             let schema = schema_of(kind);
             validators.insert(kind, build(&schema));
             let mut found = Vec::new();
@@ -65,11 +65,11 @@ impl Judge {
         Self { validators, words }
     }
 
-    pub(crate) fn accepts(&self, kind: Kind, value: &Value) -> bool {
+    pub(crate) fn accepts(&self, kind: ManifestKind, value: &Value) -> bool {
         self.validators[&kind].is_valid(value)
     }
 
-    pub(crate) fn complaints(&self, kind: Kind, value: &Value) -> Vec<String> {
+    pub(crate) fn complaints(&self, kind: ManifestKind, value: &Value) -> Vec<String> {
         self.validators[&kind]
             .iter_errors(value)
             .map(|error| format!("{}: {error}", error.instance_path()))

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use judge::Judge;
 use mutate::{Random, mutated};
-use narrows_manifest::{Code, Kind, Severity, check};
+use narrows_manifest::{Code, ManifestKind, Severity, check};
 use serde_json::Value;
 
 /// Returns the directory. Prints a message if it is missing.
@@ -26,13 +26,13 @@ fn folder() -> Option<PathBuf> {
     None
 }
 
-fn examples(folder: &Path) -> Vec<(Kind, PathBuf)> {
+fn examples(folder: &Path) -> Vec<(ManifestKind, PathBuf)> {
     let mut found = Vec::new();
     let mut open = vec![folder.join("examples")];
     while let Some(directory) = open.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
-            match Kind::from_path(&path) {
+            match ManifestKind::from_path(&path) {
                 _ if path.is_dir() => open.push(path),
                 Some(kind) => found.push((kind, path)),
                 None => {}
@@ -44,7 +44,7 @@ fn examples(folder: &Path) -> Vec<(Kind, PathBuf)> {
 }
 
 /// Returns the errors, except those of points 5 to 8 and 13, which no schema contains.
-fn errors(kind: Kind, path: &Path, bytes: &[u8]) -> Vec<String> {
+fn errors(kind: ManifestKind, path: &Path, bytes: &[u8]) -> Vec<String> {
     let findings = check(kind, path, bytes);
     let counts = |code: Code| code != Code::Contradiction;
     let errors =
@@ -97,7 +97,7 @@ fn mutations_get_the_same_verdict() {
     let rounds = std::env::var("NARROWS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(40);
     let mut random = Random::new(seed);
     let mut verdicts = [0, 0];
-    let mut sources: Vec<(Kind, PathBuf, Value)> = examples(&folder)
+    let mut sources: Vec<(ManifestKind, PathBuf, Value)> = examples(&folder)
         .into_iter()
         .map(|(kind, path)| (kind, path.clone(), judge::front_matter(&std::fs::read(path).unwrap())))
         .collect();

@@ -1,6 +1,6 @@
 //! Makes small changes to a value, determined by a seed.
 
-use narrows_manifest::Kind;
+use narrows_manifest::ManifestKind;
 use serde_json::{Value, json};
 
 pub(crate) struct Random(u64);
@@ -123,7 +123,7 @@ fn pointers(value: &Value, path: String, found: &mut Vec<String>) {
 }
 
 /// Returns valid values with every existing key, so that mutations reach all keys.
-pub(crate) fn full() -> Vec<(Kind, Value)> {
+pub(crate) fn full() -> Vec<(ManifestKind, Value)> {
     let policy = json!({
         "schema": "policy/v1", "id": "@a/b", "version": "1.0.0", "default": "deny",
         "grants": [{
@@ -236,12 +236,12 @@ pub(crate) fn full() -> Vec<(Kind, Value)> {
         }},
     });
     vec![
-        (Kind::Acp, acp),
-        (Kind::Sandbox, sandbox),
-        (Kind::Runner, runner),
-        (Kind::AgentCli, agent_cli),
-        (Kind::Operator, operator),
-        (Kind::Governance, governance),
-        (Kind::Policy, rule),
+        (ManifestKind::Acp, acp),
+        (ManifestKind::Sandbox, sandbox),
+        (ManifestKind::Runner, runner),
+        (ManifestKind::AgentCli, agent_cli),
+        (ManifestKind::Operator, operator),
+        (ManifestKind::Governance, governance),
+        (ManifestKind::Policy, rule),
     ]
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use narrows_manifest::Kind;
+use narrows_manifest::ManifestKind;
 
 use super::help;
 
@@ -45,13 +45,13 @@ pub(crate) struct CheckFiles {
 
     /// Print the JSON Schema of a kind of manifest: acp, operator, governance, policy, sandbox, runner or agent-cli
     #[arg(long, value_name = "KIND", value_parser = kind(), ignore_case = true, hide_possible_values = true, conflicts_with = "files")]
-    pub(crate) print_schema: Option<Kind>,
+    pub(crate) print_schema: Option<ManifestKind>,
 }
 
 /// Parses a kind of manifest, by its name or file name. Completions offer only the names.
-fn kind() -> impl TypedValueParser<Value = Kind> {
-    let files = Kind::ALL.map(|kind| PossibleValue::new(kind.name()).alias(kind.file_name()));
-    PossibleValuesParser::new(files).try_map(|name| name.parse::<Kind>())
+fn kind() -> impl TypedValueParser<Value = ManifestKind> {
+    let files = ManifestKind::ALL.map(|kind| PossibleValue::new(kind.name()).alias(kind.file_name()));
+    PossibleValuesParser::new(files).try_map(|name| name.parse::<ManifestKind>())
 }
 
 /// The output format of `narrows check`.

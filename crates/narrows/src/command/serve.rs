@@ -53,7 +53,7 @@ use std::sync::Arc;
 use narrows_audit::Log;
 use narrows_bus::config::Limits;
 use narrows_govern::Principal;
-use narrows_manifest::types::acp::Kind;
+use narrows_manifest::types::acp::Role;
 use tokio::sync::OnceCell;
 
 use crate::cli::{ModelArgs, Output, Serve};
@@ -86,8 +86,8 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let Some(mut manifest) = LoadedManifest::load(args)? else { return Ok(ExitStatus::Usage.exit_code()) };
     let role = manifest.bundle.role;
     match (role, args.prompt.is_empty()) {
-        (Kind::Client, true) if !args.approve => return Err(Failure::prompt_required()),
-        (Kind::Bridge | Kind::Server, false) => return Err(Failure::unexpected_prompt(role.name())),
+        (Role::Client, true) if !args.approve => return Err(Failure::prompt_required()),
+        (Role::Bridge | Role::Server, false) => return Err(Failure::unexpected_prompt(role.name())),
         _ => {}
     }
     let listeners = listen_addrs::resolve(&manifest, args)?;
@@ -95,7 +95,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
     let data = data_dir(args)?;
     let trust = TrustStore::open(&data, &manifest)?;
     // If stdin does not carry the protocol, the gate can ask a user there.
-    let is_free = role == Kind::Client || !listeners.is_empty();
+    let is_free = role == Role::Client || !listeners.is_empty();
     let is_approved_now =
         !args.approve && is_free && permission_prompt::is_possible(Output::Text) && trust.ask_consent();
     if !args.approve && !is_approved_now {
@@ -114,15 +114,15 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         let notice = trust.pin_new(log.as_ref(), &who.id, id)?;
         // The output of a single turn shows the notice itself, and the user at a network client did not start
         // this process.
-        manifest.notice = notice.filter(|_| role != Kind::Client && listeners.is_empty());
+        manifest.notice = notice.filter(|_| role != Role::Client && listeners.is_empty());
     }
     let _presence = audit_log::announce(&manifest, log.as_ref())?;
     // An operator may be run by an external agent.
-    let is_builtin = role == Kind::Server && manifest.bundle.agent.is_none();
+    let is_builtin = role == Role::Server && manifest.bundle.agent.is_none();
     if !is_builtin {
         reject_model_flags(args)?;
     }
-    if role == Kind::Client {
+    if role == Role::Client {
         return client::run(ClientRun { manifest, log, who }, &args.prompt);
     }
     if is_builtin {

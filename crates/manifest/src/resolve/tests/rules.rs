@@ -10,7 +10,7 @@ use crate::types::governance::HashAlgorithm;
 const DENY_WRITES: &str =
     "match: {action: workspace.write, subject: 'workspace:/finance/**'}\ndecision: deny";
 
-fn extending(child: &str, parent: &str) -> Memory {
+fn extending(child: &str, parent: &str) -> MemoryFiles {
     server()
         .with("notes/GOVERNANCE.md", governance(&format!("extends: ../org/GOVERNANCE.md\n{child}")))
         .with("org/GOVERNANCE.md", governance(parent))
@@ -18,7 +18,7 @@ fn extending(child: &str, parent: &str) -> Memory {
 
 #[test]
 fn the_governance_in_effect_is_found() {
-    let chain = |files: &Memory| bundle(files).governance.unwrap().chain;
+    let chain = |files: &MemoryFiles| bundle(files).governance.unwrap().chain;
     let both = server().with("GOVERNANCE.md", governance("")).with("x/GOVERNANCE.md", governance(""));
     assert_eq!(chain(&both), [PathBuf::from("notes/GOVERNANCE.md")]);
     assert_eq!(chain(&both.clone().without("notes/GOVERNANCE.md")), [PathBuf::from("GOVERNANCE.md")]);
@@ -221,14 +221,14 @@ fn an_invalid_policy_is_refused() {
     );
     refused(
         &with("match: {action: tool.call, subject: /a/../b}\ndecision: deny"),
-        Code::Unusable,
+        Code::UnusableValue,
         &format!("{place}:6:28"),
     );
 }
 
 #[test]
 fn key_files_are_relative_to_the_file_that_names_them() {
-    let keyring = |files: &Memory| {
+    let keyring = |files: &MemoryFiles| {
         bundle(files).governance.unwrap().keyring().map(|(_, path)| path.display().to_string())
     };
     assert_eq!(keyring(&server()), None);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use narrows_manifest::{Bundle, Checked, Finding, Findings, Kind, MAX_MANIFEST_BYTES, Severity};
+use narrows_manifest::{Bundle, CheckedFile, Finding, Findings, MAX_MANIFEST_BYTES, ManifestKind, Severity};
 use serde_json::{Value, json};
 
 use crate::command::serve::preflight;
@@ -14,7 +14,7 @@ use crate::terminal::{Color, line};
 
 /// Returns `true` if `path` is a manifest, or a directory, which may contain some.
 pub(super) fn is_manifest_path(path: &Path) -> bool {
-    Kind::from_path(path).is_some() || path.is_dir()
+    ManifestKind::from_path(path).is_some() || path.is_dir()
 }
 
 /// Prints all findings at `path`. Returns `true` if the manifests can be used.
@@ -31,7 +31,7 @@ pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failu
     };
     let alone = !path.is_dir();
     let mut usable = true;
-    for Checked { path, kind, findings } in files {
+    for CheckedFile { path, kind, findings } in files {
         let findings = if strict { findings.strict() } else { findings };
         let ok = !findings.has_errors();
         usable &= ok;
@@ -51,8 +51,11 @@ pub(super) fn check(path: &Path, strict: bool, json: bool) -> Result<bool, Failu
 }
 
 /// Returns `true` for kinds that refer to other files. Those are checked only together with their directory.
-fn names_other_files(kind: Kind) -> bool {
-    matches!(kind, Kind::Acp | Kind::Operator | Kind::Governance | Kind::AgentCli)
+fn names_other_files(kind: ManifestKind) -> bool {
+    matches!(
+        kind,
+        ManifestKind::Acp | ManifestKind::Operator | ManifestKind::Governance | ManifestKind::AgentCli
+    )
 }
 
 /// Prints the findings of a manifest as it would be served.
@@ -61,7 +64,7 @@ pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<
     let findings = if strict { findings.strict() } else { findings };
     let base = manifest.parent().unwrap_or(Path::new(""));
     if json {
-        print(&manifest_json(manifest, Some(Kind::Acp), &findings))?;
+        print(&manifest_json(manifest, Some(ManifestKind::Acp), &findings))?;
         return Ok(!findings.has_errors());
     }
     for finding in &findings {
@@ -71,7 +74,7 @@ pub(super) fn check_served(manifest: &Path, strict: bool, json: bool) -> Result<
     Ok(!findings.has_errors())
 }
 
-fn check_all(path: &Path) -> Result<Vec<Checked>, Failure> {
+fn check_all(path: &Path) -> Result<Vec<CheckedFile>, Failure> {
     let unreadable = |error: io::Error| Failure::check_target_unreadable(path, &error);
     if path.is_dir() {
         let further = |bundle: &Bundle| preflight::survey(path, bundle);
@@ -82,12 +85,12 @@ fn check_all(path: &Path) -> Result<Vec<Checked>, Failure> {
         files.iter_mut().for_each(|file| file.path = path.join(&file.path));
         return Ok(files);
     }
-    let kind = Kind::from_path(path);
+    let kind = ManifestKind::from_path(path);
     let findings = kind.map(|kind| {
         read(path).map(|bytes| narrows_manifest::check_for_serving(kind, &resolved_path(path), &bytes))
     });
     let findings = findings.transpose().map_err(unreadable)?.unwrap_or_default();
-    Ok(vec![Checked { path: path.to_owned(), kind, findings }])
+    Ok(vec![CheckedFile { path: path.to_owned(), kind, findings }])
 }
 
 /// Returns the path with its directory, because the expected name of a manifest depends on that.
@@ -135,7 +138,7 @@ fn print_finding(path: &Path, finding: &Finding) {
     }
 }
 
-fn manifest_json(path: &Path, kind: Option<Kind>, findings: &Findings) -> Value {
+fn manifest_json(path: &Path, kind: Option<ManifestKind>, findings: &Findings) -> Value {
     let those = |severity: Severity| -> Vec<Value> {
         findings.iter().filter(|finding| finding.severity == severity).map(finding_json).collect()
     };

@@ -114,7 +114,7 @@ impl KeyFiles {
                     let message = format!("cannot read the signing keys: {error}");
                     findings.push(
                         Finding::new(Severity::Error, Code::Keyring, path, (1, 1), message)
-                            .advising("create it in the workspace, as a file that you can read"),
+                            .with_hint("create it in the workspace, as a file that you can read"),
                     );
                     None
                 }
@@ -162,14 +162,14 @@ fn note_missing(governance: &EffectiveGovernance, findings: &mut Findings) {
     let place = source.place_of(&["signing", "keyring"]);
     let message = format!("missing file {}, so no approval can be signed", path.display());
     let finding = Finding::new(Severity::Error, Code::Keyring, &source.path, place, message);
-    findings.push(finding.about("signing.keyring").advising(format!("create it: {KEYS_HINT}")));
+    findings.push(finding.with_key("signing.keyring").with_hint(format!("create it: {KEYS_HINT}")));
 }
 
 /// Parses a keys file. Reports invalid keys, and a file without keys.
 fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Findings) -> Keys {
     let broken = |place, why: String| {
         let message = format!("invalid signing keys: {why}");
-        Finding::new(Severity::Error, Code::Keyring, path, place, message).advising(KEYS_HINT)
+        Finding::new(Severity::Error, Code::Keyring, path, place, message).with_hint(KEYS_HINT)
     };
     let Ok(text) = std::str::from_utf8(bytes) else {
         findings.push(broken((1, 1), "not UTF-8".to_owned()));
@@ -199,7 +199,7 @@ fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Fin
     for (number, place, entry) in entries {
         let doubt = |key: &str, why: String, hint: &str| {
             let finding = Finding::new(Severity::Warning, Code::Keyring, path, place, why);
-            finding.about(format!("keys[{number}]{key}")).advising(hint)
+            finding.with_key(format!("keys[{number}]{key}")).with_hint(hint)
         };
         match holder(entry, &revoked) {
             Ok(Some(holder)) if keys.0.iter().any(|known| known.key == holder.key) => {

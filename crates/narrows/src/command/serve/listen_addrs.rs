@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use narrows_bus::config::{Auth, Listen, ListenAddr, Tls, Web};
-use narrows_manifest::types::acp::{Kind, Transport};
+use narrows_manifest::types::acp::{Role, Transport};
 use narrows_remote::tls;
 use narrows_remote::tokens::Tokens;
 
@@ -19,10 +19,10 @@ const DEFAULT_URL: &str = "ws://127.0.0.1:8787/acp";
 pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Listen>, Failure> {
     let mut listeners = args.listen.clone();
     // A bus has its own listeners, and `--approve` only pins the manifest.
-    let serves = !args.approve && !args.for_bus && manifest.bundle.role != Kind::Client;
+    let serves = !args.approve && !args.for_bus && manifest.bundle.role != Role::Client;
     let transports = manifest.bundle.acp.front.transport.as_slice();
     let is_web_only = transports.iter().all(|transport| *transport == Transport::Websocket);
-    if manifest.bundle.role == Kind::Client && !listeners.is_empty() {
+    if manifest.bundle.role == Role::Client && !listeners.is_empty() {
         return Err(Failure::listener_for_client());
     }
     if serves && is_web_only && listeners.is_empty() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use narrows_audit::is_log_file;
 use narrows_govern::{GatePresence, GateTimeouts};
 use narrows_manifest::types::acp::Tier;
-use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMount, Severity};
+use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, ManifestKind, PlannedMount, Severity};
 
 use super::approval_socket::AdminSocketConfig;
 use super::keys::KeyFiles;
@@ -151,7 +151,7 @@ fn gate_deadlines(args: &Serve) -> Result<GateTimeouts, Failure> {
 }
 
 fn manifest_at(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(Kind::Acp.file_name()) } else { path.to_owned() }
+    if path.is_dir() { path.join(ManifestKind::Acp.file_name()) } else { path.to_owned() }
 }
 
 fn print_findings(base: &Path, findings: &Findings) {

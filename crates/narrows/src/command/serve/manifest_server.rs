@@ -9,7 +9,7 @@ use narrows_agent::Settings;
 use narrows_audit::Log;
 use narrows_govern::{Gate, GateExit, GateRequest, IdentityMethod, Principal, SessionOwners};
 use narrows_link::{Link, Sender};
-use narrows_manifest::types::acp::Kind;
+use narrows_manifest::types::acp::Role;
 use narrows_wire::{self as wire, Code as Problem, Frame, RpcError, message};
 use serde::Deserialize;
 use serde_json::json;
@@ -113,7 +113,7 @@ impl ManifestServer {
     ) -> Result<(), Failure> {
         // Only with a possible conductor must the client send the first message, because that message
         // identifies a conductor.
-        if self.manifest.bundle.role == Kind::Bridge && chain == ChainSupport::Possible {
+        if self.manifest.bundle.role == Role::Bridge && chain == ChainSupport::Possible {
             let Some(in_chain) = shutdown.unless_requested(proxy_chain::is_conductor(&mut client)).await
             else {
                 return Ok(());

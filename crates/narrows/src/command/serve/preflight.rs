@@ -86,7 +86,7 @@ fn emptied_by_agent(bundle: &Bundle) -> Vec<Finding> {
         let place = agent.cli.place_of(&["sandbox"]);
         let finding =
             Finding::new(Severity::Error, Code::Contradiction, &agent.cli.path, place, line(&message));
-        finding.about(format!("sandbox.{key}")).advising(format!(
+        finding.with_key(format!("sandbox.{key}")).with_hint(format!(
             "use sandbox: {named} for both, or {none} to deny \
                                                                   everything"
         ))
@@ -121,7 +121,7 @@ fn policies_without_tools(bundle: &Bundle) -> Vec<Finding> {
                 }
             },
         };
-        finding.about("match.subject").advising(line(&hint))
+        finding.with_key("match.subject").with_hint(line(&hint))
     };
     reach.unmatched_policies().into_iter().map(told).collect()
 }
@@ -149,7 +149,7 @@ fn unenforceable(refused: &Unenforceable, bundle: &Bundle) -> Finding {
     };
     let code = if refused.code == Code::ReadOnly.name() { Code::ReadOnly } else { Code::Unenforceable };
     let message = format!("{refused} ({})", refused.code);
-    Finding::new(Severity::Error, code, file, place, message).about(key).advising(refused.hint.clone())
+    Finding::new(Severity::Error, code, file, place, message).with_key(key).with_hint(refused.hint.clone())
 }
 
 fn sandbox_bounds(root: &Path, bundle: &Bundle) -> Result<SandboxBounds, Unenforceable> {
@@ -217,7 +217,7 @@ fn unreachable_quorum(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>)
     let hint = format!("add keys to {} (`narrows audit keygen`), or name other signers", keyring.display());
     let place = bound.policy.place_of(&[if policy.quorum.is_some() { "quorum" } else { "signers" }]);
     let finding = Finding::new(Severity::Warning, Code::Quorum, &bound.policy.path, place, line(&message));
-    Some(finding.about("signers").advising(line(&hint)))
+    Some(finding.with_key("signers").with_hint(line(&hint)))
 }
 
 fn signer_name(signer: &narrows_manifest::types::policy::Signer) -> String {
@@ -242,7 +242,7 @@ fn missing_programs(root: &Path, bundle: &Bundle) -> Vec<Finding> {
                 let place = agent.cli.place_of(keys);
                 let finding =
                     Finding::new(Severity::Warning, Code::Program, &agent.cli.path, place, shim.to_string());
-                return Some(finding.about(key).advising(shim.hint()));
+                return Some(finding.with_key(key).with_hint(shim.hint()));
             }
             Err(error) => error,
         };
@@ -254,7 +254,7 @@ fn missing_programs(root: &Path, bundle: &Bundle) -> Vec<Finding> {
         let message = line(&format!("cannot start the agent on this machine: {message}"));
         let file = &agent.cli.path;
         let finding = Finding::new(Severity::Warning, Code::Program, file, agent.cli.place_of(keys), message);
-        Some(finding.about(key).advising("install it as described in `install`, or use its full path"))
+        Some(finding.with_key(key).with_hint("install it as described in `install`, or use its full path"))
     };
     let mut found: Vec<Finding> = both.into_iter().filter_map(missing).collect();
     // The manifest may name one program twice.

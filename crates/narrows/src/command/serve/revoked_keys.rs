@@ -65,7 +65,7 @@ impl RevokedKeys {
 }
 
 fn error(path: &Path, place: (usize, usize), message: impl Into<String>) -> Finding {
-    Finding::new(Severity::Error, Code::Keyring, path, place, message.into()).advising(EXAMPLE)
+    Finding::new(Severity::Error, Code::Keyring, path, place, message.into()).with_hint(EXAMPLE)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
     }
 
     fn reject(&mut self, raw: &RawValue, at: &str, message: &str) {
-        self.findings.push(error(self.path, place_of(self.text, raw), message).about(at));
+        self.findings.push(error(self.path, place_of(self.text, raw), message).with_key(at));
     }
 }
 

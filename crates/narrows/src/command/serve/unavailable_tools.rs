@@ -2,7 +2,7 @@
 
 use narrows_base::suggest::nearest;
 use narrows_govern::{BUILT_IN_TOOLS, PolicyCoverage};
-use narrows_manifest::types::acp::Kind;
+use narrows_manifest::types::acp::Role;
 use narrows_manifest::types::operator::{Operator, ToolRef};
 use narrows_manifest::{Bundle, Capabilities, Code, Finding, Loaded, Severity};
 
@@ -10,7 +10,7 @@ use crate::terminal::line;
 
 /// Returns findings about the tools of an operator that the built-in agent runs.
 pub(super) fn findings(bundle: &Bundle) -> Vec<Finding> {
-    let (Kind::Server, None, Some(operator)) = (bundle.role, &bundle.agent, &bundle.operator) else {
+    let (Role::Server, None, Some(operator)) = (bundle.role, &bundle.agent, &bundle.operator) else {
         return Vec::new();
     };
     let declared = Capabilities::declared(&bundle.acp.front.metadata.aip44);
@@ -55,7 +55,7 @@ fn finding_for(
     };
     let place = operator.place_of_item(&["tools"], number);
     let finding = Finding::new(Severity::Warning, Code::Tool, &operator.path, place, line(&message));
-    Some(finding.about(format!("tools[{number}]")).advising(line(&hint)))
+    Some(finding.with_key(format!("tools[{number}]")).with_hint(line(&hint)))
 }
 
 /// Returns the capability of the client that a tool needs and the manifest does not declare.
@@ -74,12 +74,12 @@ fn missing_capability(declared: &Capabilities, tool: &str) -> Option<&'static st
 mod tests {
     use std::path::Path;
 
-    use narrows_manifest::{Memory, resolve};
+    use narrows_manifest::{MemoryFiles, resolve};
 
     use super::*;
 
     fn findings_of(tools: &str, capabilities: &str) -> Vec<String> {
-        let files = Memory::default()
+        let files = MemoryFiles::default()
             .with("n/ACP.md", format!("---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n    capabilities: {{client: {{{capabilities}}}}}\n---\n"))
             .with("n/OPERATOR.md", format!("---\nname: N\nid: nn\npersona_summary: p\nversion: 1.0.0\nprofile: {{role: r, voice: v, boundaries: []}}\ntools: [{tools}]\ngovernance: {{audit_log: 'audit:default', autonomy: autonomous}}\n---\n"))
             .with("n/GOVERNANCE.md", "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\nautonomy: {level: 2}\npolicies: []\n---\n");

@@ -3,21 +3,21 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use narrows_manifest::types::acp::{Kind, Tier};
+use narrows_manifest::types::acp::{Role, Tier};
 use narrows_manifest::{
-    Bundle, Code, Files, FilesError, Finding, MAX_MANIFEST_BYTES, Memory, Workspace, resolve,
+    Bundle, Code, Files, FilesError, Finding, MAX_MANIFEST_BYTES, MemoryFiles, Workspace, resolve,
 };
 
 use super::point::{PointResult, fails, not_applicable, passes};
 use crate::command::serve::manifest::LoadedManifest;
 
 /// Files in memory, with the name of their directory.
-struct MemoryFiles {
-    files: Memory,
+struct NamedFiles {
+    files: MemoryFiles,
     name: Option<OsString>,
 }
 
-impl Files for MemoryFiles {
+impl Files for NamedFiles {
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError> {
         self.files.read(path, most)
     }
@@ -32,9 +32,9 @@ impl Files for MemoryFiles {
 }
 
 pub(super) struct BrokenManifests {
-    files: Memory,
+    files: MemoryFiles,
     text: String,
-    kind_and_tier: (Kind, Tier),
+    kind_and_tier: (Role, Tier),
     manifest: PathBuf,
     name: Option<OsString>,
     governed: bool,
@@ -51,7 +51,7 @@ impl BrokenManifests {
         let LoadedManifest { bundle, root, .. } = manifest;
         let workspace =
             Workspace::open(root).map_err(|error| format!("cannot open the workspace: {error}"))?;
-        let mut files = Memory::default();
+        let mut files = MemoryFiles::default();
         for pin in &bundle.pins {
             let bytes = workspace
                 .read(&pin.path, MAX_MANIFEST_BYTES)
@@ -76,7 +76,7 @@ impl BrokenManifests {
 
     fn load(&self, text: &str) -> Result<Bundle, Code> {
         let files =
-            MemoryFiles { files: self.files.clone().with(&self.manifest, text), name: self.name.clone() };
+            NamedFiles { files: self.files.clone().with(&self.manifest, text), name: self.name.clone() };
         resolve(&files, Path::new(&self.manifest)).map_err(|findings| {
             findings
                 .iter()
@@ -152,7 +152,7 @@ impl BrokenManifests {
 
     pub(super) fn binding(&self) -> PointResult {
         let (kind, _) = self.kind_and_tier;
-        if kind == Kind::Client {
+        if kind == Role::Client {
             return not_applicable("a client manifest needs no operator");
         }
         let without = self.with_lines("operator", |_, _| None);
@@ -203,13 +203,13 @@ mod tests {
             let text = format!(
                 "---\nname: {name}\nid: nn\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\n"
             );
-            let files = Memory::default()
+            let files = MemoryFiles::default()
                 .with("n/OPERATOR.md", "---\nname: N\nid: nn\npersona_summary: p\nversion: 1.0.0\nprofile: {role: r, voice: v, boundaries: []}\ntools: []\ngovernance: {audit_log: 'audit:default', autonomy: autonomous}\n---\n")
                 .with("n/GOVERNANCE.md", "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\nautonomy: {level: 2}\npolicies: []\n---\n");
             let broken = BrokenManifests {
                 files,
                 text,
-                kind_and_tier: (Kind::Server, Tier::GovernanceAware),
+                kind_and_tier: (Role::Server, Tier::GovernanceAware),
                 manifest: PathBuf::from("n/ACP.md"),
                 name: None,
                 governed: false,

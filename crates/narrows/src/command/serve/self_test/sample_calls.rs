@@ -139,12 +139,12 @@ fn inputs(kind: Kind, paths: &[String]) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use narrows_govern::bundle_policy;
-    use narrows_manifest::{Memory, resolve};
+    use narrows_manifest::{MemoryFiles, resolve};
 
     use super::*;
 
     fn samples(tools: &str, policy: &str) -> SampleCalls {
-        let files = Memory::default()
+        let files = MemoryFiles::default()
             .with("n/ACP.md", "---\nname: n\nid: nn\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\nmetadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\n")
             .with("n/OPERATOR.md", format!("---\nname: N\nid: nn\npersona_summary: p\nversion: 1.0.0\nprofile: {{role: r, voice: v, boundaries: []}}\ntools: [{tools}]\ngovernance: {{audit_log: 'audit:default', autonomy: autonomous}}\n---\n"))
             .with("n/GOVERNANCE.md", "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\nautonomy: {level: 2}\npolicies: [{id: p, ref: ./POLICY.md}]\n---\n")
