@@ -2,7 +2,7 @@
 
 mod changes;
 mod content;
-mod memo;
+mod part_cache;
 mod request;
 
 use std::borrow::Cow;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
-use self::memo::{Memo, Memos};
+use self::part_cache::{PartCache, PartCaches};
 use self::request::mcp_read_action;
 use crate::coverage::NON_TOOL_ACTIONS;
 use crate::gate::value_bytes;
@@ -157,7 +157,7 @@ pub(crate) struct Call {
     pub(crate) progress: CallStatus,
     began: bool,
     /// The agent reported a result. Content before the end of the call is not a result.
-    yielded: bool,
+    has_result: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
     recorded: Option<Digest>,
@@ -166,21 +166,21 @@ pub(crate) struct Call {
     changes: Vec<Value>,
     /// The command of the last permission request within this call, if it differs from the input: `command`
     /// and `cwd`.
-    asked: Option<Value>,
+    asked_command: Option<Value>,
     /// The diffs that were last shown as the result of an allowed call, if their text differs from `changes`.
-    reported: Option<Vec<Value>>,
+    result_diffs: Option<Vec<Value>>,
     /// The call is allowed as it is. Another text of the same diff then only reports the result, and changes
     /// nothing that was approved.
     is_allowed: bool,
     /// `true` for a session change of the client, which is not a tool of the operator.
     is_session_change: bool,
     /// `true` for an MCP request that only makes a server show something.
-    reads: bool,
+    is_mcp_read: bool,
     /// Resolved path of the file or directory, for a client request.
-    real: Option<PathBuf>,
+    resolved_path: Option<PathBuf>,
     /// Further members of an MCP tool request, as an object. The server may act on them.
-    beside: Option<Value>,
-    memos: Memos,
+    extra_members: Option<Value>,
+    part_caches: PartCaches,
 }
 
 impl Call {
@@ -195,7 +195,7 @@ impl Call {
 
     /// Creates a read of an MCP server, such as a resource or a prompt.
     pub(crate) fn mcp_read(server: String, method: &str, input: Value) -> Self {
-        Self { reads: true, ..Self::new(Some(server), method, "read", input) }
+        Self { is_mcp_read: true, ..Self::new(Some(server), method, "read", input) }
     }
 
     /// Creates a call as a foreign agent reports it: by its kind, and by a name if it has one.
@@ -212,10 +212,13 @@ impl Call {
     pub(crate) fn retained_bytes(&self) -> usize {
         let texts =
             [&self.name, &self.claimed, &self.kind, &self.server, &self.reported_name].into_iter().flatten();
-        let lists = [&self.unusual_locations, &self.changes].into_iter().chain(&self.reported).flatten();
-        let values =
-            [&self.input, &self.output].into_iter().chain(&self.asked).chain(&self.beside).chain(lists);
-        let paths = self.locations.iter().chain(&self.real);
+        let lists = [&self.unusual_locations, &self.changes].into_iter().chain(&self.result_diffs).flatten();
+        let values = [&self.input, &self.output]
+            .into_iter()
+            .chain(&self.asked_command)
+            .chain(&self.extra_members)
+            .chain(lists);
+        let paths = self.locations.iter().chain(&self.resolved_path);
         size_of::<Self>()
             + texts.map(String::len).sum::<usize>()
             + values.map(value_bytes).sum::<usize>()
@@ -243,7 +246,7 @@ impl Call {
             && input != self.input
         {
             self.input = input;
-            self.memos.input = Memo::default();
+            self.part_caches.input = PartCache::default();
             changed = true;
         }
         if let Some(locations) = call_update.locations {
@@ -252,7 +255,7 @@ impl Call {
             let paths: Vec<PathBuf> = locations.into_iter().map(|location| location.path).collect();
             changed |= paths != self.locations || unusual != self.unusual_locations;
             (self.locations, self.unusual_locations) = (paths, unusual);
-            self.memos.others = Memo::default();
+            self.part_caches.others = PartCache::default();
         }
         let has_ended =
             [Some(self.progress), call_update.status].iter().flatten().any(|progress| progress.is_end());
@@ -271,7 +274,7 @@ impl Call {
         }
         // Before the end, content may show a planned effect instead of a result.
         let content = call_update.content.as_ref().filter(|_| self.progress == CallStatus::Failed);
-        self.yielded |=
+        self.has_result |=
             [call_update.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
         // A call with a result has run, whatever its status. A failed one may have been refused by the agent.
         self.began |= self.progress != CallStatus::Failed
@@ -299,15 +302,15 @@ impl Call {
             && asked.urls.iter().all(|url| told.urls.contains(url))
             && asked.kinds().iter().all(|kind| told.kinds().contains(kind));
         let asked = (!is_told).then_some(command);
-        let changed = asked != self.asked;
-        self.asked = asked;
-        self.memos.others = Memo::default();
+        let changed = asked != self.asked_command;
+        self.asked_command = asked;
+        self.part_caches.others = PartCache::default();
         changed
     }
 
     /// Returns the command of the last permission request as a call of the same tool.
     pub(crate) fn asked_command(&self) -> Option<Self> {
-        let input = self.asked.clone()?;
+        let input = self.asked_command.clone()?;
         let name = self.name.clone().filter(|_| self.server.is_none());
         let claimed = self.claimed.clone();
         Some(Self { name, claimed, kind: Some("execute".to_owned()), input, ..Self::default() })
@@ -355,14 +358,14 @@ impl Call {
         let mut fresh = Self {
             progress: CallStatus::Pending,
             began: false,
-            yielded: false,
+            has_result: false,
             output: Value::Null,
             recorded: None,
-            asked: None,
+            asked_command: None,
             is_allowed: false,
             ..self.clone()
         };
-        fresh.memos.others = Memo::default();
+        fresh.part_caches.others = PartCache::default();
         // A different text of a diff alone may still be the result of the ended call.
         let changed = Self { is_allowed: true, ..fresh.clone() }.apply_update(call_update.clone());
         let runs = matches!(call_update.status, Some(CallStatus::Pending | CallStatus::Running));
@@ -395,16 +398,17 @@ impl Call {
 
     /// Returns `true` if the call failed but has a result, so it was attempted.
     pub(crate) fn was_tried(&self) -> bool {
-        self.progress == CallStatus::Failed && self.yielded
+        self.progress == CallStatus::Failed && self.has_result
     }
 
     /// Copies status, output and locations from the announced call. This call was decided before its
     /// announcement.
     pub(crate) fn continue_decided(&mut self, told: Self) {
-        (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
+        (self.progress, self.began, self.has_result) = (told.progress, told.began, told.has_result);
         (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
-        (self.unusual_locations, self.reported) = (told.unusual_locations, told.reported);
-        (self.memos.changes, self.memos.others) = (told.memos.changes, Memo::default());
+        (self.unusual_locations, self.result_diffs) = (told.unusual_locations, told.result_diffs);
+        (self.part_caches.changes, self.part_caches.others) =
+            (told.part_caches.changes, PartCache::default());
     }
 
     /// Returns the tool name, or the kind if there is no name. Never the title, which the agent chooses
@@ -450,7 +454,7 @@ impl Call {
     /// Returns the input as it is approved and recorded, with the locations and diffs that the agent reports
     /// beside the input. Locations that the input names already are left out.
     pub(crate) fn approval_input(&self) -> Cow<'_, Value> {
-        match &self.asked {
+        match &self.asked_command {
             Some(asked) => Cow::Owned(json!({"input": self.reported_input(), "command": asked})),
             None => self.reported_input(),
         }
@@ -462,8 +466,8 @@ impl Call {
     }
 
     fn reported_input(&self) -> Cow<'_, Value> {
-        if let Some(beside) = &self.beside {
-            let mut matter = beside.clone();
+        if let Some(extra_members) = &self.extra_members {
+            let mut matter = extra_members.clone();
             matter["arguments"] = self.input.clone();
             return Cow::Owned(matter);
         }
@@ -490,7 +494,8 @@ impl Call {
 
     /// Returns the tool call of a permission request to the client.
     pub(crate) fn permission_tool_call(&self, id: &str) -> Value {
-        let input = match self.has_no_input() || self.asked.is_some() || self.beside.is_some() {
+        let input = match self.has_no_input() || self.asked_command.is_some() || self.extra_members.is_some()
+        {
             true => self.approval_input(),
             false => Cow::Borrowed(&self.input),
         };
@@ -522,16 +527,16 @@ impl Call {
         let paths: BTreeSet<PathBuf> = self.action().paths.into_iter().collect();
         let mut all = json!({
             "tool": self.tool(), "claimed": self.claimed, "kinds": self.kinds(), "input": self.input_digest(),
-            "paths": paths, "changes": self.changes_digest(), "asked": self.asked,
+            "paths": paths, "changes": self.changes_digest(), "asked": self.asked_command,
         });
         if !self.unusual_locations.is_empty() {
             all["locations"] = self.unusual_locations.clone().into();
         }
-        if let Some(real) = &self.real {
-            all["real"] = json!(real);
+        if let Some(resolved_path) = &self.resolved_path {
+            all["real"] = json!(resolved_path);
         }
-        if let Some(beside) = &self.beside {
-            all["beside"] = beside.clone();
+        if let Some(extra_members) = &self.extra_members {
+            all["beside"] = extra_members.clone();
         }
         Sha256::digest(jcs::to_vec(&all).unwrap_or_else(|_| all.to_string().into_bytes())).into()
     }
@@ -539,9 +544,9 @@ impl Call {
     /// Returns the effects of the call, as far as its input shows them.
     pub(crate) fn action(&self) -> Action {
         if let (Some(server), Some(name)) = (&self.server, &self.name) {
-            return match self.reads {
+            return match self.is_mcp_read {
                 true => mcp_read_action(server, name, &self.input),
-                false => Action::mcp(server, name, &self.input).with_locations(self.beside.as_slice()),
+                false => Action::mcp(server, name, &self.input).with_locations(self.extra_members.as_slice()),
             };
         }
         if let Some(action) = self.client_request() {

@@ -66,7 +66,7 @@ use retained::ChargedMap;
 use session::{ClientRequestKind, PendingAtAgent, PendingAtClient, Session};
 
 /// A raw JSON request id, as a table key.
-type Raw = Box<[u8]>;
+type RawRequestId = Box<[u8]>;
 
 const MAX_OPEN: usize = 4_096;
 
@@ -105,9 +105,9 @@ pub struct Gate {
     /// `true` while the agent is being ended because of a violation between turns.
     is_ending: bool,
     /// Requests of the client that the agent has not answered.
-    pending_at_agent: ChargedMap<Raw, PendingAtAgent>,
+    pending_at_agent: ChargedMap<RawRequestId, PendingAtAgent>,
     /// Requests of the agent or of the gate that the client has not answered.
-    pending_at_client: ChargedMap<Raw, PendingAtClient>,
+    pending_at_client: ChargedMap<RawRequestId, PendingAtClient>,
     /// Connections to MCP servers in the client, mapped to the ids of the servers.
     mcp_connections: ChargedMap<String, String>,
     /// Names of unlisted agent notifications that this connection has already recorded.

@@ -83,20 +83,20 @@ const FREE_FORM: [&str; 5] = ["_meta", "arguments", "rawInput", "rawOutput", "re
 const MAX_DEPTH: usize = 8;
 
 /// Returns `true` if params contain a lookalike of a protocol key, or are nested too deeply.
-pub(crate) fn has_lookalike(params: &[u8], spelling: Spelling) -> bool {
-    is_unclear(params, spelling, MAX_DEPTH)
+pub(crate) fn has_lookalike(params: &[u8], rule: LookalikeRule) -> bool {
+    is_unclear(params, rule, MAX_DEPTH)
 }
 
 /// Rule by which a key counts as a lookalike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spelling {
+pub(crate) enum LookalikeRule {
     /// Keys that differ in case.
     Case,
     /// Keys that differ in case, `_` or `-`. Agents read both `mcpServers` and `mcp_servers`.
     CaseAndSeparators,
 }
 
-fn is_unclear(value: &[u8], spelling: Spelling, levels: usize) -> bool {
+fn is_unclear(value: &[u8], rule: LookalikeRule, levels: usize) -> bool {
     match value.first() {
         Some(b'{' | b'[') if levels == 0 => true,
         Some(b'{') => members(value).any(|(key, inner)| {
@@ -105,22 +105,23 @@ fn is_unclear(value: &[u8], spelling: Spelling, levels: usize) -> bool {
             if FREE_FORM.iter().any(|free| free.as_bytes() == name) {
                 return false;
             }
-            is_lookalike(key, name, spelling)
-                || is_unclear(value.get(inner).unwrap_or_default(), spelling, levels - 1)
+            is_lookalike(key, name, rule)
+                || is_unclear(value.get(inner).unwrap_or_default(), rule, levels - 1)
         }),
-        Some(b'[') => elements(value)
-            .any(|entry| is_unclear(value.get(entry).unwrap_or_default(), spelling, levels - 1)),
+        Some(b'[') => {
+            elements(value).any(|entry| is_unclear(value.get(entry).unwrap_or_default(), rule, levels - 1))
+        }
         _ => false,
     }
 }
 
 /// Returns `true` if `name`, the key without quotes, is a lookalike of a protocol key.
-fn is_lookalike(key: &[u8], name: &[u8], spelling: Spelling) -> bool {
+fn is_lookalike(key: &[u8], name: &[u8], rule: LookalikeRule) -> bool {
     if NAMES.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok() {
         return false;
     }
     let has_separators = name.iter().any(|byte| matches!(byte, b'_' | b'-'));
-    let folds = spelling == Spelling::CaseAndSeparators && (has_separators || name.contains(&b'\\'));
+    let folds = rule == LookalikeRule::CaseAndSeparators && (has_separators || name.contains(&b'\\'));
     // Fast path: plain ASCII keys need no unescaping or folding.
     if name.is_ascii() && !name.contains(&b'\\') && !folds {
         return NAMES.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
@@ -158,7 +159,7 @@ mod tests {
             "{\"se\u{17f}sionId\":\"x\"}",
             r#"{"a":[[[[[[[[[{}]]]]]]]]]}"#,
         ] {
-            assert!(has_lookalike(odd.as_bytes(), Spelling::Case), "{odd}");
+            assert!(has_lookalike(odd.as_bytes(), LookalikeRule::Case), "{odd}");
         }
         for plain in [
             "",
@@ -169,7 +170,7 @@ mod tests {
             r#"{"serverId":"n","method":"tools/call","params":{"name":"look","arguments":{"Path":{"Name":"x"}}}}"#,
             r#"{"_meta":{"SessionId":"x"},"s\u0065ssionId":"x","customField":1,"Other":2}"#,
         ] {
-            assert!(!has_lookalike(plain.as_bytes(), Spelling::Case), "{plain}");
+            assert!(!has_lookalike(plain.as_bytes(), LookalikeRule::Case), "{plain}");
         }
     }
 
@@ -182,13 +183,13 @@ mod tests {
             r#"{"a":{"session_id":"x"}}"#,
             r#"{"additional\u005fdirectories":[]}"#,
         ] {
-            assert!(has_lookalike(odd.as_bytes(), Spelling::CaseAndSeparators), "{odd}");
+            assert!(has_lookalike(odd.as_bytes(), LookalikeRule::CaseAndSeparators), "{odd}");
         }
         for plain in
             [r#"{"_meta":{"session_id":1}}"#, r#"{"x_y":1,"is-it":2}"#, r#"{"mcpServers":[],"meta":{}}"#]
         {
-            assert!(!has_lookalike(plain.as_bytes(), Spelling::CaseAndSeparators), "{plain}");
+            assert!(!has_lookalike(plain.as_bytes(), LookalikeRule::CaseAndSeparators), "{plain}");
         }
-        assert!(!has_lookalike(br#"{"mcp_servers":[]}"#, Spelling::Case));
+        assert!(!has_lookalike(br#"{"mcp_servers":[]}"#, LookalikeRule::Case));
     }
 }

@@ -57,11 +57,11 @@ fn set_up() -> Setup {
     Setup { client, agent, inquiries, guard, log: path, home }
 }
 
-async fn say(link: &Link, value: Value) {
+async fn send(link: &Link, value: Value) {
     link.sender.send(Bytes::from(value.to_string())).await.unwrap();
 }
 
-async fn hear(link: &mut Link) -> Value {
+async fn receive(link: &mut Link) -> Value {
     serde_json::from_slice(link.receiver.recv().await.unwrap().bytes()).unwrap()
 }
 
@@ -85,11 +85,11 @@ impl Setup {
 
     async fn open(&mut self) {
         let cwd = self.home.path().canonicalize().unwrap();
-        say(&self.client, Self::request(1, "session/new", &json!({"cwd": cwd, "mcpServers": []}))).await;
-        assert_eq!(hear(&mut self.agent).await["method"], "session/new");
+        send(&self.client, Self::request(1, "session/new", &json!({"cwd": cwd, "mcpServers": []}))).await;
+        assert_eq!(receive(&mut self.agent).await["method"], "session/new");
         assert_eq!(all_actions(&self.log), ["session.requested"]);
-        say(&self.agent, json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}})).await;
-        let answer = hear(&mut self.client).await;
+        send(&self.agent, json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}})).await;
+        let answer = receive(&mut self.client).await;
         assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "notes");
         // The event was durable before the line was sent.
         assert_eq!(actions(&self.log), ["operator.invoked"]);
@@ -107,17 +107,17 @@ impl Setup {
 async fn messages_pass_after_recording_and_the_log_verifies() {
     let mut setup = set_up();
     setup.open().await;
-    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    assert_eq!(hear(&mut setup.agent).await["method"], "session/prompt");
+    send(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    assert_eq!(receive(&mut setup.agent).await["method"], "session/prompt");
     assert_eq!(all_actions(&setup.log)[2..], ["prompt.accepted"]);
     let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "name": "Read", "kind": "read",
         "status": "completed", "rawInput": {"path": "a"}, "rawOutput": {"text": "b"}});
     let params = json!({"sessionId": "s", "update": call});
-    say(&setup.agent, json!({"jsonrpc": "2.0", "method": "session/update", "params": params})).await;
-    assert_eq!(hear(&mut setup.client).await["params"]["update"]["toolCallId"], "c");
+    send(&setup.agent, json!({"jsonrpc": "2.0", "method": "session/update", "params": params})).await;
+    assert_eq!(receive(&mut setup.client).await["params"]["update"]["toolCallId"], "c");
     assert_eq!(actions(&setup.log)[1..], ["policy.resolved", "operator.running", "tool.call"]);
-    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
-    assert_eq!(hear(&mut setup.client).await["result"]["stopReason"], "end_turn");
+    send(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
+    assert_eq!(receive(&mut setup.client).await["result"]["stopReason"], "end_turn");
     setup.client.sender.close();
     let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::ClientClosed);
@@ -157,8 +157,8 @@ async fn an_approval_through_the_gate_request_grants_a_call() {
     let tool = json!({"toolCallId": "c", "name": "Bash", "kind": "execute", "rawInput": {"command": "ls"}});
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "toolCall": tool, "options": options});
-    say(&setup.agent, Setup::request(9, "session/request_permission", &params)).await;
-    let question = hear(&mut setup.client).await;
+    send(&setup.agent, Setup::request(9, "session/request_permission", &params)).await;
+    let question = receive(&mut setup.client).await;
     assert_eq!(question["method"], "session/request_permission");
     let (answer, open) = oneshot::channel();
     setup.inquiries.send(GateRequest::ListApprovals(answer)).await.unwrap();
@@ -174,8 +174,8 @@ async fn an_approval_through_the_gate_request_grants_a_call() {
     let (answer, outcome) = oneshot::channel();
     setup.inquiries.send(GateRequest::Vote(vote, answer)).await.unwrap();
     assert_eq!(outcome.await.unwrap(), Ok(()));
-    assert_eq!(hear(&mut setup.agent).await["result"]["outcome"]["optionId"], "y");
-    assert_eq!(hear(&mut setup.client).await["method"], "$/cancel_request");
+    assert_eq!(receive(&mut setup.agent).await["result"]["outcome"]["optionId"], "y");
+    assert_eq!(receive(&mut setup.client).await["method"], "$/cancel_request");
     drop((setup.client.sender.clone(), setup.agent.sender.close()));
     let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::AgentLost);
@@ -196,15 +196,15 @@ async fn an_approval_through_the_gate_request_grants_a_call() {
 async fn batches_are_split_and_answered_as_one() {
     let mut setup = set_up();
     let outside = Setup::request(1, "session/new", &json!({"cwd": "/", "mcpServers": []}));
-    say(
+    send(
         &setup.client,
         json!([outside, Setup::request(2, "x", &json!({})), {"jsonrpc": "2.0", "method": "n"}]),
     )
     .await;
-    assert_eq!(hear(&mut setup.agent).await["method"], "x");
-    assert_eq!(hear(&mut setup.agent).await["method"], "n");
-    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
-    let answers = hear(&mut setup.client).await;
+    assert_eq!(receive(&mut setup.agent).await["method"], "x");
+    assert_eq!(receive(&mut setup.agent).await["method"], "n");
+    send(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
+    let answers = receive(&mut setup.client).await;
     assert_eq!(answers[0]["error"]["data"]["code"], "cwd_outside_root");
     assert_eq!(answers[1]["result"], 7);
     setup.client.sender.close();
@@ -218,10 +218,10 @@ async fn an_unlisted_method_is_refused_in_a_batch_too() {
     let mut setup = set_up();
     let steer = Setup::request(1, "_session/steering", &json!({"prompt": []}));
     let notification = json!({"jsonrpc": "2.0", "method": "_session/steering"});
-    say(&setup.client, json!([steer, notification, Setup::request(2, "x", &json!({}))])).await;
-    assert_eq!(hear(&mut setup.agent).await["method"], "x");
-    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
-    let answers = hear(&mut setup.client).await;
+    send(&setup.client, json!([steer, notification, Setup::request(2, "x", &json!({}))])).await;
+    assert_eq!(receive(&mut setup.agent).await["method"], "x");
+    send(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
+    let answers = receive(&mut setup.client).await;
     assert_eq!((&answers[0]["error"]["code"], &answers[1]["result"]), (&json!(-32015), &json!(7)));
     setup.client.sender.close();
     let (_, actions) = setup.over().await;
@@ -232,10 +232,10 @@ async fn an_unlisted_method_is_refused_in_a_batch_too() {
 async fn a_pending_request_is_answered_when_the_agent_is_lost() {
     let mut setup = set_up();
     setup.open().await;
-    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    hear(&mut setup.agent).await;
+    send(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    receive(&mut setup.agent).await;
     setup.agent.sender.close();
-    let answer = hear(&mut setup.client).await;
+    let answer = receive(&mut setup.client).await;
     assert_eq!((answer["id"].clone(), answer["error"]["code"].clone()), (json!(2), json!(-32010)));
     let (_, actions) = setup.over().await;
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
@@ -245,8 +245,8 @@ async fn a_pending_request_is_answered_when_the_agent_is_lost() {
 async fn a_stopped_gate_closes_its_sessions_first() {
     let mut setup = set_up();
     setup.open().await;
-    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    hear(&mut setup.agent).await;
+    send(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    receive(&mut setup.agent).await;
     setup.inquiries.send(GateRequest::Stop).await.unwrap();
     let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::Stopped);
@@ -261,7 +261,7 @@ fn note() -> Value {
 async fn an_agent_that_reads_nothing_is_ended() {
     let setup = set_up();
     for _ in 0..8 {
-        say(&setup.client, note()).await;
+        send(&setup.client, note()).await;
     }
     let since = tokio::time::Instant::now();
     let ended = setup.guard.await.unwrap();
@@ -274,12 +274,12 @@ async fn an_agent_that_reads_nothing_is_ended() {
 async fn an_agent_that_reads_slowly_is_not_ended() {
     let mut setup = set_up();
     for _ in 0..8 {
-        say(&setup.client, note()).await;
+        send(&setup.client, note()).await;
     }
     for _ in 0..8 {
         // sleep: the test is about this duration, and the clock is paused
         tokio::time::sleep(Duration::from_secs(8)).await;
-        assert_eq!(hear(&mut setup.agent).await["method"], "$/cancel_request");
+        assert_eq!(receive(&mut setup.agent).await["method"], "$/cancel_request");
     }
     setup.client.sender.close();
     assert_eq!(setup.guard.await.unwrap(), GateExit::ClientClosed);
@@ -289,21 +289,21 @@ async fn an_agent_that_reads_slowly_is_not_ended() {
 async fn a_half_closed_client_gets_its_answers() {
     let mut setup = set_up();
     setup.open().await;
-    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    say(&setup.client, Setup::request(3, "x", &json!({}))).await;
+    send(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    send(&setup.client, Setup::request(3, "x", &json!({}))).await;
     setup.client.sender.close();
     for method in ["session/prompt", "x"] {
-        assert_eq!(hear(&mut setup.agent).await["method"], method);
+        assert_eq!(receive(&mut setup.agent).await["method"], method);
     }
     // A request that the client would have to answer is refused.
     let wants = Setup::request(7, "terminal/output", &json!({"sessionId": "s", "terminalId": "t"}));
-    say(&setup.agent, wants).await;
-    assert_eq!(hear(&mut setup.agent).await["id"], 7);
-    say(&setup.agent, Setup::request(8, "elicitation/create", &json!({"sessionId": "s"}))).await;
-    assert_eq!(hear(&mut setup.agent).await["error"]["code"], -32800);
+    send(&setup.agent, wants).await;
+    assert_eq!(receive(&mut setup.agent).await["id"], 7);
+    send(&setup.agent, Setup::request(8, "elicitation/create", &json!({"sessionId": "s"}))).await;
+    assert_eq!(receive(&mut setup.agent).await["error"]["code"], -32800);
     for id in [3, 2] {
-        say(&setup.agent, json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn"}})).await;
-        assert_eq!(hear(&mut setup.client).await["id"], id);
+        send(&setup.agent, json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn"}})).await;
+        assert_eq!(receive(&mut setup.client).await["id"], id);
     }
     let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::ClientClosed);
@@ -314,14 +314,14 @@ async fn a_half_closed_client_gets_its_answers() {
 async fn a_half_closed_client_learns_of_a_lost_agent_at_once() {
     let mut setup = set_up();
     setup.open().await;
-    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    send(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
     setup.client.sender.close();
-    hear(&mut setup.agent).await;
+    receive(&mut setup.agent).await;
     // The clock is not paused earlier, because the log takes real time.
     tokio::time::pause();
     let since = tokio::time::Instant::now();
     setup.agent.sender.close();
-    let answer = hear(&mut setup.client).await;
+    let answer = receive(&mut setup.client).await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(2), &json!(-32010)));
     assert_eq!(since.elapsed().as_secs(), 0);
     assert_eq!(setup.over().await.0, GateExit::AgentLost);
@@ -331,17 +331,17 @@ async fn a_half_closed_client_learns_of_a_lost_agent_at_once() {
 async fn a_half_closed_client_is_answered_until_a_deadline() {
     let mut setup = set_up();
     setup.open().await;
-    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    say(&setup.client, Setup::request(3, "x", &json!({}))).await;
-    hear(&mut setup.agent).await;
-    hear(&mut setup.agent).await;
+    send(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    send(&setup.client, Setup::request(3, "x", &json!({}))).await;
+    receive(&mut setup.agent).await;
+    receive(&mut setup.agent).await;
     tokio::time::pause();
     setup.client.sender.close();
     let since = tokio::time::Instant::now();
-    let answer = hear(&mut setup.client).await;
+    let answer = receive(&mut setup.client).await;
     assert_eq!((&answer["id"], &answer["result"]["stopReason"]), (&json!(2), &json!("cancelled")));
     assert!(answer["result"]["_meta"]["aip44"]["interrupted"].as_str().unwrap().contains("end of input"));
-    assert_eq!(hear(&mut setup.client).await["error"]["code"], -32800);
+    assert_eq!(receive(&mut setup.client).await["error"]["code"], -32800);
     // The measured time is not exact: paused time advances while a thread outside the runtime writes the log.
     assert!(since.elapsed() >= Duration::from_secs(5), "the agent has 5 s");
     let (ended, actions) = setup.over().await;
@@ -353,24 +353,24 @@ async fn a_half_closed_client_is_answered_until_a_deadline() {
 async fn requests_to_a_half_closed_client_are_refused() {
     let mut setup = set_up();
     setup.open().await;
-    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    hear(&mut setup.agent).await;
+    send(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    receive(&mut setup.agent).await;
     let tool = json!({"toolCallId": "c", "name": "Bash", "kind": "execute", "rawInput": {"command": "ls"}});
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "toolCall": tool, "options": options});
     for id in [9, 10] {
-        say(&setup.agent, Setup::request(id, "session/request_permission", &params)).await;
+        send(&setup.agent, Setup::request(id, "session/request_permission", &params)).await;
         if id == 9 {
-            assert_eq!(hear(&mut setup.client).await["method"], "session/request_permission");
+            assert_eq!(receive(&mut setup.client).await["method"], "session/request_permission");
             setup.client.sender.close();
         }
-        let answer = hear(&mut setup.agent).await;
+        let answer = receive(&mut setup.agent).await;
         assert_eq!(answer["result"]["outcome"]["optionId"], "n", "{answer}");
         assert!(answer["result"]["_meta"]["aip44"]["refused"].is_string(), "{answer}");
     }
-    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
+    send(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
     loop {
-        let heard = hear(&mut setup.client).await;
+        let heard = receive(&mut setup.client).await;
         if heard["id"] == 2 {
             break;
         }

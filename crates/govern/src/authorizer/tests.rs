@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-fn desk(clauses: Vec<GovernanceRule>) -> Authorizer {
+fn authorizer(clauses: Vec<GovernanceRule>) -> Authorizer {
     let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
     Authorizer::new(Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset), "n")
 }
@@ -14,7 +14,7 @@ fn call(name: &str, kind: &str) -> Call {
 
 #[test]
 fn ungranted_tools_are_denied_before_the_policy() {
-    let authorizer = desk(Vec::new());
+    let authorizer = authorizer(Vec::new());
     let tools = ToolSet {
         names: ["notes".to_owned(), "kind:read".to_owned()].into(),
         servers: [("db".to_owned(), Some(["query".to_owned()].into()))].into(),
@@ -39,7 +39,7 @@ fn ungranted_tools_are_denied_before_the_policy() {
 
 #[test]
 fn claimed_names_and_kinds_grant_nothing() {
-    let authorizer = desk(Vec::new());
+    let authorizer = authorizer(Vec::new());
     let principal = Principal::default();
     let check = |tools: &[&str], told: (Option<&str>, &str), input: Value, expected: Class| {
         let names = tools.iter().map(|&tool| tool.to_owned()).collect();
@@ -95,7 +95,7 @@ fn claimed_names_and_kinds_grant_nothing() {
 
 #[test]
 fn a_built_in_tool_grants_its_client_requests() {
-    let authorizer = desk(Vec::new());
+    let authorizer = authorizer(Vec::new());
     let with_scopes = |scopes: &[&str]| Principal {
         scopes: Some(scopes.iter().map(|&scope| scope.to_owned()).collect()),
         ..Principal::default()
@@ -124,7 +124,7 @@ fn a_built_in_tool_grants_its_client_requests() {
 
 #[test]
 fn scopes_of_an_identity_narrow_the_tools_of_the_operator() {
-    let authorizer = desk(Vec::new());
+    let authorizer = authorizer(Vec::new());
     let config = GateConfig::default();
     let principal =
         Principal { id: "user:ada".into(), scopes: Some(vec!["notes".into()]), ..Principal::default() };
@@ -137,7 +137,7 @@ fn scopes_of_an_identity_narrow_the_tools_of_the_operator() {
 #[test]
 fn a_budget_is_counted_by_hours_and_days_of_the_clock() {
     let budget = Budget { per_hour: Some(2), per_day: Some(3), ..Budget::default() };
-    let mut authorizer = desk(vec![
+    let mut authorizer = authorizer(vec![
         GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget),
     ]);
     let (config, principal) = (GateConfig::default(), Principal::default());
@@ -156,7 +156,7 @@ fn a_budget_is_counted_by_hours_and_days_of_the_clock() {
 #[test]
 fn cost_limits_count_the_amounts_in_inputs() {
     let budget = Budget { amount_cents: Some(100), ..Budget::default() };
-    let mut authorizer = desk(vec![
+    let mut authorizer = authorizer(vec![
         GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget),
     ]);
     let (config, principal) = (GateConfig::default(), Principal::default());
@@ -221,7 +221,7 @@ fn use_by_other_gates_counts_and_unknown_use_exhausts_budgets() {
         None,
         Some(Vec::new()),
     ];
-    let mut authorizer = desk(clauses).with_budget_source(Box::new(Others(news)));
+    let mut authorizer = authorizer(clauses).with_budget_source(Box::new(Others(news)));
     let (config, principal) = (GateConfig::default(), Principal::default());
     let mut class = |at: u64| {
         authorizer.refresh();

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Call;
 use super::content::change_blocks;
-use super::memo::Memo;
+use super::part_cache::PartCache;
 
 impl Call {
     /// Merges the diffs of `content`, a list of blocks or one further block. Returns `true` if the call must
@@ -21,23 +21,23 @@ impl Call {
             block => match change_blocks(block) {
                 found if found.is_empty() => found,
                 found => {
-                    self.reported.as_ref().unwrap_or(&self.changes).iter().cloned().chain(found).collect()
+                    self.result_diffs.as_ref().unwrap_or(&self.changes).iter().cloned().chain(found).collect()
                 }
             },
         };
         if shown.is_empty() {
             return false;
         }
-        self.reported = None;
+        self.result_diffs = None;
         if shown == self.changes {
             return false;
         }
         let before = self.kinds_and_files();
         let approved = std::mem::replace(&mut self.changes, shown);
-        let known = std::mem::take(&mut self.memos.changes);
+        let known = std::mem::take(&mut self.part_caches.changes);
         if can_be_result && before == self.kinds_and_files() {
-            self.reported = Some(std::mem::replace(&mut self.changes, approved));
-            self.memos.changes = known;
+            self.result_diffs = Some(std::mem::replace(&mut self.changes, approved));
+            self.part_caches.changes = known;
             return false;
         }
         true
@@ -46,11 +46,11 @@ impl Call {
     /// Replaces the judged text by the text that was last reported as a result. Returns `true` if there was
     /// one.
     pub(super) fn adopt_reported(&mut self) -> bool {
-        let reported = self.reported.take();
+        let reported = self.result_diffs.take();
         let has_reported = reported.is_some();
         if let Some(reported) = reported {
             self.changes = reported;
-            self.memos.changes = Memo::default();
+            self.part_caches.changes = PartCache::default();
         }
         has_reported
     }

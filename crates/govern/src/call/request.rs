@@ -7,34 +7,34 @@ use narrows_policy::{Action, Kind};
 use serde_json::{Map, Value};
 
 use super::Call;
-use super::memo::{Memo, Memos};
+use super::part_cache::{PartCache, PartCaches};
 use crate::resource_uri::ResourceUri;
 
 impl Call {
     /// Sets the resolved path of a client request, which must have no symbolic links. The client gets this
     /// path; the path that the agent named is judged as well.
-    pub(crate) fn with_real_path(self, real: PathBuf) -> Self {
+    pub(crate) fn with_resolved_path(self, resolved_path: PathBuf) -> Self {
         let named = ["path", "cwd"].iter().find_map(|member| self.input[member].as_str());
-        let is_named = named.is_none_or(|named| Path::new(named) == real);
-        let locations = if is_named { Vec::new() } else { vec![real.clone()] };
-        let memos = Memos { others: Memo::default(), ..self.memos };
-        Self { locations, real: Some(real), memos, ..self }
+        let is_named = named.is_none_or(|named| Path::new(named) == resolved_path);
+        let locations = if is_named { Vec::new() } else { vec![resolved_path.clone()] };
+        let part_caches = PartCaches { others: PartCache::default(), ..self.part_caches };
+        Self { locations, resolved_path: Some(resolved_path), part_caches, ..self }
     }
 
-    pub(crate) fn real(&self) -> Option<&Path> {
-        self.real.as_deref()
+    pub(crate) fn resolved_path(&self) -> Option<&Path> {
+        self.resolved_path.as_deref()
     }
 
     /// Adds members of an MCP tool request other than its input. Does nothing without any.
     pub(crate) fn with_extra_members(self, members: Map<String, Value>) -> Self {
-        let beside = (!members.is_empty()).then(|| Value::Object(members));
-        let memos = Memos { others: Memo::default(), ..self.memos };
-        Self { beside, memos, ..self }
+        let extra_members = (!members.is_empty()).then(|| Value::Object(members));
+        let part_caches = PartCaches { others: PartCache::default(), ..self.part_caches };
+        Self { extra_members, part_caches, ..self }
     }
 
     /// Returns `true` if the request has no members beside its input.
     pub(crate) fn is_whole_input(&self) -> bool {
-        self.beside.is_none()
+        self.extra_members.is_none()
     }
 
     /// Returns the effects of a client request. Only the members of its method count: the text of a file is

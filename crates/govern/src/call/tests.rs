@@ -259,14 +259,18 @@ fn unchanged_parts_of_a_call_are_searched_once() {
     };
     let before = (call.digest(), call.has_secret());
     update(&mut call, json!({"locations": [{"path": "/w"}]}));
-    assert!(!call.memos.input.is_new() && !call.memos.changes.is_new() && call.memos.others.is_new());
+    assert!(
+        !call.part_caches.input.is_new()
+            && !call.part_caches.changes.is_new()
+            && call.part_caches.others.is_new()
+    );
     assert_ne!(call.digest(), before.0);
     update(&mut call, json!({"rawInput": {"path": "/x", "password": "hunter2 or so"}}));
-    assert!(call.memos.input.is_new());
+    assert!(call.part_caches.input.is_new());
     assert!(call.has_secret() && !before.1);
     let diff = json!([{"type": "diff", "path": "/w/a", "oldText": "", "newText": "b"}]);
     update(&mut call, json!({"content": diff}));
-    assert!(call.memos.changes.is_new() && !call.memos.input.is_new());
+    assert!(call.part_caches.changes.is_new() && !call.part_caches.input.is_new());
     update(&mut call, json!({"rawInput": {}, "locations": [{"path": "/w", "password": "hunter2 or so"}]}));
     assert!(call.has_secret());
 }

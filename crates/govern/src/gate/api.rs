@@ -86,14 +86,14 @@ pub struct ApprovalRequest {
     pub content: Value,
     pub reason: String,
     /// Readable description of the required approvals.
-    pub needs: String,
+    pub requirements: String,
     /// Ids of the approvers who have approved.
-    pub given: Vec<String>,
+    pub approved_by: Vec<String>,
     pub client: String,
-    pub due: GateTime,
-    pub until: u64,
+    pub deadline: GateTime,
+    pub expires_at: u64,
     /// `true` while the client is asked and has not answered.
-    pub asked: bool,
+    pub is_client_asked: bool,
 }
 
 /// Validity of the key of a counted signature, which may have been revoked after the vote.

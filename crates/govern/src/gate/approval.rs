@@ -16,7 +16,7 @@ use super::retained::{ByteCharge, value_bytes};
 use super::session::{ApprovalOrigin, PendingAtClient};
 use super::session_open::{audit_unavailable, parse_object};
 use super::turn::CANCELLED;
-use super::{GateCtx, Raw};
+use super::{GateCtx, RawRequestId};
 use crate::audit_events::{self, ApprovalOutcome};
 use crate::authorizer::CallDecision;
 use crate::call::{Call, Digest};
@@ -54,7 +54,7 @@ pub(super) struct PendingApproval {
     origin: ApprovalOrigin,
     requirements: Vec<ApprovalRequirement>,
     votes: Vec<(Principal, Option<VoteSignature>)>,
-    client_request: Option<Raw>,
+    client_request: Option<RawRequestId>,
     /// The client gets notices about this approval, because its own approval is not enough.
     pub(super) notifies_client: bool,
     pub(super) due: GateTime,
@@ -77,12 +77,12 @@ impl PendingApproval {
             digest: self.digest,
             content: self.content.clone(),
             reason: self.reason.clone(),
-            needs: self.describe_requirements(),
-            given: self.votes.iter().map(|(signer, _)| signer.id.clone()).collect(),
+            requirements: self.describe_requirements(),
+            approved_by: self.votes.iter().map(|(signer, _)| signer.id.clone()).collect(),
             client: principal.id.clone(),
-            due: self.due,
-            until: start.started_at + self.due.as_secs(),
-            asked: self.client_request.is_some(),
+            deadline: self.due,
+            expires_at: start.started_at + self.due.as_secs(),
+            is_client_asked: self.client_request.is_some(),
         }
     }
 

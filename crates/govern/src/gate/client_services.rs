@@ -65,7 +65,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let mut call = Call::new(None, method, kind, params);
         if let Some(found) = found {
-            call = call.with_real_path(found);
+            call = call.with_resolved_path(found);
         }
         self.request_service(id, &name, call, View::parse(&line));
     }

@@ -15,7 +15,7 @@ use super::approval::approval_name;
 use super::outbox::{GateDirection, OnAuditFailure};
 use super::retained::ChargedMap;
 use super::session::{ClientRequestKind, PendingAtAgent, PendingAtClient, TurnHalt};
-use super::{Gate, GateCtx, Raw};
+use super::{Gate, GateCtx, RawRequestId};
 use crate::audit_events::ApprovalOutcome;
 
 impl Gate {
@@ -266,8 +266,9 @@ pub(super) fn deadline_error(why: &str) -> RpcError {
 }
 
 /// Returns the ids of matching entries in sorted order, which makes runs reproducible.
-fn matching_ids<T>(table: &ChargedMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<Raw> {
-    let mut found: Vec<Raw> = table.iter().filter(|(_, it)| so(it)).map(|(id, _)| id.clone()).collect();
+fn matching_ids<T>(table: &ChargedMap<RawRequestId, T>, so: impl Fn(&T) -> bool) -> Vec<RawRequestId> {
+    let mut found: Vec<RawRequestId> =
+        table.iter().filter(|(_, it)| so(it)).map(|(id, _)| id.clone()).collect();
     found.sort_unstable();
     found
 }

@@ -118,7 +118,7 @@ fn is_effect_of(source: &CallRecord, wanted: &Call, session: &Session, resolver:
         }
         _ => return false,
     };
-    let (said, real, wanted) = (&source.call.input, wanted.real(), &wanted.input);
+    let (said, real, wanted) = (&source.call.input, wanted.resolved_path(), &wanted.input);
     let same_file = || {
         let file = resolve_session_path(&said["path"], session, resolver);
         file.is_some() && file.as_deref() == real

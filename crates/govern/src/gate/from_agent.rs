@@ -73,7 +73,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.refuse_unlisted_agent_request(id, &method, message) {
             return;
         }
-        if self.refuse_unfit_agent_message(&method, message) {
+        if self.refuse_unknown_member_of_agent(&method, message) {
             if is_service(&method) {
                 self.count_refusal(id, message);
             }
@@ -157,7 +157,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let places = ["/toolCall/toolCallId", "/subject/toolCall/toolCallId", "/subject/toolCallId"];
         let call = places.iter().find_map(|place| params.pointer(place)?.as_str());
         if let Some(record) = call.and_then(|call| self.call_record(&name, &call_key(call))) {
-            record.set_told();
+            record.mark_known_to_agent();
         }
     }
 

@@ -57,7 +57,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         {
             return self.refuse_client(id, &error);
         }
-        if self.refuse_unfit_client_message(&method, message) {
+        if self.refuse_unknown_member_of_client(&method, message) {
             return;
         }
         match &*method {
@@ -140,7 +140,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.refuse_misused_client_message(&method, message) {
             return;
         }
-        if self.refuse_unfit_client_message(&method, message) {
+        if self.refuse_unknown_member_of_client(&method, message) {
             return;
         }
         if method == method::MCP_MESSAGE {
@@ -166,7 +166,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let Some(compared) = message.id().and_then(comparable_id) else { return };
         let id = &*compared;
         let served = self.gate.pending_at_client.remove(id);
-        let fitting = served.as_ref().and_then(|served| self.fitting_client_answer(served, message));
+        let fitting = served.as_ref().and_then(|served| self.strip_client_answer(served, message));
         let message = fitting.as_deref().map_or(message, View::parse);
         match served {
             Some(PendingAtClient::Service { session, call, .. }) => {

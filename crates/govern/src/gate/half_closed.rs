@@ -8,7 +8,7 @@ use super::api::GateOutput;
 use super::outbox::{GateDirection, OnAuditFailure};
 use super::session::{ClientRequestKind, PendingAtAgent, PendingAtClient, Session};
 use super::session_open::audit_unavailable;
-use super::{Gate, GateCtx, Raw};
+use super::{Gate, GateCtx, RawRequestId};
 use crate::audit_events::ApprovalOutcome;
 
 const CLIENT_INPUT_CLOSED: &str = "the client has ended its input, so it cannot answer";
@@ -39,7 +39,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         for number in approvals {
             self.settle_approval(number, ApprovalOutcome::Refused(CLIENT_INPUT_CLOSED.to_owned()));
         }
-        let mut served: Vec<(Raw, PendingAtClient)> = self.gate.pending_at_client.drain().collect();
+        let mut served: Vec<(RawRequestId, PendingAtClient)> = self.gate.pending_at_client.drain().collect();
         served.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         for (id, served) in served {
             match served {
@@ -89,7 +89,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Closes all sessions, and answers the pending client requests once that is recorded.
     pub(super) fn answer_pending_and_close(&mut self, why: &str) {
-        let mut pending: Vec<(Raw, PendingAtAgent)> =
+        let mut pending: Vec<(RawRequestId, PendingAtAgent)> =
             self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();
         pending.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let seq = self.close_all_sessions("client disconnected");

@@ -181,7 +181,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_declared = self.gate.config.capabilities.mcp_acp;
         let is_news = params["method"].as_str().is_some_and(|method| method.starts_with("notifications/"));
         if is_declared && is_news && self.find_mcp_server(&params).is_some() {
-            if !self.refuse_unfit_agent_message(method::MCP_MESSAGE, message) {
+            if !self.refuse_unknown_member_of_agent(method::MCP_MESSAGE, message) {
                 self.forward_to_client(message);
             }
             return;
@@ -232,8 +232,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         });
         in_session.or_else(|| {
             self.gate.pending_at_agent.values().find_map(|pending| {
-                let ClientRequestKind::Create { place } = &pending.kind else { return None };
-                let (_, name) = place.servers.iter().find(|(server, _)| server == id)?;
+                let ClientRequestKind::Create { setup } = &pending.kind else { return None };
+                let (_, name) = setup.servers.iter().find(|(server, _)| server == id)?;
                 Some(found(name, None))
             })
         })

@@ -18,7 +18,7 @@ use super::{GateCtx, REPLAYING, prompt_content};
 use crate::audit_events::{ApprovalOutcome, MessageSender, secret_safe_digest};
 use crate::call::Call;
 use crate::config::Autonomy;
-use crate::lookalike_keys::{Spelling, has_lookalike};
+use crate::lookalike_keys::{LookalikeRule, has_lookalike};
 use crate::request_ids::comparable_id;
 use crate::unique_keys;
 
@@ -269,7 +269,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// recorded once: some agents report progress this way, many times a second.
     pub(super) fn handle_other_agent_notification(&mut self, method: &str, message: View<'_>) {
         if (method == method::CANCEL_REQUEST || self.lists_agent_method(method))
-            && self.refuse_unfit_agent_message(method, message)
+            && self.refuse_unknown_member_of_agent(method, message)
         {
             return;
         }
@@ -330,7 +330,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Refuses a client message with a lookalike key, and records the refusal. Returns `true` if it was
     /// refused.
     pub(super) fn refuse_unclear_client_message(&mut self, message: View<'_>) -> bool {
-        if !is_unclear(message, Spelling::CaseAndSeparators) {
+        if !is_unclear(message, LookalikeRule::CaseAndSeparators) {
             return false;
         }
         let method = message.method().unwrap_or_default();
@@ -344,7 +344,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Refuses an agent message with a lookalike key, and records the refusal. A refused update stops the
     /// turn, because it may report undecided work.
     pub(super) fn refuse_unclear_agent_message(&mut self, message: View<'_>) -> bool {
-        if !is_unclear(message, Spelling::Case) {
+        if !is_unclear(message, LookalikeRule::Case) {
             return false;
         }
         let method = message.method().unwrap_or_default();
@@ -427,9 +427,9 @@ fn plain_params(message: View<'_>) -> Option<Value> {
     session.is_none_or(|session| session.is_string() || session.is_null()).then_some(params)
 }
 
-fn is_unclear(message: View<'_>, spelling: Spelling) -> bool {
+fn is_unclear(message: View<'_>, rule: LookalikeRule) -> bool {
     matches!(message.kind(), Kind::Request | Kind::Notification)
-        && message.params().is_some_and(|params| has_lookalike(params, spelling))
+        && message.params().is_some_and(|params| has_lookalike(params, rule))
 }
 
 fn lookalike_error() -> RpcError {

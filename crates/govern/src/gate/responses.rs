@@ -33,12 +33,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
             self.drop_early();
             return self.drop_late_agent_answer(&pending);
         }
-        let fitting = self.fitting_answer(&pending.method, message);
+        let fitting = self.strip_answer(&pending.method, message);
         let message = fitting.as_deref().map_or(message, View::parse);
         match pending.kind {
             ClientRequestKind::Other => self.forward_to_client(message),
             ClientRequestKind::Initialize => self.handle_initialize_answer(id, message),
-            ClientRequestKind::Create { place } => {
+            ClientRequestKind::Create { setup } => {
                 let name = message.session().filter(|_| message.result().is_some());
                 let Some(name) = name else {
                     self.drop_early();
@@ -47,7 +47,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 let Some(session) = self.ensure_session(&name) else {
                     return self.refuse_surplus_session(id, &name);
                 };
-                session.set_up(place);
+                session.set_up(setup);
                 session.is_admitted = true;
                 session.lineage = None;
                 self.gate.charge_session(&name);
@@ -134,7 +134,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         after: Option<AuditSeq>,
         on_failure: OnAuditFailure,
     ) {
-        let fitting = self.fitting_update(message);
+        let fitting = self.strip_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
         // Ambiguous messages were refused earlier.
         let Some(marked) = self.gate.mark.insert(message) else { return };

@@ -10,7 +10,7 @@ use super::child_sessions::Lineage;
 use super::mcp::McpList;
 use super::retained::{ByteCharge, ChargedMap, RetainedBytes};
 use super::terminals::CallTerminal;
-use super::{Gate, MAX_OPEN, Raw};
+use super::{Gate, MAX_OPEN, RawRequestId};
 use crate::audit_events::ApprovalOutcome;
 use crate::authorizer::{CallDecision, CountedCall};
 use crate::call::{Call, Digest};
@@ -45,7 +45,7 @@ pub(super) struct Session {
     pub(super) lineage: Option<Lineage>,
     pub(super) roots: Vec<PathBuf>,
     /// Ids of the prompts of unfinished turns.
-    pub(super) prompts: Vec<Raw>,
+    pub(super) prompts: Vec<RawRequestId>,
     /// A turn is active although its prompt was answered already, as in version 2.
     pub(super) is_running: bool,
     /// Number of requests that are replaying the history of the session.
@@ -107,7 +107,7 @@ pub(super) struct CallRecord {
     pub(super) covers_effects: bool,
     /// Digest of the call when the agent asked about it. The agent knows the decision about this state, or
     /// will know it.
-    pub(super) told_digest: Option<Digest>,
+    pub(super) digest_known_to_agent: Option<Digest>,
     /// The terminal of the call: the first one that the call showed, or that ran its command. A call has at
     /// most one.
     pub(super) terminal: Option<Box<str>>,
@@ -122,15 +122,15 @@ impl CallRecord {
     }
 
     /// Records that the agent knows the decision about the call as it is now.
-    pub(super) fn set_told(&mut self) {
-        self.told_digest = Some(self.call.digest());
+    pub(super) fn mark_known_to_agent(&mut self) {
+        self.digest_known_to_agent = Some(self.call.digest());
     }
 
     /// Returns `true` if the agent attempted a call that is not allowed before it knew the decision.
-    pub(super) fn was_tried_untold(&self) -> bool {
+    pub(super) fn was_tried_before_decision(&self) -> bool {
         !self.outcome.is_given()
             && self.call.was_tried()
-            && self.told_digest.is_none_or(|told| told != self.call.digest())
+            && self.digest_known_to_agent.is_none_or(|told| told != self.call.digest())
     }
 
     /// Sets the outcome of the decision about the call as it is now.
@@ -186,11 +186,11 @@ pub(super) struct SessionSetup {
 
 impl SessionSetup {
     pub(super) fn retained_bytes(&self) -> usize {
-        place_bytes(&self.roots, &self.servers)
+        setup_bytes(&self.roots, &self.servers)
     }
 }
 
-fn place_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
+fn setup_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
     let roots: usize = roots.iter().map(|root| size_of::<PathBuf>() + root.as_os_str().len()).sum();
     let servers = servers.iter().map(|(id, name)| size_of::<(String, String)>() + id.len() + name.len());
     roots + servers.sum::<usize>()
@@ -201,7 +201,7 @@ fn place_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
 pub(super) enum ClientRequestKind {
     Initialize,
     Create {
-        place: SessionSetup,
+        setup: SessionSetup,
     },
     Open {
         session: Box<str>,
@@ -220,8 +220,8 @@ pub(super) enum ClientRequestKind {
 
 impl ClientRequestKind {
     pub(super) fn retained_bytes(&self) -> usize {
-        let place = if let Self::Create { place } = self { place.retained_bytes() } else { 0 };
-        size_of::<PendingAtAgent>() + place + self.session().map_or(0, str::len)
+        let setup = if let Self::Create { setup } = self { setup.retained_bytes() } else { 0 };
+        size_of::<PendingAtAgent>() + setup + self.session().map_or(0, str::len)
     }
 
     /// Returns the session of the request, if it has a name yet.
@@ -305,11 +305,11 @@ impl PermissionOptions {
 
 #[derive(Debug)]
 pub(super) enum ApprovalOrigin {
-    Permission { id: Raw, options: PermissionOptions },
-    Service { line: Bytes, id: Raw },
+    Permission { id: RawRequestId, options: PermissionOptions },
+    Service { line: Bytes, id: RawRequestId },
     ToolCheck { number: u64 },
-    Turn { line: Bytes, id: Raw },
-    SessionConfig { line: Bytes, id: Raw },
+    Turn { line: Bytes, id: RawRequestId },
+    SessionConfig { line: Bytes, id: RawRequestId },
 }
 
 impl ApprovalOrigin {
@@ -349,10 +349,10 @@ impl Gate {
 }
 
 impl Session {
-    pub(super) fn set_up(&mut self, place: SessionSetup) {
-        self.roots = place.roots;
-        self.servers = place.servers;
-        self.slot = place.slot.or(self.slot.take());
+    pub(super) fn set_up(&mut self, setup: SessionSetup) {
+        self.roots = setup.roots;
+        self.servers = setup.servers;
+        self.slot = setup.slot.or(self.slot.take());
     }
 
     /// Returns `true` if there is room for a call with this id. Forgets finished calls if necessary.
@@ -375,7 +375,7 @@ impl Session {
     }
 
     pub(super) fn retained_bytes(&self) -> usize {
-        size_of::<Self>() + place_bytes(&self.roots, &self.servers)
+        size_of::<Self>() + setup_bytes(&self.roots, &self.servers)
     }
 
     pub(super) fn is_working(&self) -> bool {

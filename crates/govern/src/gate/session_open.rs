@@ -76,7 +76,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             let error = RpcError::new(Code::InvalidRequest, "`initialize` was already sent");
             return self.refuse_client(id, &error);
         }
-        let Some(params) = self.fitting_initialize(message) else { return };
+        let Some(params) = self.strip_initialize(message) else { return };
         if !self.track_client_request(id, message, ClientRequestKind::Initialize) {
             return;
         }
@@ -124,8 +124,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             return self.refuse_client(id, &too_many_sessions());
         }
         match self.admit_opening(message, None) {
-            Ok(place) => {
-                if self.track_client_request(id, message, ClientRequestKind::Create { place }) {
+            Ok(setup) => {
+                if self.track_client_request(id, message, ClientRequestKind::Create { setup }) {
                     self.forward_opening(id, message);
                 }
             }
@@ -147,13 +147,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
             return self.refuse_client(id, &error);
         }
         match self.admit_opening(message, Some(&name)) {
-            Ok(place) => {
+            Ok(setup) => {
                 if self.gate.sessions.len() >= super::MAX_OPEN && !self.gate.sessions.contains_key(&*name) {
                     return self.refuse_client(id, &too_many_sessions());
                 }
                 // Version 2 replays history only on request.
                 let replays = !is_busy && (is_replay_asked || !self.gate.is_v2);
-                if !self.has_room_for(&name, name.len() + place.retained_bytes()) {
+                if !self.has_room_for(&name, name.len() + setup.retained_bytes()) {
                     return self.refuse_client(id, &too_many_sessions());
                 }
                 if self.track_client_request(
@@ -165,7 +165,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
                     session.replays += u32::from(replays);
                     session.is_admitted = true;
-                    session.set_up(place);
+                    session.set_up(setup);
                     self.gate.charge_session(&name);
                     self.forward_opening(id, message);
                 }

@@ -23,7 +23,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if has_more_values_than(message.bytes(), MAX_MESSAGE_VALUES) {
             return self.refuse_unreadable_client_message(message, TOO_MANY_VALUES);
         }
-        let plain = self.plain_envelope(MessageSender::Client, message);
+        let plain = self.strip_envelope(MessageSender::Client, message);
         let message = plain.as_deref().map_or(message, View::parse);
         match strip_mark(message) {
             StrippedMark::Unmarked => self.strip_unlisted_meta(message),
@@ -60,7 +60,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if has_more_values_than(message.bytes(), MAX_MESSAGE_VALUES) {
             return self.refuse_unreadable_agent_message(message, TOO_MANY_VALUES);
         }
-        let plain = self.plain_envelope(MessageSender::Agent, message);
+        let plain = self.strip_envelope(MessageSender::Agent, message);
         let message = plain.as_deref().map_or(message, View::parse);
         match strip_mark(message) {
             StrippedMark::Unmarked => self.dispatch_agent_message(message),

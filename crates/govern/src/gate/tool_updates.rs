@@ -117,7 +117,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Shows an update as history. It does not change the state of the gate.
     pub(super) fn show_replayed(&mut self, message: View<'_>) {
-        let fitting = self.fitting_update(message);
+        let fitting = self.strip_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
         if let Some(marked) = self.gate.mark.insert_replayed(message).map(|marked| marked.concat()) {
             self.send(GateDirection::ToClient, &[&marked], None, OnAuditFailure::Drop);
@@ -261,14 +261,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
     fn excuse_refused_effect(&mut self, name: &str, id: &str) {
         let asks_first = self.gate.config.asks_first;
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
-        let Some(record) = session.calls.get_mut(id).filter(|record| record.was_tried_untold()) else {
+        let Some(record) = session.calls.get_mut(id).filter(|record| record.was_tried_before_decision())
+        else {
             return;
         };
         if asks_first {
-            record.set_told();
+            record.mark_known_to_agent();
         } else if session.refusals > 0 {
             session.refusals -= 1;
-            record.set_told();
+            record.mark_known_to_agent();
         }
     }
 
@@ -438,10 +439,10 @@ fn update_action(record: &CallRecord) -> UpdateAction {
         ApprovalOutcome::Refused(why) if begun => {
             UpdateAction::Halt(format!("it ran `{}`, which was refused ({why})", tool()))
         }
-        ApprovalOutcome::Refused(why) if record.was_tried_untold() => {
+        ApprovalOutcome::Refused(why) if record.was_tried_before_decision() => {
             UpdateAction::Halt(format!("it tried `{}`, which was refused ({why})", tool()))
         }
-        ApprovalOutcome::Pending if record.was_tried_untold() => {
+        ApprovalOutcome::Pending if record.was_tried_before_decision() => {
             UpdateAction::Halt(format!("it tried `{}` without an approval", tool()))
         }
         ApprovalOutcome::Pending => UpdateAction::Show,

@@ -14,7 +14,7 @@ use super::session::{ApprovalOrigin, CallRecord, ClientRequestKind, PendingAtAge
 use super::session_open::{
     UNDECLARED, audit_unavailable, missing_session_id, outcome_unrecorded, too_many_sessions,
 };
-use super::{GateCtx, Raw, UNRECORDED, prompt_content};
+use super::{GateCtx, RawRequestId, UNRECORDED, prompt_content};
 use crate::audit_events::{self, MessageSender};
 use crate::call::Call;
 use crate::config::Autonomy;
@@ -399,7 +399,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Answers all pending client requests, and closes all sessions.
     pub(super) fn handle_agent_lost(&mut self, how: Option<&str>) {
-        let mut pending: Vec<(Raw, PendingAtAgent)> =
+        let mut pending: Vec<(RawRequestId, PendingAtAgent)> =
             self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();
         pending.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let words = how.map_or("agent lost".to_owned(), |how| format!("agent lost: {how}"));

@@ -42,13 +42,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Returns the message without members that JSON-RPC does not have, and records their names. A response
     /// with both a result and an error becomes an error, because readers would choose differently. Returns
     /// `None` if the message is unchanged.
-    pub(super) fn plain_envelope(&mut self, sender: MessageSender, message: View<'_>) -> Option<Vec<u8>> {
+    pub(super) fn strip_envelope(&mut self, sender: MessageSender, message: View<'_>) -> Option<Vec<u8>> {
         let envelope = message.envelope();
         if matches!(message.kind(), Kind::Batch | Kind::Invalid(_)) {
             return None;
         }
         if message.kind() == Kind::Response && envelope.result.is_some() && envelope.error.is_some() {
-            return Some(unfit_answer(message));
+            return Some(invalid_answer_error(message));
         }
         let has_more =
             envelope.has_other_members || envelope.top_session.is_some() || envelope.pool.is_some();
@@ -72,7 +72,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Refuses a client message with an unknown member, and records the refusal. Returns `true` if it was
     /// refused.
-    pub(super) fn refuse_unfit_client_message(&mut self, method: &str, message: View<'_>) -> bool {
+    pub(super) fn refuse_unknown_member_of_client(&mut self, method: &str, message: View<'_>) -> bool {
         // Unknown client capabilities are only removed. An unlisted method is refused by its own rule.
         if method == method::INITIALIZE || self.is_unlisted_client_method(method) {
             return false;
@@ -83,8 +83,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 
     /// Refuses an agent message with an unknown member, and records the refusal. Updates are not refused;
-    /// [`Self::fitting_update`] handles them.
-    pub(super) fn refuse_unfit_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
+    /// [`Self::strip_update`] handles them.
+    pub(super) fn refuse_unknown_member_of_agent(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(name) = self.unknown_member(Side::Client, method, message) else { return false };
         if message.id().is_none() {
             self.record_members_once(MessageSender::Agent, method, &[name], message);
@@ -128,7 +128,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Returns the params of `initialize` without unknown members, whose names are recorded. Returns `None`
     /// if the request was refused, because the params are not an object or their version is ambiguous.
-    pub(super) fn fitting_initialize(&mut self, message: View<'_>) -> Option<Vec<u8>> {
+    pub(super) fn strip_initialize(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let raw = message.params().unwrap_or(b"{}");
         let shape = shape::params(self.version(), Side::Agent, method::INITIALIZE)?;
         let fit = if has_plain_version(raw) { shape.fit(raw) } else { Fit::Nothing };
@@ -158,7 +158,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     ///
     /// The update is judged with all members. It is shown without those that the gate cannot judge and a
     /// client might act on.
-    pub(super) fn fitting_update(&mut self, message: View<'_>) -> Option<Vec<u8>> {
+    pub(super) fn strip_update(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let shape = shape::params(self.version(), Side::Client, method::SESSION_UPDATE)?;
         let params = message.params().filter(|_| message.kind() == Kind::Notification)?;
         let (text, names) = match shape.fit(params) {
@@ -172,22 +172,22 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Returns an answer of the agent without unknown members, whose names are recorded. An answer of another
     /// form becomes an error. Returns `None` if the answer is unchanged.
-    pub(super) fn fitting_answer(&mut self, method: &str, message: View<'_>) -> Option<Vec<u8>> {
+    pub(super) fn strip_answer(&mut self, method: &str, message: View<'_>) -> Option<Vec<u8>> {
         let result = message.result()?;
         let mut version = self.version();
         if method == method::INITIALIZE {
             if !has_plain_version(result) {
-                return Some(unfit_answer(message));
+                return Some(invalid_answer_error(message));
             }
             let is_v2 = member(result, VERSION).ok().flatten().is_some_and(|place| &result[place] == b"2");
             version = if is_v2 { Version::V2 } else { Version::V1 };
         }
         let shape = shape::result(version, Side::Agent, method)?;
-        self.fitting_result(MessageSender::Agent, method, shape, message)
+        self.strip_result(MessageSender::Agent, method, shape, message)
     }
 
-    /// Returns an answer of the client without unknown members, like [`Self::fitting_answer`].
-    pub(super) fn fitting_client_answer(
+    /// Returns an answer of the client without unknown members, like [`Self::strip_answer`].
+    pub(super) fn strip_client_answer(
         &mut self,
         served: &PendingAtClient,
         message: View<'_>,
@@ -205,10 +205,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
             | PendingAtClient::McpList { .. } => return None,
         };
         let shape = shape::result(self.version(), Side::Client, &method)?;
-        self.fitting_result(MessageSender::Client, &method, shape, message)
+        self.strip_result(MessageSender::Client, &method, shape, message)
     }
 
-    fn fitting_result(
+    fn strip_result(
         &mut self,
         sender: MessageSender,
         method: &str,
@@ -223,7 +223,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             Fit::Nothing => {
                 self.record_members_once(sender, method, &["result".to_owned()], message);
-                Some(unfit_answer(message))
+                Some(invalid_answer_error(message))
             }
         }
     }
@@ -264,7 +264,7 @@ fn replace_range(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8>
 }
 
 /// Returns the error that replaces an answer of the wrong form.
-fn unfit_answer(message: View<'_>) -> Vec<u8> {
+fn invalid_answer_error(message: View<'_>) -> Vec<u8> {
     let error = RpcError::new(Code::Internal, "the result does not fit its method");
     let error = error.effects(Effects::Possible).with("code", json!("unfit_result"));
     message::error(message.id().unwrap_or(b"null"), &error).to_vec()

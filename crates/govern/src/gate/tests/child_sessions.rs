@@ -189,10 +189,10 @@ fn children_that_were_not_negotiated_are_unknown_sessions() {
 
 #[test]
 fn a_session_of_a_client_cannot_be_announced_as_a_child() {
-    let book = std::sync::Arc::new(ownership::Book::of("user:eve", "hers"));
+    let owners = std::sync::Arc::new(ownership::TestOwners::of("user:eve", "hers"));
     for (parent, child) in [("s", "hers"), ("s", "t"), ("s", "s"), ("t", "c"), ("c", "c"), ("c", "s")] {
         let mut fixture = Fixture::new();
-        fixture.gate = fixture.gate.with_owners(book.clone());
+        fixture.gate = fixture.gate.with_owners(owners.clone());
         fixture.gate.is_v2 = true;
         fixture.open_turn();
         fixture.client_requests(3, "session/new", &json!({"cwd": "/w", "mcpServers": []}));

@@ -12,19 +12,19 @@ use crate::identity::SessionOwners;
 
 /// Owners of sessions. Writing can be made to fail.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct TestOwners {
     entries: Mutex<BTreeSet<(String, String)>>,
     full: bool,
 }
 
-impl Book {
+impl TestOwners {
     /// Returns owners in which this identity owns this session.
     pub(super) fn of(owner: &str, session: &str) -> Self {
         Self { entries: Mutex::new([(owner.to_owned(), session.to_owned())].into()), full: false }
     }
 }
 
-impl SessionOwners for Book {
+impl SessionOwners for TestOwners {
     /// As in a server, a session name with two owners belongs to neither.
     fn is_owner(&self, owner: &str, session: &str) -> bool {
         let entries = lock(&self.entries);
@@ -48,17 +48,17 @@ impl SessionOwners for Book {
 }
 
 /// Returns a gate for `user:ada`. Another identity owns a session.
-fn new_fixture(book: &Arc<Book>) -> Fixture {
-    lock(&book.entries).insert(("user:eve".into(), "hers".into()));
+fn new_fixture(owners: &Arc<TestOwners>) -> Fixture {
+    lock(&owners.entries).insert(("user:eve".into(), "hers".into()));
     let mut fixture = Fixture::new();
-    fixture.gate = fixture.gate.with_owners(Arc::clone(book) as Arc<dyn SessionOwners>);
+    fixture.gate = fixture.gate.with_owners(Arc::clone(owners) as Arc<dyn SessionOwners>);
     fixture
 }
 
 #[test]
 fn a_foreign_session_is_indistinguishable_from_a_missing_one() {
-    let book = Arc::new(Book::default());
-    let mut fixture = new_fixture(&book);
+    let owners = Arc::new(TestOwners::default());
+    let mut fixture = new_fixture(&owners);
     let answers = |fixture: &mut Fixture, name: &str| {
         for method in [
             "session/load",
@@ -92,8 +92,8 @@ fn a_foreign_session_is_indistinguishable_from_a_missing_one() {
 
 #[test]
 fn a_session_belongs_to_its_creator_on_every_connection() {
-    let book = Arc::new(Book::default());
-    let mut first = new_fixture(&book);
+    let owners = Arc::new(TestOwners::default());
+    let mut first = new_fixture(&owners);
     first.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     first.agent_answers(1, &json!({"sessionId": "s"}));
     first.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
@@ -102,7 +102,7 @@ fn a_session_belongs_to_its_creator_on_every_connection() {
         seen.lines().last().is_some_and(|line| line.starts_with("a < ") && line.contains("prompt")),
         "{seen}"
     );
-    let mut second = new_fixture(&book);
+    let mut second = new_fixture(&owners);
     second.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
     second.client_requests(
         2,
@@ -128,7 +128,7 @@ fn a_session_belongs_to_its_creator_on_every_connection() {
 
 #[test]
 fn only_issued_cursors_continue_a_list() {
-    let mut fixture = new_fixture(&Arc::new(Book::default()));
+    let mut fixture = new_fixture(&Arc::new(TestOwners::default()));
     let cursor = "0000019a00000000hers";
     fixture.client_requests(1, "session/list", &json!({}));
     fixture.agent_answers(1, &json!({"sessions": [], "nextCursor": cursor}));
@@ -156,7 +156,7 @@ fn only_issued_cursors_continue_a_list() {
 
 #[test]
 fn messages_of_the_agent_do_not_assign_sessions() {
-    let mut fixture = new_fixture(&Arc::new(Book::default()));
+    let mut fixture = new_fixture(&Arc::new(TestOwners::default()));
     let params = json!({"sessionId": "hers", "update": {"sessionUpdate": "plan", "entries": []}});
     fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     fixture.take_seen();
@@ -168,10 +168,10 @@ fn messages_of_the_agent_do_not_assign_sessions() {
 /// name.
 #[test]
 fn sessions_of_two_users_with_equal_names_are_separate() {
-    let book = Arc::new(Book::default());
+    let owners = Arc::new(TestOwners::default());
     let users = ["user:ada", "user:bob"];
     let mut scenes = users.map(|user| {
-        let mut fixture = new_fixture(&book);
+        let mut fixture = new_fixture(&owners);
         user.clone_into(&mut fixture.gate.principal.id);
         fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         fixture.agent_answers(1, &json!({"sessionId": "1"}));
@@ -203,7 +203,7 @@ fn sessions_of_two_users_with_equal_names_are_separate() {
     }
     // On another connection the owner is unclear, so neither user gets the session or sees it in a list.
     for user in users {
-        let mut fixture = new_fixture(&book);
+        let mut fixture = new_fixture(&owners);
         user.clone_into(&mut fixture.gate.principal.id);
         for (id, method) in
             [(1, "session/load"), (2, "session/resume"), (3, "session/prompt"), (4, "session/delete")]
@@ -224,8 +224,8 @@ fn sessions_of_two_users_with_equal_names_are_separate() {
 
 #[test]
 fn a_session_whose_owner_cannot_be_stored_is_closed() {
-    let mut fixture = new_fixture(&Arc::new(Book::default()));
-    fixture.gate = fixture.gate.with_owners(Arc::new(Book { full: true, ..Book::default() }));
+    let mut fixture = new_fixture(&Arc::new(TestOwners::default()));
+    fixture.gate = fixture.gate.with_owners(Arc::new(TestOwners { full: true, ..TestOwners::default() }));
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.agent_answers(1, &json!({"sessionId": "s"}));
     assert!(fixture.take_seen().contains("-32017"));
@@ -236,7 +236,7 @@ fn a_session_whose_owner_cannot_be_stored_is_closed() {
 #[test]
 fn a_notification_about_a_foreign_session_is_dropped_and_recorded() {
     for method in ["session/cancel", "_x/y", "_narrows/x", "mcp/message"] {
-        let mut fixture = new_fixture(&Arc::new(Book::default()));
+        let mut fixture = new_fixture(&Arc::new(TestOwners::default()));
         fixture.send_client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "hers"}}));
         assert_eq!(fixture.take_seen(), "log method.refused deny code=\"unknown_session\"", "{method}");
     }
@@ -244,13 +244,13 @@ fn a_notification_about_a_foreign_session_is_dropped_and_recorded() {
 
 #[test]
 fn a_session_with_a_long_name_is_closed() {
-    let book = Arc::new(Book::default());
-    let mut fixture = new_fixture(&book);
+    let owners = Arc::new(TestOwners::default());
+    let mut fixture = new_fixture(&owners);
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
     fixture.take_seen();
     fixture.agent_answers(1, &json!({"sessionId": "x".repeat(1_025)}));
     let seen = fixture.take_seen();
     assert!(seen.contains("-32603") && seen.contains("too long"), "{}", &seen[..seen.len().min(2_000)]);
-    let entries = lock(&book.entries);
+    let entries = lock(&owners.entries);
     assert_eq!(entries.len(), 1, "only hers");
 }

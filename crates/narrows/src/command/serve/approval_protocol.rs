@@ -91,10 +91,10 @@ impl From<ApprovalRequest> for PendingAction {
             kinds,
             content,
             reason,
-            needs,
-            given,
+            requirements: needs,
+            approved_by: given,
             client,
-            until,
+            expires_at: until,
             ..
         } = open;
         let digest = hex(&open.digest);

@@ -165,7 +165,7 @@ impl ScriptedClient {
         let (answer, open) = oneshot::channel();
         let _ = self.ask.send(GateRequest::ListApprovals(answer)).await;
         let Some(waiting) = open.await.unwrap_or_default().into_iter().next() else { return };
-        if waiting.asked {
+        if waiting.is_client_asked {
             // The gate asks the client first, and that request is still on the way.
             return;
         }

@@ -12,51 +12,51 @@ use crate::audit_events::has_secret;
 
 /// The digest of one part, and whether it contains a secret. Replaced when the part changes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memo {
+pub(super) struct PartCache {
     digest: OnceLock<Digest>,
     has_secret: OnceLock<bool>,
 }
 
-impl Memo {
+impl PartCache {
     fn hex(&self, value: impl FnOnce() -> Digest) -> String {
         self.digest.get_or_init(value).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memos {
-    pub(super) input: Memo,
-    pub(super) changes: Memo,
+pub(super) struct PartCaches {
+    pub(super) input: PartCache,
+    pub(super) changes: PartCache,
     /// For the locations, and the command of a permission request.
-    pub(super) others: Memo,
+    pub(super) others: PartCache,
 }
 
 impl Call {
     pub(super) fn input_digest(&self) -> String {
-        self.memos.input.hex(|| value_digest(&self.input))
+        self.part_caches.input.hex(|| value_digest(&self.input))
     }
 
     pub(super) fn changes_digest(&self) -> String {
-        self.memos.changes.hex(|| value_digest(&json!(self.changes)))
+        self.part_caches.changes.hex(|| value_digest(&json!(self.changes)))
     }
 
     /// Returns `true` if the input, as it is approved and recorded, contains a secret.
     pub(crate) fn has_secret(&self) -> bool {
-        let Memos { input, changes, others } = &self.memos;
-        if self.beside.is_some() {
+        let PartCaches { input, changes, others } = &self.part_caches;
+        if self.extra_members.is_some() {
             return *others.has_secret.get_or_init(|| has_secret(self.approval_input().into_owned()));
         }
         *input.has_secret.get_or_init(|| has_secret(self.input.clone()))
             || *changes.has_secret.get_or_init(|| has_secret(json!(self.changes)))
             || *others.has_secret.get_or_init(|| {
-                let asked = self.asked.clone().unwrap_or_default();
+                let asked = self.asked_command.clone().unwrap_or_default();
                 has_secret(json!([self.locations, self.unusual_locations])) || has_secret(asked)
             })
     }
 }
 
 #[cfg(test)]
-impl Memo {
+impl PartCache {
     pub(super) fn is_new(&self) -> bool {
         self.digest.get().is_none() && self.has_secret.get().is_none()
     }
