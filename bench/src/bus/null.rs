@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 
 use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{
-    Action, ClientId, ClientInfo, CoreOutput, PoolId, Stuck, Time, WorkerExit, WorkerId,
+    ClientId, ClientInfo, CoreAction, CoreOutput, PoolId, StuckReason, Time, WorkerExit, WorkerId,
 };
 use narrows_bus::driver::Router;
-use narrows_bus::{Bus, Ended};
+use narrows_bus::{Bus, BusOutcome};
 use narrows_wire::LineRef;
 
 use super::message::{TAG, TAIL, Tag, number};
@@ -40,8 +40,8 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
         .map_err(io::Error::other)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     match runtime.block_on(bus.finished()) {
-        Ended::Done => Ok(()),
-        Ended::Failed(reason) => Err(io::Error::other(reason)),
+        BusOutcome::Done => Ok(()),
+        BusOutcome::Failed(reason) => Err(io::Error::other(reason)),
     }
 }
 
@@ -75,7 +75,7 @@ impl Router for Null {
 
     fn start(&mut self, _: Time, out: &mut impl CoreOutput) {
         for worker in 0..self.pool.instances {
-            out.act(Action::Spawn { worker: WorkerId(worker), pool: PoolId(0) });
+            out.perform(CoreAction::Spawn { worker: WorkerId(worker), pool: PoolId(0) });
         }
     }
 
@@ -94,7 +94,7 @@ impl Router for Null {
     }
 
     fn client_eof(&mut self, _: Time, client: ClientId, out: &mut impl CoreOutput) {
-        out.act(Action::Close { client, reason: narrows_bus::core::Reason::Served });
+        out.perform(CoreAction::Close { client, reason: narrows_bus::core::ClientCloseReason::Served });
     }
 
     fn client_gone(&mut self, _: Time, client: ClientId, _: &mut impl CoreOutput) {
@@ -115,12 +115,12 @@ impl Router for Null {
 
     fn worker_drained(&mut self, _: Time, _: WorkerId, _: &mut impl CoreOutput) {}
 
-    fn worker_stuck(&mut self, _: Time, _: WorkerId, _: Stuck, out: &mut impl CoreOutput) {
-        out.act(Action::Finished);
+    fn worker_stuck(&mut self, _: Time, _: WorkerId, _: StuckReason, out: &mut impl CoreOutput) {
+        out.perform(CoreAction::Finished);
     }
 
     fn worker_gone(&mut self, _: Time, _: WorkerId, _: &WorkerExit, out: &mut impl CoreOutput) {
-        out.act(Action::Finished);
+        out.perform(CoreAction::Finished);
     }
 
     fn tick(&mut self, _: Time, _: &mut impl CoreOutput) {}
@@ -130,7 +130,7 @@ impl Router for Null {
     }
 
     fn drain(&mut self, _: Time, out: &mut impl CoreOutput) {
-        out.act(Action::Finished);
+        out.perform(CoreAction::Finished);
     }
 
     fn reload(&mut self, _: Time, _: &Config, _: &mut impl CoreOutput) {}

@@ -72,7 +72,7 @@ impl fmt::Debug for StartOptions {
 
 /// The result of a bus that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum BusOutcome {
     Done,
     Failed(String),
 }
@@ -201,17 +201,17 @@ impl<B: Router> Bus<B> {
             let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
             command_queue.close();
             let mut end = match result {
-                Ok(Ok(())) => Ended::Done,
-                Ok(Err(error)) => Ended::Failed(error.to_string()),
-                Err(_) => Ended::Failed("event loop panicked".to_owned()),
+                Ok(Ok(())) => BusOutcome::Done,
+                Ok(Err(error)) => BusOutcome::Failed(error.to_string()),
+                Err(_) => BusOutcome::Failed("event loop panicked".to_owned()),
             };
             if spawner.join().is_err() {
-                end = Ended::Failed("spawner thread panicked".to_owned());
+                end = BusOutcome::Failed("spawner thread panicked".to_owned());
             }
             if owner_thread.is_some_and(|owner_thread| owner_thread.join().is_err()) {
-                end = Ended::Failed("session owner writer panicked".to_owned());
+                end = BusOutcome::Failed("session owner writer panicked".to_owned());
             }
-            if let Ended::Failed(reason) = &end {
+            if let BusOutcome::Failed(reason) = &end {
                 tracing::error!(reason, "bus failed");
             }
             tell_end.send_replace(Some(end));
@@ -259,7 +259,7 @@ impl<B: Router> Bus<B> {
     }
 
     /// See [`Handle::finished`].
-    pub async fn finished(&self) -> Ended {
+    pub async fn finished(&self) -> BusOutcome {
         self.handle.finished().await
     }
 }
@@ -267,7 +267,7 @@ impl<B: Router> Bus<B> {
 /// A handle to query, reconfigure and drain a bus.
 pub struct Handle<B: Router = Core> {
     command_queue: Arc<CommandQueue<B::Status>>,
-    ended: watch::Receiver<Option<Ended>>,
+    ended: watch::Receiver<Option<BusOutcome>>,
     environment: Arc<[(OsString, OsString)]>,
     fixed: Arc<Mutex<FixedListeners>>,
 }
@@ -358,11 +358,11 @@ impl<B: Router> Handle<B> {
     }
 
     /// Waits until the bus and all processes of its workers have ended.
-    pub async fn finished(&self) -> Ended {
+    pub async fn finished(&self) -> BusOutcome {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
-            Ok(end) => end.clone().unwrap_or(Ended::Done),
-            Err(_) => Ended::Failed("bus thread exited".to_owned()),
+            Ok(end) => end.clone().unwrap_or(BusOutcome::Done),
+            Err(_) => BusOutcome::Failed("bus thread exited".to_owned()),
         }
     }
 }

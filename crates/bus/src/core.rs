@@ -1,6 +1,6 @@
 //! The router and supervisor as a pure state machine.
 //!
-//! Lines and events enter through the methods of [`Core`]. Lines and [`Action`]s leave through a
+//! Lines and events enter through the methods of [`Core`]. Lines and [`CoreAction`]s leave through a
 //! [`CoreOutput`]. The core has no clock, no socket and no task, and its randomness is fixed by a seed, so
 //! that the driver and the simulator run the same code.
 //!
@@ -71,8 +71,8 @@ use narrows_wire::{LineRef, View};
 use crate::config::{Config, Limits, Listen};
 
 pub use api::{
-    ANYONE, Action, ClientId, ClientInfo, CoreOutput, Note, OwnedName, PoolId, Reason, Stuck, Time,
-    WorkerExit, WorkerId,
+    ANYONE, ClientCloseReason, ClientId, ClientInfo, CoreAction, CoreOutput, LogEvent, OwnedName, PoolId,
+    StuckReason, Time, WorkerExit, WorkerId,
 };
 pub(crate) use memory::unfinished_error;
 pub use status::{Counters, IdentityStatus, PoolStatus, Status, WorkerStatus};
@@ -293,7 +293,13 @@ impl Core {
     }
 
     /// Handles a worker that can no longer be used although its process may still run.
-    pub fn worker_stuck<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut O) {
+    pub fn worker_stuck<O: CoreOutput>(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        why: StuckReason,
+        out: &mut O,
+    ) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.context(now, out).worker_stuck(worker, why);
         }

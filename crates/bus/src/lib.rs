@@ -1,6 +1,6 @@
 //! Pools of supervised agent processes, and a router between them and many clients.
 //!
-//! [`core`] decides and performs no I/O: lines and events enter, lines and [`core::Action`]s leave. It has no
+//! [`core`] decides and performs no I/O: lines and events enter, lines and [`core::CoreAction`]s leave. It has no
 //! clock, no socket and no task. [`driver`] performs the I/O and decides nothing. A [`Bus`] is both together.
 
 pub mod admin;
@@ -13,7 +13,7 @@ mod log_limit;
 mod owner_store;
 mod spawner;
 
-pub use bus::{Bus, Ended, Handle, NoAnswer, StartError, StartOptions, Unmoved, worker_limits};
+pub use bus::{Bus, BusOutcome, Handle, NoAnswer, StartError, StartOptions, Unmoved, worker_limits};
 pub use driver::{HandOver, Handoff, IncomingClient, WebSocketHandle};
 pub use listen::ListenError;
 pub use owner_store::OwnersError;

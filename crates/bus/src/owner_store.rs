@@ -36,11 +36,11 @@ const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerEntry {
     /// The owner of a session. Repeated for a known session to record that it is in use.
-    Own {
+    Record {
         session: OwnedName,
         identity: Arc<str>,
     },
-    Disown {
+    Delete {
         session: OwnedName,
     },
 }
@@ -235,7 +235,7 @@ impl Index {
         let refresh = Limits::owner_refresh(self.expiry).as_secs();
         for entry in entries {
             match entry {
-                OwnerEntry::Own { session, identity } => {
+                OwnerEntry::Record { session, identity } => {
                     // An owner does not change without a deletion in between.
                     let is_new = self.known.get(&session).is_none_or(|known| {
                         known.identity == identity && known.used.saturating_add(refresh) <= now
@@ -250,7 +250,7 @@ impl Index {
                         }
                     }
                 }
-                OwnerEntry::Disown { session } => {
+                OwnerEntry::Delete { session } => {
                     if self.remove_entry(&session) {
                         self.missing.insert(session);
                     }

@@ -53,18 +53,18 @@ pub(crate) enum WorkerEvent {
     /// The worker runs. The descriptors are the bus's ends of its pipes, in non-blocking mode.
     Up { slot: u32, serial: u64, pid: u32, stdin: OwnedFd, stdout: OwnedFd },
     /// The worker has exited or did not start. This is its last event.
-    Gone { slot: u32, serial: u64, how: Ended },
+    Gone { slot: u32, serial: u64, how: WorkerEnd },
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Ended {
+pub(crate) struct WorkerEnd {
     /// The class of the exit, or the reason why the worker did not start.
     pub(crate) reason: String,
     pub(crate) stderr: String,
     /// `true` if the worker was killed because it used too much memory.
     pub(crate) oom: bool,
     /// `true` if the worker did not start because the bus lacks a resource.
-    pub(crate) ours: bool,
+    pub(crate) lacked_resources: bool,
 }
 
 /// The event loop's handle to the spawner thread. It never blocks.
@@ -173,11 +173,11 @@ async fn run_worker(
             event_sender.send(WorkerEvent::Up { slot, serial, pid: child.pid(), stdin, stdout });
             Arc::new(child)
         }
-        Err((reason, ours)) => {
+        Err((reason, lacked_resources)) => {
             event_sender.send(WorkerEvent::Gone {
                 slot,
                 serial,
-                how: Ended { reason, ours, ..Ended::default() },
+                how: WorkerEnd { reason, lacked_resources, ..WorkerEnd::default() },
             });
             return serial;
         }
@@ -209,8 +209,12 @@ async fn run_worker(
     if let Some(stderr_log) = &mut stderr_log {
         stderr_log.log_lines();
     }
-    let how =
-        Ended { reason: exit.to_string(), stderr: last_stderr_lines(&child), oom: exit.oom, ours: false };
+    let how = WorkerEnd {
+        reason: exit.to_string(),
+        stderr: last_stderr_lines(&child),
+        oom: exit.oom,
+        lacked_resources: false,
+    };
     event_sender.send(WorkerEvent::Gone { slot, serial, how });
     stopping.abort_all();
     let exit = child.stop(LEFTOVER_LADDER).await;

@@ -7,7 +7,7 @@ use narrows_wire::{Code, RpcError};
 use serde_json::json;
 
 use super::Ctx;
-use super::api::{CoreOutput, Note, PoolId};
+use super::api::{CoreOutput, LogEvent, PoolId};
 use super::session::SessionKey;
 use super::state::ClientState;
 use super::table::ClientKey;
@@ -80,7 +80,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     pub(super) fn deny_pool(&mut self, client: ClientKey) -> RpcError {
         self.core.counters.refused_pools += 1;
-        self.log(Note::PoolRefused(client.into()));
+        self.log(LogEvent::PoolRefused(client.into()));
         RpcError::new(Code::PolicyDenied, "pool not allowed for this client")
     }
 }

@@ -32,7 +32,7 @@ pub struct ClientInfo<'a> {
     /// The scopes of its token, for pools with a gate.
     pub scopes: Option<&'a [String]>,
     /// `true` if the client has proved its identity, so that the limits of an identity apply.
-    pub metered: bool,
+    pub is_authenticated: bool,
     /// `true` if the bus ends when the input of this client ends, as on stdio.
     pub ends_bus: bool,
     /// The only pools that its proof of identity permits. `None`: all.
@@ -50,7 +50,7 @@ impl<'a> ClientInfo<'a> {
             listener,
             identity,
             scopes: None,
-            metered: false,
+            is_authenticated: false,
             ends_bus: false,
             pools: None,
             is_owner: false,
@@ -66,12 +66,12 @@ pub trait CoreOutput {
     /// Appends one line to the queue of a worker. Returns the number of bytes in the queue.
     fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize;
     /// Performs an action.
-    fn act(&mut self, action: Action);
+    fn perform(&mut self, action: CoreAction);
 }
 
 /// An action that the driver performs for the core.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum CoreAction {
     Spawn {
         worker: WorkerId,
         pool: PoolId,
@@ -89,20 +89,20 @@ pub enum Action {
     /// Close a client after its queue is flushed or the linger timeout expires.
     Close {
         client: ClientId,
-        reason: Reason,
+        reason: ClientCloseReason,
     },
-    Own {
+    RecordOwner {
         /// The client that gets no more output before the record is on disk.
         client: Option<ClientId>,
         /// The session, under one of its names.
         session: OwnedName,
         identity: Arc<str>,
     },
-    Disown {
+    DeleteOwner {
         /// The session, under one of its names.
         session: OwnedName,
     },
-    Log(Note),
+    Log(LogEvent),
     Finished,
 }
 
@@ -145,7 +145,7 @@ impl fmt::Debug for OwnedName {
 
 /// The reason to close a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum ClientCloseReason {
     SlowReader,
     Draining,
     /// The input of the client has ended and all its requests are answered.
@@ -154,13 +154,13 @@ pub enum Reason {
 
 /// The reason why a worker can no longer be used although its process may still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stuck {
+pub enum StuckReason {
     Stopped,
     /// The worker does not read its stdin.
     Undrained,
     InputClosed {
         /// Number of bytes from the queue that the worker may have read.
-        taken: u64,
+        bytes_read: u64,
     },
     OutputClosed,
 }
@@ -171,19 +171,19 @@ pub struct WorkerExit {
     /// The class of the exit and the last stderr lines, escaped.
     pub reason: String,
     /// Number of bytes from the queue that the worker may have read.
-    pub taken: u64,
+    pub bytes_read: u64,
     /// Queued bytes that were never written to the worker: whole lines, except the first if it was written in
     /// part.
     pub unsent: Vec<u8>,
     /// `true` if the worker was killed because it used too much memory.
     pub oom: bool,
     /// `true` if the worker never ran because the bus lacked file descriptors, processes or memory.
-    pub ours: bool,
+    pub lacked_resources: bool,
 }
 
 /// An event for the log or a counter. Never contains message content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum LogEvent {
     Ready(WorkerId),
     Lost {
         worker: WorkerId,

@@ -10,7 +10,7 @@ use narrows_acp::method::CANCEL_REQUEST;
 use narrows_wire::{Part, View, keys, member, written_key_folds_to};
 
 use super::Ctx;
-use super::api::{CoreOutput, Note};
+use super::api::{CoreOutput, LogEvent};
 use super::from_client::MCP_CANCELLED;
 use super::progress::respelled;
 use super::request_id::Digits;
@@ -49,7 +49,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let asked = raw.and_then(|raw| self.core.workers.get(worker)?.asking.get(raw).copied());
         let (Some(place), Some(raw), Some((client, number))) = (place, raw, asked) else {
             self.core.counters.dropped += 1;
-            self.log(Note::Dropped { worker: worker.into(), why: "the request it is about is not open" });
+            self.log(LogEvent::Dropped { worker: worker.into(), why: "the request it is about is not open" });
             return;
         };
         let line = respelled(message.bytes(), place, Digits::new(number).as_bytes());

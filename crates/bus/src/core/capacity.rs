@@ -108,7 +108,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns `true` if a client's identity has its maximum number of a pool's workers: three quarters of
     /// `max_instances`, rounded down, but at least one. Applies only if clients authenticate.
     pub(super) fn has_its_workers(&self, client: ClientKey, pool: PoolId) -> bool {
-        let Some(client) = self.core.clients.get(client).filter(|client| client.metered) else {
+        let Some(client) = self.core.clients.get(client).filter(|client| client.is_authenticated) else {
             return false;
         };
         let state = self.core.pool_of(pool);

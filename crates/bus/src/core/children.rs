@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::Ctx;
-use super::api::{CoreOutput, Note};
+use super::api::{CoreOutput, LogEvent};
 use super::batch::BatchKey;
 use super::errors::unknown_session;
 use super::former_names::NameUse;
@@ -221,7 +221,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.forget_child_named(worker, own);
         }
         if !self.make_room_for_child(worker, root, own.len()) {
-            self.log(Note::Dropped { worker: worker.into(), why: "too many child sessions of one identity" });
+            self.log(LogEvent::Dropped {
+                worker: worker.into(),
+                why: "too many child sessions of one identity",
+            });
             self.expect_unknown_child(worker, own.into(), identity);
             return false;
         }
@@ -293,7 +296,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_new = !state.former.contains(&child);
         self.expect_unknown_child(worker, child, identity);
         if is_new {
-            self.log(Note::Dropped {
+            self.log(LogEvent::Dropped {
                 worker: worker.into(),
                 why: "child session without the capability `subagents`",
             });
@@ -325,7 +328,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let Some(oldest) = oldest else { return false };
             self.forget_child(worker, oldest);
             let why = "too many child sessions, oldest forgotten";
-            self.log(Note::Dropped { worker: worker.into(), why });
+            self.log(LogEvent::Dropped { worker: worker.into(), why });
         }
     }
 

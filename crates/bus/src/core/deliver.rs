@@ -5,7 +5,7 @@ use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
 
 use super::Ctx;
-use super::api::{Action, CoreOutput, Reason};
+use super::api::{ClientCloseReason, CoreAction, CoreOutput};
 use super::batch::BatchKey;
 use super::memory::RETRY_MS;
 use super::splice::Parts;
@@ -60,7 +60,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // never be delivered.
             state.oversize = parts.len();
         } else if waiting > limit + state.oversize {
-            self.close(client, Reason::SlowReader);
+            self.close(client, ClientCloseReason::SlowReader);
         }
     }
 
@@ -77,16 +77,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    pub(super) fn close(&mut self, client: ClientKey, reason: Reason) {
+    pub(super) fn close(&mut self, client: ClientKey, reason: ClientCloseReason) {
         let Some(state) = self.core.client(client) else { return };
         if !state.closing {
             state.closing = true;
-            if reason == Reason::SlowReader {
+            if reason == ClientCloseReason::SlowReader {
                 let words = "client reads too slowly for a shared worker";
                 let line = message::error(b"null", &RpcError::new(Code::Backpressure, words));
                 self.out.to_client(client.into(), &[&line]);
             }
-            self.out.act(Action::Close { client: client.into(), reason });
+            self.out.perform(CoreAction::Close { client: client.into(), reason });
         }
     }
 
@@ -179,7 +179,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.paused += 1;
         if state.paused == 1 {
-            self.out.act(Action::PauseWorker(worker.into()));
+            self.out.perform(CoreAction::PauseWorker(worker.into()));
         }
     }
 
@@ -187,7 +187,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.paused -= 1;
         if state.paused == 0 {
-            self.out.act(Action::ResumeWorker(worker.into()));
+            self.out.perform(CoreAction::ResumeWorker(worker.into()));
         }
     }
 
@@ -195,7 +195,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         state.paused += 1;
         if state.paused == 1 {
-            self.out.act(Action::PauseClient(client.into()));
+            self.out.perform(CoreAction::PauseClient(client.into()));
         }
     }
 
@@ -203,7 +203,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         state.paused -= 1;
         if state.paused == 0 {
-            self.out.act(Action::ResumeClient(client.into()));
+            self.out.perform(CoreAction::ResumeClient(client.into()));
         }
     }
 }

@@ -3,7 +3,7 @@
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
 use super::Ctx;
-use super::api::{Action, CoreOutput, Reason};
+use super::api::{ClientCloseReason, CoreAction, CoreOutput};
 use super::state::RequestOrigin;
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
@@ -45,11 +45,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.stop_worker(worker, false);
         }
         for client in self.all_clients() {
-            self.close(client, Reason::Draining);
+            self.close(client, ClientCloseReason::Draining);
         }
         if self.core.workers.is_empty() && self.core.clients.is_empty() {
             self.core.finished = true;
-            self.out.act(Action::Finished);
+            self.out.perform(CoreAction::Finished);
         }
     }
 

@@ -5,7 +5,7 @@ use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use serde_json::json;
 
 use super::Ctx;
-use super::api::{ClientInfo, CoreOutput, Reason};
+use super::api::{ClientCloseReason, ClientInfo, CoreOutput};
 use super::batch::{BatchKey, Sender};
 use super::cancellation::cancels_request;
 use super::request_id;
@@ -29,7 +29,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn client_open(&mut self, from: ClientInfo<'_>) -> Option<ClientKey> {
         let identity = self.core.identities.number(from.identity);
         let known = self.core.identities.get_mut(identity)?;
-        if from.metered && known.clients >= self.core.limits.max_connections_per_identity {
+        if from.is_authenticated && known.clients >= self.core.limits.max_connections_per_identity {
             known.refused += 1;
             return None;
         }
@@ -43,7 +43,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             identity,
             account,
             scopes: from.scopes.map(Box::from),
-            metered: from.metered,
+            is_authenticated: from.is_authenticated,
             rate_limited: false,
             listener: from.listener,
             ends_bus: from.ends_bus,
@@ -81,9 +81,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.closing {
             return;
         }
-        let (waits, is_metered) = (state.held.is_some(), state.metered);
+        let (waits, is_authenticated) = (state.held.is_some(), state.is_authenticated);
         self.core.counters.from_clients += 1;
-        if is_metered {
+        if is_authenticated {
             self.count_messages(client, 1);
         }
         if self.refuse_too_much(client, message) {
@@ -351,7 +351,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
             let ends_bus = state.ends_bus;
-            self.close(client, Reason::Served);
+            self.close(client, ClientCloseReason::Served);
             if ends_bus {
                 self.drain();
             }

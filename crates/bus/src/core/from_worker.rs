@@ -4,7 +4,7 @@ use narrows_acp::method;
 use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 
 use super::Ctx;
-use super::api::{Action, CoreOutput, Note};
+use super::api::{CoreAction, CoreOutput, LogEvent};
 use super::batch::{BatchKey, Sender};
 use super::cancellation::LSP_CANCEL;
 use super::children::{UpdateEvent, read_update};
@@ -107,7 +107,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Target::Replay => self.track_replayed_update(worker, message),
             Target::Undeliverable(why) => {
                 self.core.counters.dropped += 1;
-                self.log(Note::Dropped { worker: worker.into(), why });
+                self.log(LogEvent::Dropped { worker: worker.into(), why });
             }
             Target::Foreign => self.strike(worker, "named an unknown session"),
         }
@@ -490,13 +490,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         state.strikes.push(now);
         let is_out = state.strikes.len() >= MAX_STRIKES;
-        self.log(Note::Strike { worker: worker.into(), what });
+        self.log(LogEvent::Strike { worker: worker.into(), what });
         if is_out {
             self.retire(worker, what);
         }
     }
 
-    pub(super) fn log(&mut self, note: Note) {
-        self.out.act(Action::Log(note));
+    pub(super) fn log(&mut self, note: LogEvent) {
+        self.out.perform(CoreAction::Log(note));
     }
 }

@@ -119,7 +119,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn count_messages(&mut self, client: ClientKey, messages: usize) {
         let rate = self.core.limits.max_rate_per_identity;
         let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
-        if !state.metered {
+        if !state.is_authenticated {
             return;
         }
         let Some(known) = self.core.identities.get_mut(state.identity) else { return };

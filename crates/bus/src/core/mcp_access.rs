@@ -10,7 +10,7 @@ use narrows_wire::{Code, RpcError, View, elements, keys, member, members, writte
 use serde_json::Value;
 
 use super::Ctx;
-use super::api::{CoreOutput, Note, PoolId};
+use super::api::{CoreOutput, LogEvent, PoolId};
 use super::errors::misnamed;
 use super::progress::respelled;
 use super::session::SessionKey;
@@ -122,7 +122,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.mcp_access(Some(client), pool) == McpAccess::Any {
             return Ok(());
         }
-        self.log(Note::MetaRefused { client: client.into(), pool });
+        self.log(LogEvent::MetaRefused { client: client.into(), pool });
         let error = RpcError::new(Code::PolicyDenied, "_meta member not allowed by this pool");
         Err(error.with("keys", stripped.names.into()))
     }
@@ -183,7 +183,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn deny_servers(&mut self, client: Option<ClientKey>, pool: PoolId) -> RpcError {
         self.core.counters.refused_mcp += 1;
-        self.log(Note::McpRefused { client: client.map(Into::into), pool });
+        self.log(LogEvent::McpRefused { client: client.map(Into::into), pool });
         RpcError::new(Code::PolicyDenied, "MCP server not allowed by this pool")
     }
 }

@@ -7,7 +7,7 @@ use narrows_wire::{View, message};
 use rustc_hash::FxHashMap;
 
 use super::Ctx;
-use super::api::{Action, CoreOutput, OwnedName, PoolId};
+use super::api::{CoreAction, CoreOutput, OwnedName, PoolId};
 use super::identity::Identity;
 use super::name_conflict::NameConflict;
 use super::session::{Session, SessionKey};
@@ -226,7 +226,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn write_owner(&mut self, session: OwnedName, identity: Identity, client: Option<ClientKey>) {
         self.core.owners.know(&session, identity);
         let identity = self.core.identities.name(identity);
-        self.out.act(Action::Own { client: client.map(Into::into), session, identity });
+        self.out.perform(CoreAction::RecordOwner { client: client.map(Into::into), session, identity });
     }
 
     fn pool_name(&self, pool: PoolId) -> &str {
@@ -283,7 +283,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn disown(&mut self, session: OwnedName) {
         if self.core.owners.are_kept() {
             self.core.owners.forget(&session);
-            self.out.act(Action::Disown { session });
+            self.out.perform(CoreAction::DeleteOwner { session });
         }
     }
 }

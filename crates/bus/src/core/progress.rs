@@ -9,7 +9,7 @@ use std::ops::Range;
 use narrows_wire::{DuplicateKey, View, member};
 
 use super::Ctx;
-use super::api::{CoreOutput, Note};
+use super::api::{CoreOutput, LogEvent};
 use super::request_id;
 use super::state::RequestOrigin;
 use super::table::WorkerKey;
@@ -73,7 +73,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let known = pending.and_then(|pending| Some((pending, pending.progress.as_deref()?)));
         let (Some(place), Some((pending, token))) = (place, known) else {
             self.core.counters.dropped += 1;
-            self.log(Note::Dropped { worker: worker.into(), why: "progress of an unknown request" });
+            self.log(LogEvent::Dropped { worker: worker.into(), why: "progress of an unknown request" });
             return true;
         };
         let RequestOrigin::Client { client, .. } = pending.asker else {

@@ -278,7 +278,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     fn may_open_session(&mut self, client: ClientKey) -> bool {
-        let Some(state) = self.core.clients.get(client).filter(|state| state.metered) else {
+        let Some(state) = self.core.clients.get(client).filter(|state| state.is_authenticated) else {
             return true;
         };
         let identity = state.identity;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
 
 use super::Ctx;
-use super::api::{CoreOutput, Note};
+use super::api::{CoreOutput, LogEvent};
 use super::batch::BatchKey;
 use super::errors::{session_in_use, unknown_session};
 use super::former_names::NameUse;
@@ -537,7 +537,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return true };
         if state.early_bytes + message.bytes().len() > MAX_EARLY_MESSAGE_BYTES {
             self.core.counters.dropped += 1;
-            self.log(Note::Dropped {
+            self.log(LogEvent::Dropped {
                 worker: worker.into(),
                 why: "too many messages about an unknown session",
             });

@@ -229,7 +229,7 @@ pub(super) struct ClientState {
     pub(super) account: Arc<Account>,
     pub(super) scopes: Option<Box<[String]>>,
     /// `true` if the client has proved its identity, so that the limits of an identity apply.
-    pub(super) metered: bool,
+    pub(super) is_authenticated: bool,
     /// `true` while reading is paused because its identity has exceeded its rate limit.
     pub(super) rate_limited: bool,
     pub(super) listener: usize,

@@ -8,7 +8,7 @@ use narrows_wire::{Code, Effects, RpcError};
 use crate::config::Share;
 
 use super::Ctx;
-use super::api::{Action, CoreOutput, Note, PoolId, Stuck};
+use super::api::{CoreAction, CoreOutput, LogEvent, PoolId, StuckReason};
 use super::session::{Session, SessionKey};
 use super::state::{Pending, RequestOrigin, Tenants, WorkerLifecycle, WorkerState};
 use super::table::WorkerKey;
@@ -154,7 +154,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         });
         self.core.pool_mut(pool).workers.push(worker);
         self.core.counters.spawned += 1;
-        self.out.act(Action::Spawn { worker: worker.into(), pool });
+        self.out.perform(CoreAction::Spawn { worker: worker.into(), pool });
     }
 
     pub(super) fn worker_up(&mut self, worker: WorkerKey, pid: u32) {
@@ -176,7 +176,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Ready;
         let pool = state.pool;
-        self.log(Note::Ready(worker.into()));
+        self.log(LogEvent::Ready(worker.into()));
         let state = self.core.pool_of(pool);
         if state.is_shared() && !state.is_acp() && state.open_until.is_some_and(|until| until <= self.now) {
             // Without `initialize`, a worker counts as working if it does not exit at once.
@@ -195,27 +195,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.open_until.is_some_and(|until| until <= now) {
             state.open_until = None;
             state.losses.clear();
-            self.log(Note::CircuitClosed(pool));
+            self.log(LogEvent::CircuitClosed(pool));
             self.fill(pool);
         }
     }
 
-    pub(super) fn worker_stuck(&mut self, worker: WorkerKey, why: Stuck) {
+    pub(super) fn worker_stuck(&mut self, worker: WorkerKey, why: StuckReason) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.stage == WorkerLifecycle::Stopping {
             return;
         }
         match why {
-            Stuck::InputClosed { taken } => self.handle_input_closed(worker, taken),
-            Stuck::OutputClosed => {
+            StuckReason::InputClosed { bytes_read } => self.handle_input_closed(worker, bytes_read),
+            StuckReason::OutputClosed => {
                 state.fault = Some("closed its output");
                 // The worker gets nothing new. Its pending requests fail when it has exited.
                 state.stage = WorkerLifecycle::Retiring;
                 self.refresh_answer(worker);
-                self.out.act(Action::Stop { worker: worker.into(), kill: true });
+                self.out.perform(CoreAction::Stop { worker: worker.into(), kill: true });
             }
-            Stuck::Stopped | Stuck::Undrained => {
-                let what = if why == Stuck::Stopped { "was stopped" } else { "does not read its input" };
+            StuckReason::Stopped | StuckReason::Undrained => {
+                let what =
+                    if why == StuckReason::Stopped { "was stopped" } else { "does not read its input" };
                 self.kill_stuck(worker, what);
             }
         }
@@ -223,10 +224,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Handles that a worker has closed its input. Requests that it has not read fail. The others may still
     /// be answered.
-    fn handle_input_closed(&mut self, worker: WorkerKey, taken: u64) {
+    fn handle_input_closed(&mut self, worker: WorkerKey, bytes_read: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.input_closed = true;
-        let mut unread = state.pending.remove_from(taken);
+        let mut unread = state.pending.remove_from(bytes_read);
         self.core.check_sessions(&mut unread);
         for (number, pending) in &unread {
             self.forget_pending(pending, *number);
@@ -366,7 +367,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         state.stage = WorkerLifecycle::Stopping;
         self.refresh_answer(worker);
-        self.out.act(Action::Stop { worker: worker.into(), kill });
+        self.out.perform(CoreAction::Stop { worker: worker.into(), kill });
     }
 
     /// Stops exclusive workers that no client uses any more.

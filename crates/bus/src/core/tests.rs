@@ -38,7 +38,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
 
-use super::{ANYONE, Action, ClientId, ClientInfo, Core, CoreOutput, Time, WorkerExit, WorkerId};
+use super::{ANYONE, ClientId, ClientInfo, Core, CoreAction, CoreOutput, Time, WorkerExit, WorkerId};
 
 struct TestBus {
     core: Core,
@@ -66,7 +66,7 @@ impl CoreOutput for Output {
         self.put(format!("w{}", worker.0), parts)
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: CoreAction) {
         self.seen.push(format!("{action:?}"));
     }
 }
@@ -172,13 +172,14 @@ impl TestBus {
 
     /// Ends a worker that has read all its input.
     fn kill_worker(&mut self, worker: u32) {
-        let taken = self.output.queued.remove(&worker).unwrap_or_default().len() as u64;
-        self.exit_worker(worker, taken, Vec::new());
+        let bytes_read = self.output.queued.remove(&worker).unwrap_or_default().len() as u64;
+        self.exit_worker(worker, bytes_read, Vec::new());
     }
 
-    /// Ends a worker that has read `taken` bytes and was never sent `unsent`.
-    fn exit_worker(&mut self, worker: u32, taken: u64, unsent: Vec<u8>) {
-        let end = WorkerExit { reason: "killed by SIGKILL".into(), taken, unsent, ..WorkerExit::default() };
+    /// Ends a worker that has read `bytes_read` bytes and was never sent `unsent`.
+    fn exit_worker(&mut self, worker: u32, bytes_read: u64, unsent: Vec<u8>) {
+        let end =
+            WorkerExit { reason: "killed by SIGKILL".into(), bytes_read, unsent, ..WorkerExit::default() };
         self.output.queued.remove(&worker);
         self.core.worker_gone(self.now, WorkerId(worker), &end, &mut self.output);
     }

@@ -8,7 +8,7 @@ use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
 
 use super::Ctx;
-use super::api::{CoreOutput, Note, PoolId, Time, WorkerExit};
+use super::api::{CoreOutput, LogEvent, PoolId, Time, WorkerExit};
 use super::batch::Sender;
 use super::children::child_lost;
 use super::former_names::NameUse;
@@ -67,7 +67,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 continue;
             }
-            let effects = if pending.start >= end.taken { Effects::None } else { Effects::Possible };
+            let effects = if pending.start >= end.bytes_read { Effects::None } else { Effects::Possible };
             let mut error = RpcError::new(Code::WorkerLost, format!("agent process exited: {reason}"));
             if end.oom {
                 error = error.with("oom", json!(true));
@@ -78,8 +78,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.batches.forget(Sender::Worker(worker));
         self.forget_worker(worker, &state);
         if stage != WorkerLifecycle::Stopping || fault.is_some() {
-            self.log(Note::Lost { worker: worker.into(), reason: reason.to_string(), requests, sessions });
-            match end.ours {
+            self.log(LogEvent::Lost {
+                worker: worker.into(),
+                reason: reason.to_string(),
+                requests,
+                sessions,
+            });
+            match end.lacked_resources {
                 true => self.delay_after_shortage(pool, state.since, reason),
                 false => self.count_loss(pool, state.since, &reason),
             }
@@ -152,7 +157,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.open_until = Some(until);
             next = until;
             if !was_open {
-                self.log(Note::CircuitOpened(pool));
+                self.log(LogEvent::CircuitOpened(pool));
             }
             self.refuse_waiting(pool);
         }

@@ -28,7 +28,7 @@ pub struct IncomingClient {
     /// The scopes of its token, for pools with a gate. `None`: unrestricted.
     pub scopes: Option<Vec<String>>,
     /// `true` if the client has proved its identity, so that the limits of an identity apply.
-    pub metered: bool,
+    pub is_authenticated: bool,
     /// The only pools that its proof of identity permits. `None`: all.
     pub pools: Option<Vec<String>>,
     /// `true` if the client is the user that the bus runs as, by the credentials of a unix socket.
@@ -43,7 +43,7 @@ impl IncomingClient {
             listener,
             identity: identity.into(),
             scopes: None,
-            metered: false,
+            is_authenticated: false,
             pools: None,
             is_owner: false,
         }
@@ -53,7 +53,7 @@ impl IncomingClient {
     pub(super) fn client_info(&self) -> ClientInfo<'_> {
         ClientInfo {
             scopes: self.scopes.as_deref(),
-            metered: self.metered,
+            is_authenticated: self.is_authenticated,
             pools: self.pools.as_deref(),
             is_owner: self.is_owner,
             ..ClientInfo::new(self.listener, &self.identity)

@@ -7,9 +7,9 @@ use std::time::Duration;
 use mio::{Interest, Registry};
 use narrows_wire::{RpcError, message};
 
-use crate::core::{Action, ClientId, CoreOutput, PoolId, Reason, Time, WorkerId};
+use crate::core::{ClientCloseReason, ClientId, CoreAction, CoreOutput, PoolId, Time, WorkerId};
 use crate::owner_store::OwnerEntry;
-use crate::spawner::Ended;
+use crate::spawner::WorkerEnd;
 
 use super::event_log::Names;
 use super::flow::{Intake, Outflow};
@@ -173,7 +173,7 @@ pub(super) struct WorkerConn {
 pub(super) struct Ending {
     /// The deadline for reading the rest of its output.
     pub(super) by: Time,
-    pub(super) how: Ended,
+    pub(super) how: WorkerEnd,
 }
 
 impl WorkerConn {
@@ -322,11 +322,11 @@ impl Connections {
     }
 
     /// Closes a client after its queue is flushed or the linger timeout expires.
-    pub(super) fn close_client(&mut self, slot: u32, reason: Reason) {
+    pub(super) fn close_client(&mut self, slot: u32, reason: ClientCloseReason) {
         let until = match reason {
-            Reason::Served => None,
-            Reason::Draining => Some(self.now + DRAIN_LINGER_TIMEOUT),
-            Reason::SlowReader => Some(self.now + SLOW_LINGER_TIMEOUT),
+            ClientCloseReason::Served => None,
+            ClientCloseReason::Draining => Some(self.now + DRAIN_LINGER_TIMEOUT),
+            ClientCloseReason::SlowReader => Some(self.now + SLOW_LINGER_TIMEOUT),
         };
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.close_state.is_none()
@@ -339,7 +339,7 @@ impl Connections {
     /// Closes a client with a reason of the bus. Nothing is queued after the reason.
     pub(super) fn disconnect(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(ClientId(slot), &[&message::error(b"null", reason)]);
-        self.close_client(slot, Reason::SlowReader);
+        self.close_client(slot, ClientCloseReason::SlowReader);
         self.seal_queue(slot);
     }
 
@@ -478,9 +478,9 @@ impl CoreOutput for Connections {
         waiting
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: CoreAction) {
         match action {
-            Action::Spawn { worker, pool } => {
+            CoreAction::Spawn { worker, pool } => {
                 let slot = worker.0 as usize;
                 if self.workers.len() <= slot {
                     self.workers.resize_with(slot + 1, || None);
@@ -489,19 +489,19 @@ impl CoreOutput for Connections {
                 self.workers[slot] = Some(WorkerConn::new(self.next_serial));
                 self.actions.push(DeferredAction::Spawn(worker, self.next_serial, pool));
             }
-            Action::Stop { worker, kill } => {
+            CoreAction::Stop { worker, kill } => {
                 // Identified by serial, because the slot may belong to another worker when the action is
                 // performed.
                 if let Some(Some(conn)) = self.workers.get(worker.0 as usize) {
                     self.actions.push(DeferredAction::Stop(worker, conn.serial, kill));
                 }
             }
-            Action::PauseWorker(worker) => {
+            CoreAction::PauseWorker(worker) => {
                 if let Some(conn) = self.worker(worker.0) {
                     conn.intake.paused = true;
                 }
             }
-            Action::ResumeWorker(worker) => {
+            CoreAction::ResumeWorker(worker) => {
                 let now = self.now;
                 if let Some(conn) = self.worker(worker.0) {
                     conn.intake.paused = false;
@@ -510,33 +510,33 @@ impl CoreOutput for Connections {
                 }
                 self.list_worker(worker.0);
             }
-            Action::PauseClient(client) => {
+            CoreAction::PauseClient(client) => {
                 if let Some(conn) = self.client(client.0) {
                     conn.intake.paused = true;
                 }
             }
-            Action::ResumeClient(client) => {
+            CoreAction::ResumeClient(client) => {
                 if let Some(conn) = self.client(client.0) {
                     conn.intake.paused = false;
                 }
                 self.list_client(client.0);
             }
-            Action::Close { client, reason } => {
-                if reason == Reason::SlowReader {
+            CoreAction::Close { client, reason } => {
+                if reason == ClientCloseReason::SlowReader {
                     tracing::warn!(client = client.0, "closing slow client of a shared worker");
                 }
                 tracing::debug!(client = client.0, ?reason, "closing client");
                 self.close_client(client.0, reason);
-                if reason == Reason::SlowReader {
+                if reason == ClientCloseReason::SlowReader {
                     self.skip_to_reason(client.0);
                 }
             }
-            Action::Own { client, session, identity } => {
-                self.add_entry(OwnerEntry::Own { session, identity }, client);
+            CoreAction::RecordOwner { client, session, identity } => {
+                self.add_entry(OwnerEntry::Record { session, identity }, client);
             }
-            Action::Disown { session } => self.add_entry(OwnerEntry::Disown { session }, None),
-            Action::Log(note) => self.names.log(&note),
-            Action::Finished => self.finished = true,
+            CoreAction::DeleteOwner { session } => self.add_entry(OwnerEntry::Delete { session }, None),
+            CoreAction::Log(note) => self.names.log(&note),
+            CoreAction::Finished => self.finished = true,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::{Pool, Protocol, Share};
-use crate::core::{Note, PoolId, WorkerId};
+use crate::core::{LogEvent, PoolId, WorkerId};
 
 /// Names of pools, and the pools of workers. Administrators do not know the core's numbers.
 #[derive(Debug, Default)]
@@ -78,8 +78,8 @@ impl Names {
         words
     }
 
-    pub(super) fn log(&mut self, note: &Note) {
-        if let Note::Lost { worker, reason, requests, sessions } = note {
+    pub(super) fn log(&mut self, note: &LogEvent) {
+        if let LogEvent::Lost { worker, reason, requests, sessions } = note {
             let stderr = self.lose(*worker, reason);
             let (pool, stderr) = (self.pool_name(worker.0), stderr.as_deref());
             tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "worker lost");
@@ -87,14 +87,14 @@ impl Names {
         }
         let of = |worker: &WorkerId| self.pool_name(worker.0);
         match note {
-            Note::Ready(worker) => {
+            LogEvent::Ready(worker) => {
                 let initializes = self.workers.get(worker.0 as usize).is_some_and(|name| name.initializes);
                 // Without `initialize`, there is no sign that the worker works.
                 let what = if initializes { "worker ready" } else { "worker started" };
                 tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
-            Note::Lost { .. } => {}
-            Note::Strike { worker, what } => {
+            LogEvent::Lost { .. } => {}
+            LogEvent::Strike { worker, what } => {
                 tracing::warn!(
                     pool = of(worker),
                     worker = worker.0,
@@ -102,23 +102,23 @@ impl Names {
                     "worker protocol violation"
                 );
             }
-            Note::Dropped { worker, why } => {
+            LogEvent::Dropped { worker, why } => {
                 let pool = of(worker);
                 tracing::debug!(pool, worker = worker.0, reason = why, "worker message dropped");
             }
-            Note::CircuitOpened(pool) => {
+            LogEvent::CircuitOpened(pool) => {
                 let last = self.pools.get(pool.0 as usize).and_then(|name| name.last.as_deref());
                 tracing::error!(pool = self.pool(*pool), reason = last, "circuit breaker opened");
             }
-            Note::McpRefused { client, pool } => {
+            LogEvent::McpRefused { client, pool } => {
                 let client = client.map(|client| client.0);
                 tracing::info!(client, pool = self.pool(*pool), "mcp server refused");
             }
-            Note::MetaRefused { client, pool } => {
+            LogEvent::MetaRefused { client, pool } => {
                 tracing::info!(client = client.0, pool = self.pool(*pool), "_meta member refused");
             }
-            Note::PoolRefused(client) => tracing::info!(client = client.0, "pool refused"),
-            Note::CircuitClosed(pool) => {
+            LogEvent::PoolRefused(client) => tracing::info!(client = client.0, "pool refused"),
+            LogEvent::CircuitClosed(pool) => {
                 tracing::info!(pool = self.pool(*pool), "circuit breaker closed");
             }
         }

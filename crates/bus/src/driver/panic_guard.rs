@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use narrows_wire::{Code, RpcError};
 
-use crate::core::{Action, CoreOutput, Time, WorkerId};
+use crate::core::{CoreAction, CoreOutput, Time, WorkerId};
 
 use super::connections::Connections;
 use super::{Driver, Router};
@@ -50,7 +50,7 @@ impl<B: Router> Driver<B> {
                 if let Some(conn) = self.conns.worker(slot) {
                     conn.intake.ended = true;
                 }
-                self.conns.act(Action::Stop { worker: WorkerId(slot), kill: true });
+                self.conns.perform(CoreAction::Stop { worker: WorkerId(slot), kill: true });
             }
             About::All => {}
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use narrows_wire::{Code, RpcError};
 
-use crate::core::{Stuck, Time, WorkerId};
+use crate::core::{StuckReason, Time, WorkerId};
 
 use super::{About, Driver, Router};
 
@@ -155,7 +155,7 @@ impl<B: Router> Driver<B> {
                     if let Some(conn) = self.conns.worker(slot) {
                         conn.outflow.progress = now;
                     }
-                    self.report_stuck(now, slot, Stuck::Undrained);
+                    self.report_stuck(now, slot, StuckReason::Undrained);
                     continue;
                 }
             }
@@ -182,7 +182,7 @@ impl<B: Router> Driver<B> {
             conn.stopped_since = is_stopped.then_some(now);
         }
         if is_stopped && since.is_some() {
-            self.report_stuck(now, slot, Stuck::Stopped);
+            self.report_stuck(now, slot, StuckReason::Stopped);
         } else if is_stopped {
             self.check_by(now + STOPPED_CHECK_DELAY);
         }
@@ -198,7 +198,7 @@ impl<B: Router> Driver<B> {
             .unwrap_or_default()
     }
 
-    pub(super) fn report_stuck(&mut self, now: Time, slot: u32, why: Stuck) {
+    pub(super) fn report_stuck(&mut self, now: Time, slot: u32, why: StuckReason) {
         self.call_router(About::Worker(slot), |router, conns| {
             router.worker_stuck(now, WorkerId(slot), why, conns);
         });

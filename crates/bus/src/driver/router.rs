@@ -4,7 +4,8 @@ use narrows_wire::{LineRef, View};
 
 use crate::config::{Config, Pool};
 use crate::core::{
-    ClientId, ClientInfo, Core, CoreOutput, OwnedName, PoolId, Status, Stuck, Time, WorkerExit, WorkerId,
+    ClientId, ClientInfo, Core, CoreOutput, OwnedName, PoolId, Status, StuckReason, Time, WorkerExit,
+    WorkerId,
 };
 
 /// The part of a bus that decides where lines go. The methods have the same meaning as those of [`Core`].
@@ -39,7 +40,7 @@ pub trait Router: Send + 'static {
     /// Handles that the queue of a worker, which was full, has room again.
     fn worker_drained(&mut self, now: Time, worker: WorkerId, out: &mut impl CoreOutput);
     /// Handles a worker that can no longer be used.
-    fn worker_stuck(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut impl CoreOutput);
+    fn worker_stuck(&mut self, now: Time, worker: WorkerId, why: StuckReason, out: &mut impl CoreOutput);
     /// Removes a worker whose process has exited or could not be started.
     fn worker_gone(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut impl CoreOutput);
     /// Runs the timers that are due.
@@ -140,7 +141,7 @@ impl Router for Core {
         self.worker_drained(now, worker, out);
     }
 
-    fn worker_stuck(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut impl CoreOutput) {
+    fn worker_stuck(&mut self, now: Time, worker: WorkerId, why: StuckReason, out: &mut impl CoreOutput) {
         self.worker_stuck(now, worker, why, out);
     }
 

@@ -8,7 +8,7 @@ use narrows_wire::websocket::{self, Decoder, Event, Violation};
 use narrows_wire::{LineRef, Splitter, make_line};
 use tokio::sync::oneshot;
 
-use crate::core::{ClientId, Reason, Time};
+use crate::core::{ClientCloseReason, ClientId, Time};
 
 use super::commands::{CloseRequest, IncomingClient};
 use super::connections::{ClientConn, Connections};
@@ -147,7 +147,7 @@ impl Connections {
 
     fn send_away(&mut self, slot: u32, code: u16, reason: &str) {
         if self.put_close(slot, code, reason) {
-            self.close_client(slot, Reason::SlowReader);
+            self.close_client(slot, ClientCloseReason::SlowReader);
             self.seal_queue(slot);
         }
     }

@@ -7,8 +7,8 @@ use mio::Interest;
 use narrows_wire::Splitter;
 use rustix::io::Errno;
 
-use crate::core::{Action, CoreOutput, PoolId, Stuck, Time, WorkerExit, WorkerId};
-use crate::spawner::{self, Ended, Order, WorkerEvent};
+use crate::core::{CoreAction, CoreOutput, PoolId, StuckReason, Time, WorkerExit, WorkerId};
+use crate::spawner::{self, Order, WorkerEnd, WorkerEvent};
 
 use super::connections::{DeferredAction, Ending};
 use super::periodic::is_dead;
@@ -54,7 +54,7 @@ impl<B: Router> Driver<B> {
             Some((settings.name.clone(), spawner::spec(settings, environment)))
         }));
         let Ok(Some((pool, spec))) = spec else {
-            let how = Ended { reason: "pool was removed".into(), ..Ended::default() };
+            let how = WorkerEnd { reason: "pool was removed".into(), ..WorkerEnd::default() };
             return self.worker_ended(now, worker.0, serial, how);
         };
         self.orders.queue(Order::Spawn { slot: worker.0, serial, pool, spec: Box::new(spec) });
@@ -115,7 +115,7 @@ impl<B: Router> Driver<B> {
         let stopping = conn.stopping;
         if let Err(error) = registered {
             tracing::warn!(%error, "cannot register worker pipes");
-            self.conns.act(Action::Stop { worker: WorkerId(slot), kill: true });
+            self.conns.perform(CoreAction::Stop { worker: WorkerId(slot), kill: true });
             return;
         }
         if stopping {
@@ -129,7 +129,7 @@ impl<B: Router> Driver<B> {
     }
 
     /// Handles that a process has exited or could not be started.
-    fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: Ended) {
+    fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: WorkerEnd) {
         let Some(conn) = self.conns.worker(slot).filter(|conn| conn.serial == serial) else {
             return;
         };
@@ -150,9 +150,9 @@ impl<B: Router> Driver<B> {
         let Some(mut conn) = self.conns.workers.get_mut(slot as usize).and_then(Option::take) else {
             return;
         };
-        let mut taken = conn.written;
+        let mut bytes_read = conn.written;
         if let Some(stdin) = conn.stdin.take() {
-            taken = taken.saturating_sub(stdin.unread());
+            bytes_read = bytes_read.saturating_sub(stdin.unread());
             stdin.deregister(self.poll.registry());
         }
         if let Some(stdout) = conn.stdout.take() {
@@ -170,8 +170,15 @@ impl<B: Router> Driver<B> {
             }
             *lines = Splitter::new(self.limits.max_line);
         }
-        let Ended { reason, oom, ours, .. } = conn.ending.map(|ending| ending.how).unwrap_or_default();
-        let end = WorkerExit { reason, taken, unsent: conn.outflow.outbox.into_unsent(), oom, ours };
+        let WorkerEnd { reason, oom, lacked_resources, .. } =
+            conn.ending.map(|ending| ending.how).unwrap_or_default();
+        let end = WorkerExit {
+            reason,
+            bytes_read,
+            unsent: conn.outflow.outbox.into_unsent(),
+            oom,
+            lacked_resources,
+        };
         self.call_router(About::Worker(slot), |router, conns| {
             router.worker_gone(now, WorkerId(slot), &end, conns);
         });
@@ -242,10 +249,10 @@ impl<B: Router> Driver<B> {
             return Some(by);
         }
         let (since, why) = match (conn.stdout_closed_at, conn.stdin_closed_at) {
-            (Some(since), _) => (since, Stuck::OutputClosed),
+            (Some(since), _) => (since, StuckReason::OutputClosed),
             (None, Some(since)) => {
                 let unread = conn.stdin.as_ref().map_or(0, Stream::unread);
-                (since, Stuck::InputClosed { taken: conn.written.saturating_sub(unread) })
+                (since, StuckReason::InputClosed { bytes_read: conn.written.saturating_sub(unread) })
             }
             (None, None) => return None,
         };

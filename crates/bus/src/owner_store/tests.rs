@@ -17,7 +17,7 @@ fn open_with(path: &Path, memory: u64) -> (Index, Vec<(String, String)>) {
 }
 
 fn own(session: &str, identity: &str) -> OwnerEntry {
-    OwnerEntry::Own { session: session.into(), identity: identity.into() }
+    OwnerEntry::Record { session: session.into(), identity: identity.into() }
 }
 
 fn in_pool(pool: &str, name: &str) -> OwnedName {
@@ -25,7 +25,7 @@ fn in_pool(pool: &str, name: &str) -> OwnedName {
 }
 
 fn own_in_pool(name: &str, identity: &str) -> OwnerEntry {
-    OwnerEntry::Own { session: in_pool("pool", name), identity: identity.into() }
+    OwnerEntry::Record { session: in_pool("pool", name), identity: identity.into() }
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -41,14 +41,14 @@ fn written_owners_are_read_back() {
     let now = seconds();
     let odd = "s \"\n\\ü";
     index.write([own("a", "token:one"), own(odd, "uid:7"), own("c", "x")].into_iter(), now);
-    let disown = |session: &str| OwnerEntry::Disown { session: session.into() };
-    index.write([disown("a"), own("a", "token:two"), disown("c")].into_iter(), now);
+    let delete = |session: &str| OwnerEntry::Delete { session: session.into() };
+    index.write([delete("a"), own("a", "token:two"), delete("c")].into_iter(), now);
     drop(index);
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:two"), (odd, "uid:7")]));
     // An entry without a change is written only if the record is old.
     let lines = index.file.lines();
-    index.write([own("a", "token:two"), disown("c")].into_iter(), now);
+    index.write([own("a", "token:two"), delete("c")].into_iter(), now);
     assert_eq!(index.file.lines(), lines);
     index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
     assert_eq!(index.file.lines(), lines + 1);
@@ -75,7 +75,7 @@ fn a_session_does_not_change_its_owner() {
     drop(index);
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:one")]));
-    index.write([OwnerEntry::Disown { session: "a".into() }, own("a", "token:two")].into_iter(), now);
+    index.write([OwnerEntry::Delete { session: "a".into() }, own("a", "token:two")].into_iter(), now);
     drop(index);
     assert_eq!(open(&path).1, pairs(&[("a", "token:two")]));
 }
@@ -125,7 +125,7 @@ fn a_name_with_a_nul_and_a_name_in_a_pool_stay_different_on_disk() {
     let (mut index, _) = open(&path);
     let now = seconds();
     let names = ["pool\0s".into(), in_pool("pool", "s"), in_pool("pool", "\0s"), "pool\0\0s".into()];
-    let entries = names.iter().enumerate().map(|(number, session)| OwnerEntry::Own {
+    let entries = names.iter().enumerate().map(|(number, session)| OwnerEntry::Record {
         session: session.clone(),
         identity: format!("token:{number}").into(),
     });
@@ -141,7 +141,7 @@ fn a_name_with_a_nul_and_a_name_in_a_pool_stay_different_on_disk() {
         drop(index);
         index = open(&path).0;
     }
-    index.write([OwnerEntry::Disown { session: "pool\0s".into() }].into_iter(), now);
+    index.write([OwnerEntry::Delete { session: "pool\0s".into() }].into_iter(), now);
     drop(index);
     let (index, _) = open(&path);
     assert!(index.known.contains_key(&in_pool("pool", "s")) && !index.known.contains_key(&"pool\0s".into()));
@@ -297,7 +297,7 @@ fn missing_entries_are_appended_when_there_is_little_room() {
     assert!((45..=50).contains(&written), "{written}");
     assert_eq!((index.missing.len(), index.behind.is_some()), (100 - written, true));
     index.file.room = None;
-    index.write([OwnerEntry::Disown { session: "s150".into() }].into_iter(), now);
+    index.write([OwnerEntry::Delete { session: "s150".into() }].into_iter(), now);
     assert_eq!(
         index.missing.len(),
         100 - written + usize::from(written > 50),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{Status, WorkerStatus};
-use narrows_bus::{Bus, Ended};
+use narrows_bus::{Bus, BusOutcome};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -141,7 +141,7 @@ impl Rig {
             .runtime
             .block_on(async { tokio::time::timeout(STOP_TIMEOUT, self.bus.finished()).await })
             .map_err(|_| "the bus does not end".to_owned())?;
-        if ended != Ended::Done {
+        if ended != BusOutcome::Done {
             return Err(format!("the bus has ended badly: {ended:?}"));
         }
         none_alive(&self.mark)?;

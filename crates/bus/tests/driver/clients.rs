@@ -212,7 +212,7 @@ fn a_client_accepted_by_the_caller_has_no_stall_timeout() {
     let rig = Rig::new(Mode::Mirror, config);
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    let from = IncomingClient { metered: true, ..IncomingClient::new(0, "token:x") };
+    let from = IncomingClient { is_authenticated: true, ..IncomingClient::new(0, "token:x") };
     rig.bus.handle().connect(theirs.into(), from).unwrap();
     let mut held = BufReader::new(ours);
     held.get_mut().write_all(b"[\"flood\",3000000]\n").unwrap();

@@ -25,7 +25,7 @@ impl Real {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         self.bus.drain();
         let ended = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, self.bus.finished()).await });
-        assert_eq!(ended.unwrap(), Ended::Done);
+        assert_eq!(ended.unwrap(), BusOutcome::Done);
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool};
-use narrows_bus::{Bus, Ended};
+use narrows_bus::{Bus, BusOutcome};
 
 use simple_router::{Event, Mode, SimpleRouter};
 
@@ -75,7 +75,7 @@ impl Rig {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         self.bus.drain();
         let ended = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, self.bus.finished()).await });
-        assert_eq!(ended.unwrap(), Ended::Done);
+        assert_eq!(ended.unwrap(), BusOutcome::Done);
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::mpsc::SyncSender;
 
 use narrows_bus::config::{Config, Pool};
 use narrows_bus::core::{
-    Action, ClientId, ClientInfo, CoreOutput, PoolId, Reason, Stuck, Time, WorkerExit, WorkerId,
+    ClientCloseReason, ClientId, ClientInfo, CoreAction, CoreOutput, PoolId, StuckReason, Time, WorkerExit,
+    WorkerId,
 };
 use narrows_bus::driver::Router;
 use narrows_wire::LineRef;
@@ -24,7 +25,7 @@ pub(crate) enum Event {
     Gone(u32),
     Drained(u32),
     Up(u32, u32),
-    Stuck(u32, Stuck),
+    Stuck(u32, StuckReason),
     Ended(u32, WorkerExit),
     Pressure(bool),
     Reloaded,
@@ -74,7 +75,7 @@ impl SimpleRouter {
 
     fn read_rest(&mut self, out: &mut impl CoreOutput) {
         if self.draining && self.slots.iter().all(|slot| *slot == (false, false)) {
-            out.act(Action::Finished);
+            out.perform(CoreAction::Finished);
         }
     }
 }
@@ -98,7 +99,7 @@ impl Router for SimpleRouter {
         self.slots[slot] = (true, self.mode == Mode::Pairs);
         let slot = u32::try_from(slot).unwrap();
         if self.mode == Mode::Pairs {
-            out.act(Action::Spawn { worker: WorkerId(slot), pool: PoolId(0) });
+            out.perform(CoreAction::Spawn { worker: WorkerId(slot), pool: PoolId(0) });
         }
         self.report(Event::Open(slot));
         Some(ClientId(slot))
@@ -123,7 +124,7 @@ impl Router for SimpleRouter {
                 out.to_client(client, &[&[b'x'; 1000]]);
             }
             out.to_client(client, &[b"[\"reason\"]"]);
-            out.act(Action::Close { client, reason: Reason::SlowReader });
+            out.perform(CoreAction::Close { client, reason: ClientCloseReason::SlowReader });
             return self.report(Event::Ticked);
         }
         match self.mode {
@@ -136,8 +137,8 @@ impl Router for SimpleRouter {
         self.panic_if_at("eof");
         self.report(Event::Eof(client.0));
         match self.mode {
-            Mode::Mirror => out.act(Action::Close { client, reason: Reason::Served }),
-            Mode::Pairs => out.act(Action::Stop { worker: WorkerId(client.0), kill: false }),
+            Mode::Mirror => out.perform(CoreAction::Close { client, reason: ClientCloseReason::Served }),
+            Mode::Pairs => out.perform(CoreAction::Stop { worker: WorkerId(client.0), kill: false }),
         }
     }
 
@@ -147,7 +148,7 @@ impl Router for SimpleRouter {
         let slot = &mut self.slots[client.0 as usize];
         slot.0 = false;
         if slot.1 {
-            out.act(Action::Stop { worker: WorkerId(client.0), kill: true });
+            out.perform(CoreAction::Stop { worker: WorkerId(client.0), kill: true });
         }
         self.read_rest(out);
     }
@@ -187,16 +188,16 @@ impl Router for SimpleRouter {
         true
     }
 
-    fn worker_stuck(&mut self, _: Time, worker: WorkerId, why: Stuck, out: &mut impl CoreOutput) {
+    fn worker_stuck(&mut self, _: Time, worker: WorkerId, why: StuckReason, out: &mut impl CoreOutput) {
         self.report(Event::Stuck(worker.0, why));
-        out.act(Action::Stop { worker, kill: true });
+        out.perform(CoreAction::Stop { worker, kill: true });
     }
 
     fn worker_gone(&mut self, _: Time, worker: WorkerId, end: &WorkerExit, out: &mut impl CoreOutput) {
         self.panic_if_at("ended");
         self.report(Event::Ended(worker.0, end.clone()));
         self.slots[worker.0 as usize].1 = false;
-        out.act(Action::Close { client: ClientId(worker.0), reason: Reason::Served });
+        out.perform(CoreAction::Close { client: ClientId(worker.0), reason: ClientCloseReason::Served });
         self.read_rest(out);
     }
 
@@ -214,7 +215,7 @@ impl Router for SimpleRouter {
         self.draining = true;
         self.panic_if_at("drain");
         for slot in 0..u32::try_from(self.slots.len()).unwrap() {
-            out.act(Action::Close { client: ClientId(slot), reason: Reason::Draining });
+            out.perform(CoreAction::Close { client: ClientId(slot), reason: ClientCloseReason::Draining });
         }
         self.read_rest(out);
     }

@@ -30,7 +30,7 @@ impl Rig {
             messages: messages.iter().map(|message| (*message).into()).collect(),
             idle,
         };
-        let from = IncomingClient { metered: true, ..IncomingClient::new(0, "token:x") };
+        let from = IncomingClient { is_authenticated: true, ..IncomingClient::new(0, "token:x") };
         let served = self.bus.handle().connect_upgraded(upgraded, from).unwrap();
         (WebSocket::from_raw_socket(ours, Role::Client, None), served)
     }

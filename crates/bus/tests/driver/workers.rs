@@ -1,7 +1,7 @@
 //! Workers: pipes, exits, and the handling of unread requests.
 
 use narrows_bus::StartError;
-use narrows_bus::core::{Stuck, WorkerExit};
+use narrows_bus::core::{StuckReason, WorkerExit};
 use narrows_process::Controller;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
@@ -109,7 +109,7 @@ fn a_worker_exit_reports_its_reason_and_the_bytes_read() {
     assert_eq!(peer.read_rest(), "[\"[1]\"]\n", "the last output of the worker is delivered");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     let reason = "exited with status 3; stderr: oops".to_owned();
-    assert_eq!(end, WorkerExit { reason, taken: 9, ..WorkerExit::default() });
+    assert_eq!(end, WorkerExit { reason, bytes_read: 9, ..WorkerExit::default() });
     rig.finish();
 }
 
@@ -124,7 +124,7 @@ fn unwritten_lines_are_returned_to_the_router() {
     let shell = Pid::from_raw(pid(&up).unwrap().cast_signed()).unwrap();
     kill_process(shell, Signal::KILL).unwrap();
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
-    assert_eq!(end.taken, 4);
+    assert_eq!(end.bytes_read, 4);
     assert!(end.unsent.ends_with(b"1]\n[2]\n") && end.unsent.len() > 1_000_000, "{}", end.unsent.len());
     rig.finish();
 }
@@ -132,8 +132,8 @@ fn unwritten_lines_are_returned_to_the_router() {
 #[test]
 fn closed_pipes_are_reported() {
     for (script, why) in [
-        ("exec >&-; sleep 1000", Stuck::OutputClosed),
-        ("exec <&-; sleep 1000", Stuck::InputClosed { taken: 0 }),
+        ("exec >&-; sleep 1000", StuckReason::OutputClosed),
+        ("exec <&-; sleep 1000", StuckReason::InputClosed { bytes_read: 0 }),
     ] {
         let rig = Rig::new(Mode::Pairs, config(script));
         let _peer = rig.connect();
@@ -151,7 +151,7 @@ fn a_stopped_worker_is_reported() {
     let rig = Rig::new(Mode::Pairs, config("read a; kill -STOP $$; exec cat"));
     let mut peer = rig.connect();
     peer.send("[1]\n");
-    rig.until(|event| *event == Event::Stuck(0, Stuck::Stopped));
+    rig.until(|event| *event == Event::Stuck(0, StuckReason::Stopped));
     rig.until(|event| matches!(event, Event::Ended(..)));
     rig.finish();
 }
@@ -179,9 +179,9 @@ fn a_worker_that_does_not_read_is_reported() {
     let mut peer = rig.connect();
     peer.send(&format!("[1]\n[{}]\n", "1".repeat(2_000_000)));
     let event = rig.until(|event| matches!(event, Event::Stuck(..) | Event::Ended(..)));
-    assert_eq!(event, Event::Stuck(0, Stuck::Undrained));
+    assert_eq!(event, Event::Stuck(0, StuckReason::Undrained));
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
-    assert_eq!((end.taken, end.reason.as_str()), (4, "killed by SIGKILL"));
+    assert_eq!((end.bytes_read, end.reason.as_str()), (4, "killed by SIGKILL"));
     rig.finish();
 }
 
@@ -206,7 +206,7 @@ fn a_worker_that_cannot_start_is_reported() {
     let mut peer = rig.connect();
     peer.send("[1]\n");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
-    assert!(end.reason.contains("working directory") && end.taken == 0, "{end:?}");
+    assert!(end.reason.contains("working directory") && end.bytes_read == 0, "{end:?}");
     rig.finish();
 }
 

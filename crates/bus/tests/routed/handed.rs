@@ -40,7 +40,7 @@ fn begin(config: Config, options: StartOptions) -> Result<Bus, StartError> {
 fn enter(bus: &Bus, identity: &str) -> BufReader<UnixStream> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    let from = IncomingClient { metered: true, ..IncomingClient::new(0, identity) };
+    let from = IncomingClient { is_authenticated: true, ..IncomingClient::new(0, identity) };
     bus.handle().connect(theirs.into(), from).unwrap();
     BufReader::new(ours)
 }

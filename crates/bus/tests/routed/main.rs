@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
 use narrows_bus::core::Status;
-use narrows_bus::{Bus, Ended};
+use narrows_bus::{Bus, BusOutcome};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ fn status(bus: &Bus, wanted: impl Fn(&Status) -> bool) -> Status {
 
 fn finish(bus: &Bus) {
     bus.drain();
-    assert_eq!(wait(bus.finished()), Ended::Done);
+    assert_eq!(wait(bus.finished()), BusOutcome::Done);
 }
 
 #[test]

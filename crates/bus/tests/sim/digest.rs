@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-use narrows_bus::core::{Action, Note, OwnedName, Reason};
+use narrows_bus::core::{ClientCloseReason, CoreAction, LogEvent, OwnedName};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Digest(u64);
@@ -23,70 +23,70 @@ impl Digest {
         self.bytes(&parts.concat());
     }
 
-    pub(crate) fn action(&mut self, action: &Action) {
+    pub(crate) fn action(&mut self, action: &CoreAction) {
         match action {
-            Action::Spawn { worker, pool } => {
+            CoreAction::Spawn { worker, pool } => {
                 self.number(3, worker.0);
                 self.mix(u64::from(pool.0));
             }
-            Action::Stop { worker, kill } => {
+            CoreAction::Stop { worker, kill } => {
                 self.number(4, worker.0);
                 self.mix(u64::from(*kill));
             }
-            Action::PauseWorker(worker) => self.number(5, worker.0),
-            Action::ResumeWorker(worker) => self.number(6, worker.0),
-            Action::PauseClient(client) => self.number(7, client.0),
-            Action::ResumeClient(client) => self.number(8, client.0),
-            Action::Close { client, reason } => {
+            CoreAction::PauseWorker(worker) => self.number(5, worker.0),
+            CoreAction::ResumeWorker(worker) => self.number(6, worker.0),
+            CoreAction::PauseClient(client) => self.number(7, client.0),
+            CoreAction::ResumeClient(client) => self.number(8, client.0),
+            CoreAction::Close { client, reason } => {
                 self.number(9, client.0);
                 self.mix(match reason {
-                    Reason::SlowReader => 1,
-                    Reason::Draining => 2,
-                    Reason::Served => 3,
+                    ClientCloseReason::SlowReader => 1,
+                    ClientCloseReason::Draining => 2,
+                    ClientCloseReason::Served => 3,
                 });
             }
-            Action::Own { client, session, identity } => {
+            CoreAction::RecordOwner { client, session, identity } => {
                 self.number(10, client.map_or(u32::MAX, |client| client.0));
                 self.owned_name(session);
                 self.bytes(identity.as_bytes());
             }
-            Action::Disown { session } => {
+            CoreAction::DeleteOwner { session } => {
                 self.number(11, 0);
                 self.owned_name(session);
             }
-            Action::Log(note) => self.note(note),
-            Action::Finished => self.number(12, 0),
+            CoreAction::Log(note) => self.note(note),
+            CoreAction::Finished => self.number(12, 0),
         }
     }
 
-    fn note(&mut self, note: &Note) {
+    fn note(&mut self, note: &LogEvent) {
         match note {
-            Note::Ready(worker) => self.number(20, worker.0),
-            Note::Lost { worker, reason, requests, sessions } => {
+            LogEvent::Ready(worker) => self.number(20, worker.0),
+            LogEvent::Lost { worker, reason, requests, sessions } => {
                 self.number(21, worker.0);
                 self.bytes(reason.as_bytes());
                 self.mix(*requests as u64);
                 self.mix(*sessions as u64);
             }
-            Note::Strike { worker, what } => {
+            LogEvent::Strike { worker, what } => {
                 self.number(22, worker.0);
                 self.bytes(what.as_bytes());
             }
-            Note::Dropped { worker, why } => {
+            LogEvent::Dropped { worker, why } => {
                 self.number(23, worker.0);
                 self.bytes(why.as_bytes());
             }
-            Note::CircuitOpened(pool) => self.number(24, pool.0),
-            Note::CircuitClosed(pool) => self.number(25, pool.0),
-            Note::McpRefused { client, pool } => {
+            LogEvent::CircuitOpened(pool) => self.number(24, pool.0),
+            LogEvent::CircuitClosed(pool) => self.number(25, pool.0),
+            LogEvent::McpRefused { client, pool } => {
                 self.number(26, client.map_or(u32::MAX, |client| client.0));
                 self.mix(u64::from(pool.0));
             }
-            Note::MetaRefused { client, pool } => {
+            LogEvent::MetaRefused { client, pool } => {
                 self.number(27, client.0);
                 self.mix(u64::from(pool.0));
             }
-            Note::PoolRefused(client) => self.number(28, client.0),
+            LogEvent::PoolRefused(client) => self.number(28, client.0),
         }
     }
 

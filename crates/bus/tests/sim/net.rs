@@ -1,6 +1,6 @@
 //! Simulated queues, pipes and processes of a driver.
 
-use narrows_bus::core::{Action, ClientId, CoreOutput, PoolId, Reason, WorkerId};
+use narrows_bus::core::{ClientCloseReason, ClientId, CoreAction, CoreOutput, PoolId, WorkerId};
 
 use crate::client::SimClient;
 use crate::digest::Digest;
@@ -140,14 +140,14 @@ impl CoreOutput for Net {
         waits
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: CoreAction) {
         self.trace_line(|| format!("  => {action:?}"));
         self.digest.action(&action);
         match action {
-            Action::Spawn { worker, pool } => {
+            CoreAction::Spawn { worker, pool } => {
                 self.spawns.push((worker, pool));
             }
-            Action::Stop { worker, kill } => {
+            CoreAction::Stop { worker, kill } => {
                 let worker_index = self.worker_index(worker);
                 if self.spawns.iter().any(|(spawned, _)| *spawned == worker) {
                     // The start was ordered in the same call, so the process does not exist yet.
@@ -159,29 +159,29 @@ impl CoreOutput for Net {
                     oracle.worker_given_up(worker_index);
                 }
             }
-            Action::PauseWorker(worker) => {
+            CoreAction::PauseWorker(worker) => {
                 self.proc(worker.0 as usize).into_iter().for_each(|proc| proc.paused = true);
             }
-            Action::ResumeWorker(worker) => {
+            CoreAction::ResumeWorker(worker) => {
                 self.proc(worker.0 as usize).into_iter().for_each(|proc| proc.paused = false);
             }
-            Action::PauseClient(client) => {
+            CoreAction::PauseClient(client) => {
                 self.port(client.0 as usize).into_iter().for_each(|port| port.paused = true);
             }
-            Action::ResumeClient(client) => {
+            CoreAction::ResumeClient(client) => {
                 self.port(client.0 as usize).into_iter().for_each(|port| port.paused = false);
             }
-            Action::Close { client, reason } => {
+            CoreAction::Close { client, reason } => {
                 let conn = self.conn(client);
                 if let Some(port) = self.port(client.0 as usize) {
                     port.closing = true;
                 }
                 if let (Some(oracle), Some(conn)) = (&mut self.oracle, conn) {
-                    oracle.conn_closed(conn, reason != Reason::SlowReader);
+                    oracle.conn_closed(conn, reason != ClientCloseReason::SlowReader);
                 }
             }
-            Action::Log(_) | Action::Own { .. } | Action::Disown { .. } => {}
-            Action::Finished => self.finished = true,
+            CoreAction::Log(_) | CoreAction::RecordOwner { .. } | CoreAction::DeleteOwner { .. } => {}
+            CoreAction::Finished => self.finished = true,
         }
     }
 }

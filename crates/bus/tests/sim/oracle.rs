@@ -344,11 +344,11 @@ impl Oracle {
         self.workers[worker].spent = true;
     }
 
-    /// Records that a worker has exited and may have read `taken` bytes.
-    pub(crate) fn worker_exited(&mut self, worker: WorkerIndex, taken: u64) {
+    /// Records that a worker has exited and may have read `bytes_read` bytes.
+    pub(crate) fn worker_exited(&mut self, worker: WorkerIndex, bytes_read: u64) {
         let state = &mut self.workers[worker];
         state.alive = false;
-        state.read = taken;
+        state.read = bytes_read;
         state.asking.clear();
     }
 

@@ -6,7 +6,7 @@ mod moves;
 use std::collections::BTreeMap;
 
 use narrows_bus::config::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Share};
-use narrows_bus::core::{Action, ClientId, ClientInfo, Core, CoreOutput, PoolId, Time, WorkerId};
+use narrows_bus::core::{ClientId, ClientInfo, Core, CoreAction, CoreOutput, PoolId, Time, WorkerId};
 use narrows_wire::View;
 use serde_json::{Value, json};
 
@@ -38,9 +38,9 @@ impl CoreOutput for Net {
         0
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: CoreAction) {
         self.digest.action(&action);
-        if let Action::Spawn { worker, pool } = action {
+        if let CoreAction::Spawn { worker, pool } = action {
             self.spawned.push((worker, pool));
         }
     }

@@ -6,7 +6,7 @@ mod moves;
 
 use std::time::Duration;
 
-use narrows_bus::core::{ClientId, ClientInfo, Core, Stuck, Time, WorkerExit, WorkerId};
+use narrows_bus::core::{ClientId, ClientInfo, Core, StuckReason, Time, WorkerExit, WorkerId};
 use narrows_wire::View;
 
 use crate::client::{Line, SimClient};
@@ -321,18 +321,19 @@ impl World {
         }
         let Some(proc) = self.net.proc(slot) else { return };
         // If the pipe cannot be inspected, all written bytes count as read.
-        let taken = if self.random.one_in(4) && !proc.closed { proc.written } else { proc.read };
+        let bytes_read = if self.random.one_in(4) && !proc.closed { proc.written } else { proc.read };
         let end = WorkerExit {
             reason: "killed".to_owned(),
-            taken,
+            bytes_read,
             unsent: std::mem::take(&mut proc.queue),
             ..WorkerExit::default()
         };
         let worker_index = proc.worker.worker_index;
-        self.net
-            .trace_line(|| format!("{:?} worker {slot} ({worker_index}) is gone, taken {taken}", self.now));
+        self.net.trace_line(|| {
+            format!("{:?} worker {slot} ({worker_index}) is gone, read {bytes_read}", self.now)
+        });
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.worker_exited(worker_index, taken);
+            oracle.worker_exited(worker_index, bytes_read);
         }
         self.net.procs[slot] = None;
         self.core.worker_gone(self.now, worker_at(slot), &end, &mut self.net);
@@ -346,7 +347,7 @@ impl World {
         self.after();
     }
 
-    fn report_stuck(&mut self, slot: usize, why: Stuck) {
+    fn report_stuck(&mut self, slot: usize, why: StuckReason) {
         let Some(proc) = self.net.proc(slot) else { return };
         let worker_index = proc.worker.worker_index;
         self.net.trace_line(|| format!("{:?} worker {slot} is stuck: {why:?}", self.now));

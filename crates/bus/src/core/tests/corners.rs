@@ -1,6 +1,6 @@
 //! Regression tests: each case failed once.
 
-use super::super::Stuck;
+use super::super::StuckReason;
 use super::*;
 
 fn two_pools() -> Config {
@@ -37,7 +37,7 @@ fn changed() -> Config {
 
 #[test]
 fn a_partly_written_message_does_not_close_the_client() {
-    struct Partial(Vec<Action>);
+    struct Partial(Vec<CoreAction>);
     impl CoreOutput for Partial {
         fn to_client(&mut self, _: ClientId, parts: &[&[u8]]) -> usize {
             parts.concat().len() - (2 << 20)
@@ -45,7 +45,7 @@ fn a_partly_written_message_does_not_close_the_client() {
         fn to_worker(&mut self, _: WorkerId, _: &[&[u8]]) -> usize {
             0
         }
-        fn act(&mut self, action: Action) {
+        fn perform(&mut self, action: CoreAction) {
             self.0.push(action);
         }
     }
@@ -365,10 +365,10 @@ fn a_client_paused_for_a_worker_with_closed_input_is_resumed() {
     bus.session(a, 0, "a");
     bus.session(b, 0, "b");
     bus.request(a, 1, "session/prompt", &prompt("a"));
-    let taken = bus.output.queued[&0].len() as u64;
+    let bytes_read = bus.output.queued[&0].len() as u64;
     bus.request(b, 1, "session/prompt", &json!({"sessionId": "b", "prompt": "x".repeat(9 << 20)}));
     assert!(bus.seen().contains("PauseClient(ClientId(1))"));
-    bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::InputClosed { taken }, &mut bus.output);
+    bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::InputClosed { bytes_read }, &mut bus.output);
     assert!(bus.seen().contains("ResumeClient(ClientId(1))"));
 }
 
@@ -376,7 +376,7 @@ fn a_client_paused_for_a_worker_with_closed_input_is_resumed() {
 fn a_worker_with_closed_stdout_gets_no_new_requests() {
     let mut bus = TestBus::shared(2);
     let client = bus.open();
-    bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::OutputClosed, &mut bus.output);
+    bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::OutputClosed, &mut bus.output);
     bus.seen();
     bus.request(client, 1, "session/new", &json!({"cwd": "/"}));
     assert!(bus.seen().starts_with("w1 < "));

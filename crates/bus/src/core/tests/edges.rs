@@ -3,7 +3,7 @@
 
 use insta::assert_snapshot;
 
-use super::super::Stuck;
+use super::super::StuckReason;
 use super::*;
 
 fn servers(name: &str) -> Value {
@@ -18,10 +18,10 @@ fn closed_input_fails_unread_requests_and_read_ones_can_still_be_answered() {
         bus.session(client, 0, name);
     }
     bus.request(client, 1, "session/prompt", &prompt("a"));
-    let taken = bus.output.queued[&0].len() as u64;
+    let bytes_read = bus.output.queued[&0].len() as u64;
     bus.request(client, 2, "session/prompt", &prompt("b"));
     bus.seen();
-    bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::InputClosed { taken }, &mut bus.output);
+    bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::InputClosed { bytes_read }, &mut bus.output);
     bus.request(client, 3, "_ext/x", &json!({"sessionId": "a"}));
     bus.request(client, 4, "session/prompt", &prompt("b"));
     assert_snapshot!(bus.seen(), @r#"

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::core::Stuck;
+use crate::core::StuckReason;
 
 #[test]
 fn requests_of_a_lost_worker_fail_and_its_session_is_restored_in_another() {
@@ -146,7 +146,7 @@ fn a_turn_cancelled_before_its_worker_read_it_is_not_started_in_another() {
     let mut bus = TestBus::shared(2);
     let client = bus.open();
     bus.session(client, 0, "a");
-    let taken = bus.output.queued[&0].len();
+    let bytes_read = bus.output.queued[&0].len();
     bus.request(client, 1, "session/prompt", &prompt("a"));
     bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
     bus.request(client, 2, "session/prompt", &prompt("a"));
@@ -154,8 +154,8 @@ fn a_turn_cancelled_before_its_worker_read_it_is_not_started_in_another() {
     // The third prompt is not cancelled.
     bus.request(client, 3, "session/prompt", &prompt("a"));
     bus.seen();
-    let unsent = bus.output.queued[&0][taken..].to_vec();
-    bus.exit_worker(0, taken as u64, unsent);
+    let unsent = bus.output.queued[&0][bytes_read..].to_vec();
+    bus.exit_worker(0, bytes_read as u64, unsent);
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
@@ -209,7 +209,8 @@ fn a_worker_that_could_not_start_for_lack_of_resources_is_no_loss() {
     for share in [Share::All, Share::Connection] {
         let mut bus = TestBus::new(&config(vec![pool(share)]));
         let client = bus.open();
-        let end = WorkerExit { reason: "cannot fork".into(), ours: true, ..WorkerExit::default() };
+        let end =
+            WorkerExit { reason: "cannot fork".into(), lacked_resources: true, ..WorkerExit::default() };
         for id in 0..20 {
             bus.request(client, id, "initialize", &json!({"protocolVersion": 1}));
             bus.advance(5.0);
@@ -381,7 +382,7 @@ fn a_stopped_worker_is_killed() {
     bus.session(client, 0, "a");
     bus.request(client, 1, "session/prompt", &prompt("a"));
     bus.seen();
-    bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::Stopped, &mut bus.output);
+    bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::Stopped, &mut bus.output);
     bus.update(0, "a", "too late");
     bus.kill_worker(0);
     assert_snapshot!(bus.seen(), @r#"

@@ -37,7 +37,7 @@ impl TestBus {
     }
 
     pub(super) fn try_open(&mut self, identity: &str) -> Option<u32> {
-        let from = ClientInfo { metered: true, ..ClientInfo::new(0, identity) };
+        let from = ClientInfo { is_authenticated: true, ..ClientInfo::new(0, identity) };
         let client = self.core.client_open(self.now, from, &mut self.output)?.0;
         self.initialized(client);
         Some(client)
@@ -184,7 +184,7 @@ fn the_owner_of_a_session_in_long_use_is_recorded_again() {
             bus.request(client, 2, "session/prompt", &prompt("a"));
             let id = bus.last_id(0);
             bus.answer(0, id, &json!({"stopReason": "end_turn"}));
-            bus.seen().contains(r#"Own { client: None, session: "a", identity: "token:one" }"#)
+            bus.seen().contains(r#"RecordOwner { client: None, session: "a", identity: "token:one" }"#)
         };
         assert_eq!([asks(refresh - 1), asks(1), asks(1), asks(refresh)], [false, true, false, true]);
     }
@@ -211,19 +211,19 @@ fn the_owner_of_a_session_is_recorded_before_the_client_learns_of_it() {
     bus.request(client, 6, "session/load", &json!({"sessionId": "b"}));
     assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
-    Own { client: Some(ClientId(0)), session: "a", identity: "token:one" }
+    RecordOwner { client: Some(ClientId(0)), session: "a", identity: "token:one" }
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"early"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/fork","params":{"sessionId":"a"}}
-    Own { client: Some(ClientId(0)), session: "b", identity: "token:one" }
+    RecordOwner { client: Some(ClientId(0)), session: "b", identity: "token:one" }
     c0 < {"jsonrpc":"2.0","id":2,"result":{"sessionId":"b"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/close","params":{"sessionId":"b"}}
     c0 < {"jsonrpc":"2.0","id":3,"result":{}}
     w0 < {"jsonrpc":"2.0","id":5,"method":"session/load","params":{"sessionId":"b"}}
-    Own { client: None, session: "b", identity: "token:one" }
+    RecordOwner { client: None, session: "b", identity: "token:one" }
     c0 < {"jsonrpc":"2.0","id":4,"result":{}}
     w0 < {"jsonrpc":"2.0","id":6,"method":"session/delete","params":{"sessionId":"b"}}
-    Disown { session: "b" }
+    DeleteOwner { session: "b" }
     c0 < {"jsonrpc":"2.0","id":5,"result":{}}
     c0 < {"jsonrpc":"2.0","id":6,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
@@ -238,7 +238,7 @@ fn no_owners_are_recorded_without_authentication() {
     bus.answer(0, 2, &json!({"sessionId": "a"}));
     bus.request(client, 2, "session/load", &json!({"sessionId": "x"}));
     let seen = bus.seen();
-    assert!(!seen.contains("Own"), "{seen}");
+    assert!(!seen.contains("RecordOwner"), "{seen}");
     assert!(seen.ends_with(r#""method":"session/load","params":{"sessionId":"x"}}"#), "{seen}");
 }
 
@@ -442,13 +442,13 @@ fn names_of_an_unknown_protocol_belong_to_their_first_user() {
     );
     bus.request(first, 2, "m", &json!({"sessionId": "kept"}));
     assert_snapshot!(bus.seen(), @r#"
-    Own { client: None, session: "new", identity: "token:one" }
+    RecordOwner { client: None, session: "new", identity: "token:one" }
     w0 < {"jsonrpc":"2.0","id":1,"method":"m","params":{"sessionId":"new"}}
     c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     c1 < {"sessionId":"kept","jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     c1 < {"sessionId":"kept","jsonrpc":"2.0","id":4,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
-    Own { client: None, session: "kept", identity: "token:one" }
+    RecordOwner { client: None, session: "kept", identity: "token:one" }
     w0 < {"jsonrpc":"2.0","id":2,"method":"m","params":{"sessionId":"kept"}}
     "#);
 }

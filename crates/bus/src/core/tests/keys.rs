@@ -1,6 +1,6 @@
 //! Keys of sessions, clients and workers that outlive their entries.
 
-use super::super::Stuck;
+use super::super::StuckReason;
 use super::identities::authenticating;
 use super::*;
 
@@ -23,8 +23,8 @@ fn a_late_answer_does_not_end_the_next_session_in_the_slot() {
         let (mut bus, mallory, alice) = apart();
         bus.request(mallory, 1, ends, &json!({"sessionId": "hers"}));
         let id = bus.last_id(0);
-        let taken = bus.output.queued[&0].len() as u64;
-        bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::InputClosed { taken }, &mut bus.output);
+        let bytes_read = bus.output.queued[&0].len() as u64;
+        bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::InputClosed { bytes_read }, &mut bus.output);
         bus.request(mallory, 2, "session/close", &json!({"sessionId": "hers"}));
         assert!(bus.seen().contains(r#""id":2,"result":{}"#), "{ends}");
         bus.session(alice, 1, "alices");

@@ -3,7 +3,7 @@
 
 use insta::assert_snapshot;
 
-use super::super::Stuck;
+use super::super::StuckReason;
 use super::*;
 
 /// Returns two clients with the first two of three workers, each for one session.
@@ -358,8 +358,8 @@ fn a_load_is_answered_after_its_worker_closed_its_input_and_the_session_was_requ
     let one = bus.open();
     bus.request(one, 7, "session/load", &json!({"sessionId": "a", "cwd": "/"}));
     let load = bus.last_id(0);
-    let taken = bus.output.queued[&0].len() as u64;
-    bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::InputClosed { taken }, &mut bus.output);
+    let bytes_read = bus.output.queued[&0].len() as u64;
+    bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::InputClosed { bytes_read }, &mut bus.output);
     bus.seen();
     // The response decides whether the session exists. Until then, the session does not move.
     resume(&mut bus, one, 8, "a");

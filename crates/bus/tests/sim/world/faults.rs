@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_bus::core::Stuck;
+use narrows_bus::core::StuckReason;
 
 use super::World;
 use crate::client::{Line, SimClient};
@@ -77,14 +77,14 @@ impl World {
     fn stick_some_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.up && proc.stop.is_none())?;
-        let taken = proc.read;
+        let bytes_read = proc.read;
         let why = self.random.pick(&[
-            Stuck::Stopped,
-            Stuck::Undrained,
-            Stuck::InputClosed { taken },
-            Stuck::OutputClosed,
+            StuckReason::Stopped,
+            StuckReason::Undrained,
+            StuckReason::InputClosed { bytes_read },
+            StuckReason::OutputClosed,
         ]);
-        let listens = !matches!(why, Stuck::InputClosed { .. });
+        let listens = !matches!(why, StuckReason::InputClosed { .. });
         let proc = self.net.proc(slot)?;
         // A worker that has only closed its input may still answer the requests that it has read.
         (proc.frozen, proc.closed) = (listens, !listens);

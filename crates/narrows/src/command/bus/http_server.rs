@@ -234,7 +234,7 @@ fn incoming_client(identity: Identity, listener: usize) -> IncomingClient {
     let is_owner =
         identity.proof == Proof::Handed && name == format!("uid:{}", rustix::process::geteuid().as_raw());
     IncomingClient {
-        metered: matches!(identity.proof, Proof::Token | Proof::Certificate),
+        is_authenticated: matches!(identity.proof, Proof::Token | Proof::Certificate),
         scopes: identity.scopes,
         pools: identity.pools,
         is_owner,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use narrows_bus::admin::Facts;
 use narrows_bus::config::{Admin, Config, Protocol, WORKER_STOP_TIMEOUT};
 use narrows_bus::core::Status;
-use narrows_bus::{Bus as Running, Ended, Handle, StartOptions};
+use narrows_bus::{Bus as Running, BusOutcome, Handle, StartOptions};
 use narrows_config::Finding;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -120,8 +120,8 @@ async fn serve(
             ended = bus.finished() => {
                 http.finish().await;
                 return match ended {
-                    Ended::Done => Ok(ExitStatus::Success.exit_code()),
-                    Ended::Failed(reason) => Err(Failure::bus_failed(&reason)),
+                    BusOutcome::Done => Ok(ExitStatus::Success.exit_code()),
+                    BusOutcome::Failed(reason) => Err(Failure::bus_failed(&reason)),
                 };
             }
             signal = interrupts.next() => match signal {
