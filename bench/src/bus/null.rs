@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Share};
+use narrows_bus::config::{AdminConfig, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{
     ClientId, ClientInfo, CoreAction, CoreOutput, PoolId, StuckReason, Time, WorkerExit, WorkerId,
 };
@@ -34,7 +34,7 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
         listen: vec![Listen::new(ListenAddr::Tcp(address.to_string()))],
         pools: vec![pool],
         limits: Limits::default(),
-        admin: Admin::default(),
+        admin: AdminConfig::default(),
     };
     let bus = Bus::start_with(config, Vec::new(), |config| Null::new(&config.pools[0]))
         .map_err(io::Error::other)?;

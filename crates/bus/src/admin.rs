@@ -30,17 +30,17 @@ use listener::AdminListener;
 
 /// Listeners of the admin API, bound and not yet served.
 #[derive(Debug)]
-pub struct Admin {
+pub struct AdminServer {
     listeners: Vec<AdminListener>,
     addresses: Vec<ListenAddr>,
 }
 
-impl Admin {
+impl AdminServer {
     /// Binds the configured listeners.
     ///
     /// # Errors
     /// If one listener cannot be bound. Then none stays bound.
-    pub fn bind(settings: &config::Admin) -> Result<Self, ListenError> {
+    pub fn bind(settings: &config::AdminConfig) -> Result<Self, ListenError> {
         let socket = settings.socket.iter().map(|path| ListenAddr::Unix(path.clone()));
         let port = settings.port.iter().map(|address| ListenAddr::Tcp(address.clone()));
         let mut admin = Self { listeners: Vec::new(), addresses: Vec::new() };
@@ -61,7 +61,7 @@ impl Admin {
 
     /// Serves requests until it is dropped. Must be polled inside a tokio runtime. `network` is called for
     /// each request.
-    pub async fn serve(self, bus: Handle, facts: Facts, network: AskNetwork) {
+    pub async fn serve(self, bus: Handle, facts: BusInfo, network: ReadHttpCounters) {
         let state = Arc::new(handlers::AdminState { bus, facts, network, refused_users: Default::default() });
         // Dropping the set ends the tasks.
         let mut served = tokio::task::JoinSet::new();
@@ -80,7 +80,7 @@ impl Admin {
 
 /// Counters of the HTTP server since the start. The set of names is constant.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
+pub struct HttpCounters {
     /// Number of refused requests and sockets, by reason.
     pub refused: Vec<(&'static str, u64)>,
     /// Number of interrupted connections, by outcome.
@@ -88,11 +88,11 @@ pub struct Network {
 }
 
 /// Reads the current counters of the HTTP server.
-pub type AskNetwork = Box<dyn Fn() -> Network + Send + Sync>;
+pub type ReadHttpCounters = Box<dyn Fn() -> HttpCounters + Send + Sync>;
 
-/// Static facts about a bus, shown beside its status.
+/// Static information about a bus, shown beside its status.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Facts {
+pub struct BusInfo {
     pub version: String,
     pub pid: u32,
     pub listen: Vec<String>,

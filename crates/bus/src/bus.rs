@@ -2,7 +2,7 @@
 
 mod fixed_listeners;
 
-pub use fixed_listeners::Unmoved;
+pub use fixed_listeners::ListenerDifference;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,7 +23,8 @@ use tokio::sync::watch;
 use crate::config::{Auth, Config, ListenAddr};
 use crate::core::{Core, OwnedName};
 use crate::driver::{
-    self, CommandQueue, Driver, DriverParts, HandOver, IncomingClient, Queues, Router, WebSocketHandle,
+    self, CommandQueue, Driver, DriverParts, IncomingClient, Queues, ResumableConnectionHandler, Router,
+    WebSocketHandle,
 };
 use crate::listen::{self, BoundListener, ListenError, SocketFile};
 use crate::owner_store::{self, Index, OwnersError};
@@ -41,7 +42,7 @@ pub enum StartError {
     Program { pool: String, source: SpawnError },
     /// A limit is configured that this machine cannot enforce.
     #[error("pool {pool:?}: cannot enforce `{}` on this machine: {}", source.controller, source.why)]
-    Unlimited { pool: String, source: Unenforceable },
+    UnenforceableLimit { pool: String, source: Unenforceable },
     /// The configured workers need more file descriptors than this process may have.
     #[error("pools and one client need {needed} descriptors, the limit is {limit}")]
     Descriptors { needed: u64, limit: u64 },
@@ -49,7 +50,7 @@ pub enum StartError {
     Owners(#[from] OwnersError),
     /// Session owners have to be recorded, but no file is given.
     #[error("cannot record session owners: no data directory")]
-    NoPlace,
+    MissingOwnersFile,
     #[error("cannot start the bus: {0}")]
     Io(#[from] io::Error),
 }
@@ -61,7 +62,7 @@ pub struct StartOptions {
     pub owners: Option<PathBuf>,
     /// Serves resumable connections. If `None`, such connections are served like all others and cannot be
     /// resumed.
-    pub hand_over: Option<HandOver>,
+    pub hand_over: Option<ResumableConnectionHandler>,
 }
 
 impl fmt::Debug for StartOptions {
@@ -162,7 +163,7 @@ impl<B: Router> Bus<B> {
         let mut router = router(&config);
         let (owner_writer, owner_thread) = match (config.keeps_owners(), options.owners) {
             (false, _) => (None, None),
-            (true, None) => return Err(StartError::NoPlace),
+            (true, None) => return Err(StartError::MissingOwnersFile),
             (true, Some(path)) => {
                 let learn = |session: &OwnedName, identity: &str| router.know_owner(session, identity);
                 let index = Index::open(&path, &config.limits, learn)?;
@@ -246,7 +247,7 @@ impl<B: Router> Bus<B> {
     ///
     /// # Errors
     /// See [`Handle::reload`].
-    pub fn reload(&self, config: Config) -> Result<Vec<Unmoved>, StartError> {
+    pub fn reload(&self, config: Config) -> Result<Vec<ListenerDifference>, StartError> {
         self.handle.reload(config)
     }
 
@@ -283,18 +284,18 @@ impl<B: Router> Handle<B> {
     ///
     /// # Errors
     /// If the configuration cannot be applied. Then nothing changes.
-    pub fn reload(&self, mut config: Config) -> Result<Vec<Unmoved>, StartError> {
+    pub fn reload(&self, mut config: Config) -> Result<Vec<ListenerDifference>, StartError> {
         check(&config, &self.environment)?;
         cap(&mut config)?;
         // Held until the configuration is queued, so that concurrent reloads are queued in the order of this
         // lock.
         let mut fixed = self.fixed();
-        let (listen, unmoved) = fixed.apply(&config.listen);
+        let (listen, differences) = fixed.apply(&config.listen);
         config.listen = listen;
         fixed.listen.clone_from(&config.listen);
         fixed.max_connections = config.limits.max_connections;
         self.command_queue.reload(Box::new(config));
-        Ok(unmoved)
+        Ok(differences)
     }
 
     /// Connects a client through a socket that carries lines. The caller has authenticated the client. The
@@ -401,7 +402,9 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
         let spec = spawner::spec(pool, environment);
         narrows_process::find(&spec)
             .map_err(|source| StartError::Program { pool: pool.name.clone(), source })?;
-        spec.limits.try_out().map_err(|source| StartError::Unlimited { pool: pool.name.clone(), source })?;
+        spec.limits
+            .try_out()
+            .map_err(|source| StartError::UnenforceableLimit { pool: pool.name.clone(), source })?;
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ pub struct Config {
     /// The pools of workers. The first one serves clients that name no pool.
     pub pools: Vec<Pool>,
     pub limits: Limits,
-    pub admin: Admin,
+    pub admin: AdminConfig,
 }
 
 impl Config {
@@ -374,7 +374,7 @@ impl Limits {
 
 /// The listeners of the admin API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Admin {
+pub struct AdminConfig {
     pub socket: Option<PathBuf>,
     pub port: Option<String>,
     /// `true` if every user of this machine may use the port. `false`: only the user of the bus.

@@ -50,7 +50,7 @@ pub(crate) use fd_limit::{
     anonymous_connections, cap_connections, max_fd_limit as most_descriptors, needed_descriptors,
     original_fd_limit, raise_fd_limit, room_for_connections,
 };
-pub use handshake::{HandOver, Handoff};
+pub use handshake::{ResumableConnection, ResumableConnectionHandler};
 pub use queue_stats::Queues;
 pub use router::Router;
 
@@ -91,7 +91,7 @@ pub(crate) struct DriverParts<B: Router> {
     pub(crate) events: Receiver<WorkerEvent>,
     pub(crate) command_queue: Arc<CommandQueue<B::Status>>,
     pub(crate) owner_writer: Option<OwnerWriter>,
-    pub(crate) hand_over: Option<HandOver>,
+    pub(crate) hand_over: Option<ResumableConnectionHandler>,
     pub(crate) descriptors: usize,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Driver<B: Router> {
     command_queue: Arc<CommandQueue<B::Status>>,
     /// The writer of session owners. `None` if they are not recorded.
     owner_writer: Option<OwnerWriter>,
-    hand_over: Option<HandOver>,
+    hand_over: Option<ResumableConnectionHandler>,
     next_check: Time,
     checks: periodic::PeriodicChecks,
     /// Clients that have sent no message yet.

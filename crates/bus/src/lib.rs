@@ -13,7 +13,9 @@ mod log_limit;
 mod owner_store;
 mod spawner;
 
-pub use bus::{Bus, BusOutcome, Handle, NoAnswer, StartError, StartOptions, Unmoved, worker_limits};
-pub use driver::{HandOver, Handoff, IncomingClient, WebSocketHandle};
+pub use bus::{
+    Bus, BusOutcome, Handle, ListenerDifference, NoAnswer, StartError, StartOptions, worker_limits,
+};
+pub use driver::{IncomingClient, ResumableConnection, ResumableConnectionHandler, WebSocketHandle};
 pub use listen::ListenError;
 pub use owner_store::OwnersError;

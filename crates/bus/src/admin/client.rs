@@ -14,21 +14,21 @@ const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 pub enum AskError {
     /// No bus listens on the socket.
     #[error("no bus is listening: {0}")]
-    Nobody(io::Error),
+    NotListening(io::Error),
     /// No answer within this time.
     #[error("no response within {} s", .0.as_secs())]
-    Late(Duration),
+    Timeout(Duration),
     #[error("no response from the bus: {0}")]
     Io(io::Error),
     /// The socket belongs to a listener for clients, not to the admin API.
     #[error("this socket is for clients, not the admin API")]
-    Clients,
+    ClientSocket,
     /// The status of the answer is not 200.
     #[error("the bus responded with {0}")]
-    Refused(String),
+    BadStatus(String),
     /// The peer does not speak HTTP.
     #[error("the peer is not a bus")]
-    Stranger,
+    NotABus,
 }
 
 /// Requests a page, such as `/status`, from the bus whose admin socket is at `path`.
@@ -40,9 +40,9 @@ pub fn ask(path: &Path, page: &str) -> Result<String, AskError> {
 }
 
 fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String, AskError> {
-    let mut stream = UnixStream::connect(path).map_err(AskError::Nobody)?;
+    let mut stream = UnixStream::connect(path).map_err(AskError::NotListening)?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(timeout),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Timeout(timeout),
         _ => AskError::Io(error),
     };
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;
@@ -51,12 +51,12 @@ fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String
     stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut first = [0];
     stream.read_exact(&mut first).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => AskError::Stranger,
+        io::ErrorKind::UnexpectedEof => AskError::NotABus,
         _ => failed(error),
     })?;
     // A bus answers a client's invalid line with a JSON-RPC error and waits for the next line.
     if first == *b"{" {
-        return Err(AskError::Clients);
+        return Err(AskError::ClientSocket);
     }
     let mut answer = first.to_vec();
     stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer).map_err(failed)?;
@@ -64,14 +64,14 @@ fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String
 }
 
 fn read(answer: &[u8]) -> Result<String, AskError> {
-    let answer = std::str::from_utf8(answer).map_err(|_| AskError::Stranger)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or(AskError::Stranger)?;
+    let answer = std::str::from_utf8(answer).map_err(|_| AskError::NotABus)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(AskError::NotABus)?;
     let first = head.lines().next().unwrap_or_default();
     let status = first.strip_prefix("HTTP/1.0 ").or_else(|| first.strip_prefix("HTTP/1.1 "));
-    let status = status.ok_or(AskError::Stranger)?;
+    let status = status.ok_or(AskError::NotABus)?;
     match status.starts_with("200") {
         true => Ok(body.to_owned()),
-        false => Err(AskError::Refused(format!("{status}: {}", body.trim()))),
+        false => Err(AskError::BadStatus(format!("{status}: {}", body.trim()))),
     }
 }
 

@@ -15,7 +15,7 @@ use axum::routing::get;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{AskNetwork, Facts, Network, metrics};
+use super::{BusInfo, HttpCounters, ReadHttpCounters, metrics};
 use crate::bus::Handle;
 use crate::core::Status;
 use crate::driver::Queues;
@@ -30,8 +30,8 @@ const MANY_HOSTS_TEXT: &str = "exactly one Host header is required\n";
 
 pub(super) struct AdminState {
     pub(super) bus: Handle,
-    pub(super) facts: Facts,
-    pub(super) network: AskNetwork,
+    pub(super) facts: BusInfo,
+    pub(super) network: ReadHttpCounters,
     /// Connections to the admin API that were refused because of their user.
     pub(super) refused_users: Arc<AtomicU64>,
 }
@@ -136,7 +136,7 @@ fn missing(status: &Status) -> Option<String> {
 #[derive(Serialize)]
 struct StatusPage<'a> {
     #[serde(flatten)]
-    facts: &'a Facts,
+    facts: &'a BusInfo,
     max_connections: usize,
     #[serde(flatten)]
     status: Status,
@@ -151,7 +151,7 @@ async fn status(State(state): State<Arc<AdminState>>) -> Response {
         Err(gone) => return gone,
     };
     let max_connections = state.bus.max_connections();
-    let Network { refused, connections } = (state.network)();
+    let HttpCounters { refused, connections } = (state.network)();
     let page = StatusPage {
         facts: &state.facts,
         max_connections,

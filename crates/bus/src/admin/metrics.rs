@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Facts, Network};
+use super::{BusInfo, HttpCounters};
 use crate::core::{Counters, IdentityStatus, PoolStatus, Status};
 use crate::driver::Queues;
 
@@ -99,15 +99,15 @@ const GAUGES: [Gauge; 8] = [
 ];
 
 pub(super) fn text(
-    facts: &Facts,
+    info: &BusInfo,
     max_connections: usize,
     status: &Status,
     queues: &Queues,
-    network: &Network,
+    network: &HttpCounters,
 ) -> String {
     let mut out = String::with_capacity(8 << 10);
     head(&mut out, "info", "gauge", "1, with the version of the program.");
-    _ = writeln!(out, "narrows_bus_info{{version=\"{}\"}} 1", label(&facts.version));
+    _ = writeln!(out, "narrows_bus_info{{version=\"{}\"}} 1", label(&info.version));
     let whole = [
         ("draining", "1 while the bus is draining.", usize::from(status.draining)),
         ("clients", "Connected clients.", status.clients),
@@ -135,7 +135,7 @@ pub(super) fn text(
         _ = writeln!(out, "narrows_bus_{name} {value}");
     }
     head(&mut out, "listener_clients", "gauge", "Connected clients of a listener.");
-    for (listener, count) in facts.listen.iter().zip(&status.listeners) {
+    for (listener, count) in info.listen.iter().zip(&status.listeners) {
         let listener = label(listener);
         _ = writeln!(out, "narrows_bus_listener_clients{{listener=\"{listener}\"}} {count}");
     }
@@ -239,13 +239,13 @@ pub(super) mod tests {
     #[test]
     fn pools_of_one_name_are_one_series() {
         let listen = vec!["stdio:".to_owned()];
-        let facts = Facts { version: "1.2.3".to_owned(), listen, ..Facts::default() };
+        let info = BusInfo { version: "1.2.3".to_owned(), listen, ..BusInfo::default() };
         let queues = Queues { clients: 30, longest: 20, full: 1, workers: [(1, 5), (7, 9)].into() };
-        let network = Network {
+        let network = HttpCounters {
             refused: vec![("host", 2), ("origin", 0)],
             connections: vec![("broken", 3), ("resumed", 1)],
         };
-        let text = text(&facts, 100, &status(), &queues, &network);
+        let text = text(&info, 100, &status(), &queues, &network);
         for line in [
             "narrows_bus_info{version=\"1.2.3\"} 1",
             "narrows_bus_uptime_seconds 12.500",
@@ -303,8 +303,8 @@ pub(super) mod tests {
             let mut status = status();
             let pool = status.pools.remove(1);
             status.pools.extend(names.into_iter().map(|name| PoolStatus { name, ..pool.clone() }));
-            let network = Network { refused: vec![("host", 1)], connections: vec![("broken", 1)] };
-            judge(&text(&Facts::default(), 0, &status, &Queues::default(), &network));
+            let network = HttpCounters { refused: vec![("host", 1)], connections: vec![("broken", 1)] };
+            judge(&text(&BusInfo::default(), 0, &status, &Queues::default(), &network));
         }
     }
 
@@ -313,7 +313,7 @@ pub(super) mod tests {
         let page = include_str!("../../../../docs/reference/metrics.md");
         let rows = page.lines().filter(|line| line.starts_with("| `narrows_bus_"));
         let documented: Vec<&str> = rows.filter_map(|row| row.split(['`', '{']).nth(1)).collect();
-        let text = text(&Facts::default(), 0, &status(), &Queues::default(), &Network::default());
+        let text = text(&BusInfo::default(), 0, &status(), &Queues::default(), &HttpCounters::default());
         let heads = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let told: Vec<&str> = heads.filter_map(|head| head.split(' ').next()).collect();
         assert_eq!(documented, told);

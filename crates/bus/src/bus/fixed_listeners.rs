@@ -9,23 +9,23 @@ use crate::config::{Listen, ListenAddr, Web};
 /// A listener that differs from the configuration until the bus is restarted. Displayed as its address and
 /// the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unmoved {
+pub enum ListenerDifference {
     /// The listener is no longer configured and stays open.
-    Open(ListenAddr),
+    StillOpen(ListenAddr),
     /// The listener is configured and is not opened.
-    Closed(ListenAddr),
+    NotOpened(ListenAddr),
     /// The listener stays open with its former settings.
-    Changed(ListenAddr),
+    OldSettings(ListenAddr),
 }
 
-impl fmt::Display for Unmoved {
+impl fmt::Display for ListenerDifference {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(address) => write!(out, "{address} stays open until the bus is restarted"),
-            Self::Changed(address) => {
+            Self::StillOpen(address) => write!(out, "{address} stays open until the bus is restarted"),
+            Self::OldSettings(address) => {
                 write!(out, "{address} keeps its settings until the bus is restarted")
             }
-            Self::Closed(address) => write!(out, "{address} is not opened until the bus is restarted"),
+            Self::NotOpened(address) => write!(out, "{address} is not opened until the bus is restarted"),
         }
     }
 }
@@ -40,16 +40,16 @@ pub(super) struct FixedListeners {
 
 impl FixedListeners {
     /// Returns the open listeners with the pools of `wanted`, and the differences that need a restart.
-    pub(super) fn apply(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<Unmoved>) {
+    pub(super) fn apply(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<ListenerDifference>) {
         let mut rest: Vec<&Listen> = wanted.iter().collect();
-        let mut unmoved = Vec::new();
+        let mut differences = Vec::new();
         let mut kept = Vec::with_capacity(self.listen.len());
         for (open, address) in self.listen.iter().zip(&self.addresses) {
             match rest.iter().position(|listen| listen.at == open.at) {
                 Some(index) => {
                     let wanted = rest.remove(index).clone();
                     if wanted.auth != open.auth {
-                        unmoved.push(Unmoved::Changed(address.clone()));
+                        differences.push(ListenerDifference::OldSettings(address.clone()));
                     }
                     kept.push(Listen { auth: open.auth, ..wanted });
                 }
@@ -61,13 +61,14 @@ impl FixedListeners {
                     let changed = same.is_some();
                     let Listen { pool, pools, .. } = same.unwrap_or_else(|| open.clone());
                     kept.push(Listen { pool, pools, ..open.clone() });
-                    let told = if changed { Unmoved::Changed } else { Unmoved::Open };
-                    unmoved.push(told(address.clone()));
+                    let told =
+                        if changed { ListenerDifference::OldSettings } else { ListenerDifference::StillOpen };
+                    differences.push(told(address.clone()));
                 }
             }
         }
-        unmoved.extend(rest.into_iter().map(|listen| Unmoved::Closed(listen.at.clone())));
-        (kept, unmoved)
+        differences.extend(rest.into_iter().map(|listen| ListenerDifference::NotOpened(listen.at.clone())));
+        (kept, differences)
     }
 }
 
@@ -108,14 +109,14 @@ mod tests {
     #[test]
     fn listeners_stay_and_their_pools_change() {
         #[track_caller]
-        fn check(open: &[&str], wanted: &[&str], expected: &[&str], unmoved: &[&str]) {
+        fn check(open: &[&str], wanted: &[&str], expected: &[&str], differences: &[&str]) {
             let listen = places(open);
             let addresses = listen.iter().map(|listen| listen.at.clone()).collect();
             let fixed = FixedListeners { listen, addresses, max_connections: 1 };
             let (kept, told) = fixed.apply(&places(wanted));
             assert_eq!(kept, places(expected));
             let told: Vec<String> = told.iter().map(ToString::to_string).collect();
-            assert_eq!(told, unmoved);
+            assert_eq!(told, differences);
         }
         check(&["unix:/a"], &["unix:/a"], &["unix:/a"], &[]);
         check(

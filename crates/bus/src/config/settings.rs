@@ -8,7 +8,9 @@ use narrows_config::{Findings, Item, Kind, Node, Paths, Table, quoted};
 
 use super::address::{ADMIN_LOOPBACK_ONLY, expand_home, is_same, loopback, socket};
 use super::read::RequiredFile;
-use super::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share, WORKER_STOP_TIMEOUT};
+use super::{
+    AdminConfig, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share, WORKER_STOP_TIMEOUT,
+};
 use super::{ParsedConfig, PoolPositions};
 
 mod mcp;
@@ -310,13 +312,13 @@ fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(
     }
 }
 
-fn admin(table: Table<'_>, paths: Paths<'_>) -> Admin {
+fn admin(table: Table<'_>, paths: Paths<'_>) -> AdminConfig {
     table.only(ADMIN_KEYS, &[("url", "write socket = \"/path\" or port = 9090")]);
     let port = |item: Item<'_>| match item.node.kind {
         Kind::Whole(_) => item.count(0, u16::MAX).map(|port: u16| format!("127.0.0.1:{port}")),
         _ => item.parsed(|text| loopback(text, ADMIN_LOOPBACK_ONLY).map(|()| text.to_owned())),
     };
-    Admin {
+    AdminConfig {
         socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, paths))),
         port: table.get("port").and_then(port),
         is_open: admin_is_open(table),

@@ -5,7 +5,9 @@ use std::time::Duration;
 use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
 
 use super::settings::{LINE_BYTES_RANGE, MAX_RESTART_BUDGET, QUEUE_BYTES_RANGE, warn_long_drain};
-use super::{Admin, Config, Limits, Listen, ListenAddr, ParsedConfig, Pool, PoolPositions, Protocol, Share};
+use super::{
+    AdminConfig, Config, Limits, Listen, ListenAddr, ParsedConfig, Pool, PoolPositions, Protocol, Share,
+};
 
 const POOL_KEYS: &[&str] = &["id", "command", "args", "instances"];
 
@@ -55,7 +57,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig>
         None => vec![Listen::new(ListenAddr::Stdio)],
     };
     Some(ParsedConfig {
-        config: Config { listen, pools, limits, admin: Admin::default() },
+        config: Config { listen, pools, limits, admin: AdminConfig::default() },
         positions,
         sockets: Vec::new(),
         files: Vec::new(),

@@ -118,7 +118,7 @@ fn all_settings_are_read() {
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
-    let admin = Admin {
+    let admin = AdminConfig {
         socket: Some("/run/admin.sock".into()),
         port: Some("127.0.0.1:9090".to_owned()),
         is_open: false,
@@ -135,7 +135,7 @@ fn a_minimal_file_gets_defaults() {
         listen: vec![Listen::new(ListenAddr::Stdio)],
         pools: vec![Pool::new("default", vec!["a".to_owned()])],
         limits: Limits::default(),
-        admin: Admin::default(),
+        admin: AdminConfig::default(),
     };
     assert_eq!(config, expected);
 }
@@ -315,7 +315,7 @@ fn a_stdio_bus_file_is_read() {
             drain_timeout: Duration::from_secs(31),
             ..Limits::default()
         },
-        admin: Admin::default(),
+        admin: AdminConfig::default(),
     };
     assert_eq!(config, expected);
     let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();

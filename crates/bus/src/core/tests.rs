@@ -36,7 +36,7 @@ use std::time::Duration;
 use narrows_wire::View;
 use serde_json::{Value, json};
 
-use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
+use crate::config::{AdminConfig, Config, Limits, Listen, Pool, Protocol, Share};
 
 use super::{ANYONE, ClientId, ClientInfo, Core, CoreAction, CoreOutput, Time, WorkerExit, WorkerId};
 
@@ -86,7 +86,7 @@ fn config(pools: Vec<Pool>) -> Config {
         listen: vec![Listen::new(crate::config::ListenAddr::Stdio)],
         pools,
         limits: Limits::default(),
-        admin: Admin::default(),
+        admin: AdminConfig::default(),
     }
 }
 

@@ -76,13 +76,13 @@ pub(crate) fn anonymous_connections(config: &Config) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Admin, Limits, Pool};
+    use crate::config::{AdminConfig, Limits, Pool};
 
     #[test]
     fn connections_are_capped_by_descriptors() {
         let pools = vec![Pool { instances: 4, ..Pool::new("p", vec!["cat".into()]) }];
         let limits = Limits { max_connections: 1000, ..Limits::default() };
-        let config = Config { listen: Vec::new(), pools, limits, admin: Admin::default() };
+        let config = Config { listen: Vec::new(), pools, limits, admin: AdminConfig::default() };
         for (limit, expected) in [(1 << 20, None), (1096, None), (1095, Some(999)), (10, Some(1))] {
             assert_eq!(cap_connections(&config, limit), expected, "{limit}");
         }

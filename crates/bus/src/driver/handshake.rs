@@ -16,7 +16,7 @@ const RESUME: &str = "_narrows/resume";
 
 /// A resumable connection that is passed to another server.
 #[derive(Debug)]
-pub struct Handoff {
+pub struct ResumableConnection {
     pub socket: OwnedFd,
     pub read: Vec<u8>,
     pub listener: usize,
@@ -24,7 +24,7 @@ pub struct Handoff {
 }
 
 /// Serves resumable connections. Called in the event loop, so it must not block.
-pub type HandOver = Box<dyn FnMut(Handoff) + Send>;
+pub type ResumableConnectionHandler = Box<dyn FnMut(ResumableConnection) + Send>;
 
 #[derive(Debug)]
 pub(super) struct FirstLine {
@@ -72,7 +72,7 @@ impl<B: Router> Driver<B> {
         self.resume_accepting(now);
         if let Some(hand_over) = &mut self.hand_over {
             let FirstLine { listener, identity, read } = first_line;
-            hand_over(Handoff { socket: conn.into_socket(), read, listener, identity });
+            hand_over(ResumableConnection { socket: conn.into_socket(), read, listener, identity });
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Share};
+use narrows_bus::config::{AdminConfig, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{Status, WorkerStatus};
 use narrows_bus::{Bus, BusOutcome};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -76,7 +76,7 @@ impl Rig {
                 restart_budget: u32::MAX,
                 ..Limits::default()
             },
-            admin: Admin::default(),
+            admin: AdminConfig::default(),
         };
         let path = [("PATH".into(), "/usr/bin:/bin".into())];
         let bus = Bus::start(config, path.into()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use narrows_bus::{IncomingClient, StartError, Unmoved};
+use narrows_bus::{IncomingClient, ListenerDifference, StartError};
 use narrows_process::Controller;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -358,7 +358,7 @@ fn status_and_reload_work_until_the_bus_has_ended() {
     rig.until(|event| *event == Event::Reloaded);
     let limits = Limits { max_connections: 7, ..Limits::default() };
     let elsewhere = Config { listen: Vec::new(), limits, ..config("") };
-    assert!(matches!(rig.bus.reload(elsewhere).unwrap()[..], [Unmoved::Open(_)]));
+    assert!(matches!(rig.bus.reload(elsewhere).unwrap()[..], [ListenerDifference::StillOpen(_)]));
     assert_eq!(rig.bus.handle().max_connections(), 7);
     let handle = rig.bus.handle();
     rig.finish();
@@ -382,7 +382,7 @@ fn an_unusable_configuration_is_an_error_at_the_start() {
             Controller::Memory => limited.pools[0].memory = Some(1 << 30),
             Controller::Pids => limited.pools[0].pids = Some(100),
         }
-        assert!(matches!(start(limited), StartError::Unlimited { source, .. } if source == why));
+        assert!(matches!(start(limited), StartError::UnenforceableLimit { source, .. } if source == why));
     }
     let everybody = Listen::new(ListenAddr::Tcp("0.0.0.0:0".into()));
     assert!(matches!(start(Config { listen: vec![everybody], ..config("") }), StartError::Listen(_)));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::sync_channel;
 
 use narrows_bus::config::Auth;
-use narrows_bus::{Handoff, IncomingClient, StartError, StartOptions};
+use narrows_bus::{IncomingClient, ResumableConnection, StartError, StartOptions};
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn config(listen: &str, auth: Auth) -> Config {
         listen: vec![listen],
         pools: vec![Pool { share: Share::Connection, ..Pool::new("p", shell) }],
         limits: Limits::default(),
-        admin: Admin::default(),
+        admin: AdminConfig::default(),
     }
 }
 
@@ -89,14 +89,14 @@ fn no_owner_file_is_written_without_authentication() {
     finish(&bus);
     assert!(!owners.exists());
     let nowhere = begin(config("http://127.0.0.1:1/acp", Auth::Token), StartOptions::default()).unwrap_err();
-    assert!(matches!(nowhere, StartError::NoPlace), "{nowhere}");
+    assert!(matches!(nowhere, StartError::MissingOwnersFile), "{nowhere}");
     let open = begin(config("http://0.0.0.0:1/acp", Auth::None), options(&owners)).unwrap_err();
     assert!(open.to_string().contains("other machines"), "{open}");
 }
 
 #[test]
 fn a_resumable_connection_is_handed_over_with_the_bytes_that_were_read() {
-    let (tell, handed) = sync_channel::<Handoff>(8);
+    let (tell, handed) = sync_channel::<ResumableConnection>(8);
     let hand_over = Box::new(move |handed| tell.send(handed).unwrap());
     let bus = begin(
         config("tcp://127.0.0.1:0", Auth::None),

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use narrows_bus::config::{Admin, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
+use narrows_bus::config::{AdminConfig, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus, BusOutcome};
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,7 +27,7 @@ fn start(instances: u32) -> Bus {
         listen: vec![Listen::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
         pools: vec![pool],
         limits: Limits::default(),
-        admin: Admin::default(),
+        admin: AdminConfig::default(),
     };
     let path = [("PATH".into(), "/usr/bin:/bin".into())];
     Bus::start(config, path.into()).unwrap()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_bus::config::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
+use narrows_bus::config::{AdminConfig, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
 
 use crate::oracle::Kind;
 use crate::random::Random;
@@ -107,7 +107,7 @@ impl Scenario {
             ..Limits::default()
         };
         let mut scenario = Self {
-            config: Config { listen, pools, limits, admin: Admin::default() },
+            config: Config { listen, pools, limits, admin: AdminConfig::default() },
             traits_of,
             pipe: if tight { 200 + random.below(800) } else { 1 << 16 },
             identities: if random.one_in(2) { 1 } else { 2 },

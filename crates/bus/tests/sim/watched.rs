@@ -5,7 +5,7 @@ mod moves;
 
 use std::collections::BTreeMap;
 
-use narrows_bus::config::{Admin, Auth, Config, Limits, Listen, ListenAddr, Pool, Share};
+use narrows_bus::config::{AdminConfig, Auth, Config, Limits, Listen, ListenAddr, Pool, Share};
 use narrows_bus::core::{ClientId, ClientInfo, Core, CoreAction, CoreOutput, PoolId, Time, WorkerId};
 use narrows_wire::View;
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ fn config(limit: usize) -> Config {
         listen: vec![Listen::new(ListenAddr::Web(web))],
         pools: vec![pool],
         limits: Limits { replay_bytes: limit, ..Limits::default() },
-        admin: Admin::default(),
+        admin: AdminConfig::default(),
     }
 }
 

@@ -152,7 +152,7 @@ impl Failure {
                     _ => failure.with_cause(source),
                 }
             }
-            StartError::Unlimited { .. } => Self::new(ExitStatus::Usage, line(&error.to_string()))
+            StartError::UnenforceableLimit { .. } => Self::new(ExitStatus::Usage, line(&error.to_string()))
                 .with_hint("remove `memory` and `pids` of the pool, or limit the whole bus from outside"),
             StartError::Descriptors { .. } => Self::new(ExitStatus::Usage, line(&error.to_string()))
                 .with_hint("lower `instances`, or raise the limit that `ulimit -H -n` shows"),
@@ -164,7 +164,7 @@ impl Failure {
                 "set XDG_DATA_HOME to another directory: buses that authenticate clients cannot share one",
             ),
             StartError::Owners(_) => Self::new(ExitStatus::Usage, line(&error.to_string())),
-            StartError::NoPlace => {
+            StartError::MissingOwnersFile => {
                 Self::new(ExitStatus::Usage, line(&error.to_string())).with_hint("set XDG_DATA_HOME or HOME")
             }
             StartError::Io(_) => Self::new(ExitStatus::Internal, line(&error.to_string())),
@@ -196,13 +196,13 @@ impl Failure {
     pub(crate) fn bus_status(socket: &Path, error: &AskError) -> Self {
         let failure = Self::new(ExitStatus::Agent, line(&format!("{}: {error}", socket.display())));
         match error {
-            AskError::Nobody(_) => {
+            AskError::NotListening(_) => {
                 failure.with_hint("start one with `narrows bus`, which prints its admin socket")
             }
-            AskError::Clients => {
+            AskError::ClientSocket => {
                 failure.with_hint("use the admin socket that the bus prints when it starts, or omit --socket")
             }
-            AskError::Late(_) => {
+            AskError::Timeout(_) => {
                 failure.with_hint("check if its process is stopped, or the machine overloaded")
             }
             _ => failure,

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use narrows_bus::admin::Admin;
+use narrows_bus::admin::AdminServer;
 use narrows_bus::config::{self, ListenAddr};
 
 use crate::failure::Failure;
@@ -13,23 +13,23 @@ use crate::terminal::line;
 const DEFAULT_NAME: &str = "admin.sock";
 
 /// Opens the admin sockets. Without configured ones, a failure is only a warning.
-pub(super) fn open(settings: &config::Admin, directory: Option<&Path>) -> Result<Admin, Failure> {
+pub(super) fn open(settings: &config::AdminConfig, directory: Option<&Path>) -> Result<AdminServer, Failure> {
     if settings.socket.is_some() {
-        return Admin::bind(settings).map_err(|error| Failure::listener(&error));
+        return AdminServer::bind(settings).map_err(|error| Failure::listener(&error));
     }
     let Some(directory) = directory else {
         tracing::warn!("no admin socket: neither XDG_RUNTIME_DIR nor HOME is set");
-        return Admin::bind(settings).map_err(|error| Failure::listener(&error));
+        return AdminServer::bind(settings).map_err(|error| Failure::listener(&error));
     };
-    let usual = config::Admin { socket: Some(free_path(directory)), ..settings.clone() };
-    Admin::bind(&usual).or_else(|error| {
-        let without = Admin::bind(settings).map_err(|error| Failure::listener(&error))?;
+    let usual = config::AdminConfig { socket: Some(free_path(directory)), ..settings.clone() };
+    AdminServer::bind(&usual).or_else(|error| {
+        let without = AdminServer::bind(settings).map_err(|error| Failure::listener(&error))?;
         tracing::warn!("no admin socket: {}", line(&error.to_string()));
         Ok(without)
     })
 }
 
-pub(super) fn describe(settings: &config::Admin) -> String {
+pub(super) fn describe(settings: &config::AdminConfig) -> String {
     let socket =
         settings.socket.as_ref().map_or("the default socket".to_owned(), |path| path.display().to_string());
     settings.port.iter().fold(socket, |named, port| format!("{named} and {port}"))
@@ -80,10 +80,13 @@ mod tests {
 
     #[test]
     fn settings_are_described() {
-        let mut settings = config::Admin::default();
+        let mut settings = config::AdminConfig::default();
         assert_eq!(describe(&settings), "the default socket");
-        settings =
-            config::Admin { socket: Some("/a".into()), port: Some("127.0.0.1:1".to_owned()), is_open: false };
+        settings = config::AdminConfig {
+            socket: Some("/a".into()),
+            port: Some("127.0.0.1:1".to_owned()),
+            is_open: false,
+        };
         assert_eq!(describe(&settings), "/a and 127.0.0.1:1");
     }
 

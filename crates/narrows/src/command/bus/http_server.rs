@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_base::sync::lock;
-use narrows_bus::admin::Network;
+use narrows_bus::admin::HttpCounters;
 use narrows_bus::config::{self, Config, Listen, ListenAddr};
 use narrows_bus::core::ANYONE;
-use narrows_bus::{Handle, Handoff, IncomingClient};
+use narrows_bus::{Handle, IncomingClient, ResumableConnection};
 use narrows_link::WebSocketHandoff;
 use narrows_remote::identity::{Identity, Proof};
 use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, HttpServer, Opening};
@@ -30,7 +30,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 /// The bound listeners. Their server starts on first use.
 pub(super) struct NetworkListeners {
     shared: Arc<HttpShared>,
-    handoff_sender: mpsc::Sender<Handoff>,
+    handoff_sender: mpsc::Sender<ResumableConnection>,
     /// The actual addresses, by listener number.
     addresses: HashMap<usize, SocketAddr>,
 }
@@ -48,7 +48,7 @@ struct HttpShared {
 
 struct BoundServer {
     http: HttpServer,
-    handoffs: mpsc::Receiver<Handoff>,
+    handoffs: mpsc::Receiver<ResumableConnection>,
 }
 
 impl NetworkListeners {
@@ -79,19 +79,19 @@ impl NetworkListeners {
     }
 
     /// Returns the function with which the bus hands over resumable connections.
-    pub(super) fn hand_over(&self) -> narrows_bus::HandOver {
+    pub(super) fn hand_over(&self) -> narrows_bus::ResumableConnectionHandler {
         let (shared, handoff_sender) = (Arc::clone(&self.shared), self.handoff_sender.clone());
-        Box::new(move |handoff| {
+        Box::new(move |connection| {
             shared.start_thread();
-            if handoff_sender.try_send(handoff).is_err() {
+            if handoff_sender.try_send(connection).is_err() {
                 tracing::warn!("resumable connection closed, too many are waiting");
             }
         })
     }
 
-    pub(super) fn network(&self) -> narrows_bus::admin::AskNetwork {
+    pub(super) fn network(&self) -> narrows_bus::admin::ReadHttpCounters {
         let http = self.shared.http.clone();
-        Box::new(move || Network { refused: http.refused(), connections: http.disconnects() })
+        Box::new(move || HttpCounters { refused: http.refused(), connections: http.disconnects() })
     }
 
     pub(super) fn open(&self, bus: Handle) {
@@ -162,8 +162,8 @@ impl HttpShared {
         serving.await
     }
 
-    fn adopt(&self, connection: Handoff) {
-        let Handoff { socket, read, listener, identity } = connection;
+    fn adopt(&self, connection: ResumableConnection) {
+        let ResumableConnection { socket, read, listener, identity } = connection;
         let socket = match self.listen.get(listener).map(|listen| &listen.at) {
             Some(ListenAddr::Unix(_)) => Adopted::Unix(UnixStream::from(socket)),
             _ => Adopted::Tcp(TcpStream::from(socket)),

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use narrows_bus::admin::Facts;
-use narrows_bus::config::{Admin, Config, Protocol, WORKER_STOP_TIMEOUT};
+use narrows_bus::admin::BusInfo;
+use narrows_bus::config::{AdminConfig, Config, Protocol, WORKER_STOP_TIMEOUT};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, BusOutcome, Handle, StartOptions};
 use narrows_config::Finding;
@@ -90,7 +90,7 @@ async fn serve(
         running.notifier.print(&format!("admin API listening on {}", admin_socket::client_url(address)));
     }
     let limits = narrows_bus::worker_limits();
-    let facts = Facts {
+    let facts = BusInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         listen: addresses,
@@ -156,7 +156,7 @@ struct RunningBus<'a> {
     notifier: Notifier,
     drain: Duration,
     /// The opened admin sockets, which a reload does not change.
-    admin: Admin,
+    admin: AdminConfig,
     config: Config,
 }
 
@@ -197,8 +197,8 @@ impl RunningBus<'_> {
             tracing::warn!("{}", line(&what));
         }
         match bus.reload(config.clone()) {
-            Ok(unmoved) => {
-                for listener in unmoved {
+            Ok(differences) => {
+                for listener in differences {
                     tracing::warn!("{}", line(&listener.to_string()));
                 }
                 self.drain = config.limits.drain_timeout;

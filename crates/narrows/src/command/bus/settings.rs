@@ -116,7 +116,7 @@ fn from_command(args: &Bus) -> Config {
         listen: Vec::new(),
         pools: vec![pool],
         limits: Limits::default(),
-        admin: config::Admin::default(),
+        admin: config::AdminConfig::default(),
     }
 }
 

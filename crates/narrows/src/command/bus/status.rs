@@ -27,7 +27,7 @@ pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
             output::print_json(answer.trim_end())?;
         } else {
             let state = StatusReport::read(&answer)
-                .ok_or_else(|| Failure::bus_status(&socket, &admin::AskError::Stranger))?;
+                .ok_or_else(|| Failure::bus_status(&socket, &admin::AskError::NotABus))?;
             let table = state.table(before.as_ref());
             let text = match args.watch {
                 // Moves the cursor to the top and clears the previous table.
