@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use narrows_bus::config::{AdminConfig, Config, Limits, Listen, ListenAddr, Pool, Share};
+use narrows_bus::config::{AdminConfig, BusLimits, Config, ListenAddr, ListenerSettings, Pool, ShareMode};
 use narrows_bus::core::{
     ClientId, ClientInfo, CoreAction, CoreOutput, PoolId, StuckReason, Time, WorkerExit, WorkerId,
 };
@@ -27,13 +27,13 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
     let program = std::env::current_exe()?.to_string_lossy().into_owned();
     let pool = Pool {
         instances: workers,
-        share: Share::All,
+        share: ShareMode::All,
         ..Pool::new("null", vec![program, "bus-worker".into()])
     };
     let config = Config {
-        listen: vec![Listen::new(ListenAddr::Tcp(address.to_string()))],
+        listen: vec![ListenerSettings::new(ListenAddr::Tcp(address.to_string()))],
         pools: vec![pool],
-        limits: Limits::default(),
+        limits: BusLimits::default(),
         admin: AdminConfig::default(),
     };
     let bus = Bus::start_with(config, Vec::new(), |config| Null::new(&config.pools[0]))

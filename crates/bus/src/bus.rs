@@ -20,7 +20,7 @@ use narrows_link::WebSocketHandoff;
 use narrows_process::{Controller, Limits, SpawnError, Unenforceable};
 use tokio::sync::watch;
 
-use crate::config::{Auth, Config, ListenAddr};
+use crate::config::{Config, ListenAddr, ListenerAuth};
 use crate::core::{Core, OwnedName};
 use crate::driver::{
     self, CommandQueue, Driver, DriverParts, IncomingClient, Queues, ResumableConnectionHandler, Router,
@@ -142,13 +142,14 @@ impl<B: Router> Bus<B> {
         let mut entries = Vec::with_capacity(config.listen.len());
         let mut addresses = Vec::with_capacity(config.listen.len());
         let mut files = Vec::new();
-        if config.listen.iter().filter(|listen| listen.at == ListenAddr::Stdio).count() > 1 {
+        if config.listen.iter().filter(|listen| listen.addr == ListenAddr::Stdio).count() > 1 {
             return Err(ListenError::StdioTwice.into());
         }
         for listen in &config.listen {
-            let (mut entry, address) = listen::open(&listen.at, config.limits.stall_timeout)?;
+            let (mut entry, address) = listen::open(&listen.addr, config.limits.stall_timeout)?;
             if let BoundListener::Socket(listener) = &mut entry {
-                listener.only = (listen.auth != Auth::None).then(|| rustix::process::geteuid().as_raw());
+                listener.only =
+                    (listen.auth != ListenerAuth::None).then(|| rustix::process::geteuid().as_raw());
             }
             files.extend(entry.file().cloned());
             entries.push(entry);
@@ -433,7 +434,7 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
 /// Returns `true` if more than a tenth of an explicitly configured number is missing. The default is not
 /// reported, because no administrator asked for it.
 fn is_much_less(room: usize, wanted: usize) -> bool {
-    wanted != crate::config::Limits::default().max_connections && room < wanted - wanted / 10
+    wanted != crate::config::BusLimits::default().max_connections && room < wanted - wanted / 10
 }
 
 #[cfg(test)]

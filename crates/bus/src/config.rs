@@ -14,9 +14,9 @@ mod web;
 
 pub use address::expand_home;
 pub use machine::Machine;
-pub use mcp::{McpAccess, McpServer, McpTarget};
-pub use read::{Inspected, inspect, read};
-pub use web::{Auth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
+pub use mcp::{McpAccess, McpTarget, PoolMcpServer};
+pub use read::{InspectedConfig, inspect, read};
+pub use web::{ListenerAuth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,10 +41,10 @@ const MAX_OWNER_BYTES: usize = 256 << 20;
 /// The configuration of a bus.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenerSettings>,
     /// The pools of workers. The first one serves clients that name no pool.
     pub pools: Vec<Pool>,
-    pub limits: Limits,
+    pub limits: BusLimits,
     pub admin: AdminConfig,
 }
 
@@ -52,7 +52,7 @@ impl Config {
     /// Returns `true` if there is an HTTP or WebSocket listener, so that clients may connect over a network.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        self.listen.iter().any(|listen| matches!(listen.at, ListenAddr::Web(_)))
+        self.listen.iter().any(|listen| matches!(listen.addr, ListenAddr::Web(_)))
     }
 
     /// Returns `true` if a listener identifies its clients, so that session owners are recorded.
@@ -60,35 +60,36 @@ impl Config {
     pub fn keeps_owners(&self) -> bool {
         self.listen
             .iter()
-            .any(|listen| matches!(&listen.at, ListenAddr::Web(web) if web.auth.names_clients()))
+            .any(|listen| matches!(&listen.addr, ListenAddr::Web(web) if web.auth.names_clients()))
     }
 
     /// Returns `true` if some listeners admit only a user of this machine and others do not. Sessions then
     /// have different owners, even if no client is identified.
     #[must_use]
     pub fn separates_users(&self) -> bool {
-        let is_user = |listen: &Listen| matches!(listen.at, ListenAddr::Stdio | ListenAddr::Unix(_));
+        let is_user =
+            |listen: &ListenerSettings| matches!(listen.addr, ListenAddr::Stdio | ListenAddr::Unix(_));
         self.listen.iter().any(is_user) && !self.listen.iter().all(is_user)
     }
 }
 
 /// A listener for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    pub at: ListenAddr,
+pub struct ListenerSettings {
+    pub addr: ListenAddr,
     /// The pool of clients that name none. Without `pools`, clients may use only this pool.
     pub pool: Option<String>,
     /// The pools that clients may use. `None`: only `pool`, or all pools if that is `None` too.
     pub pools: Option<Vec<String>>,
-    /// The proof required on TCP: [`Auth::User`] or [`Auth::None`]. For HTTP and WebSocket see [`Web::auth`].
-    pub auth: Auth,
+    /// The proof required on TCP: [`ListenerAuth::User`] or [`ListenerAuth::None`]. For HTTP and WebSocket see [`Web::auth`].
+    pub auth: ListenerAuth,
 }
 
-impl Listen {
+impl ListenerSettings {
     /// Returns a listener for all pools, with the default `auth`.
     #[must_use]
     pub fn new(at: ListenAddr) -> Self {
-        Self { at, pool: None, pools: None, auth: Auth::User }
+        Self { addr: at, pool: None, pools: None, auth: ListenerAuth::User }
     }
 
     /// Returns `true` if clients of this listener may use every pool.
@@ -123,7 +124,7 @@ pub enum ListenAddr {
 
 /// The clients that may share a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum ShareMode {
     /// No sharing between connections: each has its own worker.
     Connection,
     /// No sharing between sessions: each has its own worker.
@@ -133,7 +134,7 @@ pub enum Share {
 
 /// The protocol of the workers of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum PoolProtocol {
     V1,
     V2,
     /// Any JSON-RPC messages, one per line. The bus interprets only `sessionId`.
@@ -155,13 +156,13 @@ pub struct Pool {
     pub instances: u32,
     /// The maximum number of workers.
     pub max_instances: u32,
-    pub share: Share,
-    pub protocol: Protocol,
+    pub share: ShareMode,
+    pub protocol: PoolProtocol,
     /// Variables added to the environment of the workers.
     pub env: BTreeMap<String, String>,
     pub pass_env: Vec<String>,
     pub whole_env: bool,
-    /// The client capabilities that are announced to workers with [`Share::All`].
+    /// The client capabilities that are announced to workers with [`ShareMode::All`].
     pub client_capabilities: Value,
     /// `true` if different identities may share a worker.
     pub mix_identities: bool,
@@ -172,7 +173,7 @@ pub struct Pool {
     /// The MCP servers that clients may name. `None`: any on stdio and unix sockets, for the user of the bus;
     /// none elsewhere.
     pub mcp: Option<McpAccess>,
-    pub mcp_servers: Vec<McpServer>,
+    pub mcp_servers: Vec<PoolMcpServer>,
     /// The members of `_meta` that clients may send even if they may not name any MCP server.
     pub client_meta: Vec<String>,
 }
@@ -199,8 +200,8 @@ impl Pool {
             cwd: None,
             instances: 1,
             max_instances: 256,
-            share: Share::Connection,
-            protocol: Protocol::V1,
+            share: ShareMode::Connection,
+            protocol: PoolProtocol::V1,
             env: BTreeMap::new(),
             pass_env: Vec::new(),
             whole_env: false,
@@ -217,7 +218,7 @@ impl Pool {
 
 /// Limits of sizes, counts and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BusLimits {
     /// The maximum length of a line, in bytes.
     pub max_line: usize,
     /// The maximum number of entries in a batch.
@@ -276,7 +277,7 @@ pub struct Limits {
     pub owner_expiry: Duration,
 }
 
-impl Default for Limits {
+impl Default for BusLimits {
     fn default() -> Self {
         Self {
             max_line: narrows_wire::DEFAULT_MAX_LINE_BYTES,
@@ -309,7 +310,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl BusLimits {
     /// Returns the maximum number of bytes of incomplete messages: of all clients, and of one identity. With
     /// a memory budget, at most half of it.
     #[must_use]
@@ -322,7 +323,7 @@ impl Limits {
     }
 
     /// Returns the maximum number of bytes of complete messages that wait until a worker reads or answers
-    /// them: of all clients, and of one identity. Equal to [`Limits::unfinished`]; with a memory budget, half
+    /// them: of all clients, and of one identity. Equal to [`BusLimits::unfinished`]; with a memory budget, half
     /// and a quarter of its first value.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {

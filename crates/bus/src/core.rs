@@ -68,7 +68,7 @@ use std::time::Duration;
 
 use narrows_wire::{LineRef, View};
 
-use crate::config::{Config, Limits, Listen};
+use crate::config::{BusLimits, Config, ListenerSettings};
 
 pub use api::{
     ANYONE, ClientCloseReason, ClientId, ClientInfo, CoreAction, CoreOutput, LogEvent, OwnedName, PoolId,
@@ -92,12 +92,12 @@ use timer::Timers;
 /// The whole state of a bus.
 #[derive(Debug)]
 pub struct Core {
-    limits: Limits,
+    limits: BusLimits,
     /// Indexed by [`PoolId`]. Removed pools stay, so that their successors can be found.
     pools: Vec<PoolState>,
     /// Configured pools in order. The first is the default.
     order: Vec<PoolId>,
-    listeners: Vec<Listen>,
+    listeners: Vec<ListenerSettings>,
     clients: Table<ClientState>,
     workers: Table<WorkerState>,
     sessions: Sessions,

@@ -36,7 +36,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use narrows_wire::Splitter;
 
-use crate::config::Limits;
+use crate::config::BusLimits;
 use crate::core::{ClientId, Time, WorkerId};
 use crate::listen::BoundListener;
 use crate::log_limit::LogLimit;
@@ -85,7 +85,7 @@ pub(crate) struct DriverParts<B: Router> {
     pub(crate) router: B,
     pub(crate) poll: Poll,
     pub(crate) entries: Vec<BoundListener>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: BusLimits,
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) orders: Orders,
     pub(crate) events: Receiver<WorkerEvent>,
@@ -107,7 +107,7 @@ pub(crate) struct Driver<B: Router> {
     batch: Vec<PollToken>,
     outcome: FlushOutcome,
     listeners: Vec<ListenerSlot>,
-    limits: Limits,
+    limits: BusLimits,
     environment: Vec<(OsString, OsString)>,
     orders: Orders,
     events: Receiver<WorkerEvent>,
@@ -369,7 +369,7 @@ impl<B: Router> Driver<B> {
     }
 
     /// Applies other limits, also to present connections. A WebSocket keeps its maximum message length.
-    fn set_limits(&mut self, limits: &Limits) {
+    fn set_limits(&mut self, limits: &BusLimits) {
         self.limits = limits.clone();
         self.conns.queue_bytes = limits.queue_bytes;
         let clients = self.client_decoders.iter_mut().filter_map(|decoder| match decoder {

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use mio::Waker;
 
-use crate::config::Limits;
+use crate::config::BusLimits;
 use crate::core::OwnedName;
 
 pub(crate) use file::File;
@@ -161,7 +161,7 @@ impl Index {
     /// Reads the file and passes each owner to `learn`, except expired entries and those over the limits.
     pub(crate) fn open(
         path: &std::path::Path,
-        limits: &Limits,
+        limits: &BusLimits,
         mut learn: impl FnMut(&OwnedName, &str),
     ) -> Result<Self, OwnersError> {
         let (file, known) = File::open(path)?;
@@ -232,7 +232,7 @@ impl Index {
 
     /// Records entries that change something, and writes them.
     fn write(&mut self, entries: impl Iterator<Item = OwnerEntry>, now: u64) {
-        let refresh = Limits::owner_refresh(self.expiry).as_secs();
+        let refresh = BusLimits::owner_refresh(self.expiry).as_secs();
         for entry in entries {
             match entry {
                 OwnerEntry::Record { session, identity } => {

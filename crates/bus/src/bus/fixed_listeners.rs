@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::{Handle, Router};
-use crate::config::{Listen, ListenAddr, Web};
+use crate::config::{ListenAddr, ListenerSettings, Web};
 
 /// A listener that differs from the configuration until the bus is restarted. Displayed as its address and
 /// the consequence.
@@ -33,41 +33,44 @@ impl fmt::Display for ListenerDifference {
 /// The listeners that were opened at the start, with the settings applied since.
 #[derive(Debug)]
 pub(super) struct FixedListeners {
-    pub(super) listen: Vec<Listen>,
+    pub(super) listen: Vec<ListenerSettings>,
     pub(super) addresses: Vec<ListenAddr>,
     pub(super) max_connections: usize,
 }
 
 impl FixedListeners {
     /// Returns the open listeners with the pools of `wanted`, and the differences that need a restart.
-    pub(super) fn apply(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<ListenerDifference>) {
-        let mut rest: Vec<&Listen> = wanted.iter().collect();
+    pub(super) fn apply(
+        &self,
+        wanted: &[ListenerSettings],
+    ) -> (Vec<ListenerSettings>, Vec<ListenerDifference>) {
+        let mut rest: Vec<&ListenerSettings> = wanted.iter().collect();
         let mut differences = Vec::new();
         let mut kept = Vec::with_capacity(self.listen.len());
         for (open, address) in self.listen.iter().zip(&self.addresses) {
-            match rest.iter().position(|listen| listen.at == open.at) {
+            match rest.iter().position(|listen| listen.addr == open.addr) {
                 Some(index) => {
                     let wanted = rest.remove(index).clone();
                     if wanted.auth != open.auth {
                         differences.push(ListenerDifference::OldSettings(address.clone()));
                     }
-                    kept.push(Listen { auth: open.auth, ..wanted });
+                    kept.push(ListenerSettings { auth: open.auth, ..wanted });
                 }
                 None => {
                     // Token and certificate files are re-read when they change, but the pools that they grant
                     // are fixed.
-                    let same = rest.iter().position(|listen| is_same_place(&listen.at, &open.at));
+                    let same = rest.iter().position(|listen| is_same_place(&listen.addr, &open.addr));
                     let same = same.map(|index| rest.remove(index).clone());
                     let changed = same.is_some();
-                    let Listen { pool, pools, .. } = same.unwrap_or_else(|| open.clone());
-                    kept.push(Listen { pool, pools, ..open.clone() });
+                    let ListenerSettings { pool, pools, .. } = same.unwrap_or_else(|| open.clone());
+                    kept.push(ListenerSettings { pool, pools, ..open.clone() });
                     let told =
                         if changed { ListenerDifference::OldSettings } else { ListenerDifference::StillOpen };
                     differences.push(told(address.clone()));
                 }
             }
         }
-        differences.extend(rest.into_iter().map(|listen| ListenerDifference::NotOpened(listen.at.clone())));
+        differences.extend(rest.into_iter().map(|listen| ListenerDifference::NotOpened(listen.addr.clone())));
         (kept, differences)
     }
 }
@@ -83,8 +86,8 @@ impl<B: Router> Handle<B> {
     }
 }
 
-fn have_equal_rights(one: &Listen, other: &Listen) -> bool {
-    let is_same_proof = match (&one.at, &other.at) {
+fn have_equal_rights(one: &ListenerSettings, other: &ListenerSettings) -> bool {
+    let is_same_proof = match (&one.addr, &other.addr) {
         (ListenAddr::Web(one), ListenAddr::Web(other)) => {
             let authority = |web: &Web| web.tls.as_ref().and_then(|tls| tls.client_ca.clone());
             one.auth == other.auth && one.tokens == other.tokens && authority(one) == authority(other)
@@ -102,8 +105,8 @@ fn is_same_place(one: &ListenAddr, other: &ListenAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn places(urls: &[&str]) -> Vec<Listen> {
-        urls.iter().map(|url| Listen::parse(url).unwrap()).collect()
+    fn places(urls: &[&str]) -> Vec<ListenerSettings> {
+        urls.iter().map(|url| ListenerSettings::parse(url).unwrap()).collect()
     }
 
     #[test]
@@ -111,7 +114,7 @@ mod tests {
         #[track_caller]
         fn check(open: &[&str], wanted: &[&str], expected: &[&str], differences: &[&str]) {
             let listen = places(open);
-            let addresses = listen.iter().map(|listen| listen.at.clone()).collect();
+            let addresses = listen.iter().map(|listen| listen.addr.clone()).collect();
             let fixed = FixedListeners { listen, addresses, max_connections: 1 };
             let (kept, told) = fixed.apply(&places(wanted));
             assert_eq!(kept, places(expected));
@@ -153,17 +156,17 @@ mod tests {
 
     #[test]
     fn connections_continue_at_listeners_with_equal_rights() {
-        let pools = |listen: Listen, names: &[&str]| Listen {
+        let pools = |listen: ListenerSettings, names: &[&str]| ListenerSettings {
             pools: Some(names.iter().map(|name| (*name).to_owned()).collect()),
             ..listen
         };
         let web = |url: &str, tokens: Option<&str>| {
-            let mut listen = Listen::parse(url).unwrap();
-            let ListenAddr::Web(web) = &mut listen.at else { panic!("{url}") };
+            let mut listen = ListenerSettings::parse(url).unwrap();
+            let ListenAddr::Web(web) = &mut listen.addr else { panic!("{url}") };
             web.tokens = tokens.map(Into::into);
             listen
         };
-        let plain = |url: &str| Listen::parse(url).unwrap();
+        let plain = |url: &str| ListenerSettings::parse(url).unwrap();
         let (one, other) = ("http://127.0.0.1:1/acp", "ws://[::1]:2/acp");
         for (one, other, expected) in [
             (plain("tcp://127.0.0.1:1"), plain("tcp://[::1]:1"), true),

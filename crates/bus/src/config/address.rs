@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use narrows_config::Paths;
 
-use super::{Listen, ListenAddr, Web};
+use super::{ListenAddr, ListenerSettings, Web};
 
 /// The longest path of a unix socket that Linux accepts, in bytes.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 const URL_HINT: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
 
-impl Listen {
+impl ListenerSettings {
     /// Parses `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`.
     /// `ws://` means `http://`; `https://` and `wss://` use TLS. See also [`Web::problem`].
     ///
@@ -171,8 +171,8 @@ mod tests {
     fn valid_listener_addresses_are_accepted() {
         #[track_caller]
         fn check(url: &str, shown: &str, pool: Option<&str>) {
-            let listen = Listen::parse(url).expect(url);
-            assert_eq!((listen.at.to_string().as_str(), listen.pool.as_deref()), (shown, pool), "{url}");
+            let listen = ListenerSettings::parse(url).expect(url);
+            assert_eq!((listen.addr.to_string().as_str(), listen.pool.as_deref()), (shown, pool), "{url}");
         }
         check("tcp://127.0.0.1:9000", "tcp://127.0.0.1:9000", None);
         check("tcp://127.1.2.3:0/", "tcp://127.1.2.3:0", None);
@@ -193,7 +193,7 @@ mod tests {
     fn invalid_listener_addresses_are_refused() {
         #[track_caller]
         fn check(url: &str, reason: &str) {
-            let found = Listen::parse(url).expect_err(url);
+            let found = ListenerSettings::parse(url).expect_err(url);
             assert!(found.contains(reason), "{url}: {found}");
         }
         check("", "it must be");
@@ -239,9 +239,9 @@ mod tests {
 
         #[test]
         fn a_printed_url_parses_again(url in "(tcp|unix|stdio|ws|https|x)?:?/{0,3}[a-z0-9.:\\[\\]]{0,12}(:[0-9]{1,6})?") {
-            if let Ok(listen) = Listen::parse(&url) {
-                let again = Listen::parse(&listen.at.to_string()).map(|listen| listen.at);
-                prop_assert_eq!(again, Ok(listen.at));
+            if let Ok(listen) = ListenerSettings::parse(&url) {
+                let again = ListenerSettings::parse(&listen.addr.to_string()).map(|listen| listen.addr);
+                prop_assert_eq!(again, Ok(listen.addr));
             }
         }
     }

@@ -31,7 +31,7 @@ impl McpAccess {
 
 /// An MCP server that clients select by its name.
 #[derive(Clone, PartialEq, Eq)]
-pub struct McpServer {
+pub struct PoolMcpServer {
     pub name: String,
     pub target: McpTarget,
 }
@@ -48,8 +48,8 @@ pub enum McpTarget {
 }
 
 /// Shows the name only: arguments, URL and environment may hold secrets.
-impl fmt::Debug for McpServer {
+impl fmt::Debug for PoolMcpServer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("McpServer").field("name", &self.name).finish_non_exhaustive()
+        out.debug_struct("PoolMcpServer").field("name", &self.name).finish_non_exhaustive()
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct RequiredFile {
 
 /// A configuration and all its findings.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Inspected {
+pub struct InspectedConfig {
     pub config: Option<Config>,
     pub errors: Vec<Finding>,
     pub warnings: Vec<Finding>,
@@ -42,13 +42,18 @@ pub struct Inspected {
 /// # Errors
 /// All errors, in the order of the file.
 pub fn read(text: &str, path: &Path, home: Option<&Path>) -> Result<(Config, Vec<Finding>), Vec<Finding>> {
-    let Inspected { config, errors, warnings, .. } = inspect(text, path, home, None);
+    let InspectedConfig { config, errors, warnings, .. } = inspect(text, path, home, None);
     config.map(|config| (config, warnings)).ok_or(errors)
 }
 
 /// Reads the file as [`read`] does and returns all findings. With `machine`, it is also checked against this
 /// machine.
-pub fn inspect(text: &str, path: &Path, home: Option<&Path>, machine: Option<Machine<'_>>) -> Inspected {
+pub fn inspect(
+    text: &str,
+    path: &Path,
+    home: Option<&Path>,
+    machine: Option<Machine<'_>>,
+) -> InspectedConfig {
     let file = path.display().to_string();
     let findings = Findings::new(&file, text);
     let start = text.trim_start_matches('\u{feff}').trim_start();
@@ -70,5 +75,5 @@ pub fn inspect(text: &str, path: &Path, home: Option<&Path>, machine: Option<Mac
         pools.map(|(pool, positions)| (pool.name.clone(), findings.pos(positions.command))).collect();
     let (errors, warnings) = findings.into_errors_and_warnings();
     let config = parsed.map(|parsed| parsed.config).filter(|_| errors.is_empty());
-    Inspected { config, errors, warnings, files, commands }
+    InspectedConfig { config, errors, warnings, files, commands }
 }

@@ -7,7 +7,10 @@ use narrows_base::units::{format_duration, format_size};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Config, Limits, Listen, ListenAddr, McpAccess, McpServer, McpTarget, Pool, Protocol, Share};
+use super::{
+    BusLimits, Config, ListenAddr, ListenerSettings, McpAccess, McpTarget, Pool, PoolMcpServer, PoolProtocol,
+    ShareMode,
+};
 
 const HIDDEN_VALUE: &str = "(hidden)";
 
@@ -93,14 +96,14 @@ struct Certificates {
 }
 
 impl<'a> ListenSettings<'a> {
-    fn new(listen: &'a Listen) -> Self {
-        let web = match &listen.at {
+    fn new(listen: &'a ListenerSettings) -> Self {
+        let web = match &listen.addr {
             ListenAddr::Web(web) => Some(&**web),
             _ => None,
         };
         let path = |path: &Path| path.display().to_string();
         Self {
-            url: listen.at.to_string(),
+            url: listen.addr.to_string(),
             auth: web.map_or(listen.auth, |web| web.auth).name(),
             pool: listen.pool.as_deref(),
             pools: listen.pools.as_deref(),
@@ -161,7 +164,7 @@ struct McpServerSettings<'a> {
 }
 
 impl<'a> McpServerSettings<'a> {
-    fn new(server: &'a McpServer) -> Self {
+    fn new(server: &'a PoolMcpServer) -> Self {
         let (command, url, env) = match &server.target {
             McpTarget::Command { words, env } => (Some(&words[..]), None, Some(hidden(env))),
             McpTarget::Url(url) => (None, Some(url.as_str()), None),
@@ -237,14 +240,14 @@ impl<'a> PoolSettings<'a> {
             instances: pool.instances,
             max_instances: pool.max_instances,
             share: match pool.share {
-                Share::Connection => "connection",
-                Share::Session => "session",
-                Share::All => "all",
+                ShareMode::Connection => "connection",
+                ShareMode::Session => "session",
+                ShareMode::All => "all",
             },
             protocol: match pool.protocol {
-                Protocol::V1 => Value::from(1),
-                Protocol::V2 => Value::from(2),
-                Protocol::JsonRpc => Value::from("jsonrpc"),
+                PoolProtocol::V1 => Value::from(1),
+                PoolProtocol::V2 => Value::from(2),
+                PoolProtocol::JsonRpc => Value::from("jsonrpc"),
             },
             pass_env: &pool.pass_env,
             mix_identities: pool.mix_identities,
@@ -260,7 +263,7 @@ impl<'a> PoolSettings<'a> {
 }
 
 impl LimitSettings {
-    fn new(limits: &Limits) -> Self {
+    fn new(limits: &BusLimits) -> Self {
         Self {
             max_line: format_size(limits.max_line as u64),
             max_batch: limits.max_batch,

@@ -9,7 +9,8 @@ use narrows_config::{Findings, Item, Kind, Node, Paths, Table, quoted};
 use super::address::{ADMIN_LOOPBACK_ONLY, expand_home, is_same, loopback, socket};
 use super::read::RequiredFile;
 use super::{
-    AdminConfig, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share, WORKER_STOP_TIMEOUT,
+    AdminConfig, BusLimits, Config, ListenAddr, ListenerAuth, ListenerSettings, Pool, PoolProtocol,
+    ShareMode, WORKER_STOP_TIMEOUT,
 };
 use super::{ParsedConfig, PoolPositions};
 
@@ -94,15 +95,15 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Op
     check_unique_addresses(&listen);
     let mut sockets: Vec<_> = listen
         .iter()
-        .filter_map(|(listen, url)| match &listen.at {
+        .filter_map(|(listen, url)| match &listen.addr {
             ListenAddr::Unix(path) => Some((path.clone(), url.node.at)),
             _ => None,
         })
         .collect();
-    let listen: Vec<Listen> = listen.into_iter().map(|(listen, _)| listen).collect();
+    let listen: Vec<ListenerSettings> = listen.into_iter().map(|(listen, _)| listen).collect();
     warn_rejecting_gates(findings, &listen, pools.iter().zip(&positions));
     let taken = |port: &str| {
-        listen.iter().any(|listen| listen.at.port().is_some_and(|address| is_same(address, port)))
+        listen.iter().any(|listen| listen.addr.port().is_some_and(|address| is_same(address, port)))
     };
     if none("listen") {
         findings
@@ -135,7 +136,7 @@ fn listen<'a>(
     paths: Paths<'_>,
     pools: &[&str],
     files: &mut Vec<RequiredFile>,
-) -> Option<(Listen, Item<'a>)> {
+) -> Option<(ListenerSettings, Item<'a>)> {
     let key_hints = [
         ("token", "tokens are kept in a file: auth = \"token\", tokens = \"tokens.toml\""),
         ("port", "write it in the `url`"),
@@ -147,13 +148,13 @@ fn listen<'a>(
         let hint = "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"";
         return table.error("`url` is missing", Some(hint));
     };
-    let mut listen = url.parsed(|text| Listen::parse(&expand_home(text, paths.home)))?;
-    if let ListenAddr::Web(at) = &mut listen.at {
+    let mut listen = url.parsed(|text| ListenerSettings::parse(&expand_home(text, paths.home)))?;
+    if let ListenAddr::Web(at) = &mut listen.addr {
         files.extend(web::read(table, at, url, paths));
     } else {
-        listen.auth = web::read_plain(table, &listen.at);
+        listen.auth = web::read_plain(table, &listen.addr);
     }
-    if let ListenAddr::Unix(path) = &mut listen.at {
+    if let ListenAddr::Unix(path) = &mut listen.addr {
         *path = url.parsed(|_| socket(&path.to_string_lossy(), paths))?;
     }
     if let Some(item) = table.get("pool") {
@@ -202,15 +203,18 @@ fn read_permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
 /// certificate.
 fn warn_rejecting_gates<'a>(
     findings: &Findings<'_>,
-    listen: &[Listen],
+    listen: &[ListenerSettings],
     pools: impl Iterator<Item = (&'a Pool, &'a PoolPositions)> + Clone,
 ) {
     let first = pools.clone().next().map(|(pool, _)| pool.name.as_str());
     for (pool, positions) in pools.filter(|(pool, _)| pool.manifest.is_some() && pool.identities.is_none()) {
-        let leads_here = |listen: &&Listen| listen.pool_names().next().or(first) == Some(pool.name.as_str());
-        let known = listen.iter().filter(leads_here).find_map(|listen| match &listen.at {
-            ListenAddr::Web(web) if web.auth == Auth::Token => Some(("a token", "bus:token:NAME")),
-            ListenAddr::Web(web) if web.auth == Auth::Mtls => Some(("a certificate", "bus:cert:NAME")),
+        let leads_here =
+            |listen: &&ListenerSettings| listen.pool_names().next().or(first) == Some(pool.name.as_str());
+        let known = listen.iter().filter(leads_here).find_map(|listen| match &listen.addr {
+            ListenAddr::Web(web) if web.auth == ListenerAuth::Token => Some(("a token", "bus:token:NAME")),
+            ListenAddr::Web(web) if web.auth == ListenerAuth::Mtls => {
+                Some(("a certificate", "bus:cert:NAME"))
+            }
             _ => None,
         });
         if let Some((proof, name)) = known {
@@ -223,20 +227,20 @@ fn warn_rejecting_gates<'a>(
     }
 }
 
-fn check_unique_addresses(listen: &[(Listen, Item<'_>)]) {
+fn check_unique_addresses(listen: &[(ListenerSettings, Item<'_>)]) {
     for (index, (one, url)) in listen.iter().enumerate() {
-        if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.at.is_same(&one.at)) {
+        if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.addr.is_same(&one.addr)) {
             url.fail(
                 "is already used by another listener",
-                one.at.conflict_hint(&other.at).map(str::to_owned),
+                one.addr.conflict_hint(&other.addr).map(str::to_owned),
             );
         }
     }
 }
 
-fn limits(table: Table<'_>) -> Limits {
+fn limits(table: Table<'_>) -> BusLimits {
     table.only(LIMITS_KEYS, &[]);
-    let mut limits = Limits::default();
+    let mut limits = BusLimits::default();
     let sizes = [
         ("max_line", LINE_BYTES_RANGE, &mut limits.max_line),
         ("queue_bytes", QUEUE_BYTES_RANGE, &mut limits.queue_bytes),
@@ -294,13 +298,13 @@ fn limits(table: Table<'_>) -> Limits {
 }
 
 /// Returns `true` if there is a memory budget and one message may exceed it.
-fn is_memory_below_max_line(limits: &Limits) -> bool {
+fn is_memory_below_max_line(limits: &BusLimits) -> bool {
     limits.memory > 0 && limits.memory < limits.max_line as u64
 }
 
 /// Warns if a shutdown can take longer than service managers usually wait.
 pub(super) fn warn_long_drain(item: Item<'_>, time: Duration) {
-    if time > Limits::default().drain_timeout {
+    if time > BusLimits::default().drain_timeout {
         let most = format_duration(time + WORKER_STOP_TIMEOUT);
         item.warn(&format!("lets a shutdown take {most}: give the service manager at least that timeout"));
     }

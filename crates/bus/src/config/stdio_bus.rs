@@ -6,7 +6,8 @@ use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
 
 use super::settings::{LINE_BYTES_RANGE, MAX_RESTART_BUDGET, QUEUE_BYTES_RANGE, warn_long_drain};
 use super::{
-    AdminConfig, Config, Limits, Listen, ListenAddr, ParsedConfig, Pool, PoolPositions, Protocol, Share,
+    AdminConfig, BusLimits, Config, ListenAddr, ListenerSettings, ParsedConfig, Pool, PoolPositions,
+    PoolProtocol, ShareMode,
 };
 
 const POOL_KEYS: &[&str] = &["id", "command", "args", "instances"];
@@ -54,7 +55,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig>
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
     let listen = match table.get("transport").and_then(Item::table) {
         Some(table) => transport(table),
-        None => vec![Listen::new(ListenAddr::Stdio)],
+        None => vec![ListenerSettings::new(ListenAddr::Stdio)],
     };
     Some(ParsedConfig {
         config: Config { listen, pools, limits, admin: AdminConfig::default() },
@@ -99,17 +100,17 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
     let pool = Pool {
         instances,
         max_instances: instances.max(256),
-        share: Share::All,
-        protocol: Protocol::JsonRpc,
+        share: ShareMode::All,
+        protocol: PoolProtocol::JsonRpc,
         pass_env: vec!["*".to_owned()],
         ..Pool::new(id, words)
     };
     Some((pool, command.map_or(table.at, |item| item.node.at)))
 }
 
-fn limits(table: Table<'_>) -> Limits {
+fn limits(table: Table<'_>) -> BusLimits {
     warn_unknown_keys(table, LIMITS_KEYS);
-    let mut limits = Limits::default();
+    let mut limits = BusLimits::default();
     set_number(table, "max_input_buffer", LINE_BYTES_RANGE, &mut limits.max_line);
     set_number(table, "max_output_queue", QUEUE_BYTES_RANGE, &mut limits.queue_bytes);
     set_number(table, "max_restarts", (1, MAX_RESTART_BUDGET), &mut limits.restart_budget);
@@ -142,7 +143,7 @@ fn set_number<N: TryFrom<i128> + Copy>(
     }
 }
 
-fn transport(table: Table<'_>) -> Vec<Listen> {
+fn transport(table: Table<'_>) -> Vec<ListenerSettings> {
     warn_unknown_keys(table, TRANSPORT_KEYS);
     for (key, wanted) in [("framing", "ndjson"), ("protocol", "json")] {
         if let Some(item) = table.get(key)
@@ -154,7 +155,7 @@ fn transport(table: Table<'_>) -> Vec<Listen> {
     if let Some(item) = table.get("options") {
         item.warn("is ignored");
     }
-    let stdio = vec![Listen::new(ListenAddr::Stdio)];
+    let stdio = vec![ListenerSettings::new(ListenAddr::Stdio)];
     let Some(item) = table.get("mode") else { return stdio };
     match item.text() {
         Some("stdio") => stdio,

@@ -78,8 +78,10 @@ fn toml(text: &str) -> String {
 fn all_settings_are_read() {
     let (config, warnings) = read(FULL_CONFIG, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
-    let listen =
-        |at: ListenAddr, pool: Option<&str>| Listen { pool: pool.map(str::to_owned), ..Listen::new(at) };
+    let listen = |at: ListenAddr, pool: Option<&str>| ListenerSettings {
+        pool: pool.map(str::to_owned),
+        ..ListenerSettings::new(at)
+    };
     assert_eq!(
         config.listen,
         [
@@ -91,8 +93,8 @@ fn all_settings_are_read() {
     let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let first = Pool {
         instances: 4,
-        share: Share::All,
-        protocol: Protocol::V2,
+        share: ShareMode::All,
+        protocol: PoolProtocol::V2,
         env: BTreeMap::from([("OPENAI_MODEL".to_owned(), "gpt-4o".to_owned())]),
         pass_env: vec!["OPENAI_*".to_owned()],
         client_capabilities: json!({"fs": {"readTextFile": true}}),
@@ -104,18 +106,18 @@ fn all_settings_are_read() {
     let second = Pool {
         cwd: Some("/etc/narrows/work".into()),
         max_instances: 8,
-        share: Share::Session,
+        share: ShareMode::Session,
         ..Pool::new("coder", command(&["./agent", ""]))
     };
     assert_eq!(config.pools, [first, second]);
-    let limits = Limits {
+    let limits = BusLimits {
         max_line: 1 << 20,
         max_batch: 10,
         max_connections: 50,
         queue_bytes: 1 << 16,
         stall_timeout: Duration::from_millis(1500),
         restart_budget: 2,
-        ..Limits::default()
+        ..BusLimits::default()
     };
     assert_eq!(config.limits, limits);
     let admin = AdminConfig {
@@ -132,9 +134,9 @@ fn a_minimal_file_gets_defaults() {
     let (config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     let expected = Config {
-        listen: vec![Listen::new(ListenAddr::Stdio)],
+        listen: vec![ListenerSettings::new(ListenAddr::Stdio)],
         pools: vec![Pool::new("default", vec!["a".to_owned()])],
-        limits: Limits::default(),
+        limits: BusLimits::default(),
         admin: AdminConfig::default(),
     };
     assert_eq!(config, expected);
@@ -299,21 +301,21 @@ fn a_stdio_bus_file_is_read() {
     let pool = |id: &str, command: &[&str], instances| Pool {
         instances,
         max_instances: u32::max(instances, 256),
-        share: Share::All,
-        protocol: Protocol::JsonRpc,
+        share: ShareMode::All,
+        protocol: PoolProtocol::JsonRpc,
         pass_env: vec!["*".to_owned()],
         ..Pool::new(id, command.iter().map(|word| (*word).to_owned()).collect())
     };
     let expected = Config {
-        listen: vec![Listen::new(ListenAddr::Stdio)],
+        listen: vec![ListenerSettings::new(ListenAddr::Stdio)],
         pools: vec![pool("echo worker", &["/usr/bin/node", "worker.js", ""], 300), pool("b", &["b"], 1)],
-        limits: Limits {
+        limits: BusLimits {
             max_line: 1 << 20,
             queue_bytes: 4 << 20,
             restart_budget: 7,
             restart_window: Duration::from_secs(61),
             drain_timeout: Duration::from_secs(31),
-            ..Limits::default()
+            ..BusLimits::default()
         },
         admin: AdminConfig::default(),
     };
@@ -374,7 +376,7 @@ fn missing_programs_are_reported_at_their_command() {
     let lines = |text: &str, path| {
         let nowhere = [("PATH".into(), "/nowhere".into())];
         let machine = Machine { environment: &nowhere, own_program: "narrows" };
-        let Inspected { errors, .. } = inspect(text, Path::new(path), None, Some(machine));
+        let InspectedConfig { errors, .. } = inspect(text, Path::new(path), None, Some(machine));
         errors.iter().map(|error| error.pos.line).collect::<Vec<_>>()
     };
     // The first program is this test. The path of the second one depends on its `cwd`, which is missing.
@@ -395,7 +397,7 @@ memory = "1GiB"
 pids = 7
 "#;
     let machine = Machine { environment: &[], own_program: "narrows" };
-    let Inspected { config, errors, mut warnings, .. } =
+    let InspectedConfig { config, errors, mut warnings, .. } =
         inspect(text, Path::new("bus.toml"), None, Some(machine));
     assert_eq!(config, None);
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -424,7 +426,7 @@ fn a_blocked_socket_path_and_too_few_descriptors_are_reported() {
     let pools: String = (0..30).map(|number| pool(&number.to_string())).collect();
     let text = format!("[[listen]]\nurl = \"unix:file\"\n{pools}[admin]\nsocket = \"new\"\n");
     let machine = Machine { environment: &[], own_program: "narrows" };
-    let Inspected { errors, warnings, .. } =
+    let InspectedConfig { errors, warnings, .. } =
         inspect(&text, &place.path().join("bus.toml"), None, Some(machine));
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert_eq!(errors[0].pos.line, 2);
@@ -551,7 +553,8 @@ fn value() -> impl Strategy<Value = String> {
 fn check_any_text(text: &str, path: &str) -> Result<(), TestCaseError> {
     let lines = text.lines().count().max(1);
     let machine = Machine { environment: &[], own_program: "narrows" };
-    let Inspected { config, errors, warnings, .. } = inspect(text, Path::new(path), None, Some(machine));
+    let InspectedConfig { config, errors, warnings, .. } =
+        inspect(text, Path::new(path), None, Some(machine));
     prop_assert_eq!(config.is_none(), !errors.is_empty(), "refused without a reason: {}", text);
     if let Some(config) = config {
         prop_assert!(!render::toml(&config).is_empty());

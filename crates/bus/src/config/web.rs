@@ -14,7 +14,7 @@ pub const PEM_HINT: &str = "it takes a certificate and its private key, both in 
 
 /// The proof of identity that a listener requires of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Auth {
+pub enum ListenerAuth {
     /// No proof: every user of this machine is admitted.
     None,
     User,
@@ -24,7 +24,7 @@ pub enum Auth {
     Mtls,
 }
 
-impl Auth {
+impl ListenerAuth {
     /// Returns the value as it is written in `bus.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -61,7 +61,7 @@ pub struct Web {
     /// `true` if the URL is written with `ws` or `wss`, which mean the same as `http` and `https`.
     pub is_socket: bool,
     pub path: String,
-    pub auth: Auth,
+    pub auth: ListenerAuth,
     /// The file with the hashes of tokens.
     pub tokens: Option<PathBuf>,
     /// The origins of the web pages that may connect.
@@ -91,7 +91,7 @@ impl Web {
             secure,
             is_socket,
             path: path.to_owned(),
-            auth: Auth::User,
+            auth: ListenerAuth::User,
             tokens: None,
             origins: Vec::new(),
             hosts: Vec::new(),
@@ -131,22 +131,22 @@ impl Web {
             _ if !self.secure && self.tls.is_some() => {
                 ("tls", "has an effect only with https:// or wss:// in the `url`")
             }
-            Auth::None | Auth::User if !self.is_loopback() => {
+            ListenerAuth::None | ListenerAuth::User if !self.is_loopback() => {
                 ("url", "can be reached from other machines, which needs `auth` and https:// or wss://")
             }
             _ if !self.secure && !self.is_loopback() => {
                 ("url", "can be reached from other machines, which needs https:// or wss:// and `tls`")
             }
-            Auth::Token if self.tokens.is_none() => {
+            ListenerAuth::Token if self.tokens.is_none() => {
                 ("auth", "needs a file of tokens: tokens = \"tokens.toml\"")
             }
-            Auth::None | Auth::User | Auth::Mtls if self.tokens.is_some() => {
+            ListenerAuth::None | ListenerAuth::User | ListenerAuth::Mtls if self.tokens.is_some() => {
                 ("tokens", "has an effect only with auth = \"token\"")
             }
-            Auth::Mtls if !has_ca => {
+            ListenerAuth::Mtls if !has_ca => {
                 ("auth", "needs the authority of its clients: tls = { …, client_ca = \"ca.pem\" }")
             }
-            Auth::None | Auth::User if has_ca => {
+            ListenerAuth::None | ListenerAuth::User if has_ca => {
                 ("tls", "has a `client_ca`, which has an effect only with auth = \"mtls\" or \"token\"")
             }
             _ => return None,
@@ -234,20 +234,21 @@ mod tests {
         check(here, |_| {}, None);
         check("http://localhost:1", |_| {}, None);
         check("http://[::1]:1", |_| {}, None);
-        check(here, |web| (web.auth, web.tokens) = (Auth::Token, Some("t".into())), None);
-        check(here, |web| web.auth = Auth::Token, Some("auth"));
+        check(here, |web| (web.auth, web.tokens) = (ListenerAuth::Token, Some("t".into())), None);
+        check(here, |web| web.auth = ListenerAuth::Token, Some("auth"));
         check(here, |web| web.tokens = Some("t".into()), Some("tokens"));
-        check(here, |web| web.auth = Auth::Mtls, Some("auth"));
+        check(here, |web| web.auth = ListenerAuth::Mtls, Some("auth"));
         check(here, |web| web.tls = tls(false), Some("tls"));
         check("https://127.0.0.1:1", |_| {}, Some("url"));
         check("https://127.0.0.1:1", |web| web.tls = tls(true), Some("tls"));
-        check("https://127.0.0.1:1", |web| (web.auth, web.tls) = (Auth::Mtls, tls(true)), None);
-        let both =
-            |web: &mut Web| (web.auth, web.tokens, web.tls) = (Auth::Token, Some("t".into()), tls(true));
+        check("https://127.0.0.1:1", |web| (web.auth, web.tls) = (ListenerAuth::Mtls, tls(true)), None);
+        let both = |web: &mut Web| {
+            (web.auth, web.tokens, web.tls) = (ListenerAuth::Token, Some("t".into()), tls(true))
+        };
         check("https://127.0.0.1:1", both, None);
         for far in ["0.0.0.0", "192.168.0.1", "[::]"] {
             let (plain, secure) = (format!("http://{far}:1"), format!("https://{far}:1"));
-            let token = |web: &mut Web| (web.auth, web.tokens) = (Auth::Token, Some("t".into()));
+            let token = |web: &mut Web| (web.auth, web.tokens) = (ListenerAuth::Token, Some("t".into()));
             check(&plain, |_| {}, Some("url"));
             check(&plain, token, Some("url"));
             check(&secure, |web| web.tls = tls(false), Some("url"));
@@ -257,7 +258,7 @@ mod tests {
                 web.tls = tls(false);
             };
             check(&secure, both, None);
-            check(&secure, |web| (web.auth, web.tls) = (Auth::Mtls, tls(true)), None);
+            check(&secure, |web| (web.auth, web.tls) = (ListenerAuth::Mtls, tls(true)), None);
         }
     }
 

@@ -11,7 +11,7 @@ use super::api::{CoreOutput, LogEvent, PoolId};
 use super::session::SessionKey;
 use super::state::ClientState;
 use super::table::ClientKey;
-use crate::config::Listen;
+use crate::config::ListenerSettings;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns `true` if a client may use a pool of this name. The pool need not exist.
@@ -56,7 +56,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// may use.
     pub(super) fn default_pool(&mut self, client: ClientKey) -> Result<PoolId, RpcError> {
         let Some(state) = self.core.clients.get(client) else { return self.first_pool() };
-        let named = self.core.listeners.get(state.listener).into_iter().flat_map(Listen::pool_names);
+        let named =
+            self.core.listeners.get(state.listener).into_iter().flat_map(ListenerSettings::pool_names);
         let all = self.core.order.iter().map(|pool| self.core.pool_of(*pool).settings.name.as_str());
         let usable = named.chain(all).filter(|name| self.permits(state, name));
         let first = usable.filter_map(|name| self.find_pool(name).ok()).next();

@@ -7,7 +7,7 @@ use narrows_base::json::has_more_values_than;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
-use crate::config::Protocol;
+use crate::config::PoolProtocol;
 
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
@@ -52,7 +52,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let capabilities = with_mark(settings.client_capabilities.clone());
         let info = json!({"name": NAME, "title": "Narrows bus", "version": env!("CARGO_PKG_VERSION")});
         let params = match settings.protocol {
-            Protocol::V2 => json!({"protocolVersion": 2, "capabilities": capabilities, "info": info}),
+            PoolProtocol::V2 => json!({"protocolVersion": 2, "capabilities": capabilities, "info": info}),
             _ => json!({"protocolVersion": 1, "clientCapabilities": capabilities, "clientInfo": info}),
         };
         self.send_initialize(worker, params.to_string().as_bytes());
@@ -179,7 +179,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let wanted = match self.core.pool_of(pool).settings.protocol {
-            Protocol::V2 => 2,
+            PoolProtocol::V2 => 2,
             _ => 1,
         };
         if answer["protocolVersion"] != wanted {
@@ -357,7 +357,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.notices = notices;
         let Some(pool) = state.pool else { return };
         let wanted = asked_version(message);
-        let own = if self.core.pool_of(pool).settings.protocol == Protocol::V2 { 2 } else { 1 };
+        let own = if self.core.pool_of(pool).settings.protocol == PoolProtocol::V2 { 2 } else { 1 };
         let Some(wanted) = wanted else {
             let error =
                 RpcError::new(Code::InvalidParams, "protocolVersion must be a number from 0 to 65535");

@@ -17,7 +17,7 @@ use super::session::SessionKey;
 use super::session_keys::{decoded, folds_to};
 use super::state::RequestKind;
 use super::table::ClientKey;
-use crate::config::{McpAccess, McpServer, McpTarget};
+use crate::config::{McpAccess, McpTarget, PoolMcpServer};
 
 const SERVERS: &str = "mcpServers";
 
@@ -257,7 +257,7 @@ fn mentions(message: &[u8]) -> usize {
 /// Returns the params with the servers of `listed` in place of the client's descriptions. `None` if nothing
 /// changes.
 fn permitted(
-    listed: &[McpServer],
+    listed: &[PoolMcpServer],
     is_v2: bool,
     message: &[u8],
     params: &[u8],
@@ -296,7 +296,7 @@ fn permitted(
 }
 
 /// Returns the description to send in place of an entry. `None` if the server is in the client.
-fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
+fn described(listed: &[PoolMcpServer], is_v2: bool, entry: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
     let mut found: Vec<(String, &[u8])> = Vec::new();
     if entry.first() != Some(&b'{') {
         return Err(Refused);
@@ -322,7 +322,7 @@ fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<V
 }
 
 /// Returns the description of a pool's server for a request that opens a session.
-fn description(server: &McpServer, is_typed: bool) -> String {
+fn description(server: &PoolMcpServer, is_typed: bool) -> String {
     let name = Value::from(&*server.name);
     match &server.target {
         McpTarget::Command { words, env } => {
@@ -346,17 +346,18 @@ fn description(server: &McpServer, is_typed: bool) -> String {
 mod tests {
     use super::*;
 
-    fn listed() -> Vec<McpServer> {
+    fn listed() -> Vec<PoolMcpServer> {
         let words = vec!["files".to_owned(), "--root".to_owned(), "/srv".to_owned()];
         let env = [("KEY".to_owned(), "secret".to_owned())].into();
-        let files = McpServer { name: "files".into(), target: McpTarget::Command { words, env } };
-        let web = McpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
+        let files = PoolMcpServer { name: "files".into(), target: McpTarget::Command { words, env } };
+        let web =
+            PoolMcpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
         vec![files, web]
     }
 
     /// Checks the resulting params. `Ok("")` means unchanged.
     #[track_caller]
-    fn check(listed: &[McpServer], is_v2: bool, params: &str, expected: Result<&str, Refused>) {
+    fn check(listed: &[PoolMcpServer], is_v2: bool, params: &str, expected: Result<&str, Refused>) {
         let message = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/new","params":{params}}}"#);
         let found = permitted(listed, is_v2, message.as_bytes(), params.as_bytes());
         let found = found.map(|found| String::from_utf8(found.unwrap_or_default()).unwrap());

@@ -13,7 +13,7 @@ use super::name_conflict::NameConflict;
 use super::session::{Session, SessionKey};
 use super::session_list::SessionList;
 use super::table::{ClientKey, WorkerKey};
-use crate::config::{Config, Limits};
+use crate::config::{BusLimits, Config};
 
 /// The ownership of a session, from the view of an identity that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.owners.are_kept() {
             return;
         }
-        let refresh = Limits::owner_refresh(self.core.limits.owner_expiry);
+        let refresh = BusLimits::owner_refresh(self.core.limits.owner_expiry);
         let is_old = |session: &Session| self.now.saturating_sub(session.noted) >= refresh;
         if self.core.sessions.get(key).is_some_and(is_old) {
             self.record_owner(key, None);

@@ -4,7 +4,7 @@ use narrows_acp::method::{METHODS, Scope, Side};
 use narrows_wire::{Code, RpcError, View};
 use serde_json::Value;
 
-use crate::config::Share;
+use crate::config::ShareMode;
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
@@ -197,7 +197,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn route_own(&mut self, client: ClientKey, pool: PoolId, what: RequestKind) -> Route {
         let opens = what == RequestKind::New || what.reopens();
         let state = self.core.pool_of(pool);
-        let per_session = state.settings.share == Share::Session;
+        let per_session = state.settings.share == ShareMode::Session;
         let is_for_all =
             per_session && state.is_acp() && matches!(what, RequestKind::List | RequestKind::Delete);
         if is_for_all && !self.listeners(client, pool).is_empty() {

@@ -2,7 +2,7 @@
 
 use narrows_wire::{Code, RpcError};
 
-use crate::config::{Config, Pool, Share};
+use crate::config::{Config, Pool, ShareMode};
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
@@ -109,7 +109,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn stop_leaving_pool(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let shared = state.is_shared();
-        let per_session = state.settings.share == Share::Session && state.is_acp();
+        let per_session = state.settings.share == ShareMode::Session && state.is_acp();
         for worker in self.core.pool_of(pool).workers.clone() {
             let Some(state) = self.core.worker(worker) else { continue };
             if !state.claimed && (state.stage != WorkerLifecycle::Ready || state.pending.is_empty()) {

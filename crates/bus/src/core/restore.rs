@@ -5,7 +5,7 @@ use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View};
 use serde_json::{Value, json};
 
-use crate::config::Share;
+use crate::config::ShareMode;
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
@@ -139,7 +139,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns `true` if a worker of one client cannot accept another session.
     fn is_used_up(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
-        let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
+        let per_session = self.core.pool_of(state.pool).settings.share == ShareMode::Session;
         !matches!(state.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
             || per_session && state.used
     }

@@ -5,7 +5,7 @@ use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use narrows_wire::{Code, RpcError, View};
 use serde_json::json;
 
-use crate::config::Share;
+use crate::config::ShareMode;
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
@@ -212,9 +212,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let state = self.core.pool_of(pool);
         match (state.settings.share, state.is_acp()) {
-            (Share::All, true) => self.route_shared(client, pool, message, what),
-            (Share::All, false) => self.route_without_protocol(client, pool, message),
-            (Share::Connection | Share::Session, _) => self.route_own(client, pool, what),
+            (ShareMode::All, true) => self.route_shared(client, pool, message, what),
+            (ShareMode::All, false) => self.route_without_protocol(client, pool, message),
+            (ShareMode::Connection | ShareMode::Session, _) => self.route_own(client, pool, what),
         }
     }
 

@@ -466,10 +466,10 @@ impl PoolState {
     }
 
     pub(super) fn is_shared(&self) -> bool {
-        self.settings.share == config::Share::All
+        self.settings.share == config::ShareMode::All
     }
 
     pub(super) fn is_acp(&self) -> bool {
-        self.settings.protocol != config::Protocol::JsonRpc
+        self.settings.protocol != config::PoolProtocol::JsonRpc
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use narrows_wire::{Code, Effects, RpcError};
 
-use crate::config::Share;
+use crate::config::ShareMode;
 
 use super::Ctx;
 use super::api::{CoreAction, CoreOutput, LogEvent, PoolId, StuckReason};
@@ -386,7 +386,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                         None => true,
                         // Its client has another worker, or this worker was for a session that has ended.
                         Some(client) => {
-                            let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
+                            let per_session =
+                                self.core.pool_of(state.pool).settings.share == ShareMode::Session;
                             let is_first = client.worker == Some(*key);
                             state.used && (per_session || client.worker.is_some() && !is_first)
                         }

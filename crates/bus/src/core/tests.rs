@@ -36,7 +36,7 @@ use std::time::Duration;
 use narrows_wire::View;
 use serde_json::{Value, json};
 
-use crate::config::{AdminConfig, Config, Limits, Listen, Pool, Protocol, Share};
+use crate::config::{AdminConfig, BusLimits, Config, ListenerSettings, Pool, PoolProtocol, ShareMode};
 
 use super::{ANYONE, ClientId, ClientInfo, Core, CoreAction, CoreOutput, Time, WorkerExit, WorkerId};
 
@@ -83,14 +83,14 @@ impl Output {
 
 fn config(pools: Vec<Pool>) -> Config {
     Config {
-        listen: vec![Listen::new(crate::config::ListenAddr::Stdio)],
+        listen: vec![ListenerSettings::new(crate::config::ListenAddr::Stdio)],
         pools,
-        limits: Limits::default(),
+        limits: BusLimits::default(),
         admin: AdminConfig::default(),
     }
 }
 
-fn pool(share: Share) -> Pool {
+fn pool(share: ShareMode) -> Pool {
     Pool { share, ..Pool::new("p", vec!["agent".into()]) }
 }
 
@@ -107,7 +107,7 @@ impl TestBus {
     }
 
     fn shared(workers: u32) -> Self {
-        let mut bus = Self::new(&config(vec![Pool { instances: workers, ..pool(Share::All) }]));
+        let mut bus = Self::new(&config(vec![Pool { instances: workers, ..pool(ShareMode::All) }]));
         for worker in 0..workers {
             bus.up(worker);
             bus.answer(worker, 1, &able());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Pool, Protocol, Share};
+use crate::config::{Pool, PoolProtocol, ShareMode};
 use crate::core::{LogEvent, PoolId, WorkerId};
 
 /// Names of pools, and the pools of workers. Administrators do not know the core's numbers.
@@ -35,8 +35,8 @@ impl Names {
             }
         }
         if *self.pools[pool].name != *settings.name {
-            let shared = settings.share == Share::All;
-            let initializes = shared && settings.protocol != Protocol::JsonRpc;
+            let shared = settings.share == ShareMode::All;
+            let initializes = shared && settings.protocol != PoolProtocol::JsonRpc;
             self.pools[pool] =
                 Name { name: settings.name.as_str().into(), shared, initializes, pool, last: None };
         }
@@ -133,7 +133,7 @@ mod tests {
     fn stderr_is_reported_to_clients_of_exclusive_workers_only() {
         let mut names = Names::default();
         let own = Pool::new("own", vec!["a".to_owned()]);
-        let shared = Pool { share: Share::All, ..Pool::new("shared", vec!["a".to_owned()]) };
+        let shared = Pool { share: ShareMode::All, ..Pool::new("shared", vec!["a".to_owned()]) };
         names.learn(3, PoolId(1), &own);
         names.learn(0, PoolId(0), &shared);
         assert_eq!(
@@ -165,10 +165,10 @@ mod tests {
         let pool =
             |name: &str, share, protocol| Pool { share, protocol, ..Pool::new(name, vec!["a".to_owned()]) };
         for (number, pool, initializes) in [
-            (0, pool("a", Share::All, Protocol::V1), true),
-            (1, pool("b", Share::All, Protocol::V2), true),
-            (2, pool("c", Share::All, Protocol::JsonRpc), false),
-            (3, pool("d", Share::Session, Protocol::V1), false),
+            (0, pool("a", ShareMode::All, PoolProtocol::V1), true),
+            (1, pool("b", ShareMode::All, PoolProtocol::V2), true),
+            (2, pool("c", ShareMode::All, PoolProtocol::JsonRpc), false),
+            (3, pool("d", ShareMode::Session, PoolProtocol::V1), false),
         ] {
             names.learn(number, PoolId(number), &pool);
             assert_eq!(names.workers[number as usize].initializes, initializes, "{pool:?}");

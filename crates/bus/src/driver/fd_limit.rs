@@ -69,26 +69,27 @@ pub(crate) fn anonymous_connections(config: &Config) -> usize {
         _ => true,
     };
     let most = config.limits.max_connections;
-    let kept = if config.listen.iter().any(|listen| is_others(&listen.at)) { most / 10 } else { 0 };
+    let kept = if config.listen.iter().any(|listen| is_others(&listen.addr)) { most / 10 } else { 0 };
     config.limits.max_anonymous_connections.min(most - kept)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AdminConfig, Limits, Pool};
+    use crate::config::{AdminConfig, BusLimits, Pool};
 
     #[test]
     fn connections_are_capped_by_descriptors() {
         let pools = vec![Pool { instances: 4, ..Pool::new("p", vec!["cat".into()]) }];
-        let limits = Limits { max_connections: 1000, ..Limits::default() };
+        let limits = BusLimits { max_connections: 1000, ..BusLimits::default() };
         let config = Config { listen: Vec::new(), pools, limits, admin: AdminConfig::default() };
         for (limit, expected) in [(1 << 20, None), (1096, None), (1095, Some(999)), (10, Some(1))] {
             assert_eq!(cap_connections(&config, limit), expected, "{limit}");
         }
         assert_eq!(needed_descriptors(&config), 64 + 8 * 4 + 1);
-        let listen =
-            |urls: &[&str]| urls.iter().map(|url| crate::config::Listen::parse(url).unwrap()).collect();
+        let listen = |urls: &[&str]| {
+            urls.iter().map(|url| crate::config::ListenerSettings::parse(url).unwrap()).collect()
+        };
         let with = |urls: &[&str]| Config { listen: listen(urls), ..config.clone() };
         assert_eq!(
             cap_connections(&with(&["http://127.0.0.1:1"]), 1096),

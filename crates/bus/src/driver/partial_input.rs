@@ -153,21 +153,21 @@ impl<B: Router> Driver<B> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Limits;
+    use crate::config::BusLimits;
 
     #[test]
     fn a_memory_budget_limits_unfinished_input_too() {
-        let limits = Limits::default();
+        let limits = BusLimits::default();
         assert_eq!(limits.unfinished(), (256 << 20, 64 << 20));
-        assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.unfinished(), (64 << 20, 64 << 20));
-        assert_eq!(Limits { memory: 32 << 20, ..limits }.unfinished(), (16 << 20, 16 << 20));
+        assert_eq!(BusLimits { memory: 128 << 20, ..limits.clone() }.unfinished(), (64 << 20, 64 << 20));
+        assert_eq!(BusLimits { memory: 32 << 20, ..limits }.unfinished(), (16 << 20, 16 << 20));
     }
 
     #[test]
     fn a_memory_budget_limits_the_replay_memory() {
-        let limits = Limits::default();
+        let limits = BusLimits::default();
         assert_eq!(limits.replay_memory(), (256 << 20, 64 << 20));
-        assert_eq!(Limits { memory: 128 << 20, ..limits.clone() }.replay_memory(), (16 << 20, 8 << 20));
-        assert_eq!(Limits { memory: 8 << 30, ..limits }.replay_memory(), (256 << 20, 64 << 20));
+        assert_eq!(BusLimits { memory: 128 << 20, ..limits.clone() }.replay_memory(), (16 << 20, 8 << 20));
+        assert_eq!(BusLimits { memory: 8 << 30, ..limits }.replay_memory(), (256 << 20, 64 << 20));
     }
 }

@@ -8,7 +8,7 @@ fn open(path: &Path) -> (Index, Vec<(String, String)>) {
 
 fn open_with(path: &Path, memory: u64) -> (Index, Vec<(String, String)>) {
     let mut learned = Vec::new();
-    let limits = Limits { memory, owner_expiry: Duration::from_secs(100), ..Limits::default() };
+    let limits = BusLimits { memory, owner_expiry: Duration::from_secs(100), ..BusLimits::default() };
     let index = Index::open(path, &limits, |session, identity| {
         learned.push((format!("{session:?}"), identity.to_owned()));
     });

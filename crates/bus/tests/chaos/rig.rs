@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use narrows_bus::config::{AdminConfig, Config, Limits, Listen, ListenAddr, Pool, Share};
+use narrows_bus::config::{AdminConfig, BusLimits, Config, ListenAddr, ListenerSettings, Pool, ShareMode};
 use narrows_bus::core::{Status, WorkerStatus};
 use narrows_bus::{Bus, BusOutcome};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -42,7 +42,7 @@ impl Rig {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
         let mark = dir.path().file_name().unwrap().to_str().unwrap().to_owned();
-        let pool = |name: &str, share: Share, resume: bool| {
+        let pool = |name: &str, share: ShareMode, resume: bool| {
             let mut pool = Pool { instances, share, ..Pool::new(name, vec![program()]) };
             pool.max_instances = 64;
             pool.client_meta = vec!["tag".into()];
@@ -53,7 +53,10 @@ impl Rig {
             }
             pool
         };
-        let listen = |at: ListenAddr, pool: &str| Listen { pool: Some(pool.into()), ..Listen::new(at) };
+        let listen = |at: ListenAddr, pool: &str| ListenerSettings {
+            pool: Some(pool.into()),
+            ..ListenerSettings::new(at)
+        };
         let config = Config {
             listen: vec![
                 listen(ListenAddr::Tcp("127.0.0.1:0".into()), "all"),
@@ -62,11 +65,11 @@ impl Rig {
                 listen(ListenAddr::Unix(dir.path().join("all.sock")), "all"),
             ],
             pools: vec![
-                Pool { mix_identities: true, ..pool("all", Share::All, true) },
-                pool("session", Share::Session, true),
-                pool("connection", Share::Connection, false),
+                Pool { mix_identities: true, ..pool("all", ShareMode::All, true) },
+                pool("session", ShareMode::Session, true),
+                pool("connection", ShareMode::Connection, false),
             ],
-            limits: Limits {
+            limits: BusLimits {
                 max_line: 64 << 10,
                 // Larger than one read. Otherwise no client could be fast enough.
                 queue_bytes: 512 << 10,
@@ -74,7 +77,7 @@ impl Rig {
                 drain_timeout: Duration::from_secs(5),
                 session_grace: Duration::from_secs(3),
                 restart_budget: u32::MAX,
-                ..Limits::default()
+                ..BusLimits::default()
             },
             admin: AdminConfig::default(),
         };

@@ -89,7 +89,7 @@ fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
     let path = dir.path().join("s");
     let rig = Rig::new(
         Mode::Mirror,
-        Config { listen: vec![Listen::new(ListenAddr::Unix(path.clone()))], ..config("") },
+        Config { listen: vec![ListenerSettings::new(ListenAddr::Unix(path.clone()))], ..config("") },
     );
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.write_all(b"[\"flood\",3000000]\n[\"flood\",3]\n").unwrap();
@@ -130,8 +130,8 @@ fn a_slow_reader_gets_the_reason_of_its_disconnect() {
     for is_unix in [false, true] {
         for pause in [Duration::ZERO, Duration::from_secs(4)] {
             let listen = match is_unix {
-                true => Listen::new(ListenAddr::Unix(path.clone())),
-                false => Listen::new(ListenAddr::Tcp("127.0.0.1:0".into())),
+                true => ListenerSettings::new(ListenAddr::Unix(path.clone())),
+                false => ListenerSettings::new(ListenAddr::Tcp("127.0.0.1:0".into())),
             };
             let rig = Rig::new(Mode::Mirror, Config { listen: vec![listen], ..config("") });
             // 8 MB, more than any socket buffers.
@@ -324,7 +324,8 @@ fn a_memory_budget_is_watched() {
 
 #[test]
 fn a_changed_line_limit_applies_to_connected_clients() {
-    let with = |max_line| Config { limits: Limits { max_line, ..Limits::default() }, ..config("exec cat") };
+    let with =
+        |max_line| Config { limits: BusLimits { max_line, ..BusLimits::default() }, ..config("exec cat") };
     let rig = Rig::new(Mode::Pairs, with(10));
     let mut peer = rig.connect();
     peer.send("[1]\n");
@@ -354,9 +355,11 @@ fn status_and_reload_work_until_the_bus_has_ended() {
     assert_eq!(peer.read_line(), "[1]\n");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert_eq!(runtime.block_on(rig.bus.status()), Ok(1));
-    rig.bus.reload(Config { limits: Limits { max_line: 10, ..Limits::default() }, ..config("") }).unwrap();
+    rig.bus
+        .reload(Config { limits: BusLimits { max_line: 10, ..BusLimits::default() }, ..config("") })
+        .unwrap();
     rig.until(|event| *event == Event::Reloaded);
-    let limits = Limits { max_connections: 7, ..Limits::default() };
+    let limits = BusLimits { max_connections: 7, ..BusLimits::default() };
     let elsewhere = Config { listen: Vec::new(), limits, ..config("") };
     assert!(matches!(rig.bus.reload(elsewhere).unwrap()[..], [ListenerDifference::StillOpen(_)]));
     assert_eq!(rig.bus.handle().max_connections(), 7);
@@ -384,6 +387,6 @@ fn an_unusable_configuration_is_an_error_at_the_start() {
         }
         assert!(matches!(start(limited), StartError::UnenforceableLimit { source, .. } if source == why));
     }
-    let everybody = Listen::new(ListenAddr::Tcp("0.0.0.0:0".into()));
+    let everybody = ListenerSettings::new(ListenAddr::Tcp("0.0.0.0:0".into()));
     assert!(matches!(start(Config { listen: vec![everybody], ..config("") }), StartError::Listen(_)));
 }

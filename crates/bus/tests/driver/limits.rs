@@ -10,7 +10,7 @@ struct Real {
 }
 
 impl Real {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: BusLimits) -> Self {
         Self { bus: Bus::start(Config { limits, ..config("exec cat") }, Vec::new()).unwrap() }
     }
 
@@ -53,7 +53,7 @@ fn too_much(id: u32) -> String {
 
 #[test]
 fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_much() {
-    let limits = Limits { unfinished_input_per_identity: 4 << 20, ..Limits::default() };
+    let limits = BusLimits { unfinished_input_per_identity: 4 << 20, ..BusLimits::default() };
     let real = Real::new(limits);
     let mut peers: Vec<Peer> = (0..3).map(|_| real.connect()).collect();
     // Each message is within the limit. Of the two together, the longer one is refused.
@@ -73,11 +73,11 @@ fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_mu
 
 #[test]
 fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_client_is_accepted() {
-    let real = Real::new(Limits::default());
+    let real = Real::new(BusLimits::default());
     let mut peer = real.connect();
     peer.speaks();
     peer.begins(7, 3 << 20);
-    let short = Limits { memory: 4 << 20, ..Limits::default() };
+    let short = BusLimits { memory: 4 << 20, ..BusLimits::default() };
     real.bus.reload(Config { limits: short, ..config("exec cat") }).unwrap();
     let answer = peer.read_line();
     assert_eq!(answer, too_much(7));
@@ -93,10 +93,10 @@ fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_clien
 #[test]
 fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
     // Most slots are in use, so the shorter timeout applies.
-    let real = Real::new(Limits {
+    let real = Real::new(BusLimits {
         header_timeout: Duration::from_millis(200),
         max_anonymous_connections: 4,
-        ..Limits::default()
+        ..BusLimits::default()
     });
     let mut spoken = real.connect();
     spoken.speaks();
@@ -113,7 +113,7 @@ fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
 
 #[test]
 fn the_oldest_silent_connection_makes_room_for_another() {
-    let real = Real::new(Limits { max_connections: 2, ..Limits::default() });
+    let real = Real::new(BusLimits { max_connections: 2, ..BusLimits::default() });
     let (mut first, mut second) = (real.connect(), real.connect());
     let mut third = real.connect();
     third.speaks();
@@ -133,7 +133,7 @@ fn connections_without_identity_leave_room_for_users_of_this_machine() {
     let path = dir.path().join("s");
     let mut config = config("exec cat");
     config.limits.max_connections = 10;
-    config.listen.push(Listen::new(ListenAddr::Unix(path.clone())));
+    config.listen.push(ListenerSettings::new(ListenAddr::Unix(path.clone())));
     let real = Real { bus: Bus::start(config, Vec::new()).unwrap() };
     let mut peers: Vec<Peer> = (0..9).map(|_| real.connect()).collect();
     peers.iter_mut().for_each(Peer::speaks);
@@ -150,7 +150,7 @@ fn connections_without_identity_leave_room_for_users_of_this_machine() {
 
 #[test]
 fn the_number_of_connections_without_identity_can_be_set() {
-    let real = Real::new(Limits { max_anonymous_connections: 1, ..Limits::default() });
+    let real = Real::new(BusLimits { max_anonymous_connections: 1, ..BusLimits::default() });
     let mut first = real.connect();
     first.speaks();
     assert!(real.connect().read_rest().contains("-32012"));

@@ -17,7 +17,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use narrows_bus::config::{AdminConfig, Config, Limits, Listen, ListenAddr, Pool};
+use narrows_bus::config::{AdminConfig, BusLimits, Config, ListenAddr, ListenerSettings, Pool};
 use narrows_bus::{Bus, BusOutcome};
 
 use simple_router::{Event, Mode, SimpleRouter};
@@ -33,9 +33,9 @@ struct Rig {
 /// Returns a configuration with a free port. Its workers run `script` in a shell.
 fn config(script: &str) -> Config {
     Config {
-        listen: vec![Listen::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
+        listen: vec![ListenerSettings::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
         pools: vec![Pool::new("p", vec!["/bin/sh".into(), "-c".into(), script.into()])],
-        limits: Limits::default(),
+        limits: BusLimits::default(),
         admin: AdminConfig::default(),
     }
 }

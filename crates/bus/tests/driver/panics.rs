@@ -20,7 +20,7 @@ fn check(panic_at: &str, config: Config, set_off: impl FnOnce(&Rig, &mut Peer)) 
 }
 
 fn reload(rig: &Rig) {
-    let listen = vec![Listen::new(ListenAddr::Tcp("127.0.0.1:0".into()))];
+    let listen = vec![ListenerSettings::new(ListenAddr::Tcp("127.0.0.1:0".into()))];
     rig.bus.reload(Config { listen, ..config("exec cat") }).unwrap();
 }
 

@@ -11,7 +11,7 @@ const INPUT: &str = "[1]\n{\"jsonrpc\":\"2.0\",\"method\":\"last\"}";
 #[test]
 #[ignore = "takes stdin and stdout"]
 fn serve() {
-    let stdio = Listen::new(ListenAddr::Stdio);
+    let stdio = ListenerSettings::new(ListenAddr::Stdio);
     let rig = Rig::new(Mode::Mirror, Config { listen: vec![stdio], ..config("") });
     println!("a stray print");
     rig.until(|event| *event == Event::Gone(0));

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use narrows_bus::config::{Auth, Config, Listen, ListenAddr};
+use narrows_bus::config::{Config, ListenAddr, ListenerAuth, ListenerSettings};
 
 use super::simple_router::{Event, Mode};
 use super::{Rig, config};
@@ -31,8 +31,8 @@ fn as_other(address: &str) -> Option<String> {
 }
 
 /// Returns a bus at this address that sends all lines back. `None` if the machine lacks the address.
-fn rig(address: &str, auth: Auth) -> Option<(Rig, String)> {
-    let listen = Listen { auth, ..Listen::new(ListenAddr::Tcp(address.into())) };
+fn rig(address: &str, auth: ListenerAuth) -> Option<(Rig, String)> {
+    let listen = ListenerSettings { auth, ..ListenerSettings::new(ListenAddr::Tcp(address.into())) };
     // Not every machine has IPv6.
     std::net::TcpListener::bind(address).ok()?;
     let rig = Rig::new(Mode::Mirror, Config { listen: vec![listen], ..config("") });
@@ -44,7 +44,7 @@ fn rig(address: &str, auth: Auth) -> Option<(Rig, String)> {
 #[test]
 fn another_user_is_refused_before_its_input_is_read() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
-        let Some((rig, at)) = rig(address, Auth::User) else { continue };
+        let Some((rig, at)) = rig(address, ListenerAuth::User) else { continue };
         if let Some(heard) = as_other(&at) {
             assert!(heard.contains("-32015") && heard.contains("only the user of this bus"), "{heard:?}");
         }
@@ -60,7 +60,7 @@ fn another_user_is_refused_before_its_input_is_read() {
 
 #[test]
 fn every_user_is_admitted_if_the_settings_permit_it() {
-    let (rig, at) = rig("127.0.0.1:0", Auth::None).unwrap();
+    let (rig, at) = rig("127.0.0.1:0", ListenerAuth::None).unwrap();
     if let Some(heard) = as_other(&at) {
         assert_eq!(heard, "[1]\n");
     }

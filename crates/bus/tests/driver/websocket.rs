@@ -87,7 +87,7 @@ fn messages_come_back_in_order_whatever_their_length() {
 
 #[test]
 fn an_unfinished_message_over_the_limit_ends_the_connection_with_a_reason() {
-    let limits = Limits { unfinished_input_per_identity: 512 << 10, ..Limits::default() };
+    let limits = BusLimits { unfinished_input_per_identity: 512 << 10, ..BusLimits::default() };
     let rig = Rig::new(Mode::Mirror, Config { limits, ..config("") });
     let (mut page, _served) = rig.upgrade(&[], TEST_TIMEOUT);
     // A frame of 1 MiB that never completes.

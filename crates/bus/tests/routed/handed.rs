@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 
-use narrows_bus::config::Auth;
+use narrows_bus::config::ListenerAuth;
 use narrows_bus::{IncomingClient, ResumableConnection, StartError, StartOptions};
 
 use super::*;
@@ -17,17 +17,17 @@ fn options(owners: &Path) -> StartOptions {
     StartOptions { owners: Some(owners.to_owned()), ..StartOptions::default() }
 }
 
-fn config(listen: &str, auth: Auth) -> Config {
-    let mut listen = Listen::parse(listen).unwrap();
-    if let ListenAddr::Web(web) = &mut listen.at {
+fn config(listen: &str, auth: ListenerAuth) -> Config {
+    let mut listen = ListenerSettings::parse(listen).unwrap();
+    if let ListenAddr::Web(web) = &mut listen.addr {
         web.auth = auth;
-        web.tokens = (auth == Auth::Token).then(|| "tokens.toml".into());
+        web.tokens = (auth == ListenerAuth::Token).then(|| "tokens.toml".into());
     }
     let shell = vec!["/bin/sh".into(), "-c".into(), AGENT.into()];
     Config {
         listen: vec![listen],
-        pools: vec![Pool { share: Share::Connection, ..Pool::new("p", shell) }],
-        limits: Limits::default(),
+        pools: vec![Pool { share: ShareMode::Connection, ..Pool::new("p", shell) }],
+        limits: BusLimits::default(),
         admin: AdminConfig::default(),
     }
 }
@@ -56,7 +56,7 @@ fn call(peer: &mut BufReader<UnixStream>, method: &str, params: &Value) -> Value
 fn a_session_keeps_its_owner_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let owners = directory.path().join("bus").join("owners");
-    let web = || config("http://127.0.0.1:1/acp", Auth::Token);
+    let web = || config("http://127.0.0.1:1/acp", ListenerAuth::Token);
     let made = json!({"sessionId": "made"});
     for round in 0..3 {
         let bus = begin(web(), options(&owners)).unwrap();
@@ -83,14 +83,15 @@ fn a_session_keeps_its_owner_after_a_restart() {
 fn no_owner_file_is_written_without_authentication() {
     let directory = tempfile::tempdir().unwrap();
     let owners = directory.path().join("owners");
-    let bus = begin(config("http://127.0.0.1:1/acp", Auth::None), options(&owners)).unwrap();
+    let bus = begin(config("http://127.0.0.1:1/acp", ListenerAuth::None), options(&owners)).unwrap();
     let mut peer = enter(&bus, "anyone");
     assert_eq!(call(&mut peer, "session/load", &json!({"sessionId": "any"}))["result"], json!({}));
     finish(&bus);
     assert!(!owners.exists());
-    let nowhere = begin(config("http://127.0.0.1:1/acp", Auth::Token), StartOptions::default()).unwrap_err();
+    let nowhere =
+        begin(config("http://127.0.0.1:1/acp", ListenerAuth::Token), StartOptions::default()).unwrap_err();
     assert!(matches!(nowhere, StartError::MissingOwnersFile), "{nowhere}");
-    let open = begin(config("http://0.0.0.0:1/acp", Auth::None), options(&owners)).unwrap_err();
+    let open = begin(config("http://0.0.0.0:1/acp", ListenerAuth::None), options(&owners)).unwrap_err();
     assert!(open.to_string().contains("other machines"), "{open}");
 }
 
@@ -99,7 +100,7 @@ fn a_resumable_connection_is_handed_over_with_the_bytes_that_were_read() {
     let (tell, handed) = sync_channel::<ResumableConnection>(8);
     let hand_over = Box::new(move |handed| tell.send(handed).unwrap());
     let bus = begin(
-        config("tcp://127.0.0.1:0", Auth::None),
+        config("tcp://127.0.0.1:0", ListenerAuth::None),
         StartOptions { owners: None, hand_over: Some(hand_over) },
     )
     .unwrap();
@@ -155,9 +156,14 @@ fn two_users_of_a_socket_do_not_see_each_others_sessions() {
         // Affects only this thread and the threads that it starts.
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
-        let pool =
-            Pool { instances: 2, share: Share::All, protocol: Protocol::JsonRpc, ..Pool::new("p", shell) };
-        begin(Config { pools: vec![pool], ..config(&listen, Auth::None) }, StartOptions::default()).unwrap()
+        let pool = Pool {
+            instances: 2,
+            share: ShareMode::All,
+            protocol: PoolProtocol::JsonRpc,
+            ..Pool::new("p", shell)
+        };
+        begin(Config { pools: vec![pool], ..config(&listen, ListenerAuth::None) }, StartOptions::default())
+            .unwrap()
     };
     let bus = std::thread::spawn(start).join().unwrap();
     let enter = |path: &Path| {

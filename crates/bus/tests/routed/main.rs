@@ -8,7 +8,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use narrows_bus::config::{AdminConfig, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
+use narrows_bus::config::{
+    AdminConfig, BusLimits, Config, ListenAddr, ListenerSettings, Pool, PoolProtocol, ShareMode,
+};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus, BusOutcome};
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,11 +24,12 @@ const ECHO: &str = r#"exec sed -u -n 's/"method":"echo","params":/"result":/p'"#
 
 fn start(instances: u32) -> Bus {
     let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
-    let pool = Pool { instances, share: Share::All, protocol: Protocol::JsonRpc, ..Pool::new("p", shell) };
+    let pool =
+        Pool { instances, share: ShareMode::All, protocol: PoolProtocol::JsonRpc, ..Pool::new("p", shell) };
     let config = Config {
-        listen: vec![Listen::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
+        listen: vec![ListenerSettings::new(ListenAddr::Tcp("127.0.0.1:0".into()))],
         pools: vec![pool],
-        limits: Limits::default(),
+        limits: BusLimits::default(),
         admin: AdminConfig::default(),
     };
     let path = [("PATH".into(), "/usr/bin:/bin".into())];

@@ -19,12 +19,12 @@ mod world;
 use std::collections::BTreeMap;
 
 use digest::Record;
-use narrows_bus::config::{Protocol, Share};
+use narrows_bus::config::{PoolProtocol, ShareMode};
 use scenario::{Family, Scenario};
 use world::World;
 
-const ACP: &[Protocol] = &[Protocol::V1, Protocol::V1, Protocol::V2];
-const ALL: &[Protocol] = &[Protocol::V1, Protocol::V2, Protocol::JsonRpc];
+const ACP: &[PoolProtocol] = &[PoolProtocol::V1, PoolProtocol::V1, PoolProtocol::V2];
+const ALL: &[PoolProtocol] = &[PoolProtocol::V1, PoolProtocol::V2, PoolProtocol::JsonRpc];
 
 /// Runs seeds of a family until enough faults have happened. Runs each seed twice.
 #[track_caller]
@@ -73,24 +73,24 @@ fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
 
 #[test]
 fn shared_by_all() {
-    check("shared", Family { shares: &[Share::All], protocols: ALL }, false, 850);
+    check("shared", Family { shares: &[ShareMode::All], protocols: ALL }, false, 850);
 }
 
 #[test]
 fn one_worker_for_each_connection() {
-    check("connection", Family { shares: &[Share::Connection], protocols: ALL }, false, 850);
+    check("connection", Family { shares: &[ShareMode::Connection], protocols: ALL }, false, 850);
 }
 
 #[test]
 fn one_worker_for_each_session() {
-    check("session", Family { shares: &[Share::Session], protocols: ACP }, false, 850);
+    check("session", Family { shares: &[ShareMode::Session], protocols: ACP }, false, 850);
 }
 
 #[test]
 fn pools_of_all_kinds() {
     check(
         "mixed",
-        Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP },
+        Family { shares: &[ShareMode::All, ShareMode::Connection, ShareMode::Session], protocols: ACP },
         false,
         850,
     );
@@ -100,7 +100,7 @@ fn pools_of_all_kinds() {
 fn runs_without_faults() {
     check(
         "calm",
-        Family { shares: &[Share::All, Share::Connection, Share::Session], protocols: ACP },
+        Family { shares: &[ShareMode::All, ShareMode::Connection, ShareMode::Session], protocols: ACP },
         true,
         50,
     );

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use narrows_bus::config::{AdminConfig, Auth, Config, Limits, Listen, ListenAddr, Pool, Protocol, Share};
+use narrows_bus::config::{
+    AdminConfig, BusLimits, Config, ListenAddr, ListenerAuth, ListenerSettings, Pool, PoolProtocol, ShareMode,
+};
 
 use crate::oracle::Kind;
 use crate::random::Random;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolTraits {
-    pub(crate) share: Share,
-    pub(crate) protocol: Protocol,
+    pub(crate) share: ShareMode,
+    pub(crate) protocol: PoolProtocol,
     pub(crate) load: bool,
     pub(crate) resume: bool,
     pub(crate) mixed: bool,
@@ -20,17 +22,17 @@ pub(crate) struct PoolTraits {
 
 impl PoolTraits {
     pub(crate) fn version(self) -> u32 {
-        if self.protocol == Protocol::V2 { 2 } else { 1 }
+        if self.protocol == PoolProtocol::V2 { 2 } else { 1 }
     }
 
     pub(crate) fn is_plain(self) -> bool {
-        self.protocol == Protocol::JsonRpc
+        self.protocol == PoolProtocol::JsonRpc
     }
 
     pub(crate) fn kind(self) -> Kind {
         Kind {
-            per_connection: self.share == Share::Connection,
-            per_session: self.share == Share::Session,
+            per_connection: self.share == ShareMode::Connection,
+            per_session: self.share == ShareMode::Session,
             plain: self.is_plain(),
             mixed: self.mixed,
         }
@@ -52,8 +54,8 @@ pub(crate) struct Scenario {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
-    pub(crate) shares: &'static [Share],
-    pub(crate) protocols: &'static [Protocol],
+    pub(crate) shares: &'static [ShareMode],
+    pub(crate) protocols: &'static [PoolProtocol],
 }
 
 impl Scenario {
@@ -67,11 +69,11 @@ impl Scenario {
             let traits = PoolTraits {
                 share: random.pick(family.shares),
                 protocol,
-                load: protocol == Protocol::V1 && random.one_in(2),
-                resume: protocol == Protocol::V2 || random.one_in(3),
+                load: protocol == PoolProtocol::V1 && random.one_in(2),
+                resume: protocol == PoolProtocol::V2 || random.one_in(3),
                 mixed: random.one_in(3),
                 narrow: random.one_in(3),
-                announces: protocol == Protocol::V2 || protocol == Protocol::V1 && random.one_in(2),
+                announces: protocol == PoolProtocol::V2 || protocol == PoolProtocol::V1 && random.one_in(2),
             };
             let mut pool = Pool::new(format!("p{at}"), vec!["agent".to_owned()]);
             pool.client_meta = vec!["n".to_owned()];
@@ -90,21 +92,21 @@ impl Scenario {
         let all: Vec<String> = (0..count).map(|at| format!("p{at}")).collect();
         let listen = all
             .iter()
-            .map(|name| Listen {
+            .map(|name| ListenerSettings {
                 pool: Some(name.clone()),
                 pools: Some(all.clone()),
-                ..Listen::new(ListenAddr::Stdio)
+                ..ListenerSettings::new(ListenAddr::Stdio)
             })
             .collect();
         let tight = !calm && random.one_in(3);
-        let limits = Limits {
+        let limits = BusLimits {
             max_line: 1 << 16,
             max_batch: 6,
             max_connections: 12,
             queue_bytes: if tight { 2_000 + random.below(4_000) } else { 1 << 20 },
             disconnect_grace: Duration::from_secs(random.pick(&[0, 0, 5])),
             restart_budget: if random.one_in(2) { 5 } else { 1_000 },
-            ..Limits::default()
+            ..BusLimits::default()
         };
         let mut scenario = Self {
             config: Config { listen, pools, limits, admin: AdminConfig::default() },
@@ -124,12 +126,13 @@ impl Scenario {
     /// Makes clients authenticate, so that sessions have owners and no observers.
     fn require_authentication(&mut self) {
         for listen in &mut self.config.listen {
-            let Ok(Listen { at: ListenAddr::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp")
+            let Ok(ListenerSettings { addr: ListenAddr::Web(mut web), .. }) =
+                ListenerSettings::parse("http://127.0.0.1:1/acp")
             else {
                 return;
             };
-            web.auth = Auth::Token;
-            listen.at = ListenAddr::Web(web);
+            web.auth = ListenerAuth::Token;
+            listen.addr = ListenAddr::Web(web);
         }
         self.config.limits.replay_bytes = 0;
     }

@@ -5,7 +5,9 @@ mod moves;
 
 use std::collections::BTreeMap;
 
-use narrows_bus::config::{AdminConfig, Auth, Config, Limits, Listen, ListenAddr, Pool, Share};
+use narrows_bus::config::{
+    AdminConfig, BusLimits, Config, ListenAddr, ListenerAuth, ListenerSettings, Pool, ShareMode,
+};
 use narrows_bus::core::{ClientId, ClientInfo, Core, CoreAction, CoreOutput, PoolId, Time, WorkerId};
 use narrows_wire::View;
 use serde_json::{Value, json};
@@ -71,17 +73,19 @@ pub(crate) struct Watched<'a> {
 }
 
 fn config(limit: usize) -> Config {
-    let Ok(Listen { at: ListenAddr::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {
+    let Ok(ListenerSettings { addr: ListenAddr::Web(mut web), .. }) =
+        ListenerSettings::parse("http://127.0.0.1:1/acp")
+    else {
         unreachable!("it is a place")
     };
-    web.auth = Auth::Token;
+    web.auth = ListenerAuth::Token;
     let mut pool = Pool::new("p0", vec!["agent".to_owned()]);
     pool.client_meta = vec!["n".to_owned()];
-    (pool.share, pool.mix_identities, pool.max_instances) = (Share::All, true, 1);
+    (pool.share, pool.mix_identities, pool.max_instances) = (ShareMode::All, true, 1);
     Config {
-        listen: vec![Listen::new(ListenAddr::Web(web))],
+        listen: vec![ListenerSettings::new(ListenAddr::Web(web))],
         pools: vec![pool],
-        limits: Limits { replay_bytes: limit, ..Limits::default() },
+        limits: BusLimits { replay_bytes: limit, ..BusLimits::default() },
         admin: AdminConfig::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use narrows_bus::config::Share;
+use narrows_bus::config::ShareMode;
 use narrows_wire::{Kind, View};
 
 use crate::oracle::{Tag, Truth, WorkerIndex, WorkerMessage, entries, number_in, stripped, text_of};
@@ -399,7 +399,7 @@ impl SimWorker {
     }
 
     fn is_full(&self) -> bool {
-        self.traits.narrow && self.traits.share == Share::All && self.sessions.len() >= MAX_SESSIONS
+        self.traits.narrow && self.traits.share == ShareMode::All && self.sessions.len() >= MAX_SESSIONS
     }
 
     /// Returns a name for a new session. Workers that can load sessions use unique names, others count from

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use narrows_bus::config::{self, Listen, ListenAddr, expand_home};
+use narrows_bus::config::{self, ListenAddr, ListenerSettings, expand_home};
 
 use super::{help, value};
 use crate::environment;
@@ -45,7 +45,7 @@ pub(crate) struct Bus {
     ///
     /// In PATH, `~/` is your home directory. Missing directories are created, for this user alone.
     #[arg(long, value_name = "URL", value_parser = listen)]
-    pub(crate) listen: Vec<Listen>,
+    pub(crate) listen: Vec<ListenerSettings>,
 
     /// Same as --listen tcp://HOST:PORT
     #[arg(long, value_name = "HOST:PORT", value_parser = ListenAddr::tcp)]
@@ -138,7 +138,7 @@ pub(crate) enum Share {
     All,
 }
 
-impl From<Share> for config::Share {
+impl From<Share> for config::ShareMode {
     fn from(share: Share) -> Self {
         match share {
             Share::Connection => Self::Connection,
@@ -161,7 +161,7 @@ pub(crate) enum BusProtocol {
     Jsonrpc,
 }
 
-impl From<BusProtocol> for config::Protocol {
+impl From<BusProtocol> for config::PoolProtocol {
     fn from(protocol: BusProtocol) -> Self {
         match protocol {
             BusProtocol::V1 => Self::V1,
@@ -186,18 +186,18 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 }
 
 /// Parses a listener.
-pub(super) fn parse_listener(url: &str) -> Result<Listen, String> {
+pub(super) fn parse_listener(url: &str) -> Result<ListenerSettings, String> {
     let expanded = expand_home(url, environment::home().as_deref());
-    Listen::parse(&expanded).map_err(|reason| match value::bare_address(url) {
+    ListenerSettings::parse(&expanded).map_err(|reason| match value::bare_address(url) {
         Some(meant) => format!("{reason}; did you mean {meant}?"),
         None => reason.to_owned(),
     })
 }
 
 /// Parses a listener that needs no other settings.
-fn listen(url: &str) -> Result<Listen, String> {
+fn listen(url: &str) -> Result<ListenerSettings, String> {
     let listen = parse_listener(url)?;
-    let problem = match &listen.at {
+    let problem = match &listen.addr {
         ListenAddr::Web(web) => web.problem(),
         _ => None,
     };

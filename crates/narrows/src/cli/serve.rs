@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use narrows_bus::config::Listen;
+use narrows_bus::config::ListenerSettings;
 
 use super::value::{Deadline, deadline};
 use super::{CheckFormat, ModelArgs, WebArgs, help};
@@ -47,7 +47,7 @@ pub(crate) struct Serve {
     /// input, its requests are still answered for the time of --deadline close. SIGTERM, SIGHUP and Ctrl-C close all
     /// connections and stop their agents.
     #[arg(long, value_name = "URL", value_parser = super::bus::parse_listener, conflicts_with_all = ["approve", "for_bus"])]
-    pub(crate) listen: Vec<Listen>,
+    pub(crate) listen: Vec<ListenerSettings>,
 
     /// Maximum number of clients
     ///

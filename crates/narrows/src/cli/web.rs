@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use narrows_base::units::parse_size;
-use narrows_bus::config::{Limits, host, origin};
+use narrows_bus::config::{BusLimits, host, origin};
 
 use super::value::duration;
 
@@ -48,8 +48,8 @@ pub(crate) struct WebArgs {
 
 impl WebArgs {
     /// Returns the limits of a bus, overridden by those of the arguments.
-    pub(crate) fn limits(&self) -> Limits {
-        let mut limits = Limits::default();
+    pub(crate) fn limits(&self) -> BusLimits {
+        let mut limits = BusLimits::default();
         self.limits.iter().for_each(|limit| limit.set(&mut limits));
         limits
     }
@@ -77,7 +77,7 @@ const LIMIT_NAMES: [&str; 6] = [
 ];
 
 impl Limit {
-    fn set(self, limits: &mut Limits) {
+    fn set(self, limits: &mut BusLimits) {
         match self {
             Self::HeaderTimeout(time) => limits.header_timeout = time,
             Self::IdleTimeout(time) => limits.idle_timeout = time,
@@ -120,25 +120,25 @@ mod tests {
 
     use super::*;
 
-    fn with(limit: Limit) -> Limits {
+    fn with(limit: Limit) -> BusLimits {
         WebArgs { limits: vec![limit], ..WebArgs::default() }.limits()
     }
 
     #[test]
     fn limits_equal_those_of_a_bus() {
-        let check = |text: &str, expected: Result<Limits, &str>| match (limit(text), expected) {
+        let check = |text: &str, expected: Result<BusLimits, &str>| match (limit(text), expected) {
             (Ok(limit), Ok(expected)) => assert_eq!(with(limit), expected, "{text}"),
             (Err(error), Err(words)) => assert!(error.contains(words), "{text}: {error}"),
             (found, _) => panic!("{text}: {found:?}"),
         };
-        let usual = Limits::default;
+        let usual = BusLimits::default;
         let second = Duration::from_secs(1);
-        check("header_timeout=1s", Ok(Limits { header_timeout: second, ..usual() }));
-        check("idle_timeout=1s", Ok(Limits { idle_timeout: second, ..usual() }));
-        check("replay_time=1s", Ok(Limits { replay_time: second, ..usual() }));
-        check("replay_bytes=1MiB", Ok(Limits { replay_bytes: 1 << 20, ..usual() }));
-        check("max_connections_per_identity=2", Ok(Limits { max_connections_per_identity: 2, ..usual() }));
-        check("max_rate_per_identity=0", Ok(Limits { max_rate_per_identity: 0, ..usual() }));
+        check("header_timeout=1s", Ok(BusLimits { header_timeout: second, ..usual() }));
+        check("idle_timeout=1s", Ok(BusLimits { idle_timeout: second, ..usual() }));
+        check("replay_time=1s", Ok(BusLimits { replay_time: second, ..usual() }));
+        check("replay_bytes=1MiB", Ok(BusLimits { replay_bytes: 1 << 20, ..usual() }));
+        check("max_connections_per_identity=2", Ok(BusLimits { max_connections_per_identity: 2, ..usual() }));
+        check("max_rate_per_identity=0", Ok(BusLimits { max_rate_per_identity: 0, ..usual() }));
         check("idle_timeout", Err("a name and a value"));
         check("idle_timeout=0", Err("more than 0"));
         check("replay_bytes=1", Err("from 1MiB"));
@@ -156,7 +156,7 @@ mod tests {
         let names: Vec<&str> = told.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
         assert_eq!(names, LIMIT_NAMES);
         for word in told {
-            assert_eq!(with(limit(word).expect(word)), Limits::default(), "{word}");
+            assert_eq!(with(limit(word).expect(word)), BusLimits::default(), "{word}");
         }
     }
 

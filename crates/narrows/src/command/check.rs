@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use narrows_base::text::multi_line;
-use narrows_bus::config::{self, Config, Inspected, Machine, Pool};
+use narrows_bus::config::{self, Config, InspectedConfig, Machine, Pool};
 use narrows_config::{Finding, Severity, SourcePos};
 use narrows_policy::Rules;
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             output::print_json(object)?;
         } else {
             print_problems(&outcome);
-            if let Ok(Inspected { config: Some(config), .. }) = &outcome {
+            if let Ok(InspectedConfig { config: Some(config), .. }) = &outcome {
                 output::print(summary(path, config, args.verbose).as_bytes())?;
             }
         }
@@ -84,22 +84,22 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
     Ok(code.exit_code())
 }
 
-fn governed(outcome: &Result<Inspected, Failure>) -> impl Iterator<Item = &Pool> {
+fn governed(outcome: &Result<InspectedConfig, Failure>) -> impl Iterator<Item = &Pool> {
     let config = outcome.as_ref().ok().and_then(|inspected| inspected.config.as_ref());
     config.into_iter().flat_map(|config| &config.pools).filter(|pool| pool.manifest.is_some())
 }
 
 /// Adds the findings of the files that the bus reads when it starts.
-fn with_file_findings(mut inspected: Inspected, path: &Path) -> Inspected {
+fn with_file_findings(mut inspected: InspectedConfig, path: &Path) -> InspectedConfig {
     let Some(config) = &inspected.config else { return inspected };
     let (errors, strange) = identity_files::bus_findings(config, path, &inspected.files);
     inspected.warnings.extend(strange);
     inspected.warnings.extend(identity_files::identity_warnings(config));
-    if errors.is_empty() { inspected } else { Inspected { config: None, errors, ..inspected } }
+    if errors.is_empty() { inspected } else { InspectedConfig { config: None, errors, ..inspected } }
 }
 
 /// Returns `true` if a bus would start with the file; with `strict`, without warnings.
-fn is_usable(inspected: &Inspected, strict: bool) -> bool {
+fn is_usable(inspected: &InspectedConfig, strict: bool) -> bool {
     inspected.config.is_some() && (!strict || inspected.warnings.is_empty())
 }
 
@@ -149,10 +149,10 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn print_problems(outcome: &Result<Inspected, Failure>) {
+fn print_problems(outcome: &Result<InspectedConfig, Failure>) {
     let color = Color::for_stderr();
     match outcome {
-        Ok(Inspected { errors, warnings, .. }) => print_findings(errors, warnings),
+        Ok(InspectedConfig { errors, warnings, .. }) => print_findings(errors, warnings),
         Err(failure) => output::write_stderr(&failure.render(color)),
     }
 }
@@ -180,7 +180,7 @@ fn summary(path: &Path, config: &Config, verbose: bool) -> String {
     }
 }
 
-fn file_json(path: &Path, outcome: &Result<Inspected, Failure>, args: &CheckFiles) -> Value {
+fn file_json(path: &Path, outcome: &Result<InspectedConfig, Failure>, args: &CheckFiles) -> Value {
     let file = path.display().to_string();
     let inspected = match outcome {
         Ok(inspected) => inspected,

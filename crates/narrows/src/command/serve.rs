@@ -51,7 +51,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use narrows_audit::Log;
-use narrows_bus::config::Limits;
+use narrows_bus::config::BusLimits;
 use narrows_govern::Principal;
 use narrows_manifest::types::acp::Role;
 use tokio::sync::OnceCell;
@@ -146,7 +146,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         };
         let (gates, refusals) = (GateRegistry::default(), RefusalLog::default());
         let server = ManifestServer { manifest, log, data, identities, owners, gates, refusals, agent_kind };
-        let limits = Limits { max_connections: args.max_connections as usize, ..args.web.limits() };
+        let limits = BusLimits { max_connections: args.max_connections as usize, ..args.web.limits() };
         match listeners.is_empty() {
             true => manifest_server::serve_stdio(server, args.for_bus, shutdown).await,
             false => listen::serve(server, &listeners, &limits, shutdown).await,

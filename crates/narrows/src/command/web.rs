@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use narrows_bus::config::{self, Listen, ListenAddr, Web};
+use narrows_bus::config::{self, ListenAddr, ListenerSettings, Web};
 use narrows_remote::server::{Auth, Limits, Listener};
 use narrows_remote::tls::TlsFiles;
 
@@ -22,8 +22,8 @@ pub(super) fn listener(web: &Web, number: usize, local: Auth) -> Result<Listener
         address: address.map_err(|error| Failure::web_address_unresolved(web, &error))?,
         path: web.path.clone(),
         auth: match (web.auth, &web.tokens) {
-            (config::Auth::Token, Some(tokens)) => Auth::Token(tokens.clone()),
-            (config::Auth::Mtls, _) => Auth::Mtls,
+            (config::ListenerAuth::Token, Some(tokens)) => Auth::Token(tokens.clone()),
+            (config::ListenerAuth::Mtls, _) => Auth::Mtls,
             _ => local,
         },
         origins: web.origins.clone(),
@@ -45,7 +45,7 @@ pub(super) fn with_address(web: &Web, address: SocketAddr) -> Web {
 }
 
 /// Converts the limits of a bus to those of the HTTP server.
-pub(super) fn limits(limits: &config::Limits) -> Limits {
+pub(super) fn limits(limits: &config::BusLimits) -> Limits {
     let rate = match limits.max_rate_per_identity {
         0 => u32::MAX,
         rate => u32::try_from(rate).unwrap_or(u32::MAX),
@@ -73,16 +73,18 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
 
 /// Returns the limit of sockets without an identity: as many as fit into an eighth of the memory budget, or
 /// with TLS into a quarter. Without a budget there is no limit.
-fn max_unauthenticated_sockets(limits: &config::Limits) -> usize {
+fn max_unauthenticated_sockets(limits: &config::BusLimits) -> usize {
     match usize::try_from(limits.memory).unwrap_or(usize::MAX) {
         0 => usize::MAX,
         memory => (memory / 8 / UNAUTHENTICATED_SOCKET_BYTES).max(MIN_UNAUTHENTICATED_SOCKETS),
     }
 }
 
-pub(super) fn find_duplicate_listener(listen: &[Listen]) -> Option<(&ListenAddr, &ListenAddr)> {
-    let mut pairs =
-        listen.iter().enumerate().flat_map(|(at, one)| listen[..at].iter().map(|other| (&one.at, &other.at)));
+pub(super) fn find_duplicate_listener(listen: &[ListenerSettings]) -> Option<(&ListenAddr, &ListenAddr)> {
+    let mut pairs = listen
+        .iter()
+        .enumerate()
+        .flat_map(|(at, one)| listen[..at].iter().map(|other| (&one.addr, &other.addr)));
     pairs.find(|(one, other)| one.is_same(other))
 }
 
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_memory_budget_limits_unauthenticated_sockets() {
-        let most = |memory| limits(&config::Limits { memory, ..config::Limits::default() });
+        let most = |memory| limits(&config::BusLimits { memory, ..config::BusLimits::default() });
         let found = [0, 1 << 20, 64 << 20, 1 << 30].map(|memory| most(memory).max_unauthenticated_sockets);
         assert_eq!(found, [usize::MAX, 64, 256, 4096]);
     }

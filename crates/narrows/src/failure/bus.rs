@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_base::suggest::nearest;
 use narrows_bus::admin::AskError;
-use narrows_bus::config::{Listen, ListenAddr, Web};
+use narrows_bus::config::{ListenAddr, ListenerSettings, Web};
 use narrows_bus::{ListenError, OwnersError, StartError};
 use narrows_process::SpawnError;
 use narrows_remote::server::BindError;
@@ -94,9 +94,13 @@ impl Failure {
         }
     }
 
-    pub(crate) fn unknown_pool<'a>(listen: &Listen, names: impl Iterator<Item = &'a str> + Clone) -> Self {
+    pub(crate) fn unknown_pool<'a>(
+        listen: &ListenerSettings,
+        names: impl Iterator<Item = &'a str> + Clone,
+    ) -> Self {
         let wanted = listen.pool.as_deref().unwrap_or_default();
-        let failure = Self::new(ExitStatus::Usage, line(&format!("{}: unknown pool {wanted:?}", listen.at)));
+        let failure =
+            Self::new(ExitStatus::Usage, line(&format!("{}: unknown pool {wanted:?}", listen.addr)));
         match nearest(wanted, names.clone()) {
             Some(near) => failure.with_hint(format!("did you mean {near:?}?")),
             None => {

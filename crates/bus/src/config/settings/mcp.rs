@@ -3,8 +3,8 @@
 
 use narrows_config::{Item, Table, quoted};
 
-use super::super::mcp::{McpAccess, McpServer, McpTarget};
-use super::super::{Pool, Protocol};
+use super::super::mcp::{McpAccess, McpTarget, PoolMcpServer};
+use super::super::{Pool, PoolProtocol};
 use super::pool::env;
 use super::set;
 
@@ -56,7 +56,9 @@ fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
     if let Some(item) = table.get("client_meta") {
         match pool.mcp {
             Some(McpAccess::Any) => item.warn("has no effect with mcp = \"any\", which permits every member"),
-            _ if pool.protocol == Protocol::JsonRpc => item.warn("has no effect in a pool with \"jsonrpc\""),
+            _ if pool.protocol == PoolProtocol::JsonRpc => {
+                item.warn("has no effect in a pool with \"jsonrpc\"")
+            }
             _ => {}
         }
     }
@@ -77,7 +79,7 @@ fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
         }
         _ => {}
     }
-    if let Some(item) = access.filter(|_| pool.protocol == Protocol::JsonRpc && pool.mcp.is_some()) {
+    if let Some(item) = access.filter(|_| pool.protocol == PoolProtocol::JsonRpc && pool.mcp.is_some()) {
         item.warn("applies only to the session methods of ACP, also in a pool with \"jsonrpc\"");
     }
 }
@@ -90,7 +92,7 @@ fn meta_name(text: &str) -> Result<String, &'static str> {
 }
 
 /// Reads a server. Returns it with the item of its `name`.
-fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
+fn server(table: Table<'_>) -> Option<(PoolMcpServer, Item<'_>)> {
     table.only(SERVER_KEYS, KEY_HINTS);
     let Some(name) = table.get("name") else {
         return table.error("`name` is missing", Some("clients select the server by it: name = \"files\""));
@@ -118,7 +120,7 @@ fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
             return table.error("`command` is missing", Some(hint));
         }
     };
-    Some((McpServer { name: text, target }, name))
+    Some((PoolMcpServer { name: text, target }, name))
 }
 
 /// Reads the URL of a server. No finding quotes it: it may hold a secret.

@@ -7,7 +7,7 @@ use narrows_config::{Findings, Item, Kind, Paths, Table, quoted};
 use serde_json::Value;
 
 use super::super::{Pool, PoolPositions};
-use super::{Protocol, Share, mcp, set};
+use super::{PoolProtocol, ShareMode, mcp, set};
 
 const POOL_KEYS: &[&str] = &[
     "name",
@@ -71,7 +71,8 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool
         let hint = format!("or write max_instances = {}", pool.instances);
         item.fail(&format!("must be at most `max_instances`, which is {}", pool.max_instances), Some(hint));
     }
-    let shares = [("connection", Share::Connection), ("session", Share::Session), ("all", Share::All)];
+    let shares =
+        [("connection", ShareMode::Connection), ("session", ShareMode::Session), ("all", ShareMode::All)];
     set(table, "share", &mut pool.share, |item| item.one_of(&shares));
     set(table, "protocol", &mut pool.protocol, protocol);
     set(table, "env", &mut pool.env, env);
@@ -87,7 +88,7 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
     let mcp_servers = mcp::read(table, &mut pool);
     warn_without_effect(table, &pool);
-    if pool.protocol == Protocol::V1 {
+    if pool.protocol == PoolProtocol::V1 {
         warn_unknown_capabilities(table);
     }
     check_gate_settings(table, &pool);
@@ -130,11 +131,11 @@ fn check_gate_settings(table: Table<'_>, pool: &Pool) {
     if pool.manifest.is_none() {
         return;
     }
-    if let Some(item) = table.get("share").filter(|_| pool.share == Share::All) {
+    if let Some(item) = table.get("share").filter(|_| pool.share == ShareMode::All) {
         let hint = "write \"connection\" or \"session\"".to_owned();
         item.fail("cannot be \"all\" with `manifest`: a gate serves one connection", Some(hint));
     }
-    if let Some(item) = table.get("protocol").filter(|_| pool.protocol == Protocol::JsonRpc) {
+    if let Some(item) = table.get("protocol").filter(|_| pool.protocol == PoolProtocol::JsonRpc) {
         item.fail("cannot be \"jsonrpc\" with `manifest`: a gate speaks ACP", None);
     }
 }
@@ -163,12 +164,12 @@ fn warn_without_effect(table: Table<'_>, pool: &Pool) {
         }
     };
     let has_capabilities = pool.client_capabilities.as_object().is_some_and(|object| !object.is_empty());
-    if pool.share != Share::All {
+    if pool.share != ShareMode::All {
         let shared = "has an effect only with share = \"all\"";
-        warn("protocol", pool.protocol == Protocol::V2, shared);
+        warn("protocol", pool.protocol == PoolProtocol::V2, shared);
         warn("client_capabilities", has_capabilities, shared);
         warn("mix_identities", pool.mix_identities, shared);
-    } else if pool.protocol == Protocol::JsonRpc {
+    } else if pool.protocol == PoolProtocol::JsonRpc {
         warn("client_capabilities", has_capabilities, "has no effect with protocol = \"jsonrpc\"");
     }
 }
@@ -201,11 +202,11 @@ fn name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-fn protocol(item: Item<'_>) -> Option<Protocol> {
+fn protocol(item: Item<'_>) -> Option<PoolProtocol> {
     let found = match &item.node.kind {
-        Kind::Whole(1) => Some(Protocol::V1),
-        Kind::Whole(2) => Some(Protocol::V2),
-        Kind::Text(text) if text == "jsonrpc" => Some(Protocol::JsonRpc),
+        Kind::Whole(1) => Some(PoolProtocol::V1),
+        Kind::Whole(2) => Some(PoolProtocol::V2),
+        Kind::Text(text) if text == "jsonrpc" => Some(PoolProtocol::JsonRpc),
         _ => None,
     };
     let hint = match &item.node.kind {

@@ -3,7 +3,7 @@
 use narrows_config::{Item, Kind, Paths, Table};
 
 use super::super::read::RequiredFile;
-use super::super::web::{Auth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
+use super::super::web::{ListenerAuth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
 use super::ListenAddr;
 
 const TLS_KEYS: &[&str] = &["cert", "key", "client_ca"];
@@ -16,24 +16,26 @@ const NO_HOST_NAME_WARNING: &str = "cannot be reached from other machines, which
 
 const ALL_USERS_WARNING: &str = "admits every user of this machine, who can then use the agents as the user of the bus: write \"user\" for yourself alone";
 
-pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> Auth {
+pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> ListenerAuth {
     for item in HTTP_ONLY_KEYS.iter().filter_map(|key| table.get(key)) {
         item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
     }
-    let Some(item) = table.get("auth") else { return Auth::User };
-    if matches!(&item.node.kind, Kind::Text(text) if [Auth::Token, Auth::Mtls].iter().any(|auth| auth.name() == text))
+    let Some(item) = table.get("auth") else { return ListenerAuth::User };
+    if matches!(&item.node.kind, Kind::Text(text) if [ListenerAuth::Token, ListenerAuth::Mtls].iter().any(|auth| auth.name() == text))
     {
         item.fail(
             "must be \"user\" or \"none\": only http, https, ws and wss take tokens and certificates",
             None,
         );
-        return Auth::User;
+        return ListenerAuth::User;
     }
-    let auths = [Auth::User, Auth::None].map(|auth| (auth.name(), auth));
-    let auth = item.one_of(&auths).unwrap_or(Auth::User);
+    let auths = [ListenerAuth::User, ListenerAuth::None].map(|auth| (auth.name(), auth));
+    let auth = item.one_of(&auths).unwrap_or(ListenerAuth::User);
     match (auth, at) {
-        (Auth::None, ListenAddr::Tcp(_)) => item.warn(ALL_USERS_WARNING),
-        (Auth::None, _) => item.warn("has no effect here: only the user of the bus and root are admitted"),
+        (ListenerAuth::None, ListenAddr::Tcp(_)) => item.warn(ALL_USERS_WARNING),
+        (ListenerAuth::None, _) => {
+            item.warn("has no effect here: only the user of the bus and root are admitted")
+        }
         _ => {}
     }
     auth
@@ -41,11 +43,12 @@ pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> Auth {
 
 /// Reads the other settings of an HTTP listener. Returns the files that the listener needs.
 pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<'_>) -> Vec<RequiredFile> {
-    let auths = [Auth::User, Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
+    let auths = [ListenerAuth::User, ListenerAuth::None, ListenerAuth::Token, ListenerAuth::Mtls]
+        .map(|auth| (auth.name(), auth));
     if let Some(item) = table.get("auth") {
         let Some(auth) = item.one_of(&auths) else { return Vec::new() };
         web.auth = auth;
-        if auth == Auth::None {
+        if auth == ListenerAuth::None {
             item.warn(ALL_USERS_WARNING);
         }
     }

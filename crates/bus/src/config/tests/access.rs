@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::super::{Auth, ListenAddr, McpAccess, McpServer, McpTarget, inspect, read, render};
+use super::super::{ListenAddr, ListenerAuth, McpAccess, McpTarget, PoolMcpServer, inspect, read, render};
 
 /// Returns the findings of a file with these settings of a listener and a pool, and `rest`.
 fn findings_of(listen: &str, pool: &str, rest: &str) -> String {
@@ -24,8 +24,8 @@ fn mcp_servers_are_read_and_rendered_without_secrets() {
     assert_eq!(warnings, []);
     let words = vec!["f".to_owned(), "/srv".to_owned()];
     let env = [("KEY".to_owned(), "s3cret".to_owned())].into();
-    let files = McpServer { name: "files".into(), target: McpTarget::Command { words, env } };
-    let web = McpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
+    let files = PoolMcpServer { name: "files".into(), target: McpTarget::Command { words, env } };
+    let web = PoolMcpServer { name: "web".into(), target: McpTarget::Url("https://web.example/mcp".into()) };
     assert_eq!(config.pools[0].mcp, Some(McpAccess::Listed));
     assert_eq!(config.pools[0].mcp_servers, [files, web]);
     let (toml, json) = (render::toml(&config), render::json(&config).to_string());
@@ -72,10 +72,10 @@ fn errors_about_mcp_servers_quote_no_values() {
 #[test]
 fn all_users_are_admitted_only_on_request_and_with_a_warning() {
     #[track_caller]
-    fn check(url: &str, auth: &str, expected: Auth, warning: &str) {
+    fn check(url: &str, auth: &str, expected: ListenerAuth, warning: &str) {
         let text = format!("[[listen]]\nurl = \"{url}\"\n{auth}\n[[pool]]\ncommand = [\"a\"]\n");
         let (config, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
-        let found = match &config.listen[0].at {
+        let found = match &config.listen[0].addr {
             ListenAddr::Web(web) => web.auth,
             _ => config.listen[0].auth,
         };
@@ -85,12 +85,12 @@ fn all_users_are_admitted_only_on_request_and_with_a_warning() {
         assert!(warnings.iter().all(|finding| finding.contains(warning)), "{url} {auth}: {warnings:?}");
     }
     for url in ["tcp://127.0.0.1:1", "ws://localhost:1/acp", "http://[::1]:1/acp"] {
-        check(url, "", Auth::User, "");
-        check(url, "auth = \"user\"", Auth::User, "");
-        check(url, "auth = \"none\"", Auth::None, "admits every user of this machine");
+        check(url, "", ListenerAuth::User, "");
+        check(url, "auth = \"user\"", ListenerAuth::User, "");
+        check(url, "auth = \"none\"", ListenerAuth::None, "admits every user of this machine");
     }
-    check("unix:/s", "auth = \"user\"", Auth::User, "");
-    check("unix:/s", "auth = \"none\"", Auth::None, "has no effect here");
+    check("unix:/s", "auth = \"user\"", ListenerAuth::User, "");
+    check("unix:/s", "auth = \"none\"", ListenerAuth::None, "has no effect here");
     let far = "[[listen]]\nurl = \"http://0.0.0.0:1/acp\"\nauth = \"user\"\n[[pool]]\ncommand = [\"a\"]\n";
     assert!(read(far, Path::new("bus.toml"), None).is_err());
 }

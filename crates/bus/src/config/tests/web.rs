@@ -29,21 +29,21 @@ max_rate_per_identity = 0
     let (config, warnings) = read(text, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     assert!(config.keeps_owners());
-    let ListenAddr::Web(web) = &config.listen[0].at else { panic!("not the web") };
+    let ListenAddr::Web(web) = &config.listen[0].addr else { panic!("not the web") };
     let tls = Tls { cert: "/etc/narrows/c.pem".into(), key: "/k.pem".into(), client_ca: None };
     let expected = Web {
         address: "0.0.0.0:8787".to_owned(),
         secure: true,
         is_socket: true,
         path: "/acp".to_owned(),
-        auth: Auth::Token,
+        auth: ListenerAuth::Token,
         tokens: Some("/etc/narrows/tokens.toml".into()),
         origins: vec!["https://app.example".to_owned()],
         hosts: vec!["bus.example".to_owned()],
         tls: Some(tls),
     };
     assert_eq!(**web, expected);
-    let limits = Limits {
+    let limits = BusLimits {
         replay_bytes: 8 << 20,
         replay_time: Duration::from_secs(60),
         header_timeout: Duration::from_secs(5),
@@ -52,7 +52,7 @@ max_rate_per_identity = 0
         max_connections_per_identity: 7,
         max_sessions_per_identity: 8,
         max_rate_per_identity: 0,
-        ..Limits::default()
+        ..BusLimits::default()
     };
     assert_eq!(config.limits, limits);
     let shown = render::toml(&config);

@@ -3,14 +3,16 @@
 use serde_json::{Value, json};
 
 use super::super::{ANYONE, ClientInfo};
-use super::{Config, Listen, Pool, Protocol, Share, TestBus, able, config, last_id_in, pool};
-use crate::config::{ListenAddr, McpAccess, McpServer, McpTarget};
+use super::{
+    Config, ListenerSettings, Pool, PoolProtocol, ShareMode, TestBus, able, config, last_id_in, pool,
+};
+use crate::config::{ListenAddr, McpAccess, McpTarget, PoolMcpServer};
 
 const REFUSED: &str = "MCP server not allowed by this pool";
 
-fn files() -> McpServer {
+fn files() -> PoolMcpServer {
     let env = [("KEY".to_owned(), "s3cret".to_owned())].into();
-    McpServer {
+    PoolMcpServer {
         name: "files".into(),
         target: McpTarget::Command { words: vec!["mcp-files".into(), "/srv".into()], env },
     }
@@ -25,7 +27,7 @@ fn open(bus: &mut TestBus, is_owner: bool) -> u32 {
 
 /// Returns a bus with one worker that is initialized for `client`, or shared.
 fn bus(pool: Pool, is_owner: bool) -> (TestBus, u32) {
-    let is_shared = pool.share == Share::All;
+    let is_shared = pool.share == ShareMode::All;
     let mut bus = TestBus::new(&config(vec![pool]));
     bus.up(0);
     if is_shared {
@@ -51,7 +53,7 @@ fn reached(seen: &str) -> bool {
 
 #[test]
 fn servers_of_a_client_are_refused_and_nothing_is_sent() {
-    for share in [Share::Connection, Share::Session, Share::All] {
+    for share in [ShareMode::Connection, ShareMode::Session, ShareMode::All] {
         for server in [
             stdio(),
             json!({"type": "stdio", "name": "x", "command": "sh"}),
@@ -76,7 +78,7 @@ fn servers_of_a_client_are_refused_and_nothing_is_sent() {
 fn the_user_of_the_bus_may_name_servers_unless_the_pool_says_otherwise() {
     let params = json!({"cwd": "/", "mcpServers": [stdio()]});
     let check = |mcp: Option<McpAccess>, is_owner: bool, passes: bool| {
-        let (mut bus, client) = bus(Pool { mcp, ..pool(Share::Connection) }, is_owner);
+        let (mut bus, client) = bus(Pool { mcp, ..pool(ShareMode::Connection) }, is_owner);
         bus.request(client, 2, "session/new", &params);
         let seen = bus.seen();
         assert_eq!(seen.contains(&params.to_string()), passes, "{mcp:?} {is_owner}: {seen}");
@@ -95,7 +97,7 @@ fn settings_for_the_agent_in_meta_are_refused_and_nothing_is_sent() {
     let claude = json!({"claudeCode": {"options": {"pathToClaudeCodeExecutable": "/bin/sh"}}});
     let opening = json!({"sessionId": "s", "cwd": "/", "mcpServers": [], "_meta": claude});
     let nested = json!({"cwd": "/", "mcpServers": [], "additionalDirectories": [{"_meta": claude}]});
-    for share in [Share::Connection, Share::Session, Share::All] {
+    for share in [ShareMode::Connection, ShareMode::Session, ShareMode::All] {
         for (method, params) in [
             ("session/new", &opening),
             ("session/new", &nested),
@@ -120,7 +122,7 @@ fn listed_and_protocol_members_of_meta_are_permitted() {
         bus.request(client, 2, "session/new", &params);
         bus.seen().contains(&params.to_string())
     };
-    let usual = || pool(Share::Connection);
+    let usual = || pool(ShareMode::Connection);
     let claude = json!({"claudeCode": {}});
     assert!(passes(usual(), false, &json!({"traceparent": "00", "narrows": {"x": 1}})));
     assert!(!passes(usual(), false, &claude));
@@ -133,7 +135,7 @@ fn listed_and_protocol_members_of_meta_are_permitted() {
 
 #[test]
 fn a_governed_pool_leaves_servers_to_its_gate() {
-    let governed = pool(Share::Connection).with_manifest("/w/ACP.md".into(), None);
+    let governed = pool(ShareMode::Connection).with_manifest("/w/ACP.md".into(), None);
     let (mut bus, client) = bus(governed, false);
     let params = json!({"cwd": "/", "mcpServers": [stdio()]});
     bus.request(client, 2, "session/new", &params);
@@ -142,7 +144,7 @@ fn a_governed_pool_leaves_servers_to_its_gate() {
 
 #[test]
 fn servers_in_the_client_are_permitted() {
-    let (mut bus, client) = bus(pool(Share::All), false);
+    let (mut bus, client) = bus(pool(ShareMode::All), false);
     let params = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "a", "id": "1"}]});
     bus.request(client, 2, "session/new", &params);
     assert!(bus.seen().contains(&params.to_string()));
@@ -150,7 +152,7 @@ fn servers_in_the_client_are_permitted() {
 
 #[test]
 fn servers_in_batches_extensions_and_notifications_are_refused_too() {
-    let (mut bus, client) = bus(pool(Share::All), false);
+    let (mut bus, client) = bus(pool(ShareMode::All), false);
     let open =
         json!({"jsonrpc": "2.0", "id": 5, "method": "session/new", "params": {"mcpServers": [stdio()]}});
     bus.line(client, &format!("[{open}]"));
@@ -181,7 +183,7 @@ fn servers_in_batches_extensions_and_notifications_are_refused_too() {
 
 #[test]
 fn a_pool_of_another_protocol_refuses_servers_of_the_session_methods() {
-    let jsonrpc = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
+    let jsonrpc = Pool { protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&config(vec![jsonrpc]));
     bus.up(0);
     let client = open(&mut bus, false);
@@ -195,7 +197,7 @@ fn a_pool_of_another_protocol_refuses_servers_of_the_session_methods() {
 
 #[test]
 fn listed_servers_get_the_description_of_the_pool() {
-    let listed = Pool { mcp: Some(McpAccess::Listed), mcp_servers: vec![files()], ..pool(Share::All) };
+    let listed = Pool { mcp: Some(McpAccess::Listed), mcp_servers: vec![files()], ..pool(ShareMode::All) };
     let (mut bus, client) = bus(listed, true);
     let evil = json!({"name": "files", "command": "/bin/sh", "args": ["-c", "id"], "env": []});
     bus.request(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [evil]}));
@@ -212,7 +214,7 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     let listed = |env: &str| {
         let mut server = files();
         server.target = McpTarget::Command { words: vec![env.to_owned()], env: Default::default() };
-        Pool { instances: 2, mcp: Some(McpAccess::Listed), mcp_servers: vec![server], ..pool(Share::All) }
+        Pool { instances: 2, mcp: Some(McpAccess::Listed), mcp_servers: vec![server], ..pool(ShareMode::All) }
     };
     let mut bus = TestBus::new(&config(vec![listed("old")]));
     for worker in 0..2 {
@@ -246,8 +248,8 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     assert!(seen.contains(REFUSED) && !seen.contains("\"command\""), "{seen}");
 }
 
-fn two_pools(listen: Vec<Listen>) -> TestBus {
-    let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
+fn two_pools(listen: Vec<ListenerSettings>) -> TestBus {
+    let named = |name: &str| Pool { name: name.into(), ..pool(ShareMode::All) };
     let config = Config { listen, ..config(vec![named("one"), named("two")]) };
     let mut bus = TestBus::new(&config);
     for worker in 0..2 {
@@ -258,9 +260,9 @@ fn two_pools(listen: Vec<Listen>) -> TestBus {
     bus
 }
 
-fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> Listen {
+fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> ListenerSettings {
     let pools = pools.map(|pools| pools.iter().map(|&name| name.to_owned()).collect());
-    Listen { pool: pool.map(str::to_owned), pools, ..Listen::new(ListenAddr::Stdio) }
+    ListenerSettings { pool: pool.map(str::to_owned), pools, ..ListenerSettings::new(ListenAddr::Stdio) }
 }
 
 /// Opens a client at a listener, with a token for these pools.
@@ -273,7 +275,12 @@ fn enter(bus: &mut TestBus, listener: usize, pools: Option<&[&str]>) -> u32 {
 #[test]
 fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
     #[track_caller]
-    fn check(listen: Listen, token: Option<&[&str]>, wanted: Option<&str>, expected: Result<u32, ()>) {
+    fn check(
+        listen: ListenerSettings,
+        token: Option<&[&str]>,
+        wanted: Option<&str>,
+        expected: Result<u32, ()>,
+    ) {
         let mut bus = two_pools(vec![listen]);
         let client = enter(&mut bus, 0, token);
         let mut params = json!({"protocolVersion": 1});
@@ -343,7 +350,7 @@ fn a_reload_can_forbid_a_pool_to_connected_clients() {
     let client = enter(&mut bus, 0, None);
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     bus.session(client, 0, "s");
-    let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
+    let named = |name: &str| Pool { name: name.into(), ..pool(ShareMode::All) };
     let listen = vec![listener(Some("two"), None)];
     let config = Config { listen, ..config(vec![named("one"), named("two")]) };
     bus.core.reload(bus.now, &config, &mut bus.output);
@@ -356,7 +363,7 @@ fn a_reload_can_forbid_a_pool_to_connected_clients() {
 
 #[test]
 fn positional_parameters_are_refused_in_every_session_and_share_mode() {
-    for share in [Share::Connection, Share::Session, Share::All] {
+    for share in [ShareMode::Connection, ShareMode::Session, ShareMode::All] {
         for method in ["session/new", "session/prompt", "session/load", "_x/y"] {
             let (mut bus, client) = bus(pool(share), true);
             bus.request(client, 2, method, &json!(["/tmp", [], [stdio()]]));
@@ -374,7 +381,7 @@ fn positional_parameters_are_refused_in_every_session_and_share_mode() {
 
 #[test]
 fn a_connection_message_that_names_a_session_is_not_sent_to_a_shared_worker() {
-    let (mut bus, client) = bus(pool(Share::All), true);
+    let (mut bus, client) = bus(pool(ShareMode::All), true);
     bus.session(client, 0, "own");
     bus.seen();
     for method in ["initialize", "authenticate", "logout"] {
@@ -389,7 +396,7 @@ fn a_connection_message_that_names_a_session_is_not_sent_to_a_shared_worker() {
 
 #[test]
 fn ambiguous_servers_of_a_client_are_refused() {
-    let (mut bus, client) = bus(Pool { mix_identities: true, ..pool(Share::All) }, true);
+    let (mut bus, client) = bus(Pool { mix_identities: true, ..pool(ShareMode::All) }, true);
     let ask = |bus: &mut TestBus, server: &str, more: &str| {
         bus.line(
             client,
@@ -436,7 +443,7 @@ fn ambiguous_servers_of_a_client_are_refused() {
 
 #[test]
 fn a_server_of_a_client_may_have_the_same_id_under_both_keys() {
-    for share in [Share::Connection, Share::Session, Share::All] {
+    for share in [ShareMode::Connection, ShareMode::Session, ShareMode::All] {
         for is_owner in [true, false] {
             for ids in [r#""serverId":"srv","id":"srv""#, r#""id":"srv","serverId":"s\u0072v""#] {
                 let (mut bus, client) = bus(pool(share), is_owner);

@@ -9,13 +9,13 @@ use super::*;
 
 /// Returns a bus with one worker that all identities share. One identity has 64 KiB for data kept with its
 /// sessions.
-fn bus(protocol: Protocol) -> TestBus {
-    let mut settings = authenticating(vec![Pool { protocol, mix_identities: true, ..pool(Share::All) }]);
+fn bus(protocol: PoolProtocol) -> TestBus {
+    let mut settings = authenticating(vec![Pool { protocol, mix_identities: true, ..pool(ShareMode::All) }]);
     settings.limits.memory = 1 << 20;
     settings.limits.max_sessions_per_worker = 100_000;
     let mut bus = TestBus::new(&settings);
     bus.up(0);
-    if protocol != Protocol::JsonRpc {
+    if protocol != PoolProtocol::JsonRpc {
         bus.answer(0, 1, &able());
     }
     bus.seen();
@@ -70,7 +70,7 @@ impl TestBus {
 
 #[test]
 fn tags_and_results_of_sessions_leave_room_for_params_and_for_others() {
-    let mut bus = bus(Protocol::V1);
+    let mut bus = bus(PoolProtocol::V1);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     for number in 0..60 {
         let result = json!({"models": "m".repeat(3_000), "number": number});
@@ -102,7 +102,7 @@ fn tags_and_results_of_sessions_leave_room_for_params_and_for_others() {
 
 #[test]
 fn sessions_with_equal_results_share_one_copy() {
-    let mut bus = bus(Protocol::V1);
+    let mut bus = bus(PoolProtocol::V1);
     let one = bus.open_as("token:one");
     let result = json!({"models": "m".repeat(20_000)});
     for number in 0..50 {
@@ -118,7 +118,7 @@ fn sessions_with_equal_results_share_one_copy() {
 
 #[test]
 fn long_names_of_sessions_are_bounded_for_each_identity() {
-    let mut bus = bus(Protocol::JsonRpc);
+    let mut bus = bus(PoolProtocol::JsonRpc);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     let mut reached = 0;
     for number in 0..100 {
@@ -143,7 +143,7 @@ fn questions(bus: &TestBus) -> usize {
 
 #[test]
 fn requests_of_a_worker_to_clients_are_bounded_for_each_identity() {
-    let mut bus = bus(Protocol::V1);
+    let mut bus = bus(PoolProtocol::V1);
     bus.core.limits.unfinished_input = 1 << 20;
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     bus.session(one, 0, "one");

@@ -36,8 +36,8 @@ fn a_notice_about_a_session_follows_the_array_that_names_it() {
 /// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker. The agent of `a`
 /// waits for an answer.
 fn asked_beside_slow_pool() -> (TestBus, u32) {
-    let slow = Pool { name: "q".into(), ..pool(Share::All) };
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));
+    let slow = Pool { name: "q".into(), ..pool(ShareMode::All) };
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::All) }, slow]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let client = bus.open();

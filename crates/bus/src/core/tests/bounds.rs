@@ -4,13 +4,13 @@ use super::identities::authenticating;
 use super::*;
 
 /// Returns a bus with one shared worker and a memory limit of `memory`. One identity may use a quarter of it.
-fn bus(memory: usize, protocol: Protocol) -> TestBus {
-    let mut settings = authenticating(vec![Pool { mix_identities: true, protocol, ..pool(Share::All) }]);
+fn bus(memory: usize, protocol: PoolProtocol) -> TestBus {
+    let mut settings = authenticating(vec![Pool { mix_identities: true, protocol, ..pool(ShareMode::All) }]);
     settings.limits.unfinished_input = memory;
     settings.limits.unfinished_input_per_identity = memory / 4;
     let mut bus = TestBus::new(&settings);
     bus.up(0);
-    if protocol != Protocol::JsonRpc {
+    if protocol != PoolProtocol::JsonRpc {
         bus.answer(0, 1, &able());
     }
     bus.seen();
@@ -23,7 +23,7 @@ fn held(bus: &TestBus) -> usize {
 
 #[test]
 fn a_request_to_list_or_delete_sessions_that_is_too_long_is_refused() {
-    for share in [Share::All, Share::Connection] {
+    for share in [ShareMode::All, ShareMode::Connection] {
         let mut bus = TestBus::new(&config(vec![pool(share)]));
         bus.up(0);
         bus.answer(0, 1, &able());
@@ -44,7 +44,7 @@ fn a_list_of_sessions_that_is_too_long_fails_the_request_and_not_the_worker() {
     let long = json!({"sessions": [], "x": "x".repeat(5 << 20)});
     let many = json!({"sessions": vec![json!({}); 200_000]});
     for answer in [long, many] {
-        let mut bus = bus(256 << 20, Protocol::V1);
+        let mut bus = bus(256 << 20, PoolProtocol::V1);
         let client = bus.open();
         bus.request(client, 1, "session/list", &json!({}));
         let id = bus.last_id(0);
@@ -58,7 +58,7 @@ fn a_list_of_sessions_that_is_too_long_fails_the_request_and_not_the_worker() {
 
 #[test]
 fn a_list_of_the_only_worker_of_a_client_is_bounded_where_owners_are_kept() {
-    let mut bus = TestBus::new(&authenticating(vec![pool(Share::Connection)]));
+    let mut bus = TestBus::new(&authenticating(vec![pool(ShareMode::Connection)]));
     bus.up(0);
     let client = bus.open_as("token:one");
     bus.request(client, 1, "session/list", &json!({}));
@@ -74,7 +74,7 @@ fn a_worker_with_too_long_an_initialize_result_is_not_used() {
     let long = "x".repeat(300 << 10);
     let many = vec![json!({}); 30_000];
     for junk in [json!(long), json!(many)] {
-        let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+        let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
         bus.up(0);
         let mut answer = able();
         answer["_meta"] = junk.clone();
@@ -82,7 +82,7 @@ fn a_worker_with_too_long_an_initialize_result_is_not_used() {
         bus.answer(0, 1, &answer);
         assert!(bus.seen().contains("Stop {"));
 
-        let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+        let mut bus = TestBus::new(&config(vec![pool(ShareMode::Connection)]));
         bus.up(0);
         let client = bus.open();
         bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -105,7 +105,7 @@ fn requests_that_open_a_session_have_a_bounded_number_of_values() {
 
 #[test]
 fn sessions_first_named_in_any_message_count_for_the_limits() {
-    let mut bus = bus(256 << 20, Protocol::JsonRpc);
+    let mut bus = bus(256 << 20, PoolProtocol::JsonRpc);
     bus.core.limits.max_sessions_per_identity = 2;
     let client = bus.open_as("token:one");
     for number in 0..5 {
@@ -133,7 +133,7 @@ fn sessions_first_named_in_any_message_count_for_the_limits() {
 
 #[test]
 fn no_message_creates_a_session_while_memory_is_short() {
-    let mut bus = bus(256 << 20, Protocol::JsonRpc);
+    let mut bus = bus(256 << 20, PoolProtocol::JsonRpc);
     let client = bus.open_as("token:one");
     bus.request(client, 0, "x", &json!({}));
     bus.request(client, 1, "x", &json!({"sessionId": "known"}));
@@ -150,7 +150,7 @@ fn no_message_creates_a_session_while_memory_is_short() {
 
 #[test]
 fn progress_tokens_have_a_bounded_length() {
-    let mut bus = bus(256 << 20, Protocol::JsonRpc);
+    let mut bus = bus(256 << 20, PoolProtocol::JsonRpc);
     let client = bus.open_as("token:one");
     bus.request(client, 1, "x", &json!({"_meta": {"progressToken": "y".repeat(4_000)}}));
     assert!(bus.seen().starts_with("w0 < "));
@@ -161,7 +161,7 @@ fn progress_tokens_have_a_bounded_length() {
 
 #[test]
 fn unanswered_requests_are_bounded_for_each_identity() {
-    for protocol in [Protocol::V1, Protocol::JsonRpc] {
+    for protocol in [PoolProtocol::V1, PoolProtocol::JsonRpc] {
         let mut bus = bus(1 << 20, protocol);
         bus.core.limits.queue_bytes = 1 << 30;
         for _ in 0..20 {
@@ -185,7 +185,7 @@ fn unanswered_requests_are_bounded_for_each_identity() {
 
 #[test]
 fn short_lines_that_wait_for_a_worker_are_bounded_for_each_identity() {
-    let mut settings = authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    let mut settings = authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]);
     settings.limits.unfinished_input = 1 << 20;
     settings.limits.unfinished_input_per_identity = 256 << 10;
     for (method, is_cancel) in [("x", false), ("session/cancel", true), ("$/cancel_request", true)] {
@@ -209,7 +209,7 @@ fn short_lines_that_wait_for_a_worker_are_bounded_for_each_identity() {
 
 #[test]
 fn waiting_lines_are_charged_for_more_than_their_bytes() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     for _ in 0..1_000 {
@@ -222,7 +222,7 @@ fn waiting_lines_are_charged_for_more_than_their_bytes() {
 
 #[test]
 fn cancelling_and_closing_are_accepted_when_other_requests_are_refused() {
-    let mut bus = bus(1 << 20, Protocol::V1);
+    let mut bus = bus(1 << 20, PoolProtocol::V1);
     bus.core.limits.queue_bytes = 1 << 30;
     let client = bus.open_as("token:one");
     bus.session(client, 0, "s");
@@ -241,7 +241,7 @@ fn cancelling_and_closing_are_accepted_when_other_requests_are_refused() {
 
 #[test]
 fn ids_of_servers_in_clients_are_bounded_and_counted() {
-    let mut bus = bus(64 << 20, Protocol::V1);
+    let mut bus = bus(64 << 20, PoolProtocol::V1);
     bus.core.limits.memory = 16 << 20;
     let client = bus.open_as("token:one");
     let server = |id: String| json!({"type": "acp", "name": "n", "id": id});
@@ -273,7 +273,7 @@ fn ids_of_servers_in_clients_are_bounded_and_counted() {
 
 #[test]
 fn session_names_of_agents_have_a_bounded_length() {
-    for protocol in [Protocol::V1, Protocol::JsonRpc] {
+    for protocol in [PoolProtocol::V1, PoolProtocol::JsonRpc] {
         for method in ["session/new", "x"] {
             let mut bus = bus(256 << 20, protocol);
             let client = bus.open_as("token:one");
@@ -283,7 +283,7 @@ fn session_names_of_agents_have_a_bounded_length() {
             bus.answer(0, id, &json!({"sessionId": "s".repeat(4_097)}));
             let seen = bus.seen();
             assert_eq!(bus.core.sessions.len(), 0);
-            if protocol == Protocol::JsonRpc || method == "session/new" {
+            if protocol == PoolProtocol::JsonRpc || method == "session/new" {
                 assert!(seen.contains(r#""id":1,"error":{"code":-32603"#), "{method}: {seen:.300}");
                 assert!(seen.contains("Strike"), "{method}: {seen:.300}");
             }

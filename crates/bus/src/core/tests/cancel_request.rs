@@ -4,8 +4,8 @@ use super::*;
 
 /// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker.
 fn beside() -> (TestBus, u32) {
-    let slow = Pool { name: "q".into(), ..pool(Share::All) };
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));
+    let slow = Pool { name: "q".into(), ..pool(ShareMode::All) };
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::All) }, slow]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let client = bus.open();
@@ -114,7 +114,7 @@ fn an_incomplete_list_is_an_error() {
 
 #[test]
 fn initialize_is_sent_once_to_each_worker() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(share) }]));
         bus.up(0);
         bus.up(1);
@@ -136,7 +136,7 @@ fn initialize_is_sent_once_to_each_worker() {
 
 #[test]
 fn without_a_known_protocol_initialize_is_a_request_like_others() {
-    let unknowing = Pool { instances: 1, protocol: Protocol::JsonRpc, ..pool(Share::All) };
+    let unknowing = Pool { instances: 1, protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&config(vec![unknowing]));
     bus.up(0);
     let (one, other) = (bus.open(), bus.open());
@@ -152,7 +152,7 @@ fn without_a_known_protocol_initialize_is_a_request_like_others() {
 
 #[test]
 fn a_replacement_worker_gets_the_whole_initialize_exchange() {
-    let unknowing = Pool { instances: 2, protocol: Protocol::JsonRpc, ..pool(Share::Connection) };
+    let unknowing = Pool { instances: 2, protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::Connection) };
     let mut bus = TestBus::new(&config(vec![unknowing]));
     bus.up(0);
     bus.up(1);
@@ -184,10 +184,10 @@ fn lsp_cancel(bus: &mut TestBus, client: u32, id: &Value) -> String {
 
 #[test]
 fn an_lsp_cancellation_cancels_only_a_request_of_the_same_client() {
-    for protocol in [Protocol::V1, Protocol::JsonRpc] {
-        let mut bus = TestBus::new(&config(vec![Pool { protocol, ..pool(Share::All) }]));
+    for protocol in [PoolProtocol::V1, PoolProtocol::JsonRpc] {
+        let mut bus = TestBus::new(&config(vec![Pool { protocol, ..pool(ShareMode::All) }]));
         bus.up(0);
-        if protocol == Protocol::V1 {
+        if protocol == PoolProtocol::V1 {
             bus.answer(0, 1, &able());
         }
         let (alice, bob) = (bus.open(), bus.open());
@@ -261,7 +261,7 @@ fn an_lsp_cancellation_ends_a_request_that_waits_for_a_worker() {
 
 #[test]
 fn a_request_that_waits_for_new_sessions_of_others_can_be_cancelled() {
-    let mut bus = identities_at_one_worker::mixed(1, Protocol::V1);
+    let mut bus = identities_at_one_worker::mixed(1, PoolProtocol::V1);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     bus.request(one, 1, "session/new", &json!({"cwd": "/"}));
     let number = bus.last_id(0);

@@ -57,7 +57,8 @@ fn a_refused_session_is_retried_once_and_then_fails() {
 
 #[test]
 fn another_worker_is_asked_if_one_is_full_and_then_another_is_started() {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, max_instances: 3, ..pool(Share::All) }]));
+    let mut bus =
+        TestBus::new(&config(vec![Pool { instances: 2, max_instances: 3, ..pool(ShareMode::All) }]));
     for worker in 0..2 {
         bus.up(worker);
         bus.answer(worker, 1, &able());
@@ -89,7 +90,7 @@ fn another_worker_is_asked_if_one_is_full_and_then_another_is_started() {
 
 #[test]
 fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
-    let mut bus = TestBus::new(&config(vec![Pool { max_instances: 2, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { max_instances: 2, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let one = bus.open();
@@ -113,7 +114,7 @@ fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
 
 /// Returns a bus with one worker that two identities share, each with at most two sessions.
 fn two_identities_at_one_worker() -> (TestBus, u32, u32) {
-    let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    let mut config = config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]);
     config.limits.max_sessions_per_worker = 2;
     let mut bus = TestBus::new(&config);
     bus.up(0);
@@ -192,7 +193,7 @@ fn a_client_that_leaves_while_room_is_made_is_forgotten() {
 
 #[test]
 fn sessions_that_are_being_opened_count_for_the_share_of_an_identity() {
-    let mut settings = config(vec![Pool { mix_identities: true, max_instances: 1, ..pool(Share::All) }]);
+    let mut settings = config(vec![Pool { mix_identities: true, max_instances: 1, ..pool(ShareMode::All) }]);
     settings.limits.max_sessions_per_worker = 2;
     let mut bus = TestBus::new(&settings);
     bus.up(0);
@@ -216,7 +217,7 @@ fn sessions_that_are_being_opened_count_for_the_share_of_an_identity() {
 
 #[test]
 fn sessions_that_are_being_opened_count_for_the_limit_of_an_identity() {
-    let mut settings = config(vec![pool(Share::All)]);
+    let mut settings = config(vec![pool(ShareMode::All)]);
     settings.limits.max_sessions_per_identity = 2;
     let mut bus = TestBus::new(&settings);
     bus.up(0);
@@ -233,7 +234,7 @@ fn sessions_that_are_being_opened_count_for_the_limit_of_an_identity() {
 #[test]
 fn one_identity_may_have_half_of_the_known_capacity_of_a_worker() {
     let mut bus =
-        TestBus::new(&config(vec![Pool { mix_identities: true, max_instances: 1, ..pool(Share::All) }]));
+        TestBus::new(&config(vec![Pool { mix_identities: true, max_instances: 1, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
@@ -255,11 +256,11 @@ fn one_identity_may_have_half_of_the_known_capacity_of_a_worker() {
     assert!(bus.seen().starts_with("w0 < "));
 }
 
-fn four(share: Share) -> TestBus {
+fn four(share: ShareMode) -> TestBus {
     let mut bus = TestBus::new(&config(vec![Pool { instances: 4, max_instances: 4, ..pool(share) }]));
     for worker in 0..4 {
         bus.up(worker);
-        if share == Share::All {
+        if share == ShareMode::All {
             bus.answer(worker, 1, &able());
         }
     }
@@ -269,7 +270,7 @@ fn four(share: Share) -> TestBus {
 
 #[test]
 fn one_identity_cannot_use_all_workers_if_each_connection_has_its_own() {
-    let mut bus = four(Share::Connection);
+    let mut bus = four(ShareMode::Connection);
     for client in 0..4 {
         let client_of_one = bus.open_as("token:one");
         bus.request(client_of_one, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -284,7 +285,7 @@ fn one_identity_cannot_use_all_workers_if_each_connection_has_its_own() {
 
 #[test]
 fn one_identity_cannot_use_all_workers_of_a_shared_pool() {
-    let mut bus = four(Share::All);
+    let mut bus = four(ShareMode::All);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     for id in 1..=8 {
         new(&mut bus, one, id);
@@ -297,7 +298,7 @@ fn one_identity_cannot_use_all_workers_of_a_shared_pool() {
 
 #[test]
 fn idle_workers_of_the_identity_with_the_most_are_stopped_first() {
-    let mut bus = four(Share::Connection);
+    let mut bus = four(ShareMode::Connection);
     let two = bus.open_as("token:two");
     bus.request(two, 1, "initialize", &json!({"protocolVersion": 1}));
     bus.answer(0, 1, &able());
@@ -327,7 +328,7 @@ fn idle_workers_of_the_identity_with_the_most_are_stopped_first() {
 
 #[test]
 fn a_fork_counts_as_a_session_of_its_identity() {
-    let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    let mut config = config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]);
     config.limits.max_sessions_per_identity = 2;
     let mut bus = TestBus::new(&config);
     bus.up(0);

@@ -3,8 +3,9 @@
 use super::*;
 
 /// Returns a bus with one shared pool whose `workers` workers speak version 2.
-fn version_two_bus(workers: u32, listen: Vec<Listen>) -> TestBus {
-    let pool = Pool { instances: workers, protocol: Protocol::V2, mix_identities: true, ..pool(Share::All) };
+fn version_two_bus(workers: u32, listen: Vec<ListenerSettings>) -> TestBus {
+    let pool =
+        Pool { instances: workers, protocol: PoolProtocol::V2, mix_identities: true, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&Config { listen, ..config(vec![pool]) });
     for worker in 0..workers {
         bus.up(worker);
@@ -15,7 +16,7 @@ fn version_two_bus(workers: u32, listen: Vec<Listen>) -> TestBus {
 }
 
 fn bus() -> TestBus {
-    version_two_bus(1, vec![Listen::new(crate::config::ListenAddr::Stdio)])
+    version_two_bus(1, vec![ListenerSettings::new(crate::config::ListenAddr::Stdio)])
 }
 
 impl TestBus {
@@ -119,7 +120,7 @@ fn children_that_clients_do_not_show_are_dropped_without_a_violation() {
 
 #[test]
 fn version_one_announces_children_if_the_pool_declares_the_capability() {
-    let capable = Pool { client_capabilities: json!({"subagents": {}}), ..pool(Share::All) };
+    let capable = Pool { client_capabilities: json!({"subagents": {}}), ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&config(vec![capable]));
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -147,7 +148,7 @@ fn the_state_of_a_child_is_not_that_of_its_parent() {
 
 #[test]
 fn children_with_the_same_id_in_two_workers_get_different_names() {
-    let mut bus = version_two_bus(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
+    let mut bus = version_two_bus(2, vec![ListenerSettings::new(crate::config::ListenAddr::Stdio)]);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
     bus.session(two, 1, "a");
@@ -211,7 +212,7 @@ fn children_end_with_their_parent_without_a_violation() {
 
 #[test]
 fn children_move_with_their_parent_to_another_worker() {
-    let mut bus = version_two_bus(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
+    let mut bus = version_two_bus(2, vec![ListenerSettings::new(crate::config::ListenAddr::Stdio)]);
     let one = bus.open();
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -233,7 +234,7 @@ fn children_move_with_their_parent_to_another_worker() {
 
 #[test]
 fn a_request_in_a_child_fails_with_its_worker_and_is_not_sent_to_another() {
-    let mut bus = version_two_bus(2, vec![Listen::new(crate::config::ListenAddr::Stdio)]);
+    let mut bus = version_two_bus(2, vec![ListenerSettings::new(crate::config::ListenAddr::Stdio)]);
     let one = bus.open();
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -274,9 +275,9 @@ fn messages_in_a_child_wait_for_its_announcement() {
 
 #[test]
 fn other_identities_do_not_see_children() {
-    let mut web = Listen::parse("http://127.0.0.1:1/acp").unwrap();
-    if let crate::config::ListenAddr::Web(web) = &mut web.at {
-        web.auth = crate::config::Auth::Token;
+    let mut web = ListenerSettings::parse("http://127.0.0.1:1/acp").unwrap();
+    if let crate::config::ListenAddr::Web(web) = &mut web.addr {
+        web.auth = crate::config::ListenerAuth::Token;
     }
     let mut bus = version_two_bus(1, vec![web]);
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
@@ -306,10 +307,11 @@ fn other_identities_do_not_see_children() {
 
 #[test]
 fn a_child_is_reached_only_in_the_pool_of_its_session() {
-    let pools = ["p", "q"].map(|name| Pool { name: name.into(), protocol: Protocol::V2, ..pool(Share::All) });
+    let pools =
+        ["p", "q"].map(|name| Pool { name: name.into(), protocol: PoolProtocol::V2, ..pool(ShareMode::All) });
     let mut settings = config(pools.into());
     settings.listen =
-        vec![Listen { pools: Some(vec!["p".into(), "q".into()]), ..settings.listen[0].clone() }];
+        vec![ListenerSettings { pools: Some(vec!["p".into(), "q".into()]), ..settings.listen[0].clone() }];
     let mut bus = TestBus::new(&settings);
     for worker in 0..2 {
         bus.up(worker);
@@ -360,7 +362,7 @@ fn children_are_bounded_for_each_session_and_identity_in_number_and_bytes() {
 
 #[test]
 fn an_observer_sees_children_but_cannot_control_them() {
-    let mut bus = version_two_bus(1, vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()]);
+    let mut bus = version_two_bus(1, vec![ListenerSettings::parse("http://127.0.0.1:1/acp").unwrap()]);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "a");
     bus.announce(0, "a", "kid");
@@ -400,11 +402,11 @@ fn the_oldest_children_are_forgotten_where_there_are_too_many() {
 
 #[test]
 fn children_of_a_client_with_a_worker_of_its_own_can_be_cancelled() {
-    let mut web = Listen::parse("http://127.0.0.1:1/acp").unwrap();
-    if let crate::config::ListenAddr::Web(web) = &mut web.at {
-        web.auth = crate::config::Auth::Token;
+    let mut web = ListenerSettings::parse("http://127.0.0.1:1/acp").unwrap();
+    if let crate::config::ListenAddr::Web(web) = &mut web.addr {
+        web.auth = crate::config::ListenerAuth::Token;
     }
-    let mut bus = TestBus::new(&Config { listen: vec![web], ..config(vec![pool(Share::Connection)]) });
+    let mut bus = TestBus::new(&Config { listen: vec![web], ..config(vec![pool(ShareMode::Connection)]) });
     bus.up(0);
     let one = bus.open_as("token:one");
     let capable = json!({"protocolVersion": 1, "clientCapabilities": {"subagents": {}}});

@@ -4,12 +4,12 @@ use super::super::StuckReason;
 use super::*;
 
 fn two_pools() -> Config {
-    let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
+    let named = |name: &str| Pool { name: name.into(), ..pool(ShareMode::All) };
     config(vec![named("p"), named("q")])
 }
 
 fn unknowing(instances: u32) -> TestBus {
-    let pool = Pool { instances, protocol: Protocol::JsonRpc, ..pool(Share::All) };
+    let pool = Pool { instances, protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&config(vec![pool]));
     (0..instances).for_each(|worker| bus.up(worker));
     bus.seen();
@@ -17,7 +17,7 @@ fn unknowing(instances: u32) -> TestBus {
 }
 
 /// Returns a client with an exclusive worker. With `session`, it also has a session.
-fn exclusive(share: Share, most: u32, session: bool) -> (TestBus, u32) {
+fn exclusive(share: ShareMode, most: u32, session: bool) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![Pool { max_instances: most, ..pool(share) }]));
     bus.up(0);
     let client = bus.open();
@@ -32,7 +32,7 @@ fn exclusive(share: Share, most: u32, session: bool) -> (TestBus, u32) {
 }
 
 fn changed() -> Config {
-    config(vec![Pool { command: vec!["other".into()], ..pool(Share::All) }])
+    config(vec![Pool { command: vec!["other".into()], ..pool(ShareMode::All) }])
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_reload_ends_no_turn_and_no_session() {
         "{seen}"
     );
     // A session that its agent cannot restore stays.
-    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     bus.up(0);
     bus.answer(0, 1, &json!({"protocolVersion": 1}));
     let client = bus.open();
@@ -175,7 +175,7 @@ fn a_pool_shrinks_by_unused_workers() {
     bus.request(a, 1, "session/close", &json!({"sessionId": "a"}));
     bus.answer(0, 3, &json!({}));
     bus.seen();
-    bus.core.reload(bus.now, &config(vec![pool(Share::All)]), &mut bus.output);
+    bus.core.reload(bus.now, &config(vec![pool(ShareMode::All)]), &mut bus.output);
     assert_eq!(bus.seen(), "Stop { worker: WorkerId(0), kill: false }");
 }
 
@@ -193,7 +193,7 @@ fn a_pending_list_survives_a_reload() {
 #[test]
 fn a_worker_without_a_client_does_not_stay_for_abandoned_requests() {
     for session in [false, true] {
-        let (mut bus, client) = exclusive(Share::Connection, 1, session);
+        let (mut bus, client) = exclusive(ShareMode::Connection, 1, session);
         bus.request(client, 3, "authenticate", &json!({"methodId": "x"}));
         bus.disconnect(client);
         bus.seen();
@@ -204,7 +204,7 @@ fn a_worker_without_a_client_does_not_stay_for_abandoned_requests() {
 
 #[test]
 fn the_session_without_a_client_for_longest_is_closed_first() {
-    let (mut bus, client) = exclusive(Share::Connection, 1, true);
+    let (mut bus, client) = exclusive(ShareMode::Connection, 1, true);
     bus.disconnect(client);
     bus.seen();
     let other = bus.open();
@@ -288,7 +288,7 @@ fn a_client_that_names_a_missing_pool_gets_no_other() {
 
 #[test]
 fn a_client_that_asked_for_a_missing_pool_can_choose_another() {
-    let pools = [("p", Share::All), ("own", Share::Connection)];
+    let pools = [("p", ShareMode::All), ("own", ShareMode::Connection)];
     let mut bus =
         TestBus::new(&config(pools.map(|(name, share)| Pool { name: name.into(), ..pool(share) }).into()));
     let client = bus.open();
@@ -302,7 +302,7 @@ fn a_client_that_asked_for_a_missing_pool_can_choose_another() {
 
 #[test]
 fn a_session_belongs_to_the_identity_that_requested_it_even_if_its_client_is_gone() {
-    let shared = Pool { mix_identities: true, ..pool(Share::All) };
+    let shared = Pool { mix_identities: true, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&config(vec![shared]));
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -328,7 +328,7 @@ fn no_client_logs_a_shared_agent_out_and_a_refused_login_is_not_a_loss() {
     let client = bus.open();
     bus.request(client, 1, "logout", &json!({}));
     assert!(bus.seen().contains("-32602"));
-    let (mut bus, client) = exclusive(Share::Session, 8, true);
+    let (mut bus, client) = exclusive(ShareMode::Session, 8, true);
     bus.request(client, 3, "authenticate", &json!({"methodId": "x"}));
     bus.answer(0, 3, &json!({}));
     bus.up(1);
@@ -343,7 +343,7 @@ fn no_client_logs_a_shared_agent_out_and_a_refused_login_is_not_a_loss() {
 
 #[test]
 fn stderr_of_one_clients_worker_is_not_shown_to_others() {
-    let (mut bus, _) = exclusive(Share::Connection, 1, false);
+    let (mut bus, _) = exclusive(ShareMode::Connection, 1, false);
     let end = WorkerExit { reason: "exit status 1; stderr: SECRET".into(), ..WorkerExit::default() };
     bus.core.worker_gone(bus.now, WorkerId(0), &end, &mut bus.output);
     for _ in 0..5 {

@@ -5,7 +5,7 @@ use super::identities::authenticating;
 use super::*;
 
 fn bus() -> TestBus {
-    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.core.limits.queue_bytes = 1 << 30;
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -152,7 +152,7 @@ fn answers_of_arrays_that_are_not_complete_are_bounded_for_an_identity() {
 
 #[test]
 fn cancelling_does_not_read_the_lines_again_that_wait() {
-    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     let one = bus.open_as("token:one");
     for id in 0..100 {
         bus.request(one, id, "session/new", &json!({"cwd": "/", "_meta": {"narrows": "x".repeat(70_000)}}));
@@ -166,7 +166,7 @@ fn cancelling_does_not_read_the_lines_again_that_wait() {
 
 #[test]
 fn a_client_that_does_not_read_gets_no_repeated_initialize_results() {
-    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.core.limits.queue_bytes = 100_000;
     bus.up(0);
     let mut answer = able();
@@ -184,7 +184,7 @@ fn a_client_that_does_not_read_gets_no_repeated_initialize_results() {
 /// A message that opens a session is parsed as a whole.
 #[test]
 fn a_message_that_opens_a_session_is_bounded() {
-    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let one = bus.open_as("token:one");
@@ -226,7 +226,9 @@ fn extension_methods_of_shared_workers_have_a_bounded_length() {
 
 #[test]
 fn extension_methods_of_other_workers_may_be_long() {
-    for pool in [pool(Share::Connection), Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) }] {
+    for pool in
+        [pool(ShareMode::Connection), Pool { protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) }]
+    {
         let mut bus = TestBus::new(&authenticating(vec![pool]));
         bus.up(0);
         let one = bus.open_as("token:one");

@@ -50,7 +50,7 @@ struct Run {
     bus: TestBus,
     settings: Config,
     random: Random,
-    protocol: Protocol,
+    protocol: PoolProtocol,
     agents: BTreeMap<u32, Agent>,
     clients: BTreeMap<u32, Client>,
     reloads: usize,
@@ -61,9 +61,9 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let protocol = if random.below(2) == 0 { Protocol::V1 } else { Protocol::V2 };
+        let protocol = if random.below(2) == 0 { PoolProtocol::V1 } else { PoolProtocol::V2 };
         let instances = 1 + random.below(3) as u32;
-        let mut pool = Pool { instances, protocol, mix_identities: true, ..pool(Share::All) };
+        let mut pool = Pool { instances, protocol, mix_identities: true, ..pool(ShareMode::All) };
         if random.below(2) == 0 {
             pool.client_capabilities = json!({"subagents": {}});
         }
@@ -176,7 +176,7 @@ impl Run {
         // The agent may have given the name to another session since it read the request.
         let known = name.is_some_and(|name| agent.owners.contains_key(name));
         let result = match method {
-            "initialize" if self.protocol == Protocol::V2 => {
+            "initialize" if self.protocol == PoolProtocol::V2 => {
                 Some(json!({"protocolVersion": 2, "capabilities": {"session": {}}}))
             }
             "initialize" => Some(able()),

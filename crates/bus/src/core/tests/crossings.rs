@@ -5,7 +5,7 @@ use super::*;
 /// The client that gets `mcp/connect` chooses the name of the connection.
 #[test]
 fn the_name_of_a_connection_is_not_looked_up_as_a_server_id() {
-    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let clients = ["alice", "bob"].map(|name| bus.open_as(&format!("token:{name}")));
@@ -35,7 +35,7 @@ fn the_name_of_a_connection_is_not_looked_up_as_a_server_id() {
 /// Returns two identities in one worker. Each has a session with at most two names: one for clients, and one
 /// for the worker.
 fn two_at_one_worker() -> (TestBus, [u32; 2]) {
-    let mut bus = identities_at_one_worker::mixed(2, Protocol::V2);
+    let mut bus = identities_at_one_worker::mixed(2, PoolProtocol::V2);
     let clients = ["alice", "bob"].map(|name| bus.open_as(&format!("token:{name}")));
     bus.session(clients[1], 0, "b");
     bus.session(clients[0], 1, "a");

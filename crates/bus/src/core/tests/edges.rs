@@ -111,7 +111,7 @@ fn a_server_is_known_as_long_as_one_session_uses_it() {
 
 #[test]
 fn a_worker_for_one_session_ends_with_it_even_if_it_was_the_first() {
-    let mut bus = TestBus::new(&config(vec![Pool { max_instances: 2, ..pool(Share::Session) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { max_instances: 2, ..pool(ShareMode::Session) }]));
     bus.up(0);
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -310,8 +310,10 @@ fn an_array_of_a_worker_loses_no_answer() {
 /// Some agents convert a list or an object to a name, or read the name from another place.
 #[test]
 fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_place() {
-    let mut bus =
-        TestBus::new(&identities::authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&identities::authenticating(vec![Pool {
+        mix_identities: true,
+        ..pool(ShareMode::All)
+    }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));

@@ -72,7 +72,7 @@ fn requests_that_a_lost_worker_never_read_are_sent_again() {
 
 #[test]
 fn a_session_that_cannot_be_restored_is_lost_with_a_reason() {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &json!({"protocolVersion": 1}));
     let client = bus.open();
@@ -180,7 +180,7 @@ fn invalid_lines_do_not_wait_for_a_worker() {
 
 #[test]
 fn a_worker_of_one_connection_is_replaced_and_initialized_again() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::Connection)]));
     bus.up(0);
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1, "mine": true}));
@@ -206,7 +206,7 @@ fn a_worker_of_one_connection_is_replaced_and_initialized_again() {
 
 #[test]
 fn a_worker_that_could_not_start_for_lack_of_resources_is_no_loss() {
-    for share in [Share::All, Share::Connection] {
+    for share in [ShareMode::All, ShareMode::Connection] {
         let mut bus = TestBus::new(&config(vec![pool(share)]));
         let client = bus.open();
         let end =
@@ -237,7 +237,7 @@ fn a_worker_that_could_not_start_for_lack_of_resources_is_no_loss() {
 
 #[test]
 fn too_many_losses_open_the_circuit_and_health_closes_it() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     let client = bus.open();
     bus.request(client, 1, "session/new", &json!({}));
     for _ in 0..5 {
@@ -281,7 +281,7 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
 
 #[test]
 fn workers_lost_together_are_replaced_as_soon_as_one() {
-    let mut settings = config(vec![Pool { instances: 8, ..pool(Share::All) }]);
+    let mut settings = config(vec![Pool { instances: 8, ..pool(ShareMode::All) }]);
     settings.limits.restart_budget = 100;
     let mut bus = TestBus::new(&settings);
     (0..8).for_each(|worker| bus.up(worker));
@@ -294,7 +294,7 @@ fn workers_lost_together_are_replaced_as_soon_as_one() {
 
 #[test]
 fn a_worker_that_does_not_answer_initialize_is_lost() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     bus.up(0);
     let client = bus.open();
     bus.request(client, 1, "session/new", &json!({}));
@@ -426,7 +426,7 @@ fn clients_that_send_invalid_messages_get_errors_and_stay_connected() {
 #[test]
 fn a_slow_reader_holds_up_its_own_worker_only() {
     let big = "x".repeat(5 << 20);
-    let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::Connection)]));
     bus.up(0);
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -482,8 +482,8 @@ fn answers_for_a_disconnected_client_do_not_reach_the_next_one_in_its_slot() {
 #[test]
 fn limits_may_change_while_lines_wait() {
     let with = |queue_bytes| Config {
-        limits: Limits { queue_bytes, ..Limits::default() },
-        ..config(vec![Pool { instances: 1, ..pool(Share::All) }])
+        limits: BusLimits { queue_bytes, ..BusLimits::default() },
+        ..config(vec![Pool { instances: 1, ..pool(ShareMode::All) }])
     };
     for (before, after) in [(8 << 20, 1 << 19), (1 << 19, 8 << 20)] {
         let mut bus = TestBus::new(&with(before));

@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use super::super::{ANYONE, ClientInfo};
-use super::{Config, Listen, Pool, Share, TestBus, able, config, last_id_in, pool};
+use super::{Config, ListenerSettings, Pool, ShareMode, TestBus, able, config, last_id_in, pool};
 
-fn bus(share: Share) -> TestBus {
+fn bus(share: ShareMode) -> TestBus {
     gated_bus(config(vec![pool(share)]))
 }
 
-fn watched(share: Share) -> TestBus {
-    let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
+fn watched(share: ShareMode) -> TestBus {
+    let listen = vec![ListenerSettings::parse("http://127.0.0.1:1/acp").unwrap()];
     gated_bus(Config { listen, ..config(vec![pool(share)]) })
 }
 
@@ -40,7 +40,7 @@ fn sent_to(seen: &str, worker: u32) -> Vec<String> {
 
 #[test]
 fn a_worker_gets_the_identity_of_its_client_first() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         let mut bus = bus(share);
         let (ada, anyone) = (open(&mut bus, "uid:1000"), open(&mut bus, ANYONE));
         for client in [ada, anyone] {
@@ -65,7 +65,7 @@ fn a_worker_gets_the_identity_of_its_client_first() {
 #[test]
 fn a_worker_gets_the_scopes_of_its_client() {
     for (scopes, expected) in [(vec![], "[]"), (vec!["kind:\"read".to_owned()], r#"["kind:\"read"]"#)] {
-        let mut bus = bus(Share::Connection);
+        let mut bus = bus(ShareMode::Connection);
         let ada = open_narrowed(&mut bus, "token:ada", Some(&scopes));
         bus.request(ada, 1, "initialize", &json!({"protocolVersion": 1}));
         let seen = bus.seen();
@@ -76,7 +76,7 @@ fn a_worker_gets_the_scopes_of_its_client() {
 
 #[test]
 fn each_further_worker_of_a_client_gets_its_identity() {
-    let mut bus = bus(Share::Session);
+    let mut bus = bus(ShareMode::Session);
     let ada = open(&mut bus, "uid:1000");
     bus.request(ada, 1, "initialize", &json!({"protocolVersion": 1}));
     let first = if sent_to(&bus.seen(), 0).is_empty() { 1 } else { 0 };
@@ -105,7 +105,7 @@ fn claimed(bus: &mut TestBus, identity: &str, scopes: Option<&[String]>) -> (u32
 
 #[test]
 fn a_session_continues_with_the_present_scopes_of_its_client() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         let mut bus = bus(share);
         let (ada, worker) = claimed(&mut bus, "token:ada", None);
         bus.session(ada, worker, "one");
@@ -128,7 +128,7 @@ fn a_session_continues_with_the_present_scopes_of_its_client() {
 
 #[test]
 fn a_worker_is_kept_for_a_client_with_the_same_scopes() {
-    let mut bus = bus(Share::Connection);
+    let mut bus = bus(ShareMode::Connection);
     let read = vec!["kind:read".to_owned()];
     let (ada, worker) = claimed(&mut bus, "token:ada", Some(&read));
     bus.session(ada, worker, "one");
@@ -141,7 +141,7 @@ fn a_worker_is_kept_for_a_client_with_the_same_scopes() {
 
 #[test]
 fn no_client_uses_a_gate_with_the_scopes_of_another_connected_client() {
-    let mut bus = watched(Share::Connection);
+    let mut bus = watched(ShareMode::Connection);
     let (ada, worker) = claimed(&mut bus, "token:ada", None);
     bus.session(ada, worker, "one");
     let (other, _) = claimed(&mut bus, "token:ada", Some(&[]));
@@ -157,7 +157,7 @@ fn no_client_uses_a_gate_with_the_scopes_of_another_connected_client() {
 
 #[test]
 fn a_lost_session_is_not_reachable_with_other_scopes() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         let mut bus = watched(share);
         let (ada, worker) = claimed(&mut bus, "token:ada", None);
         bus.session(ada, worker, "one");
@@ -195,7 +195,7 @@ fn a_lost_session_is_not_reachable_with_other_scopes() {
 
 #[test]
 fn a_refused_client_changes_nothing_for_others() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         let mut bus = bus(share);
         let (ada, worker) = claimed(&mut bus, "token:ada", None);
         bus.session(ada, worker, "one");

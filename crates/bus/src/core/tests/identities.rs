@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::config::{Auth, ListenAddr};
+use crate::config::{ListenAddr, ListenerAuth};
 use crate::core::OwnedName;
 
 const METHODS: [&str; 9] = [
@@ -19,9 +19,9 @@ const METHODS: [&str; 9] = [
 ];
 
 pub(super) fn authenticating(pools: Vec<Pool>) -> Config {
-    let mut listen = Listen::parse("http://127.0.0.1:1/acp").unwrap();
-    if let ListenAddr::Web(web) = &mut listen.at {
-        web.auth = Auth::Token;
+    let mut listen = ListenerSettings::parse("http://127.0.0.1:1/acp").unwrap();
+    if let ListenAddr::Web(web) = &mut listen.addr {
+        web.auth = ListenerAuth::Token;
         web.tokens = Some("tokens.toml".into());
     }
     Config { listen: vec![listen], ..config(pools) }
@@ -46,7 +46,7 @@ impl TestBus {
     /// Returns two identities in a pool with a worker for each, or one for both. The first one has the open
     /// session `live-one`, and had `kept-one` before a restart of the bus. The second one has `live-two` and
     /// had `kept-two`.
-    fn two(share: Share, mix_identities: bool) -> (Self, [u32; 2]) {
+    fn two(share: ShareMode, mix_identities: bool) -> (Self, [u32; 2]) {
         let pool = Pool { instances: 2, mix_identities, ..pool(share) };
         let mut bus = Self::new(&authenticating(vec![pool]));
         for (name, identity) in [("kept-one", "token:one"), ("kept-two", "token:two")] {
@@ -54,7 +54,7 @@ impl TestBus {
         }
         for worker in 0..2 {
             bus.up(worker);
-            if share == Share::All {
+            if share == ShareMode::All {
                 bus.answer(worker, 1, &able());
             }
         }
@@ -75,9 +75,12 @@ impl TestBus {
 
 #[test]
 fn a_session_of_another_identity_is_answered_like_a_missing_one() {
-    for (share, mixes) in
-        [(Share::All, true), (Share::All, false), (Share::Connection, false), (Share::Session, false)]
-    {
+    for (share, mixes) in [
+        (ShareMode::All, true),
+        (ShareMode::All, false),
+        (ShareMode::Connection, false),
+        (ShareMode::Session, false),
+    ] {
         for method in METHODS {
             let told = ["live-one", "kept-one", "no-where", "no-such1"].map(|name| {
                 let (mut bus, [_, second]) = TestBus::two(share, mixes);
@@ -108,7 +111,7 @@ fn a_session_of_another_identity_is_answered_like_a_missing_one() {
 #[test]
 fn other_errors_come_first_and_are_the_same_for_foreign_sessions() {
     let told = ["live-one", "kept-one", "no-where"].map(|name| {
-        let (mut bus, [_, second]) = TestBus::two(Share::All, true);
+        let (mut bus, [_, second]) = TestBus::two(ShareMode::All, true);
         bus.line(
             second,
             &format!(r#"{{"jsonrpc":"2.0","id":7,"method":"session/load","pool":"none","params":{{"sessionId":"{name}"}}}}"#),
@@ -123,9 +126,12 @@ fn other_errors_come_first_and_are_the_same_for_foreign_sessions() {
 
 #[test]
 fn own_sessions_are_found() {
-    for (share, mixes) in
-        [(Share::All, true), (Share::All, false), (Share::Connection, false), (Share::Session, false)]
-    {
+    for (share, mixes) in [
+        (ShareMode::All, true),
+        (ShareMode::All, false),
+        (ShareMode::Connection, false),
+        (ShareMode::Session, false),
+    ] {
         for method in METHODS {
             let (mut bus, [_, second]) = TestBus::two(share, mixes);
             let params = json!({"sessionId": "live-two", "cwd": "/", "mcpServers": [], "prompt": []});
@@ -148,7 +154,7 @@ fn own_sessions_are_found() {
 fn lists_contain_own_sessions_only() {
     let all = ["live-one", "kept-one", "live-two", "kept-two", "no-where"];
     let entries: Vec<_> = all.iter().map(|name| json!({"sessionId": name, "cwd": "/"})).collect();
-    for (share, mixes) in [(Share::All, true), (Share::All, false), (Share::Connection, false)] {
+    for (share, mixes) in [(ShareMode::All, true), (ShareMode::All, false), (ShareMode::Connection, false)] {
         let (mut bus, clients) = TestBus::two(share, mixes);
         for (client, own) in clients.into_iter().zip(["one", "two"]) {
             bus.request(client, 7, "session/list", &json!({}));
@@ -172,7 +178,7 @@ fn lists_contain_own_sessions_only() {
 #[test]
 fn the_owner_of_a_session_in_long_use_is_recorded_again() {
     for (expiry, refresh) in [(90 * 24 * 3600, 24 * 3600), (100, 50)] {
-        let mut config = authenticating(vec![Pool { instances: 1, ..pool(Share::All) }]);
+        let mut config = authenticating(vec![Pool { instances: 1, ..pool(ShareMode::All) }]);
         config.limits.owner_expiry = Duration::from_secs(expiry);
         let mut bus = TestBus::new(&config);
         bus.up(0);
@@ -192,7 +198,7 @@ fn the_owner_of_a_session_in_long_use_is_recorded_again() {
 
 #[test]
 fn the_owner_of_a_session_is_recorded_before_the_client_learns_of_it() {
-    let mut bus = TestBus::new(&authenticating(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&authenticating(vec![Pool { instances: 1, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let client = bus.open_as("token:one");
@@ -244,7 +250,7 @@ fn no_owners_are_recorded_without_authentication() {
 
 #[test]
 fn only_their_identity_reaches_sessions_of_disconnected_clients() {
-    let (mut bus, [first, second]) = TestBus::two(Share::All, true);
+    let (mut bus, [first, second]) = TestBus::two(ShareMode::All, true);
     bus.disconnect(first);
     bus.request(second, 7, "session/load", &json!({"sessionId": "live-one"}));
     assert!(bus.seen().contains("-32002"));
@@ -265,8 +271,8 @@ fn only_their_identity_reaches_sessions_of_disconnected_clients() {
 #[test]
 fn a_session_name_with_a_nul_does_not_stand_for_a_session_of_another_pool() {
     for name in ["p\0s-1", "p\0\0s-1", "\0s-1", "p/s-1", "p\u{1f}s-1"] {
-        let acp = Pool { mix_identities: true, ..pool(Share::All) };
-        let rpc = Pool { name: "rpc".into(), protocol: Protocol::JsonRpc, ..pool(Share::All) };
+        let acp = Pool { mix_identities: true, ..pool(ShareMode::All) };
+        let rpc = Pool { name: "rpc".into(), protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) };
         let mut bus = TestBus::new(&authenticating(vec![acp, rpc]));
         bus.up(0);
         bus.answer(0, 1, &able());
@@ -307,7 +313,7 @@ fn a_name_of_another_identity_is_not_reused() {
     };
     for restarted in [false, true] {
         let pools =
-            ["p", "q"].map(|name| Pool { name: name.into(), mix_identities: true, ..pool(Share::All) });
+            ["p", "q"].map(|name| Pool { name: name.into(), mix_identities: true, ..pool(ShareMode::All) });
         let mut bus = TestBus::new(&authenticating(pools.into()));
         if restarted {
             bus.core.know_owner(&"session-1".into(), "token:one");
@@ -382,9 +388,9 @@ fn a_name_of_another_identity_is_not_reused() {
 
 #[test]
 fn agents_names_for_sessions_of_other_identities_are_known_after_a_restart() {
-    let other = Pool { name: "q".into(), ..pool(Share::All) };
+    let other = Pool { name: "q".into(), ..pool(ShareMode::All) };
     for (pool, worker) in [("p", "w0 <"), ("q", "c0 <")] {
-        let mut bus = TestBus::new(&authenticating(vec![self::pool(Share::All), other.clone()]));
+        let mut bus = TestBus::new(&authenticating(vec![self::pool(ShareMode::All), other.clone()]));
         bus.core.know_owner(&"session-1".into(), "token:one");
         bus.core.know_owner(&"session-1~2".into(), "token:two");
         bus.core.know_owner(&in_pool("q", "session-1"), "token:two");
@@ -405,7 +411,7 @@ fn agents_names_for_sessions_of_other_identities_are_known_after_a_restart() {
 
 #[test]
 fn a_name_of_the_same_identity_is_reused() {
-    let (mut bus, [_, second]) = TestBus::two(Share::All, true);
+    let (mut bus, [_, second]) = TestBus::two(ShareMode::All, true);
     bus.request(second, 1, "session/new", &json!({"cwd": "/"}));
     let worker = u32::from(!bus.output.seen.iter().any(|line| line.starts_with("w0")));
     let id = bus.last_id(worker);
@@ -415,7 +421,7 @@ fn a_name_of_the_same_identity_is_reused() {
 
 #[test]
 fn a_lost_session_is_restored_for_its_identity_only() {
-    let (mut bus, [first, second]) = TestBus::two(Share::All, true);
+    let (mut bus, [first, second]) = TestBus::two(ShareMode::All, true);
     bus.kill_worker(0);
     bus.seen();
     bus.request(second, 8, "session/prompt", &prompt("live-one"));
@@ -426,7 +432,7 @@ fn a_lost_session_is_restored_for_its_identity_only() {
 
 #[test]
 fn names_of_an_unknown_protocol_belong_to_their_first_user() {
-    let jsonrpc = Pool { protocol: Protocol::JsonRpc, mix_identities: true, ..pool(Share::All) };
+    let jsonrpc = Pool { protocol: PoolProtocol::JsonRpc, mix_identities: true, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&authenticating(vec![jsonrpc]));
     bus.core.know_owner(&"kept".into(), "token:one");
     bus.up(0);
@@ -455,7 +461,7 @@ fn names_of_an_unknown_protocol_belong_to_their_first_user() {
 
 #[test]
 fn no_client_answers_for_another_identity() {
-    let (mut bus, [first, second]) = TestBus::two(Share::All, true);
+    let (mut bus, [first, second]) = TestBus::two(ShareMode::All, true);
     bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"live-one"}}"#,
@@ -473,8 +479,9 @@ fn no_client_answers_for_another_identity() {
 
 #[test]
 fn users_and_anyone_have_separate_sessions_while_the_bus_runs() {
-    let listeners = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|url| Listen::parse(url).unwrap());
-    let shared = Pool { mix_identities: true, ..pool(Share::All) };
+    let listeners =
+        ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|url| ListenerSettings::parse(url).unwrap());
+    let shared = Pool { mix_identities: true, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&Config { listen: listeners.into(), ..config(vec![shared]) });
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -506,7 +513,8 @@ fn users_and_anyone_have_separate_sessions_while_the_bus_runs() {
 #[test]
 fn a_lost_session_is_not_restored_if_its_agent_gave_its_name_to_another_identity() {
     for asked in ["session/prompt", "session/load", "session/resume"] {
-        let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+        let mut bus =
+            TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
         bus.up(0);
         bus.answer(0, 1, &able());
         let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));

@@ -6,19 +6,19 @@ use super::*;
 
 const RESUMED: &str = r#""method":"session/resume""#;
 
-fn mixed_pool(workers: u32, protocol: Protocol) -> Pool {
-    Pool { instances: workers, protocol, mix_identities: true, ..pool(Share::All) }
+fn mixed_pool(workers: u32, protocol: PoolProtocol) -> Pool {
+    Pool { instances: workers, protocol, mix_identities: true, ..pool(ShareMode::All) }
 }
 
-fn abilities(protocol: Protocol) -> Value {
+fn abilities(protocol: PoolProtocol) -> Value {
     match protocol {
-        Protocol::V2 => json!({"protocolVersion": 2, "capabilities": {"session": {}}}),
+        PoolProtocol::V2 => json!({"protocolVersion": 2, "capabilities": {"session": {}}}),
         _ => able(),
     }
 }
 
 /// Returns a bus with workers that serve all identities.
-pub(super) fn mixed(workers: u32, protocol: Protocol) -> TestBus {
+pub(super) fn mixed(workers: u32, protocol: PoolProtocol) -> TestBus {
     let mut bus = TestBus::new(&authenticating(vec![mixed_pool(workers, protocol)]));
     for worker in 0..workers {
         bus.up(worker);
@@ -74,7 +74,7 @@ impl TestBus {
 
 #[test]
 fn a_replay_is_requested_with_the_server_ids_of_the_session_after_a_change_of_controller() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let victim = bus.open_as("token:victim");
     let (one, two) = (bus.open_as("token:mallory"), bus.open_as("token:mallory"));
     bus.session_with_files(victim, 0, "v");
@@ -92,7 +92,7 @@ fn a_replay_is_requested_with_the_server_ids_of_the_session_after_a_change_of_co
 
 #[test]
 fn the_server_id_of_a_client_that_is_gone_is_not_given_out_while_a_session_has_it() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let (one, two) = (bus.open_as("token:mallory"), bus.open_as("token:mallory"));
     bus.session_with_files(one, 0, "m");
     bus.request(two, 1, "session/resume", &open_params("m"));
@@ -120,7 +120,7 @@ fn the_server_id_of_a_client_that_is_gone_is_not_given_out_while_a_session_has_i
 
 #[test]
 fn no_key_of_a_server_is_passed_on_with_the_id_of_another_client() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session_with_files(victim, 0, "v");
     let servers = json!([{"type": "acp", "name": "x", "serverId": "mine", "id": "files"}]);
@@ -131,7 +131,7 @@ fn no_key_of_a_server_is_passed_on_with_the_id_of_another_client() {
 
 #[test]
 fn a_fork_keeps_the_server_ids_of_its_session_in_use() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let mallory = bus.open_as("token:mallory");
     bus.session_with_files(mallory, 0, "m");
     bus.request(mallory, 1, "session/fork", &json!({"sessionId": "m", "cwd": "/"}));
@@ -145,7 +145,7 @@ fn a_fork_keeps_the_server_ids_of_its_session_in_use() {
 
 #[test]
 fn many_closed_sessions_do_not_displace_a_name_of_another_identity() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(victim, 0, "v");
     bus.announces(0, "v", "kid");
@@ -164,7 +164,7 @@ fn many_closed_sessions_do_not_displace_a_name_of_another_identity() {
 
 #[test]
 fn a_request_for_an_unknown_session_reaches_no_client_where_identities_share_a_worker() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let mallory = bus.open_as("token:mallory");
     // The worker has served no other identity, so only this client can be the recipient.
     bus.request(mallory, 1, "session/new", &json!({"cwd": "/"}));
@@ -189,8 +189,8 @@ fn a_request_for_an_unknown_session_reaches_no_client_where_identities_share_a_w
 
 #[test]
 fn a_child_of_a_session_that_moved_on_is_still_known_where_it_was() {
-    let mut settings = authenticating(vec![mixed_pool(1, Protocol::V2)]);
-    let mut bus = mixed(1, Protocol::V2);
+    let mut settings = authenticating(vec![mixed_pool(1, PoolProtocol::V2)]);
+    let mut bus = mixed(1, PoolProtocol::V2);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(victim, 0, "v");
     bus.announces(0, "v", "kid");
@@ -199,7 +199,7 @@ fn a_child_of_a_session_that_moved_on_is_still_known_where_it_was() {
     settings.pools[0].env.insert("X".to_owned(), "2".to_owned());
     bus.core.reload(bus.now, &settings, &mut bus.output);
     bus.up(1);
-    bus.answer(1, 1, &abilities(Protocol::V2));
+    bus.answer(1, 1, &abilities(PoolProtocol::V2));
     bus.seen();
     bus.request(victim, 2, "session/prompt", &prompt("v"));
     assert!(bus.seen().contains(RESUMED));
@@ -214,7 +214,7 @@ fn a_child_of_a_session_that_moved_on_is_still_known_where_it_was() {
 
 #[test]
 fn a_lost_session_is_not_restored_where_a_child_of_another_has_its_name() {
-    let mut bus = mixed(2, Protocol::V2);
+    let mut bus = mixed(2, PoolProtocol::V2);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(victim, 0, "v");
     bus.session(mallory, 1, "s2");
@@ -227,14 +227,14 @@ fn a_lost_session_is_not_restored_where_a_child_of_another_has_its_name() {
     // The session is restored in the next worker, which has no such child.
     bus.advance(5.0);
     bus.up(1);
-    bus.answer(1, 1, &abilities(Protocol::V2));
+    bus.answer(1, 1, &abilities(PoolProtocol::V2));
     let seen = bus.seen();
     assert!(seen.contains(RESUMED) && !seen.contains("w0 < "), "{seen}");
 }
 
 #[test]
 fn a_lost_session_is_not_restored_where_a_closed_session_of_another_has_its_name() {
-    let mut bus = mixed(2, Protocol::V1);
+    let mut bus = mixed(2, PoolProtocol::V1);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(victim, 0, "s1");
     bus.session(mallory, 1, "s1");
@@ -248,7 +248,7 @@ fn a_lost_session_is_not_restored_where_a_closed_session_of_another_has_its_name
 
 #[test]
 fn the_children_of_a_restored_session_do_not_take_names_that_another_had_there() {
-    let mut bus = mixed(2, Protocol::V2);
+    let mut bus = mixed(2, PoolProtocol::V2);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(victim, 0, "v");
     bus.session(mallory, 1, "m");
@@ -268,7 +268,7 @@ fn the_children_of_a_restored_session_do_not_take_names_that_another_had_there()
 
 #[test]
 fn a_load_is_not_tried_at_a_worker_that_gave_its_name_to_another() {
-    let mut bus = mixed(2, Protocol::V1);
+    let mut bus = mixed(2, PoolProtocol::V1);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(mallory, 0, "z");
     bus.closes(mallory, 0, "z");
@@ -287,8 +287,8 @@ fn a_load_is_not_tried_at_a_worker_that_gave_its_name_to_another() {
 #[test]
 fn a_session_lost_by_a_reload_is_not_restored_as_one_that_another_has_closed() {
     for again in ["session/prompt", "session/load", "session/resume"] {
-        let mut settings = authenticating(vec![mixed_pool(1, Protocol::V1)]);
-        let mut bus = mixed(1, Protocol::V1);
+        let mut settings = authenticating(vec![mixed_pool(1, PoolProtocol::V1)]);
+        let mut bus = mixed(1, PoolProtocol::V1);
         let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
         bus.session(mallory, 0, "s1");
         settings.pools[0].env.insert("X".to_owned(), "2".to_owned());
@@ -307,7 +307,7 @@ fn a_session_lost_by_a_reload_is_not_restored_as_one_that_another_has_closed() {
 
 #[test]
 fn a_new_session_ends_the_restore_of_one_with_the_same_name() {
-    let mut bus = mixed(2, Protocol::V1);
+    let mut bus = mixed(2, PoolProtocol::V1);
     let (victim, mallory) = (bus.open_as("token:victim"), bus.open_as("token:mallory"));
     bus.session(mallory, 0, "s1");
     bus.kill_worker(0);
@@ -331,13 +331,13 @@ fn a_new_session_ends_the_restore_of_one_with_the_same_name() {
 
 #[test]
 fn the_owner_of_a_turn_stops_it_after_its_listener_lost_the_pool() {
-    let pools = ["p", "q"].map(|name| Pool { name: name.into(), ..mixed_pool(1, Protocol::V2) });
+    let pools = ["p", "q"].map(|name| Pool { name: name.into(), ..mixed_pool(1, PoolProtocol::V2) });
     let mut settings = authenticating(pools.into());
     settings.listen[0].pools = Some(vec!["p".into(), "q".into()]);
     let mut bus = TestBus::new(&settings);
     for worker in 0..2 {
         bus.up(worker);
-        bus.answer(worker, 1, &abilities(Protocol::V2));
+        bus.answer(worker, 1, &abilities(PoolProtocol::V2));
     }
     let (one, other) = (bus.open_as("token:one"), bus.open_as("token:other"));
     bus.session(one, 0, "a");
@@ -359,7 +359,7 @@ fn the_owner_of_a_turn_stops_it_after_its_listener_lost_the_pool() {
 
 #[test]
 fn a_child_cancels_the_opening_of_another_identitys_session_with_its_name() {
-    let all = [Protocol::V1, Protocol::V2]
+    let all = [PoolProtocol::V1, PoolProtocol::V2]
         .map(|protocol| [(protocol, "session/prompt"), (protocol, "session/resume")]);
     for (protocol, again) in all.into_iter().flatten() {
         let mut bus = mixed(2, protocol);
@@ -381,7 +381,7 @@ fn a_child_cancels_the_opening_of_another_identitys_session_with_its_name() {
         let seen = bus.seen();
         match protocol {
             // Clients of such a pool do not show children.
-            Protocol::V1 => assert_eq!(seen, "", "{again}"),
+            PoolProtocol::V1 => assert_eq!(seen, "", "{again}"),
             _ => assert!(seen.starts_with("c0 < ") && seen.lines().count() == 1, "{again}: {seen}"),
         }
         assert_eq!(bus.strike_count(), 0);

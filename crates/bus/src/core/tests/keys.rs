@@ -6,7 +6,7 @@ use super::*;
 
 /// Returns two identities, each with its own worker of a shared pool.
 fn apart() -> (TestBus, u32, u32) {
-    let settings = authenticating(vec![Pool { instances: 2, max_instances: 4, ..pool(Share::All) }]);
+    let settings = authenticating(vec![Pool { instances: 2, max_instances: 4, ..pool(ShareMode::All) }]);
     let mut bus = TestBus::new(&settings);
     for worker in 0..2 {
         bus.up(worker);
@@ -40,7 +40,7 @@ fn a_late_answer_does_not_end_the_next_session_in_the_slot() {
 
 #[test]
 fn requests_of_a_closed_session_are_sent_to_no_other_client() {
-    let settings = authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    let settings = authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]);
     let mut bus = TestBus::new(&settings);
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -64,7 +64,7 @@ fn requests_of_a_closed_session_are_sent_to_no_other_client() {
 
 #[test]
 fn keys_in_another_case_reach_no_session_and_no_request_of_others() {
-    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));

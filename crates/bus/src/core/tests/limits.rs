@@ -6,8 +6,8 @@ use super::*;
 #[test]
 fn connections_and_sessions_of_an_identity_are_limited() {
     let limits =
-        Limits { max_connections_per_identity: 2, max_sessions_per_identity: 1, ..Limits::default() };
-    let mut bus = TestBus::new(&Config { limits, ..authenticating(vec![pool(Share::All)]) });
+        BusLimits { max_connections_per_identity: 2, max_sessions_per_identity: 1, ..BusLimits::default() };
+    let mut bus = TestBus::new(&Config { limits, ..authenticating(vec![pool(ShareMode::All)]) });
     bus.up(0);
     bus.answer(0, 1, &able());
     let one = bus.open_as("token:one");
@@ -30,8 +30,8 @@ fn connections_and_sessions_of_an_identity_are_limited() {
 
 #[test]
 fn a_client_over_its_rate_is_read_more_slowly() {
-    let limits = Limits { max_rate_per_identity: 10, ..Limits::default() };
-    let mut bus = TestBus::new(&Config { limits, ..authenticating(vec![pool(Share::All)]) });
+    let limits = BusLimits { max_rate_per_identity: 10, ..BusLimits::default() };
+    let mut bus = TestBus::new(&Config { limits, ..authenticating(vec![pool(ShareMode::All)]) });
     bus.up(0);
     bus.answer(0, 1, &able());
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:one"));
@@ -59,8 +59,8 @@ fn a_client_over_its_rate_is_read_more_slowly() {
 
 #[test]
 fn each_entry_of_an_array_counts_for_the_rate() {
-    let limits = Limits { max_rate_per_identity: 10, ..Limits::default() };
-    let mut bus = TestBus::new(&Config { limits, ..authenticating(vec![pool(Share::All)]) });
+    let limits = BusLimits { max_rate_per_identity: 10, ..BusLimits::default() };
+    let mut bus = TestBus::new(&Config { limits, ..authenticating(vec![pool(ShareMode::All)]) });
     bus.up(0);
     bus.answer(0, 1, &able());
     let one = bus.open_as("token:one");

@@ -9,7 +9,7 @@ const PART: usize = 100 << 10;
 
 /// Returns a bus with one shared worker and little memory: 1 MiB in total, a quarter of it per identity.
 fn bus() -> TestBus {
-    let mut settings = authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
+    let mut settings = authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]);
     settings.limits.queue_bytes = 1_000;
     settings.limits.unfinished_input = 1 << 20;
     settings.limits.unfinished_input_per_identity = 256 << 10;

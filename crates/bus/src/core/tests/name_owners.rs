@@ -21,7 +21,7 @@ fn reached(seen: &str) -> Vec<u32> {
 /// Returns a bus in which alice has an open session `1` in worker 0, and bob had a session `1` in worker 1
 /// that is closed.
 fn counted() -> (TestBus, u32, u32) {
-    let mut bus = mixed(2, Protocol::V1);
+    let mut bus = mixed(2, PoolProtocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.session(alice, 0, "1");
     bus.session(bob, 1, "1");
@@ -72,7 +72,7 @@ fn a_name_of_several_identities_opens_nothing_after_a_restart() {
     bus.answer(0, id, &json!({}));
     let seen = bus.seen();
     assert!(seen.contains(r#"session: "p"/"1", identity: "several""#), "{seen}");
-    let mut bus = mixed(2, Protocol::V1);
+    let mut bus = mixed(2, PoolProtocol::V1);
     bus.core.know_owner(&"1".into(), "token:alice");
     let in_pool = crate::core::OwnedName { pool: Some("p".into()), name: "1".into() };
     bus.core.know_owner(&in_pool, "several");
@@ -88,7 +88,7 @@ fn a_name_of_several_identities_opens_nothing_after_a_restart() {
 
 #[test]
 fn a_stored_session_is_not_opened_while_its_worker_creates_one_for_another_identity() {
-    let mut bus = mixed(2, Protocol::V1);
+    let mut bus = mixed(2, PoolProtocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.session(alice, 0, "2");
     bus.session(alice, 1, "other");
@@ -119,7 +119,7 @@ fn a_stored_session_is_not_opened_while_its_worker_creates_one_for_another_ident
 #[test]
 fn a_request_for_a_stored_session_goes_on_once_the_worker_has_answered_the_other_identity() {
     for end in ["answered", "failed", "overdue", "lost", "given up"] {
-        let mut bus = mixed(1, Protocol::V1);
+        let mut bus = mixed(1, PoolProtocol::V1);
         bus.core.know_owner(&"kept".into(), "token:alice");
         let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
         bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
@@ -152,7 +152,7 @@ fn a_request_for_a_stored_session_goes_on_once_the_worker_has_answered_the_other
 
 #[test]
 fn requests_that_wait_for_new_sessions_are_removed_with_their_client() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     bus.core.know_owner(&"kept".into(), "token:alice");
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
@@ -167,7 +167,7 @@ fn requests_that_wait_for_new_sessions_are_removed_with_their_client() {
 
 #[test]
 fn a_session_created_for_one_identity_is_not_given_to_another_that_opened_it_meanwhile() {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     bus.core.know_owner(&"2".into(), "token:alice");
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.request(alice, 1, "session/load", &open_params("2"));
@@ -187,10 +187,11 @@ fn a_session_created_for_one_identity_is_not_given_to_another_that_opened_it_mea
 
 #[test]
 fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
-    let listeners = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|url| Listen::parse(url).unwrap());
+    let listeners =
+        ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|url| ListenerSettings::parse(url).unwrap());
     let mut bus = TestBus::new(&Config {
         listen: listeners.into(),
-        ..config(vec![Pool { instances: 2, ..pool(Share::Connection) }])
+        ..config(vec![Pool { instances: 2, ..pool(ShareMode::Connection) }])
     });
     let (user, anyone) = (bus.open_as("uid:0"), bus.open_as("anyone"));
     for (client, worker) in [(user, 0), (anyone, 1)] {
@@ -224,7 +225,7 @@ fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
 #[test]
 fn a_lost_session_is_not_restored_while_the_worker_creates_one_for_another_identity() {
     for name in ["s1", "s2"] {
-        let mut bus = mixed(2, Protocol::V1);
+        let mut bus = mixed(2, PoolProtocol::V1);
         let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
         bus.session(alice, 0, "s1");
         bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
@@ -245,7 +246,7 @@ fn a_lost_session_is_not_restored_while_the_worker_creates_one_for_another_ident
 
 #[test]
 fn a_stored_session_gets_a_worker_of_its_own_where_identities_do_not_share_workers() {
-    let mut bus = TestBus::new(&authenticating(vec![Pool { max_instances: 2, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&authenticating(vec![Pool { max_instances: 2, ..pool(ShareMode::All) }]));
     bus.core.know_owner(&"kept".into(), "token:alice");
     bus.up(0);
     bus.answer(0, 1, &able());

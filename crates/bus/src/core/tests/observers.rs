@@ -8,14 +8,14 @@ const PERMISSION: &str = r#"{"jsonrpc":"2.0","id":"p","method":"session/request_
 const YES: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}"#;
 
 fn bus() -> TestBus {
-    observable_bus(Limits::default(), Share::All)
+    observable_bus(BusLimits::default(), ShareMode::All)
 }
 
-fn observable_bus(limits: Limits, share: Share) -> TestBus {
-    let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
+fn observable_bus(limits: BusLimits, share: ShareMode) -> TestBus {
+    let listen = vec![ListenerSettings::parse("http://127.0.0.1:1/acp").unwrap()];
     let mut bus = TestBus::new(&Config { listen, limits, ..config(vec![pool(share)]) });
     bus.up(0);
-    if share == Share::All {
+    if share == ShareMode::All {
         bus.answer(0, 1, &able());
     }
     bus.output.seen.clear();
@@ -255,7 +255,7 @@ fn a_disconnected_observer_gets_no_requests_and_uses_no_memory() {
 
 #[test]
 fn an_observer_learns_that_the_beginning_is_missing() {
-    let mut bus = observable_bus(Limits { replay_bytes: 300, ..Limits::default() }, Share::All);
+    let mut bus = observable_bus(BusLimits { replay_bytes: 300, ..BusLimits::default() }, ShareMode::All);
     let (one, two) = (bus.open(), bus.open());
     bus.request(
         two,
@@ -323,7 +323,7 @@ fn other_identities_cannot_observe() {
 
 #[test]
 fn a_session_of_an_exclusive_worker_can_be_observed() {
-    let mut bus = observable_bus(Limits::default(), Share::Connection);
+    let mut bus = observable_bus(BusLimits::default(), ShareMode::Connection);
     let (one, two) = bus.watched();
     bus.request(one, 2, "session/prompt", &prompt("a"));
     bus.update(0, "a", "x");
@@ -369,7 +369,7 @@ fn the_agent_replays_an_idle_session_to_the_client_that_loads_it() {
 #[test]
 fn an_incomplete_replay_leaves_no_state_behind() {
     let start_replay = |share| {
-        let mut bus = observable_bus(Limits::default(), share);
+        let mut bus = observable_bus(BusLimits::default(), share);
         let (one, two) = (bus.open(), bus.open());
         bus.session(one, 0, "a");
         bus.request(two, 7, "session/load", &json!({"sessionId": "a"}));
@@ -379,7 +379,7 @@ fn an_incomplete_replay_leaves_no_state_behind() {
         (bus, one, two, id)
     };
     // The requester disconnects. No client gets the rest, not even a later client with the same number.
-    let (mut bus, _, two, id) = start_replay(Share::All);
+    let (mut bus, _, two, id) = start_replay(ShareMode::All);
     bus.disconnect(two);
     bus.open();
     bus.update(0, "a", "history");
@@ -390,14 +390,14 @@ fn an_incomplete_replay_leaves_no_state_behind() {
     assert!(seen.starts_with("w0 < ") && seen.contains("session/prompt"), "{seen}");
     assert_eq!(seen.matches("news").count(), 1, "{seen}");
     // The agent refuses: the requester does not become an observer.
-    let (mut bus, _, two, id) = start_replay(Share::All);
+    let (mut bus, _, two, id) = start_replay(ShareMode::All);
     bus.fail(0, id, -32603);
     bus.update(0, "a", "news");
     let seen = bus.seen();
     assert_eq!(seen.matches(&format!("c{two} <")).count(), 1, "{seen}");
     assert!(seen.contains("session/prompt"), "{seen}");
     // The agent exits: the session is restored for the client that waits.
-    let (mut bus, _, two, _) = start_replay(Share::All);
+    let (mut bus, _, two, _) = start_replay(ShareMode::All);
     bus.kill_worker(0);
     let seen = bus.seen();
     assert!(seen.contains(&format!("c{two} < ")) && seen.contains("-32010"), "{seen}");
@@ -410,7 +410,7 @@ fn an_incomplete_replay_leaves_no_state_behind() {
     bus.answer(0, id, &json!({}));
     assert!(bus.seen().contains("session/prompt"));
     // A close by the controller follows the replay.
-    let (mut bus, one, _, id) = start_replay(Share::All);
+    let (mut bus, one, _, id) = start_replay(ShareMode::All);
     bus.request(one, 3, "session/close", &json!({"sessionId": "a"}));
     bus.answer(0, id, &json!({}));
     let seen = bus.seen();

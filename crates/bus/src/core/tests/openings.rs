@@ -5,7 +5,7 @@ use super::*;
 /// Returns a bus with one worker and two pending requests for a session, from clients of different
 /// identities.
 fn two_openings() -> (TestBus, [u32; 2], [u64; 2]) {
-    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let clients = [bus.open_as("token:one"), bus.open_as("token:two")];

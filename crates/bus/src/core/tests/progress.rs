@@ -6,7 +6,8 @@ use super::*;
 
 /// Returns a bus with a pool without a known protocol, with one shared worker.
 fn bus() -> TestBus {
-    let mut bus = TestBus::new(&config(vec![Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
+    let mut bus =
+        TestBus::new(&config(vec![Pool { protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.seen();
     bus
@@ -105,7 +106,9 @@ fn a_request_that_is_sent_again_has_another_number() {
 
 #[test]
 fn a_client_with_an_exclusive_worker_keeps_its_tokens() {
-    for (share, protocol) in [(Share::Connection, Protocol::JsonRpc), (Share::Connection, Protocol::V1)] {
+    for (share, protocol) in
+        [(ShareMode::Connection, PoolProtocol::JsonRpc), (ShareMode::Connection, PoolProtocol::V1)]
+    {
         let mut bus = TestBus::new(&config(vec![Pool { protocol, ..pool(share) }]));
         bus.up(0);
         let client = bus.open();

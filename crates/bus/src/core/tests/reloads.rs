@@ -3,7 +3,7 @@
 use super::super::state::WorkerLifecycle;
 use super::*;
 
-fn named(name: &str, program: &str, share: Share) -> Pool {
+fn named(name: &str, program: &str, share: ShareMode) -> Pool {
     Pool { share, ..Pool::new(name, vec![program.into()]) }
 }
 
@@ -23,7 +23,7 @@ fn the_first_pool_of_the_file_serves_clients_that_name_none() {
     /// Loads `files` one after the other. Each lists pools with their programs.
     #[track_caller]
     fn check(files: &[&str]) {
-        for share in [Share::All, Share::Connection, Share::Session] {
+        for share in [ShareMode::All, ShareMode::Connection, ShareMode::Session] {
             let pools = |file: &str| -> Vec<Pool> {
                 let words = file.split(' ').map(|word| word.split_once('=').unwrap_or((word, "x")));
                 words.map(|(name, program)| named(name, program, share)).collect()
@@ -51,11 +51,11 @@ fn the_first_pool_of_the_file_serves_clients_that_name_none() {
     check(&["a", "b", "a"]);
 }
 
-fn with_session(share: Share) -> (TestBus, u32) {
+fn with_session(share: ShareMode) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![named("p", "x", share)]));
     bus.up(0);
     let client = bus.open();
-    if share == Share::All {
+    if share == ShareMode::All {
         bus.answer(0, 1, &able());
         bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     } else {
@@ -84,7 +84,7 @@ fn started(bus: &mut TestBus) -> Vec<u32> {
 
 #[test]
 fn a_client_of_a_removed_pool_starts_again_with_initialize() {
-    for share in [Share::All, Share::Connection, Share::Session] {
+    for share in [ShareMode::All, ShareMode::Connection, ShareMode::Session] {
         for (named_pool, meta) in [("q", json!({})), ("r", json!({"narrows/pool": "r"}))] {
             let (mut bus, client) = with_session(share);
             bus.request(client, 3, "authenticate", &json!({"methodId": "x"}));
@@ -98,7 +98,7 @@ fn a_client_of_a_removed_pool_starts_again_with_initialize() {
             assert_eq!(bus.pool_of(client), Some(named_pool), "{share:?}");
             let worker = workers[usize::from(named_pool == "r")];
             let seen = bus.seen();
-            if share == Share::All {
+            if share == ShareMode::All {
                 assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":5,"result":"#), "{seen}");
             } else {
                 // `initialize` is sent once, without anything that was sent to removed workers.
@@ -117,7 +117,7 @@ fn a_client_of_a_removed_pool_starts_again_with_initialize() {
 
 #[test]
 fn a_worker_of_a_removed_pool_is_stopped_when_its_client_starts_again_without_sessions() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         for has_session in [false, true] {
             let (mut bus, client) = with_session(share);
             if !has_session {
@@ -149,7 +149,7 @@ fn a_worker_of_a_removed_pool_is_stopped_when_its_client_starts_again_without_se
 
 #[test]
 fn a_pool_that_is_added_again_serves_its_former_clients() {
-    for share in [Share::All, Share::Connection, Share::Session] {
+    for share in [ShareMode::All, ShareMode::Connection, ShareMode::Session] {
         for program in ["x", "y"] {
             let (mut bus, client) = with_session(share);
             bus.reload(vec![named("q", "x", share)]);
@@ -157,19 +157,19 @@ fn a_pool_that_is_added_again_serves_its_former_clients() {
             assert!(bus.seen().contains("pool of this connection was removed"), "{share:?}");
             bus.reload(vec![named("q", "x", share), named("p", program, share)]);
             let workers = started(&mut bus);
-            if share == Share::All {
+            if share == ShareMode::All {
                 bus.kill_worker(0);
             }
             bus.seen();
             bus.request(client, 4, "session/new", &json!({"cwd": "/"}));
             assert_eq!(bus.pool_of(client), Some("p"));
-            let worker = if share == Share::Connection { 0 } else { *workers.last().unwrap() };
+            let worker = if share == ShareMode::Connection { 0 } else { *workers.last().unwrap() };
             let seen = bus.seen();
             assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
             // The former session continues too.
             bus.request(client, 5, "session/prompt", &prompt("a"));
             let seen = bus.seen();
-            let expected = if share == Share::All { format!("w{worker} < ") } else { "w0 < ".to_owned() };
+            let expected = if share == ShareMode::All { format!("w{worker} < ") } else { "w0 < ".to_owned() };
             assert!(seen.starts_with(&expected), "{share:?}: {seen}");
         }
     }
@@ -181,7 +181,7 @@ fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
     /// four workers run and `claimed` of those are in use.
     #[track_caller]
     fn check(up: u32, claimed: u64, (instances, most): (u32, u32), stopped: &[u32]) {
-        for share in [Share::Connection, Share::Session] {
+        for share in [ShareMode::Connection, ShareMode::Session] {
             let with =
                 |instances, max_instances| vec![Pool { instances, max_instances, ..named("p", "x", share) }];
             let mut bus = TestBus::new(&config(with(4, 256)));
@@ -213,7 +213,7 @@ fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
 
 #[test]
 fn workers_that_clients_wait_for_are_not_stopped() {
-    let with = |instances| vec![Pool { instances, ..named("p", "x", Share::Connection) }];
+    let with = |instances| vec![Pool { instances, ..named("p", "x", ShareMode::Connection) }];
     let mut bus = TestBus::new(&config(with(3)));
     for _ in 0..2 {
         let client = bus.open();
@@ -227,7 +227,7 @@ fn workers_that_clients_wait_for_are_not_stopped() {
 
 #[test]
 fn after_a_reload_a_connection_keeps_its_worker_and_a_new_session_gets_a_new_one() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         for has_session in [false, true] {
             let (mut bus, client) = with_session(share);
             if !has_session {
@@ -241,14 +241,14 @@ fn after_a_reload_a_connection_keeps_its_worker_and_a_new_session_gets_a_new_one
             bus.reload(vec![named("p", "y", share)]);
             let seen = bus.seen();
             let is_stopped = seen.contains("Stop { worker: WorkerId(0)");
-            assert_eq!(is_stopped, share == Share::Session && !has_session, "{share:?}: {seen}");
+            assert_eq!(is_stopped, share == ShareMode::Session && !has_session, "{share:?}: {seen}");
             bus.output.seen = seen.lines().map(str::to_owned).collect();
             let workers = started(&mut bus);
-            let worker = if share == Share::Session { *workers.last().unwrap() } else { 0 };
+            let worker = if share == ShareMode::Session { *workers.last().unwrap() } else { 0 };
             bus.request(client, 4, "session/new", &json!({"cwd": "/"}));
             let seen = bus.seen();
             assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
-            if share == Share::Session {
+            if share == ShareMode::Session {
                 assert!(seen.contains("\"initialize\""), "{seen}");
                 bus.answer(worker, 1, &able());
                 assert!(
@@ -271,7 +271,7 @@ fn after_a_reload_a_connection_keeps_its_worker_and_a_new_session_gets_a_new_one
 /// Returns a bus with a shared pool of one worker with the capabilities of `answer`, and an initialized
 /// client with session `a`.
 fn shared_with_session(answer: &Value) -> (TestBus, u32) {
-    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     bus.up(0);
     bus.answer(0, 1, answer);
     let client = bus.open();
@@ -283,7 +283,7 @@ fn shared_with_session(answer: &Value) -> (TestBus, u32) {
 
 #[test]
 fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         let (mut bus, client) = shared_with_session(&able());
         bus.core.reload(bus.now, &config(vec![pool(share)]), &mut bus.output);
         assert!(bus.seen().contains("Spawn { worker: WorkerId(1)"));
@@ -302,8 +302,8 @@ fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
         bus.answer(1, 3, &json!({"stopReason": "end_turn"}));
         assert!(bus.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":1,"result""#));
         bus.request(client, 2, "session/new", &json!({"cwd": "/"}));
-        let worker = if share == Share::Session { 2 } else { 1 };
-        if share == Share::Session {
+        let worker = if share == ShareMode::Session { 2 } else { 1 };
+        if share == ShareMode::Session {
             bus.up(worker);
             assert!(bus.seen().contains(initialize));
             bus.answer(worker, 1, &able());
@@ -351,7 +351,7 @@ fn before_initialize_no_other_request_is_served_in_a_shared_pool() {
 
 #[test]
 fn before_initialize_no_session_of_another_connection_is_resumed_in_any_pool() {
-    for share in [Share::Connection, Share::Session] {
+    for share in [ShareMode::Connection, ShareMode::Session] {
         let mut bus = TestBus::new(&config(vec![pool(share)]));
         bus.up(0);
         let former = bus.open();
@@ -372,7 +372,7 @@ fn before_initialize_no_session_of_another_connection_is_resumed_in_any_pool() {
 fn a_removed_shared_pool_ends_after_its_timeout_despite_an_idle_session() {
     let unable = json!({"protocolVersion": 1, "agentCapabilities": {}});
     let (mut bus, client) = shared_with_session(&unable);
-    let other = Pool { name: "other".into(), ..pool(Share::All) };
+    let other = Pool { name: "other".into(), ..pool(ShareMode::All) };
     bus.core.reload(bus.now, &config(vec![other]), &mut bus.output);
     bus.seen();
     bus.request(client, 1, "session/prompt", &prompt("a"));
@@ -395,7 +395,7 @@ fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
         bus.session(client, 0, "idle");
         bus.request(client, 1, "session/prompt", &prompt("a"));
         let id = bus.last_id(0);
-        let other = Pool { name: "other".into(), ..pool(Share::All) };
+        let other = Pool { name: "other".into(), ..pool(ShareMode::All) };
         bus.core.reload(bus.now, &config(vec![other]), &mut bus.output);
         bus.advance(100.0);
         let seen = bus.seen();
@@ -413,7 +413,7 @@ fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
 #[test]
 fn a_replaced_shared_worker_stays_while_a_client_has_a_session_that_cannot_be_loaded() {
     let (mut bus, client) = shared_with_session(&json!({"protocolVersion": 1, "agentCapabilities": {}}));
-    let changed = Pool { command: vec!["other".into()], ..pool(Share::All) };
+    let changed = Pool { command: vec!["other".into()], ..pool(ShareMode::All) };
     bus.core.reload(bus.now, &config(vec![changed]), &mut bus.output);
     bus.advance(1000.0);
     assert!(!bus.seen().contains("Stop { worker: WorkerId(0)"));

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(ShareMode::All) }]));
     let client = bus.open();
     bus.request(client, 7, "initialize", &json!({"protocolVersion": 65_535}));
     bus.up(0);
@@ -61,7 +61,7 @@ fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
         assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {seen}");
     }
     // An exclusive agent has no sessions of other clients, so it answers itself.
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::Connection) }]));
     bus.up(0);
     let client = bus.open();
     bus.request(client, 1, "session/prompt", &json!({}));
@@ -228,7 +228,7 @@ fn lists_are_merged() {
 
 #[test]
 fn a_connection_can_have_a_worker_for_itself() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::Connection)]));
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     bus.up(0);
@@ -258,7 +258,7 @@ fn a_connection_can_have_a_worker_for_itself() {
 
 #[test]
 fn a_session_can_have_a_worker_for_itself() {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(Share::Session) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(ShareMode::Session) }]));
     bus.up(0);
     bus.up(1);
     let client = bus.open();
@@ -289,8 +289,11 @@ fn a_session_can_have_a_worker_for_itself() {
 
 #[test]
 fn sessions_are_routed_without_a_known_protocol() {
-    let mut bus =
-        TestBus::new(&config(vec![Pool { instances: 2, protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool {
+        instances: 2,
+        protocol: PoolProtocol::JsonRpc,
+        ..pool(ShareMode::All)
+    }]));
     bus.up(0);
     bus.up(1);
     let (one, two) = (bus.open(), bus.open());
@@ -320,8 +323,8 @@ fn sessions_are_routed_without_a_known_protocol() {
 
 #[test]
 fn a_pool_can_be_named() {
-    let other = Pool { name: "q".into(), ..pool(Share::All) };
-    let mut bus = TestBus::new(&config(vec![pool(Share::All), other]));
+    let other = Pool { name: "q".into(), ..pool(ShareMode::All) };
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All), other]));
     for worker in 0..2 {
         bus.up(worker);
         bus.answer(worker, 1, &able());
@@ -414,7 +417,7 @@ fn messages_to_a_server_reach_only_its_client() {
 
 #[test]
 fn equal_server_ids_of_two_clients_of_one_worker_stay_apart() {
-    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
@@ -457,7 +460,7 @@ fn equal_server_ids_of_two_clients_of_one_worker_stay_apart() {
 
 #[test]
 fn a_renamed_server_has_its_new_id_under_both_keys() {
-    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
@@ -478,7 +481,7 @@ fn a_renamed_server_has_its_new_id_under_both_keys() {
 /// A shared worker cannot tell which client a message about a server comes from.
 #[test]
 fn a_client_can_send_messages_only_for_its_own_mcp_servers() {
-    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let clients = ["one", "two", "none"].map(|name| bus.open_as(&format!("token:{name}")));

@@ -8,7 +8,7 @@ use super::*;
 
 /// Returns two clients with the first two of three workers, each for one session.
 fn two_of_three() -> (TestBus, u32, u32) {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 3, ..pool(Share::Session) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 3, ..pool(ShareMode::Session) }]));
     for worker in 0..3 {
         bus.up(worker);
     }
@@ -22,7 +22,7 @@ fn two_of_three() -> (TestBus, u32, u32) {
 
 #[test]
 fn a_session_is_dropped_only_after_a_client_learnt_that_it_is_lost() {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &json!({"protocolVersion": 1}));
     let client = bus.open();
@@ -233,7 +233,7 @@ fn a_client_with_several_workers_has_one_list() {
 
 #[test]
 fn sessions_with_exclusive_workers_are_not_restored_in_one_worker() {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(Share::Session) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(ShareMode::Session) }]));
     bus.up(0);
     bus.up(1);
     let client = bus.open();

@@ -6,7 +6,7 @@ use super::*;
 
 /// Returns alice and bob with sessions `a` and `b` in one worker.
 fn two() -> (TestBus, u32, u32) {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.session(alice, 0, "a");
     bus.session(bob, 0, "b");
@@ -45,7 +45,7 @@ fn a_method_that_concerns_the_whole_connection_does_not_reach_a_shared_worker() 
 
 #[test]
 fn a_child_session_does_not_take_what_concerns_the_whole_connection_to_a_shared_worker() {
-    let mut bus = mixed(1, Protocol::V2);
+    let mut bus = mixed(1, PoolProtocol::V2);
     let alice = bus.open_as("token:alice");
     bus.session(alice, 0, "a");
     bus.announces(0, "a", "kid");
@@ -57,7 +57,7 @@ fn a_child_session_does_not_take_what_concerns_the_whole_connection_to_a_shared_
 
 #[test]
 fn capabilities_that_clients_of_a_shared_worker_may_not_use_are_removed() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     bus.up(0);
     let capabilities = json!({"loadSession": true, "providers": {}, "auth": {"logout": {}}});
     bus.answer(0, 1, &json!({"protocolVersion": 1, "agentCapabilities": capabilities}));
@@ -89,8 +89,8 @@ fn a_cancellation_with_an_id_reaches_no_worker() {
 /// Returns a bus where alice's current pool differs from that of her session `mine`. That session and bob's
 /// `victim` are in worker 1, where alice's request `q` is pending.
 fn in_another_pool(own: Pool) -> (TestBus, u32) {
-    let shared = Pool { name: "shared".into(), mix_identities: true, ..pool(Share::All) };
-    let raw = own.protocol == Protocol::JsonRpc;
+    let shared = Pool { name: "shared".into(), mix_identities: true, ..pool(ShareMode::All) };
+    let raw = own.protocol == PoolProtocol::JsonRpc;
     let mut bus = TestBus::new(&authenticating(vec![Pool { name: "own".into(), ..own }, shared]));
     bus.up(0);
     bus.up(1);
@@ -133,8 +133,8 @@ fn keys_that_name_another_session_are_refused_by_the_pool_that_a_message_goes_to
         r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"mine","session_id":"victim"}}"#,
         r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"q","request_id":2}}"#,
     ];
-    let raw = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
-    for own in [pool(Share::Connection), raw] {
+    let raw = Pool { protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) };
+    for own in [pool(ShareMode::Connection), raw] {
         for line in lines {
             let (mut bus, alice) = in_another_pool(own.clone());
             bus.line(alice, line);
@@ -146,7 +146,7 @@ fn keys_that_name_another_session_are_refused_by_the_pool_that_a_message_goes_to
 
 #[test]
 fn keys_similar_to_routing_keys_are_forwarded_to_an_exclusive_worker() {
-    let (mut bus, alice) = in_another_pool(pool(Share::Connection));
+    let (mut bus, alice) = in_another_pool(pool(ShareMode::Connection));
     bus.request(alice, 3, "session/new", &json!({"cwd": "/", "mcpServers": []}));
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({"sessionId": "private"}));
@@ -162,7 +162,7 @@ fn keys_similar_to_routing_keys_are_forwarded_to_an_exclusive_worker() {
 
 #[test]
 fn a_second_name_beside_that_of_an_acp_session_is_not_bound_to_its_worker() {
-    let raw = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
+    let raw = Pool { protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) };
     let (mut bus, alice) = in_another_pool(raw);
     bus.line(
         alice,
@@ -175,7 +175,7 @@ fn a_second_name_beside_that_of_an_acp_session_is_not_bound_to_its_worker() {
 /// Returns alice and bob with a turn each in one worker, where alice has an MCP server, and the worker's id
 /// of alice's prompt.
 fn two_turns() -> (TestBus, u32, u64) {
-    let mut bus = mixed(1, Protocol::V1);
+    let mut bus = mixed(1, PoolProtocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.session(bob, 0, "b");
     let servers = json!([{"type": "acp", "name": "x", "id": "files", "serverId": "files"}]);

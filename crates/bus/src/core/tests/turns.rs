@@ -2,15 +2,16 @@
 
 use super::*;
 
-const SHARES: [Share; 3] = [Share::All, Share::Connection, Share::Session];
+const SHARES: [ShareMode; 3] = [ShareMode::All, ShareMode::Connection, ShareMode::Session];
 
 /// Returns a client with a turn that runs in session `a` of worker 0.
-fn running(share: Share) -> (TestBus, u32) {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, protocol: Protocol::V2, ..pool(share) }]));
+fn running(share: ShareMode) -> (TestBus, u32) {
+    let mut bus =
+        TestBus::new(&config(vec![Pool { instances: 1, protocol: PoolProtocol::V2, ..pool(share) }]));
     let answer = json!({"protocolVersion": 2, "capabilities": {}});
     bus.up(0);
     let client = bus.open();
-    if share == Share::All {
+    if share == ShareMode::All {
         bus.answer(0, 1, &answer);
     } else {
         bus.request(client, 1, "initialize", &json!({"protocolVersion": 2}));
@@ -91,7 +92,7 @@ fn a_drain_waits_for_a_turn_and_reports_when_it_gives_up() {
 /// Returns two identities in one worker, each with a turn, in sessions `a` and `b`, and the worker's ids of
 /// their prompts.
 fn two_turns() -> (TestBus, u32, [u64; 2]) {
-    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
     bus.answer(0, 1, &able());
     let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));

@@ -82,7 +82,7 @@ fn a_client_that_ends_its_input_still_gets_its_answers() {
 
 #[test]
 fn workers_of_one_connection_end_with_it() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::Connection)]));
     bus.up(0);
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -120,7 +120,7 @@ fn a_drain_lets_turns_end_and_accepts_no_more() {
 
 #[test]
 fn a_drain_answers_requests_behind_dropped_lines() {
-    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::Connection) }]));
     bus.up(0);
     let (one, other) = (bus.open(), bus.open());
     bus.request(one, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -150,7 +150,7 @@ fn a_drain_has_a_timeout() {
 
 #[test]
 fn settings_change_without_a_failed_request() {
-    let first = config(vec![Pool { instances: 1, ..pool(Share::All) }]);
+    let first = config(vec![Pool { instances: 1, ..pool(ShareMode::All) }]);
     let mut bus = TestBus::new(&first);
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -158,7 +158,7 @@ fn settings_change_without_a_failed_request() {
     bus.session(client, 0, "a");
     bus.request(client, 1, "session/prompt", &prompt("a"));
     bus.seen();
-    let changed = Pool { command: vec!["other".into()], ..pool(Share::All) };
+    let changed = Pool { command: vec!["other".into()], ..pool(ShareMode::All) };
     bus.core.reload(bus.now, &config(vec![changed.clone()]), &mut bus.output);
     bus.up(1);
     bus.answer(1, 1, &able());
@@ -188,7 +188,7 @@ fn settings_change_without_a_failed_request() {
 
 #[test]
 fn on_stdio_requests_before_the_end_of_input_are_answered() {
-    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     let from = ClientInfo { ends_bus: true, ..ClientInfo::new(0, ANYONE) };
     let client = bus.core.client_open(bus.now, from, &mut bus.output).unwrap();
     bus.request(client.0, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -209,7 +209,7 @@ fn on_stdio_requests_before_the_end_of_input_are_answered() {
 
 #[test]
 fn a_pool_that_is_added_again_is_found_by_its_name() {
-    let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
+    let named = |name: &str| Pool { name: name.into(), ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&config(vec![named("p"), named("q")]));
     bus.core.reload(bus.now, &config(vec![named("p")]), &mut bus.output);
     bus.core.reload(bus.now, &config(vec![named("p"), named("q")]), &mut bus.output);

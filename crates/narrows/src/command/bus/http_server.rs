@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use narrows_base::sync::lock;
 use narrows_bus::admin::HttpCounters;
-use narrows_bus::config::{self, Config, Listen, ListenAddr};
+use narrows_bus::config::{self, Config, ListenAddr, ListenerSettings};
 use narrows_bus::core::ANYONE;
 use narrows_bus::{Handle, IncomingClient, ResumableConnection};
 use narrows_link::WebSocketHandoff;
@@ -37,7 +37,7 @@ pub(super) struct NetworkListeners {
 
 struct HttpShared {
     bus: Arc<OnceLock<Handle>>,
-    listen: Vec<Listen>,
+    listen: Vec<ListenerSettings>,
     /// The bound server, until the thread starts it.
     ready: Mutex<Option<BoundServer>>,
     http: server::Handle,
@@ -57,7 +57,7 @@ impl NetworkListeners {
         let bus = Arc::new(OnceLock::new());
         let mut listeners = Vec::new();
         for (number, listen) in config.listen.iter().enumerate() {
-            if let ListenAddr::Web(at) = &listen.at {
+            if let ListenAddr::Web(at) = &listen.addr {
                 listeners.push(web::listener(at, number, fallback_auth(at.auth))?);
             }
         }
@@ -164,7 +164,7 @@ impl HttpShared {
 
     fn adopt(&self, connection: ResumableConnection) {
         let ResumableConnection { socket, read, listener, identity } = connection;
-        let socket = match self.listen.get(listener).map(|listen| &listen.at) {
+        let socket = match self.listen.get(listener).map(|listen| &listen.addr) {
             Some(ListenAddr::Unix(_)) => Adopted::Unix(UnixStream::from(socket)),
             _ => Adopted::Tcp(TcpStream::from(socket)),
         };
@@ -221,9 +221,9 @@ impl server::Served for HandedOffSocket {
 }
 
 /// Returns the authentication for clients without credentials.
-fn fallback_auth(auth: config::Auth) -> Auth {
+fn fallback_auth(auth: config::ListenerAuth) -> Auth {
     match auth {
-        config::Auth::None => Auth::None,
+        config::ListenerAuth::None => Auth::None,
         _ => Auth::Owner(rustix::process::geteuid().as_raw()),
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_bus::admin::BusInfo;
-use narrows_bus::config::{AdminConfig, Config, Protocol, WORKER_STOP_TIMEOUT};
+use narrows_bus::config::{AdminConfig, Config, PoolProtocol, WORKER_STOP_TIMEOUT};
 use narrows_bus::core::Status;
 use narrows_bus::{Bus as Running, BusOutcome, Handle, StartOptions};
 use narrows_config::Finding;
@@ -165,7 +165,7 @@ impl RunningBus<'_> {
         let status = timeout(STATUS_TIMEOUT, bus.status()).await;
         bus.drain();
         // The bus does not count turns of protocol version 2, only sessions.
-        let v2 = self.config.pools.iter().any(|pool| pool.protocol == Protocol::V2);
+        let v2 = self.config.pools.iter().any(|pool| pool.protocol == PoolProtocol::V2);
         let idle = |status: &Status| status.pending == 0 && (status.sessions == 0 || !v2);
         if matches!(&status, Ok(Ok(status)) if idle(status)) {
             return self.notifier.print("shutting down: no active requests");

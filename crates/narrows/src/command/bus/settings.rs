@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use narrows_bus::StartError;
-use narrows_bus::config::{self, Config, Limits, Listen, ListenAddr, Pool};
+use narrows_bus::config::{self, BusLimits, Config, ListenAddr, ListenerSettings, Pool};
 use narrows_config::Finding;
 use narrows_manifest::Severity;
 
@@ -78,7 +78,7 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Finding>), SettingsError> 
     if let Some((one, other)) = web::find_duplicate_listener(&config.listen) {
         return Err(SettingsError::Other(Failure::duplicate_listener(one, other)));
     }
-    let unknown = |listen: &&Listen| {
+    let unknown = |listen: &&ListenerSettings| {
         listen.pool.as_ref().is_some_and(|name| config.pools.iter().all(|pool| pool.name != *name))
     };
     if let Some(listen) = config.listen.iter().find(unknown) {
@@ -115,14 +115,14 @@ fn from_command(args: &Bus) -> Config {
     Config {
         listen: Vec::new(),
         pools: vec![pool],
-        limits: Limits::default(),
+        limits: BusLimits::default(),
         admin: config::AdminConfig::default(),
     }
 }
 
-fn listen_flags(args: &Bus) -> Vec<Listen> {
+fn listen_flags(args: &Bus) -> Vec<ListenerSettings> {
     let addresses = args.tcp.iter().chain(&args.unix).cloned().chain(args.stdio.then_some(ListenAddr::Stdio));
-    args.listen.iter().cloned().chain(addresses.map(Listen::new)).collect()
+    args.listen.iter().cloned().chain(addresses.map(ListenerSettings::new)).collect()
 }
 
 /// Replaces `narrows` by the path of this program, installed or not. Without a path it is looked up like any other
@@ -144,7 +144,7 @@ fn current_program(path: &Path) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use narrows_bus::config::{Protocol, Share};
+    use narrows_bus::config::{PoolProtocol, ShareMode};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -181,13 +181,13 @@ mod tests {
             "flags",
         ];
         let config = load_words(&words).unwrap();
-        let shown: Vec<String> = config.listen.iter().map(|listen| listen.at.to_string()).collect();
+        let shown: Vec<String> = config.listen.iter().map(|listen| listen.addr.to_string()).collect();
         assert_eq!(shown, ["tcp://127.0.0.1:1", "tcp://[::1]:2", "unix:/s", "stdio:"]);
         assert_eq!(config.listen[0].pool.as_deref(), Some("p"));
         let pool = &config.pools[0];
         assert_eq!((pool.name.as_str(), pool.whole_env), ("p", true));
         assert_eq!((pool.instances, pool.max_instances), (300, 300));
-        assert_eq!((pool.share, pool.protocol), (Share::All, Protocol::JsonRpc));
+        assert_eq!((pool.share, pool.protocol), (ShareMode::All, PoolProtocol::JsonRpc));
         assert_eq!(pool.command, ["agent", "--its", "flags"]);
     }
 

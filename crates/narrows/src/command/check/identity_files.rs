@@ -25,7 +25,7 @@ pub(super) fn bus_findings(
         found.map_or((display_path(path), SourcePos::START), |(_, pos)| (display_path(bus), *pos))
     };
     let (mut mistakes, mut warnings) = (Vec::new(), Vec::new());
-    let webs = config.listen.iter().filter_map(|listen| match &listen.at {
+    let webs = config.listen.iter().filter_map(|listen| match &listen.addr {
         ListenAddr::Web(web) => Some(web),
         _ => None,
     });
@@ -50,7 +50,7 @@ fn doubled_tokens(config: &Config) -> Vec<Finding> {
     let files: BTreeSet<&Path> = config
         .listen
         .iter()
-        .filter_map(|listen| match &listen.at {
+        .filter_map(|listen| match &listen.addr {
             ListenAddr::Web(web) => web.tokens.as_deref(),
             _ => None,
         })

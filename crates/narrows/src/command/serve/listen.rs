@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows_bus::config::{Limits, Listen, ListenAddr};
+use narrows_bus::config::{BusLimits, ListenAddr, ListenerSettings};
 use narrows_bus::listen::{Listener, bind};
 use narrows_govern::{IdentityMethod, Principal};
 use narrows_link::{InputBudget, InputShare, Link, Options};
@@ -81,25 +81,25 @@ struct ClientAcceptor {
 /// Serves clients of all listeners, within the limits, until a signal asks to stop.
 pub(super) async fn serve(
     server: ManifestServer,
-    places: &[Listen],
-    limits: &Limits,
+    places: &[ListenerSettings],
+    limits: &BusLimits,
     shutdown: Shutdown,
 ) -> Result<ExitCode, Failure> {
     let Some(ready) = shutdown.unless_requested(server.prepare_agent()).await else {
         return Err(shutdown.failure());
     };
     ready?;
-    let has_web = places.iter().any(|place| matches!(place.at, ListenAddr::Web(_)));
+    let has_web = places.iter().any(|place| matches!(place.addr, ListenAddr::Web(_)));
     let slots = Slots::new(limits.max_connections, has_web || server.identities.has_file());
     let (web, webs) = WebListeners::open(places, limits, &slots)?.unzip();
     let mut open: Vec<ClientListener> =
         web.map(|web| ClientListener::Web(Box::new(web))).into_iter().collect();
     let (mut addrs, mut webs) = (Vec::new(), webs.into_iter().flatten());
     for place in places {
-        if let ListenAddr::Web(_) = &place.at {
+        if let ListenAddr::Web(_) = &place.addr {
             addrs.extend(webs.next());
         } else {
-            let (place, at) = ClientListener::open(&place.at, &server)?;
+            let (place, at) = ClientListener::open(&place.addr, &server)?;
             open.push(place);
             addrs.push(at);
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_bus::config::{Auth, Listen, ListenAddr, Tls, Web};
+use narrows_bus::config::{ListenAddr, ListenerAuth, ListenerSettings, Tls, Web};
 use narrows_manifest::types::acp::{Role, Transport};
 use narrows_remote::tls;
 use narrows_remote::tokens::Tokens;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 const DEFAULT_URL: &str = "ws://127.0.0.1:8787/acp";
 
 /// Returns all listeners. An empty list means stdio.
-pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Listen>, Failure> {
+pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<ListenerSettings>, Failure> {
     let mut listeners = args.listen.clone();
     // A bus has its own listeners, and `--approve` only pins the manifest.
     let serves = !args.approve && !args.for_bus && manifest.bundle.role != Role::Client;
@@ -26,7 +26,7 @@ pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Lis
         return Err(Failure::listener_for_client());
     }
     if serves && is_web_only && listeners.is_empty() {
-        listeners.extend(Listen::parse(DEFAULT_URL));
+        listeners.extend(ListenerSettings::parse(DEFAULT_URL));
     }
     if let Some(pool) = listeners.iter().find_map(|listener| listener.pool.as_deref()) {
         return Err(Failure::pool_without_bus(pool));
@@ -36,7 +36,7 @@ pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Lis
     }
     let webs: Vec<&mut Web> = listeners
         .iter_mut()
-        .filter_map(|listener| match &mut listener.at {
+        .filter_map(|listener| match &mut listener.addr {
             ListenAddr::Web(web) => Some(&mut **web),
             _ => None,
         })
@@ -84,9 +84,9 @@ fn is_in_directory(root: &Path, path: &Path) -> bool {
 }
 
 /// Reports unusable credential files before anything is trusted or recorded.
-fn check_credentials(listeners: &[Listen]) -> Result<(), Failure> {
+fn check_credentials(listeners: &[ListenerSettings]) -> Result<(), Failure> {
     for listener in listeners {
-        let ListenAddr::Web(web) = &listener.at else { continue };
+        let ListenAddr::Web(web) = &listener.addr else { continue };
         if let Some(tokens) = &web.tokens {
             Tokens::read(tokens).map_err(|error| Failure::token_file_invalid(tokens, &error))?;
         }
@@ -111,13 +111,13 @@ fn apply_web_args(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
         }
         web.tokens.clone_from(tokens);
         web.auth = match (tokens, client_ca) {
-            (Some(_), _) => Auth::Token,
-            (None, Some(_)) if web.secure => Auth::Mtls,
-            _ => Auth::None,
+            (Some(_), _) => ListenerAuth::Token,
+            (None, Some(_)) if web.secure => ListenerAuth::Mtls,
+            _ => ListenerAuth::None,
         };
         web.hosts.clone_from(hosts);
         web.origins.clone_from(origins);
-        if !web.is_loopback() && (web.auth == Auth::None || !web.secure) {
+        if !web.is_loopback() && (web.auth == ListenerAuth::None || !web.secure) {
             return Err(Failure::unauthenticated_listener(web));
         }
         if web.lacks_host_name() {
@@ -136,15 +136,16 @@ mod tests {
     /// Compares the resulting listeners, or the beginning of the error message.
     #[track_caller]
     fn check(urls: &[&str], args: &WebArgs, expected: Result<&[&str], &str>) {
-        let mut listeners: Vec<Listen> = urls.iter().map(|url| Listen::parse(url).expect(url)).collect();
-        let webs = listeners.iter_mut().filter_map(|listener| match &mut listener.at {
+        let mut listeners: Vec<ListenerSettings> =
+            urls.iter().map(|url| ListenerSettings::parse(url).expect(url)).collect();
+        let webs = listeners.iter_mut().filter_map(|listener| match &mut listener.addr {
             ListenAddr::Web(web) => Some(&mut **web),
             _ => None,
         });
         let furnished = apply_web_args(webs.collect(), args);
         let told: Vec<String> = listeners
             .iter()
-            .map(|listener| match &listener.at {
+            .map(|listener| match &listener.addr {
                 ListenAddr::Web(web) => {
                     format!("{} {}", web.auth.name(), if web.tls.is_some() { "tls" } else { "-" })
                 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream as Pair;
 use std::sync::Arc;
 
-use narrows_bus::config::{self, Listen, ListenAddr};
+use narrows_bus::config::{self, ListenAddr, ListenerSettings};
 use narrows_govern::{IdentityMethod, Principal};
 use narrows_remote::identity::{Identity, Proof};
 use narrows_remote::server::{Auth, Backend, Handle, HttpServer, Limits, Opening};
@@ -101,11 +101,11 @@ impl WebListeners {
     /// Opens the HTTP and WebSocket listeners among `places` and returns their addresses in order. `None` if there
     /// are none.
     pub(super) fn open(
-        places: &[Listen],
-        limits: &config::Limits,
+        places: &[ListenerSettings],
+        limits: &config::BusLimits,
         slots: &Arc<Slots>,
     ) -> Result<Option<(Self, Vec<ListenAddr>)>, Failure> {
-        let webs = places.iter().filter_map(|place| match &place.at {
+        let webs = places.iter().filter_map(|place| match &place.addr {
             ListenAddr::Web(at) => Some(&**at),
             _ => None,
         });
