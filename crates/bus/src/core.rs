@@ -173,7 +173,7 @@ impl Core {
 
     /// Records that a session that is not open belongs to this identity. Has an effect only if owners are
     /// kept.
-    pub fn know_owner(&mut self, session: &OwnedName, identity: &str) {
+    pub fn load_owner(&mut self, session: &OwnedName, identity: &str) {
         let identity = self.identities.number(identity);
         self.owners.know(session, identity);
     }
@@ -269,7 +269,7 @@ impl Core {
     /// Handles a line from a worker that was not scanned yet. A line with the same layout as the last one
     /// needs no scan.
     #[inline]
-    pub fn worker_piece<O: CoreOutput>(
+    pub fn worker_raw_line<O: CoreOutput>(
         &mut self,
         now: Time,
         worker: WorkerId,

@@ -118,7 +118,7 @@ pub(crate) struct Driver<B: Router> {
     next_check: Time,
     checks: periodic::PeriodicChecks,
     /// Clients that have sent no message yet.
-    silent: silent_clients::Silent,
+    silent: silent_clients::SilentClients,
     descriptors: usize,
     draining: bool,
     failed: Option<LoopError>,
@@ -172,7 +172,7 @@ impl<B: Router> Driver<B> {
             hand_over,
             next_check: Time::MAX,
             checks: periodic::PeriodicChecks::default(),
-            silent: silent_clients::Silent::default(),
+            silent: silent_clients::SilentClients::default(),
             descriptors,
             draining: false,
             failed: None,

@@ -9,7 +9,7 @@ use super::api::CoreOutput;
 use super::batch::BatchKey;
 use super::cancellation::{cancelled_id, names_one_request};
 use super::fan_out::FanKey;
-use super::progress::respelled;
+use super::progress::with_range_replaced;
 use super::request_id::Digits;
 use super::session::{Waiting, take_first};
 use super::splice::Parts;
@@ -44,7 +44,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if let Some(key) = key.filter(|_| is_turn) {
                     self.start_cancelling(key);
                 }
-                let line = respelled(message.bytes(), place, Digits::new(id).as_bytes());
+                let line = with_range_replaced(message.bytes(), place, Digits::new(id).as_bytes());
                 let edit = wire.as_deref().map(|wire| (Part::Session, wire));
                 self.send_to_worker(worker, client, &Parts::new(View::parse(&line), edit.as_slice()));
             }
@@ -80,7 +80,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         match found {
             Some(waiting) => {
-                self.forget_elsewhere(client, &waiting.line);
+                self.release_request_id(client, &waiting.line);
                 self.send_cancellation(client, &waiting.line, waiting.batch);
             }
             None => self.core.counters.dropped += 1,
@@ -102,7 +102,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_cancellation(client, &line, batch);
         if place == Some(0) {
             // The lines behind the request may no longer have to wait.
-            self.release_again(client);
+            self.release_after_cancel(client);
         }
     }
 

@@ -12,7 +12,7 @@ use narrows_wire::{Part, View, keys, member, written_key_folds_to};
 use super::Ctx;
 use super::api::{CoreOutput, LogEvent};
 use super::from_client::MCP_CANCELLED;
-use super::progress::respelled;
+use super::progress::with_range_replaced;
 use super::request_id::Digits;
 use super::table::WorkerKey;
 
@@ -52,7 +52,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.log(LogEvent::Dropped { worker: worker.into(), why: "the request it is about is not open" });
             return;
         };
-        let line = respelled(message.bytes(), place, Digits::new(number).as_bytes());
+        let line = with_range_replaced(message.bytes(), place, Digits::new(number).as_bytes());
         self.forward_to_client(worker, client, None, View::parse(&line), None);
         self.withdraw_shared(worker, raw);
     }

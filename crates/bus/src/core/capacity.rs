@@ -31,8 +31,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         but: &[WorkerKey],
     ) -> Option<WorkerKey> {
         let identity = self.core.client(client)?.identity;
-        let has_its_workers = self.has_its_workers(client, pool);
-        let is_its = |other: Option<Identity>| other.map_or(!has_its_workers, |other| other == identity);
+        let is_at_worker_share = self.is_at_worker_share(client, pool);
+        let is_its = |other: Option<Identity>| other.map_or(!is_at_worker_share, |other| other == identity);
         let state = self.core.pool_of(pool);
         let mixes = state.settings.mix_identities;
         let best = state
@@ -42,16 +42,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .filter_map(|worker| Some((*worker, self.core.workers.get(*worker)?)))
             .filter(|(_, state)| state.stage == WorkerLifecycle::Ready)
             .filter(|(_, state)| mixes || is_its(state.identity))
-            .filter(|(worker, state)| !self.is_full(state) || self.oldest_left(*worker).is_some())
             .filter(|(worker, state)| {
-                !(mixes && self.has_its_share(state, identity))
-                    || self.oldest_left_of(*worker, Some(identity)).is_some()
+                !self.is_full(state) || self.oldest_clientless_session(*worker).is_some()
+            })
+            .filter(|(worker, state)| {
+                !(mixes && self.is_at_session_share(state, identity))
+                    || self.oldest_clientless_session_of(*worker, Some(identity)).is_some()
             })
             .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
             .map(|(worker, _)| worker)?;
-        if mixes && self.core.workers.get(best).is_some_and(|state| self.has_its_share(state, identity)) {
+        if mixes && self.core.workers.get(best).is_some_and(|state| self.is_at_session_share(state, identity))
+        {
             // Makes room by closing a session of this identity that has no client.
-            let left = self.oldest_left_of(best, Some(identity))?;
+            let left = self.oldest_clientless_session_of(best, Some(identity))?;
             self.evict(best, left);
         }
         let state = self.core.worker(best)?;
@@ -67,7 +70,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns `true` if an identity has its maximum number of sessions in a worker that identities share.
     /// Sessions that are being opened count.
-    fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
+    fn is_at_session_share(&self, state: &WorkerState, identity: Identity) -> bool {
         let most = self.share_of_worker(state);
         if state.sessions.len() + state.pending.creating() >= most {
             let is_its = |key: &&SessionKey| {
@@ -97,17 +100,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
         let Some(state) = self.core.workers.get(worker) else { return false };
         let pool = self.core.pool_of(state.pool);
-        if !(pool.is_shared() && pool.settings.mix_identities && self.has_its_share(state, identity)) {
+        if !(pool.is_shared() && pool.settings.mix_identities && self.is_at_session_share(state, identity)) {
             return true;
         }
-        let Some(left) = self.oldest_left_of(worker, Some(identity)) else { return false };
+        let Some(left) = self.oldest_clientless_session_of(worker, Some(identity)) else { return false };
         self.evict(worker, left);
         true
     }
 
     /// Returns `true` if a client's identity has its maximum number of a pool's workers: three quarters of
     /// `max_instances`, rounded down, but at least one. Applies only if clients authenticate.
-    pub(super) fn has_its_workers(&self, client: ClientKey, pool: PoolId) -> bool {
+    pub(super) fn is_at_worker_share(&self, client: ClientKey, pool: PoolId) -> bool {
         let Some(client) = self.core.clients.get(client).filter(|client| client.is_authenticated) else {
             return false;
         };
@@ -121,7 +124,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Routes a client whose identity has its maximum number of workers. The client waits if a worker without
     /// clients can be stopped for it. Otherwise it is refused.
-    pub(super) fn wait_for_own(&mut self, pool: PoolId, client: ClientKey) -> Route {
+    pub(super) fn wait_for_own_worker(&mut self, pool: PoolId, client: ClientKey) -> Route {
         let identity = self.core.client(client).map(|state| state.identity);
         let workers = self.core.pool_of(pool).workers.iter();
         let mut states = workers.filter_map(|worker| self.core.workers.get(*worker));
@@ -141,11 +144,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let mut ready =
             workers.filter(|worker| worker.stage == WorkerLifecycle::Ready && !self.is_full(worker));
         // The identity has used up the existing workers, and no more workers are started for it.
-        if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
+        if state.settings.mix_identities && ready.any(|worker| self.is_at_session_share(worker, identity)) {
             return Route::Refuse(share_used_up());
         }
-        if self.has_its_workers(client, pool) {
-            return self.wait_for_own(pool, client);
+        if self.is_at_worker_share(client, pool) {
+            return self.wait_for_own_worker(pool, client);
         }
         self.wait_for_worker(pool)
     }
@@ -179,7 +182,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.repeated = Some(id.clone());
             state.inflight.insert(id.clone(), RequestLocation::Refused(worker));
         }
-        match self.oldest_left(worker) {
+        match self.oldest_clientless_session(worker) {
             Some(key) => {
                 if let Some(state) = self.core.worker(worker) {
                     state.refused.push(waiting);
@@ -193,12 +196,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns the idle session of a worker that has been without a client for the longest time and can be
     /// closed.
-    fn oldest_left(&self, worker: WorkerKey) -> Option<SessionKey> {
-        self.oldest_left_of(worker, None)
+    fn oldest_clientless_session(&self, worker: WorkerKey) -> Option<SessionKey> {
+        self.oldest_clientless_session_of(worker, None)
     }
 
-    /// Returns the session as [`Self::oldest_left`] does, but only among those of `identity` if it is given.
-    fn oldest_left_of(&self, worker: WorkerKey, identity: Option<Identity>) -> Option<SessionKey> {
+    /// Returns the session as [`Self::oldest_clientless_session`] does, but only among those of `identity` if it is given.
+    fn oldest_clientless_session_of(
+        &self,
+        worker: WorkerKey,
+        identity: Option<Identity>,
+    ) -> Option<SessionKey> {
         let state = self.core.workers.get(worker).filter(|state| state.accepts_input())?;
         if !self.core.abilities_of_worker(worker).close {
             return None;
@@ -237,7 +244,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Repeats a request that was refused for lack of room. It is handled before all held lines of its
     /// client.
     fn retry_refused_line(&mut self, waiting: Waiting) {
-        self.forget_elsewhere(waiting.client, &waiting.line);
+        self.release_request_id(waiting.client, &waiting.line);
         self.handle_again(vec![waiting]);
     }
 

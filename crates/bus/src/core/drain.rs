@@ -75,7 +75,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             );
         }
         for line in lines {
-            self.forget_elsewhere(line.client, &line.line);
+            self.release_request_id(line.client, &line.line);
             let message = View::parse(&line.line);
             if let (Kind::Request, Some(id)) = (message.kind(), message.id()) {
                 self.refuse(line.client, id, line.batch, message.tag(), &error);

@@ -50,7 +50,7 @@ impl FanOut {
     }
 
     /// Records an error. "Method not found" does not replace any other error.
-    fn fails(&mut self, error: RpcError) {
+    fn record_error(&mut self, error: RpcError) {
         if self.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound)) {
             self.error = Some(error);
         }
@@ -88,7 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             },
         };
-        let there = self.listeners(client, pool);
+        let there = self.fan_out_workers(client, pool);
         let is_there = |wanted: &String| there.iter().any(|(serial, _)| serial == wanted);
         if cursors.as_ref().is_some_and(|cursors| !cursors.keys().all(is_there)) {
             let words = "cursor expired: an agent exited";
@@ -179,7 +179,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns the workers to which a fan-out of this client is sent, each with its serial: all of a shared
     /// pool, or the client's own.
-    pub(super) fn listeners(&mut self, client: ClientKey, id: PoolId) -> Vec<(String, WorkerKey)> {
+    pub(super) fn fan_out_workers(&mut self, client: ClientKey, id: PoolId) -> Vec<(String, WorkerKey)> {
         let identity = self.core.client(client).map(|state| state.identity);
         let pool = self.core.pool_of(id);
         let (is_shared, mixes) = (pool.is_shared(), pool.settings.mix_identities);
@@ -202,7 +202,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn expire_fan_out(&mut self, key: FanKey) {
         let Some(fan) = self.core.fans.get_mut(key) else { return };
         let error = RpcError::new(Code::Deadline, "agent did not respond in time");
-        fan.fails(error.effects(fan.effects()));
+        fan.record_error(error.effects(fan.effects()));
         self.forget_fan_parts(key);
         self.finish_fan(key);
     }
@@ -280,7 +280,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Err(error) => {
-                fan.fails(error);
+                fan.record_error(error);
             }
         }
         fan.left -= 1;

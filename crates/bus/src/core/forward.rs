@@ -189,7 +189,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => &one,
         };
         let message = served.as_deref().map_or(message, View::parse);
-        let line = token.map(|place| progress::respelled(message.bytes(), place, digits.as_bytes()));
+        let line =
+            token.map(|place| progress::with_range_replaced(message.bytes(), place, digits.as_bytes()));
         let message = line.as_deref().map_or(message, View::parse);
         self.send_to_worker(worker, client, &Parts::new(message, edits));
     }

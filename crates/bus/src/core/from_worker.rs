@@ -72,7 +72,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.forward_lsp_cancel(worker, message);
             return;
         }
-        if self.show_progress(worker, message) {
+        if self.forward_progress(worker, message) {
             return;
         }
         match self.target(worker, message) {
@@ -212,7 +212,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             edits[count] = (Part::Id, digits.as_bytes());
             count += 1;
         }
-        let (mut alias, mut tag, mut respelled) = (None, None, None);
+        let (mut alias, mut tag, mut rewritten) = (None, None, None);
         if let Some(key) = session
             && let Some(session) = self.core.sessions.get(key)
         {
@@ -222,14 +222,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             tag = session.tag.as_deref().map(Box::<[u8]>::from);
             if session.child_set.is_some() {
                 alias = self.child_alias(worker, message).unwrap_or(alias);
-                respelled = self.rename_children(worker, key, message);
+                rewritten = self.rename_children(worker, key, message);
             }
         }
         // Only requests, and notifications outside of sessions, are sent to MCP servers in clients.
         if number.is_some() || session.is_none() {
-            respelled = respelled.or_else(|| self.respelled_server(worker, client, message));
+            rewritten = rewritten.or_else(|| self.with_client_server_id(worker, client, message));
         }
-        let message = respelled.as_deref().map_or(message, View::parse);
+        let message = rewritten.as_deref().map_or(message, View::parse);
         if let Some(alias) = &alias {
             edits[count] = (Part::Session, alias);
             count += 1;

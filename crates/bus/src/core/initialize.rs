@@ -105,7 +105,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Releases the id of a request that is about to be handled.
-    pub(super) fn forget_elsewhere(&mut self, client: ClientKey, line: &[u8]) {
+    pub(super) fn release_request_id(&mut self, client: ClientKey, line: &[u8]) {
         let message = View::parse(line);
         if message.kind() == Kind::Request
             && let (Some(id), Some(state)) = (message.id(), self.core.client(client))
@@ -207,7 +207,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.send_restore(key, worker);
         }
         for waiting in backlog {
-            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.release_request_id(waiting.client, &waiting.line);
             self.send_backlog(worker, waiting.client, View::parse(&waiting.line), waiting.batch);
         }
         // The requests for which the worker was started may be cancelled by now.
@@ -240,7 +240,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let backlog = std::mem::take(&mut state.backlog);
         let restores = std::mem::take(&mut state.restores);
         for waiting in backlog {
-            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.release_request_id(waiting.client, &waiting.line);
             if let Some(id) = View::parse(&waiting.line).id() {
                 self.refuse(waiting.client, id, waiting.batch, None, error);
             }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Ctx;
 use super::api::{CoreOutput, LogEvent, PoolId};
 use super::errors::misnamed;
-use super::progress::respelled;
+use super::progress::with_range_replaced;
 use super::session::SessionKey;
 use super::session_keys::{decoded, folds_to};
 use super::state::RequestKind;
@@ -105,7 +105,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Ok(None) => Ok(None),
             Ok(Some(params)) => {
                 let place = message.envelope().params.range();
-                Ok(Some(respelled(message.bytes(), place, &params)))
+                Ok(Some(with_range_replaced(message.bytes(), place, &params)))
             }
             Err(Refused) => Err(self.deny_servers(Some(client), pool)),
         }
@@ -291,7 +291,7 @@ fn permitted(
     }
     Ok(is_changed.then(|| {
         let list = [b"[", &*entries.join(&b','), b"]"].concat();
-        respelled(params, place, &list)
+        with_range_replaced(params, place, &list)
     }))
 }
 

@@ -12,7 +12,7 @@ use super::api::{CoreOutput, PoolId};
 use super::errors::unknown_server;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
-use super::progress::respelled;
+use super::progress::with_range_replaced;
 use super::session::SessionKey;
 use super::session_keys::decoded;
 use super::state::Asked;
@@ -53,7 +53,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         client: ClientKey,
         params: &[u8],
     ) -> Result<ServerUse, RpcError> {
-        let ids = declared(params);
+        let ids = declared_server_ids(params);
         if ids.iter().any(|id| id.len() > MAX_ID_BYTES) {
             return Err(RpcError::new(Code::InvalidParams, "MCP server id too long"));
         }
@@ -94,7 +94,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// session still has the server.
     pub(super) fn owner_of_server(&self, worker: WorkerKey, message: View<'_>) -> Option<ClientKey> {
         let state = self.core.workers.get(worker)?;
-        state.servers.get(&meant(message)?).map(|server| server.client)
+        state.servers.get(&server_id(message)?).map(|server| server.client)
     }
 
     /// Returns the worker to which a client's server talks, and the message with that worker's id if it
@@ -108,7 +108,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !is_about_server(message) || message.session().is_some() {
             return None;
         }
-        let (own, request) = spoken_for(message)?;
+        let (own, request) = server_and_request(message)?;
         let workers = || {
             let workers = self.core.workers.iter();
             workers.filter_map(|(worker, state)| Some((worker, state.servers.wire(client, &own)?)))
@@ -124,7 +124,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         });
         let (worker, wire) =
             workers().find(|(worker, _)| asker == Some(*worker)).or_else(|| workers().next())?;
-        Some((worker, (wire != own).then(|| named(message, wire)).flatten()))
+        Some((worker, (wire != own).then(|| with_server_id(message, wire)).flatten()))
     }
 
     /// Refuses a message of a client about a server in a shared pool. Messages about the client's own servers
@@ -140,22 +140,22 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !is_about_server(message) {
             return None;
         }
-        let (wire, request) = spoken_for(message)?;
+        let (wire, request) = server_and_request(message)?;
         let own = self.core.workers.get(worker)?.servers.get(&wire)?.own.to_string();
         Some(Box::new(AskedServer { own, request: request? }))
     }
 
     /// Returns a worker's message with the client's id of the server, if the worker's differs.
-    pub(super) fn respelled_server(
+    pub(super) fn with_client_server_id(
         &self,
         worker: WorkerKey,
         client: ClientKey,
         message: View<'_>,
     ) -> Option<Vec<u8>> {
         let state = self.core.workers.get(worker).filter(|state| state.servers.has_renamed())?;
-        let wire = is_about_server(message).then(|| meant(message)).flatten()?;
+        let wire = is_about_server(message).then(|| server_id(message)).flatten()?;
         let server = state.servers.get(&wire).filter(|server| server.client == client)?;
-        (*server.own != *wire).then(|| named(message, &server.own)).flatten()
+        (*server.own != *wire).then(|| with_server_id(message, &server.own)).flatten()
     }
 
     /// Returns a request that opens a session with the worker's ids of its servers. `None` if no id differs.
@@ -193,7 +193,7 @@ pub(super) fn is_about_server(message: View<'_>) -> bool {
 }
 
 /// Returns the ids of the client's servers in these params.
-fn declared(params: &[u8]) -> Vec<Box<str>> {
+fn declared_server_ids(params: &[u8]) -> Vec<Box<str>> {
     if !may_declare(params) {
         return Vec::new();
     }
@@ -213,7 +213,7 @@ fn may_declare(params: &[u8]) -> bool {
 }
 
 /// Returns the id of the server that a message names.
-fn meant(message: View<'_>) -> Option<String> {
+fn server_id(message: View<'_>) -> Option<String> {
     let params = message.params()?;
     let name = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
     decoded(params.get(name)?)
@@ -221,7 +221,7 @@ fn meant(message: View<'_>) -> Option<String> {
 
 /// Returns the only server that a message names, and its MCP request. `None` if it names two, because it is
 /// ambiguous.
-fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
+fn server_and_request(message: View<'_>) -> Option<(String, Option<String>)> {
     let params = message.params()?;
     let found = KEYS.iter().map(|key| member(params, key)).collect::<Result<Vec<_>, _>>().ok()?;
     let mut names = found.into_iter().flatten();
@@ -236,10 +236,10 @@ fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
 }
 
 /// Returns a message with another id of its server.
-fn named(message: View<'_>, name: &str) -> Option<Vec<u8>> {
+fn with_server_id(message: View<'_>, name: &str) -> Option<Vec<u8>> {
     let params = message.params()?;
     let place = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
     let start = message.envelope().params.range().start;
     let name = Value::from(name).to_string();
-    Some(respelled(message.bytes(), start + place.start..start + place.end, name.as_bytes()))
+    Some(with_range_replaced(message.bytes(), start + place.start..start + place.end, name.as_bytes()))
 }

@@ -285,7 +285,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.detach(reader, key);
         }
         for waiting in waiting {
-            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.release_request_id(waiting.client, &waiting.line);
             self.handle_client_message(waiting.client, View::parse(&waiting.line), waiting.batch);
         }
     }

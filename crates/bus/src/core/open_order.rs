@@ -111,11 +111,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Records that a worker has answered a request for a new session. Requests that waited for that are
     /// routed by the timer, after the caller has finished handling the worker.
-    pub(super) fn creation_settled(&mut self) {
+    pub(super) fn schedule_opening_retry(&mut self) {
         let awaited = &mut self.core.awaited_creations;
         let is_empty = awaited.lines.is_empty() && awaited.sessions.is_empty();
         if !is_empty && !std::mem::replace(&mut awaited.is_scheduled, true) {
-            self.core.timers.set(self.now, Timer::CreationSettled);
+            self.core.timers.set(self.now, Timer::RetryOpenings);
         }
     }
 
@@ -139,7 +139,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         awaited.is_scheduled = false;
         self.core.awaited_creations = awaited;
         for waiting in &lines {
-            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.release_request_id(waiting.client, &waiting.line);
         }
         self.handle_again(lines);
         for key in sessions {

@@ -85,7 +85,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let error = RpcError::new(Code::Deadline, "agent did not open the session in time");
             self.refuse(client, &id, batch, tag.as_deref(), &error.effects(Effects::Possible));
         }
-        self.creation_settled();
+        self.schedule_opening_retry();
         self.stop_idle();
     }
 }

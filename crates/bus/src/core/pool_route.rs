@@ -115,7 +115,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             _ if message.session().is_some() => Route::Refuse(unknown_session()),
             _ if names_any_session(message) => Route::Refuse(misnamed()),
-            _ => self.sticky(client, pool),
+            _ => self.route_sessionless(client, pool),
         }
     }
 
@@ -146,7 +146,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 None => {}
             }
         }
-        let Some(name) = deep.or_else(|| top.clone()) else { return self.sticky(client, pool) };
+        let Some(name) = deep.or_else(|| top.clone()) else { return self.route_sessionless(client, pool) };
         if let Some((worker, session)) = home
             && top.as_deref() == Some(&*name)
         {
@@ -173,7 +173,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns the worker for a client's messages that belong to no session.
-    fn sticky(&mut self, client: ClientKey, pool: PoolId) -> Route {
+    fn route_sessionless(&mut self, client: ClientKey, pool: PoolId) -> Route {
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && self
                 .core
@@ -200,7 +200,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let per_session = state.settings.share == ShareMode::Session;
         let is_for_all =
             per_session && state.is_acp() && matches!(what, RequestKind::List | RequestKind::Delete);
-        if is_for_all && !self.listeners(client, pool).is_empty() {
+        if is_for_all && !self.fan_out_workers(client, pool).is_empty() {
             return Route::FanOut;
         }
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
@@ -222,7 +222,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // The client is about to send `initialize` itself.
             (state.initialize, state.initialized) = (None, None);
         }
-        let route = self.claim(client, pool);
+        let route = self.claim_worker(client, pool);
         if let Route::Backlog(worker) = route
             && let Some(state) = self.core.worker(worker)
         {
@@ -233,15 +233,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Assigns a free worker to a client, and replays the `initialize` that the client sent to an earlier
     /// worker.
-    pub(super) fn claim(&mut self, client: ClientKey, pool: PoolId) -> Route {
+    pub(super) fn claim_worker(&mut self, client: ClientKey, pool: PoolId) -> Route {
         let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
             self.core
                 .workers
                 .get(*worker)
                 .is_some_and(|state| state.stage == WorkerLifecycle::Ready && !state.claimed)
         });
-        if self.has_its_workers(client, pool) {
-            return self.wait_for_own(pool, client);
+        if self.is_at_worker_share(client, pool) {
+            return self.wait_for_own_worker(pool, client);
         }
         let Some(worker) = free else { return self.wait_for_worker(pool) };
         let first = self.core.client(client).and_then(|state| state.worker);

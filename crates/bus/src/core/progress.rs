@@ -42,14 +42,14 @@ fn token_of_progress(message: View<'_>) -> Option<Range<usize>> {
     Some(start + token.start..start + token.end)
 }
 
-pub(super) fn respelled(line: &[u8], place: Range<usize>, raw: &[u8]) -> Vec<u8> {
+pub(super) fn with_range_replaced(line: &[u8], place: Range<usize>, raw: &[u8]) -> Vec<u8> {
     [&line[..place.start], raw, &line[place.end..]].concat()
 }
 
 /// Returns a request with another token. `None` if the request has no token, or none is given.
 pub(super) fn with_token(message: View<'_>, raw: Option<&[u8]>) -> Option<Vec<u8>> {
     let place = token_of_request(message).ok()??;
-    Some(respelled(message.bytes(), place, raw?))
+    Some(with_range_replaced(message.bytes(), place, raw?))
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -62,7 +62,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Forwards a progress notification to the client of the request. Returns `true` if the message is one.
-    pub(super) fn show_progress(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
+    pub(super) fn forward_progress(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         if !self.exchanges_tokens(worker) || message.method().is_none_or(|method| method != METHOD) {
             return false;
         }
@@ -81,7 +81,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return true;
         };
         let session = self.core.session_of_pending(pending);
-        let line = respelled(message.bytes(), place, token);
+        let line = with_range_replaced(message.bytes(), place, token);
         self.forward_to_client(worker, client, session, View::parse(&line), None);
         true
     }
@@ -163,7 +163,7 @@ mod tests {
                 meant[META][TOKEN] = json!(77);
                 let parsed: Value = serde_json::from_slice(&changed).unwrap();
                 prop_assert_eq!(&parsed["params"], &meant);
-                prop_assert_eq!(respelled(&changed, place.start..place.start + 2, line[place].as_bytes()), line.as_bytes());
+                prop_assert_eq!(with_range_replaced(&changed, place.start..place.start + 2, line[place].as_bytes()), line.as_bytes());
             }
         }
     }

@@ -94,7 +94,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Some(worker) if !self.is_used_up(worker) && self.is_in_pool(worker, pool) => {
                     Route::Worker { worker, session: None }
                 }
-                _ => self.claim(client, pool),
+                _ => self.claim_worker(client, pool),
             }
         };
         match route {
@@ -220,7 +220,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.reopened_at = queued;
         session.retried = false;
         for waiting in std::mem::take(&mut session.waiting) {
-            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.release_request_id(waiting.client, &waiting.line);
             self.handle_client_message(waiting.client, View::parse(&waiting.line), waiting.batch);
         }
     }
@@ -262,7 +262,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.mark_lost_again(key, error);
         }
         for waiting in waiting {
-            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.release_request_id(waiting.client, &waiting.line);
             let message = View::parse(&waiting.line);
             if message.method().is_some_and(|method| RequestKind::from_method(&method).reopens()) {
                 self.release_ownership(key, waiting.client);

@@ -217,7 +217,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         opening: &mut Opening,
         message: View<'_>,
     ) {
-        self.creation_settled();
+        self.schedule_opening_retry();
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
             self.clear_used(worker);
@@ -343,7 +343,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     OpeningPlace::Behind(next) => {
                         self.drop_session(key);
                         self.clear_used(worker);
-                        self.forget_elsewhere(client, &opening.line);
+                        self.release_request_id(client, &opening.line);
                         let batch = pending.batch();
                         self.await_creations(next, client, View::parse(&opening.line), batch);
                         return;

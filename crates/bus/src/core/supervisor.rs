@@ -267,7 +267,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let mut pending = state.pending.remove_from(0);
         self.core.check_sessions(&mut pending);
         if creates {
-            self.creation_settled();
+            self.schedule_opening_retry();
         }
         pending
     }
@@ -275,7 +275,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Removes a request that will not be answered from its session.
     pub(super) fn forget_pending(&mut self, pending: &Pending, number: u64) {
         if pending.what.creates() {
-            self.creation_settled();
+            self.schedule_opening_retry();
         }
         let Some(key) = pending.session else { return };
         let Some(session) = self.core.sessions.get_mut(key) else { return };

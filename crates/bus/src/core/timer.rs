@@ -19,7 +19,7 @@ pub(super) enum Timer {
     /// Timeout of a worker's response to a request for a new session, with the number of the request.
     Unopened(WorkerKey, u64),
     /// Handles requests that waited until a worker had answered a request for a new session.
-    CreationSettled,
+    RetryOpenings,
     /// Timeout of a worker's requests in a session that is not known yet.
     EarlyRequest(WorkerKey),
     Retired(WorkerKey),
@@ -81,7 +81,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Timer::Unopened(worker, number) => self.open_overdue(worker, number),
-            Timer::CreationSettled => self.retry_openings(),
+            Timer::RetryOpenings => self.retry_openings(),
             Timer::EarlyRequest(worker) => self.fail_early_requests(worker),
             Timer::Retired(worker) => {
                 if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Retiring) {

@@ -140,7 +140,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Handles the held lines of a client whose first line was cancelled.
-    pub(super) fn release_again(&mut self, client: ClientKey) {
+    pub(super) fn release_after_cancel(&mut self, client: ClientKey) {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }

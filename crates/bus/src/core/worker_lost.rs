@@ -94,7 +94,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .filter_map(|pending| self.unsent(pending, &end.unsent[(pending.start - written) as usize..]))
             .collect();
         for waiting in &state.backlog {
-            self.forget_elsewhere(waiting.client, &waiting.line);
+            self.release_request_id(waiting.client, &waiting.line);
         }
         lines.extend(state.backlog);
         self.handle_again(lines);

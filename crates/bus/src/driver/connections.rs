@@ -278,7 +278,7 @@ impl Connections {
     #[inline]
     pub(super) fn list_client(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
-            && conn.intake.wants()
+            && conn.intake.needs_listing()
         {
             conn.intake.listed = true;
             self.ready.push(PollToken::Client(slot));
@@ -289,7 +289,7 @@ impl Connections {
     #[inline]
     pub(super) fn list_worker(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.workers.get_mut(slot as usize)
-            && conn.intake.wants()
+            && conn.intake.needs_listing()
         {
             conn.intake.listed = true;
             self.ready.push(PollToken::Stdout(slot));
@@ -454,8 +454,8 @@ impl CoreOutput for Connections {
             flow.dirty = true;
             self.dirty.push(PollToken::Client(client.0));
         }
-        if waiting > self.queue_bytes && !flow.over {
-            flow.over = true;
+        if waiting > self.queue_bytes && !flow.is_full {
+            flow.is_full = true;
             if !conn.has_own_timeout {
                 self.full.push(client.0);
             }
@@ -474,7 +474,7 @@ impl CoreOutput for Connections {
             flow.dirty = true;
             self.dirty.push(PollToken::Stdin(worker.0));
         }
-        flow.over |= waiting > self.queue_bytes;
+        flow.is_full |= waiting > self.queue_bytes;
         waiting
     }
 

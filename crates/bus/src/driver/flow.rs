@@ -27,7 +27,7 @@ pub(super) struct Intake {
 
 impl Intake {
     #[inline]
-    pub(super) fn wants(&self) -> bool {
+    pub(super) fn needs_listing(&self) -> bool {
         self.readable && !self.listed && !self.paused && !self.ended
     }
 }
@@ -39,7 +39,7 @@ pub(super) struct Outflow {
     pub(super) blocked: bool,
     pub(super) dirty: bool,
     /// `true` if the queue is full, and the core was told.
-    pub(super) over: bool,
+    pub(super) is_full: bool,
     /// The time of the last progress, or when writes began to block.
     pub(super) progress: Time,
     /// The number of an owner entry. Nothing is written before that entry is on disk.
@@ -118,9 +118,9 @@ impl Outflow {
             self.progress = now;
         }
         self.blocked = flushed.blocked;
-        let drained = self.over && self.outbox.waiting() < queue_bytes.div_ceil(2);
+        let drained = self.is_full && self.outbox.waiting() < queue_bytes.div_ceil(2);
         if drained {
-            self.over = false;
+            self.is_full = false;
         }
         Ok((flushed.written, drained))
     }

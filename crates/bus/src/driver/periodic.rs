@@ -112,7 +112,7 @@ impl<B: Router> Driver<B> {
     fn check_readers(&mut self, now: Time) {
         let timeout = self.limits.stall_timeout;
         for slot in std::mem::take(&mut self.conns.full) {
-            let Some(conn) = self.conns.client(slot).filter(|conn| conn.outflow.over) else { continue };
+            let Some(conn) = self.conns.client(slot).filter(|conn| conn.outflow.is_full) else { continue };
             let until = conn.outflow.progress + timeout;
             if conn.outflow.blocked && until <= now {
                 tracing::warn!(client = slot, "closing stalled client");

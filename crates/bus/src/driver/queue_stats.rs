@@ -23,7 +23,7 @@ impl Queues {
             let waiting = conn.outflow.outbox.waiting() as u64;
             queues.clients += waiting;
             queues.longest = queues.longest.max(waiting);
-            queues.full += usize::from(conn.outflow.over);
+            queues.full += usize::from(conn.outflow.is_full);
         }
         for (number, conn) in (0..).zip(&conns.workers) {
             let waiting = conn.as_ref().map_or(0, |conn| conn.outflow.outbox.waiting() as u64);

@@ -134,7 +134,7 @@ impl Router for Core {
 
     #[inline]
     fn worker_line(&mut self, now: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput) {
-        self.worker_piece(now, worker, line, out);
+        self.worker_raw_line(now, worker, line, out);
     }
 
     fn worker_drained(&mut self, now: Time, worker: WorkerId, out: &mut impl CoreOutput) {
@@ -182,7 +182,7 @@ impl Router for Core {
     }
 
     fn know_owner(&mut self, session: &OwnedName, identity: &str) {
-        self.know_owner(session, identity);
+        self.load_owner(session, identity);
     }
 
     fn forget_owner(&mut self, session: &OwnedName) {

@@ -22,7 +22,7 @@ const MEMORY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Connections without a message, oldest first. Some may have sent one since, or have been closed.
 #[derive(Debug, Default)]
-pub(super) struct Silent {
+pub(super) struct SilentClients {
     tcp: VecDeque<Waiting>,
     unix: VecDeque<Waiting>,
     count: u64,

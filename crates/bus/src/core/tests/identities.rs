@@ -50,7 +50,7 @@ impl TestBus {
         let pool = Pool { instances: 2, mix_identities, ..pool(share) };
         let mut bus = Self::new(&authenticating(vec![pool]));
         for (name, identity) in [("kept-one", "token:one"), ("kept-two", "token:two")] {
-            bus.core.know_owner(&name.into(), identity);
+            bus.core.load_owner(&name.into(), identity);
         }
         for worker in 0..2 {
             bus.up(worker);
@@ -239,7 +239,7 @@ fn the_owner_of_a_session_is_recorded_before_the_client_learns_of_it() {
 fn no_owners_are_recorded_without_authentication() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
-    bus.core.know_owner(&"x".into(), "token:one");
+    bus.core.load_owner(&"x".into(), "token:one");
     bus.request(client, 1, "session/new", &json!({"cwd": "/"}));
     bus.answer(0, 2, &json!({"sessionId": "a"}));
     bus.request(client, 2, "session/load", &json!({"sessionId": "x"}));
@@ -316,8 +316,8 @@ fn a_name_of_another_identity_is_not_reused() {
             ["p", "q"].map(|name| Pool { name: name.into(), mix_identities: true, ..pool(ShareMode::All) });
         let mut bus = TestBus::new(&authenticating(pools.into()));
         if restarted {
-            bus.core.know_owner(&"session-1".into(), "token:one");
-            bus.core.know_owner(&"session-1~2".into(), "token:three");
+            bus.core.load_owner(&"session-1".into(), "token:one");
+            bus.core.load_owner(&"session-1~2".into(), "token:three");
         }
         for worker in 0..2 {
             bus.up(worker);
@@ -391,9 +391,9 @@ fn agents_names_for_sessions_of_other_identities_are_known_after_a_restart() {
     let other = Pool { name: "q".into(), ..pool(ShareMode::All) };
     for (pool, worker) in [("p", "w0 <"), ("q", "c0 <")] {
         let mut bus = TestBus::new(&authenticating(vec![self::pool(ShareMode::All), other.clone()]));
-        bus.core.know_owner(&"session-1".into(), "token:one");
-        bus.core.know_owner(&"session-1~2".into(), "token:two");
-        bus.core.know_owner(&in_pool("q", "session-1"), "token:two");
+        bus.core.load_owner(&"session-1".into(), "token:one");
+        bus.core.load_owner(&"session-1~2".into(), "token:two");
+        bus.core.load_owner(&in_pool("q", "session-1"), "token:two");
         for worker in 0..2 {
             bus.up(worker);
             bus.answer(worker, 1, &able());
@@ -434,7 +434,7 @@ fn a_lost_session_is_restored_for_its_identity_only() {
 fn names_of_an_unknown_protocol_belong_to_their_first_user() {
     let jsonrpc = Pool { protocol: PoolProtocol::JsonRpc, mix_identities: true, ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&authenticating(vec![jsonrpc]));
-    bus.core.know_owner(&"kept".into(), "token:one");
+    bus.core.load_owner(&"kept".into(), "token:one");
     bus.up(0);
     let [first, second] = ["token:one", "token:two"].map(|identity| bus.open_as(identity));
     bus.seen();

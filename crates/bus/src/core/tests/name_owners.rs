@@ -73,9 +73,9 @@ fn a_name_of_several_identities_opens_nothing_after_a_restart() {
     let seen = bus.seen();
     assert!(seen.contains(r#"session: "p"/"1", identity: "several""#), "{seen}");
     let mut bus = mixed(2, PoolProtocol::V1);
-    bus.core.know_owner(&"1".into(), "token:alice");
+    bus.core.load_owner(&"1".into(), "token:alice");
     let in_pool = crate::core::OwnedName { pool: Some("p".into()), name: "1".into() };
-    bus.core.know_owner(&in_pool, "several");
+    bus.core.load_owner(&in_pool, "several");
     let alice = bus.open_as("token:alice");
     let seen = bus.lists(alice, &[&["1"], &["1"]]);
     assert!(seen.ends_with(r#""result":{"sessions":[]}}"#), "{seen}");
@@ -120,7 +120,7 @@ fn a_stored_session_is_not_opened_while_its_worker_creates_one_for_another_ident
 fn a_request_for_a_stored_session_goes_on_once_the_worker_has_answered_the_other_identity() {
     for end in ["answered", "failed", "overdue", "lost", "given up"] {
         let mut bus = mixed(1, PoolProtocol::V1);
-        bus.core.know_owner(&"kept".into(), "token:alice");
+        bus.core.load_owner(&"kept".into(), "token:alice");
         let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
         bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
         let new = bus.last_id(0);
@@ -153,7 +153,7 @@ fn a_request_for_a_stored_session_goes_on_once_the_worker_has_answered_the_other
 #[test]
 fn requests_that_wait_for_new_sessions_are_removed_with_their_client() {
     let mut bus = mixed(1, PoolProtocol::V1);
-    bus.core.know_owner(&"kept".into(), "token:alice");
+    bus.core.load_owner(&"kept".into(), "token:alice");
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
     let new = bus.last_id(0);
@@ -168,7 +168,7 @@ fn requests_that_wait_for_new_sessions_are_removed_with_their_client() {
 #[test]
 fn a_session_created_for_one_identity_is_not_given_to_another_that_opened_it_meanwhile() {
     let mut bus = mixed(1, PoolProtocol::V1);
-    bus.core.know_owner(&"2".into(), "token:alice");
+    bus.core.load_owner(&"2".into(), "token:alice");
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
     bus.request(alice, 1, "session/load", &open_params("2"));
     let load = bus.last_id(0);
@@ -247,7 +247,7 @@ fn a_lost_session_is_not_restored_while_the_worker_creates_one_for_another_ident
 #[test]
 fn a_stored_session_gets_a_worker_of_its_own_where_identities_do_not_share_workers() {
     let mut bus = TestBus::new(&authenticating(vec![Pool { max_instances: 2, ..pool(ShareMode::All) }]));
-    bus.core.know_owner(&"kept".into(), "token:alice");
+    bus.core.load_owner(&"kept".into(), "token:alice");
     bus.up(0);
     bus.answer(0, 1, &able());
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
