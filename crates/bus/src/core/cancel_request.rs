@@ -36,7 +36,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 // A session other than that of the request could belong to another client.
                 let is_named =
                     message.session().is_none_or(|name| session.is_some_and(|it| *it.name == *name));
-                let wire = session.and_then(|session| session.wire.clone());
+                let wire = session.and_then(|session| session.agent_name_json.clone());
                 if !(self.core.is_exclusive(worker) || is_named && names_one_request(message)) {
                     self.core.counters.dropped += 1;
                     return;

@@ -50,7 +50,7 @@ pub(super) struct Child {
     /// The id for clients.
     name: Box<str>,
     /// The id for the agent.
-    own: Box<str>,
+    agent_name: Box<str>,
     /// Increases with each announcement. Orders the children.
     serial: u64,
 }
@@ -58,12 +58,12 @@ pub(super) struct Child {
 impl Child {
     /// Returns the id for clients as JSON if it differs from the agent's.
     pub(super) fn alias(&self) -> Option<Box<[u8]>> {
-        (self.name != self.own).then(|| quoted(&self.name))
+        (self.name != self.agent_name).then(|| quoted(&self.name))
     }
 
     /// Returns the id for the agent as JSON if it differs from the clients'.
-    fn wire(&self) -> Option<Box<[u8]>> {
-        (self.name != self.own).then(|| quoted(&self.own))
+    fn agent_name_json(&self) -> Option<Box<[u8]>> {
+        (self.name != self.agent_name).then(|| quoted(&self.agent_name))
     }
 }
 
@@ -104,12 +104,12 @@ impl Children {
         identity: Identity,
         worker: WorkerKey,
         name: Box<str>,
-        own: Box<str>,
+        agent_name: Box<str>,
     ) -> ChildKey {
         self.serial += 1;
         let held = self.held.entry(identity).or_default();
-        *held = (held.0 + 1, held.1 + own.len());
-        let child = Child { root, identity, worker, name: name.clone(), own, serial: self.serial };
+        *held = (held.0 + 1, held.1 + agent_name.len());
+        let child = Child { root, identity, worker, name: name.clone(), agent_name, serial: self.serial };
         let key = self.table.insert(child);
         self.by_name.insert(name, key);
         key
@@ -118,14 +118,14 @@ impl Children {
     /// Returns the total bytes of the agents' ids.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.table.iter().map(|(_, child)| child.own.len()).sum()
+        self.table.iter().map(|(_, child)| child.agent_name.len()).sum()
     }
 
     fn remove(&mut self, key: ChildKey) -> Option<Child> {
         let child = self.table.remove(key)?;
         self.by_name.remove(&child.name);
         if let Some(held) = self.held.get_mut(&child.identity) {
-            *held = (held.0 - 1, held.1 - child.own.len());
+            *held = (held.0 - 1, held.1 - child.agent_name.len());
             if held.0 == 0 {
                 self.held.remove(&child.identity);
             }
@@ -204,45 +204,45 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Handles the announcement of a child. Returns `true` if the child is new. A known child stays
     /// unchanged.
-    pub(super) fn add_child(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
+    pub(super) fn add_child(&mut self, worker: WorkerKey, root: SessionKey, agent_name: &str) -> bool {
         let Some(identity) = self.core.sessions.get(root).map(|session| session.identity) else {
             return false;
         };
-        self.yield_to_child(worker, identity, own);
-        if self.session_of(worker, own).is_some() {
+        self.yield_to_child(worker, identity, agent_name);
+        if self.session_of(worker, agent_name).is_some() {
             return false;
         }
-        if let Some(child) = self.child_of(worker, own) {
+        if let Some(child) = self.child_of(worker, agent_name) {
             if child.worker == worker || child.root == root {
                 return false;
             }
             // The other child moved here with its session. This worker assigns the names in its process, so
             // the other child loses its name.
-            self.forget_child_named(worker, own);
+            self.forget_child_named(worker, agent_name);
         }
-        if !self.make_room_for_child(worker, root, own.len()) {
+        if !self.make_room_for_child(worker, root, agent_name.len()) {
             self.log(LogEvent::Dropped {
                 worker: worker.into(),
                 why: "too many child sessions of one identity",
             });
-            self.expect_unknown_child(worker, own.into(), identity);
+            self.expect_unknown_child(worker, agent_name.into(), identity);
             return false;
         }
         let (owners, children) = (&self.core.owners, &self.core.children);
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
-        let name = self.core.sessions.free_name(own, is_taken);
-        let aliased = *name != *own;
+        let name = self.core.sessions.free_name(agent_name, is_taken);
+        let aliased = *name != *agent_name;
         self.core.owners.know_child(&name, identity);
-        let key = self.core.children.insert(root, identity, worker, name, own.into());
+        let key = self.core.children.insert(root, identity, worker, name, agent_name.into());
         if let Some(session) = self.core.sessions.get_mut(root) {
             let child_set = session.child_set.get_or_insert_default();
             child_set.children.push_back(key);
-            child_set.bytes += own.len();
+            child_set.bytes += agent_name.len();
             child_set.aliased |= aliased;
         }
         if let Some(state) = self.core.worker(worker) {
-            state.children.insert(own.into(), key);
-            state.former.remove(own);
+            state.children.insert(agent_name.into(), key);
+            state.former.remove(agent_name);
         }
         true
     }
@@ -315,10 +315,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let session_is_full = child_set.is_some_and(|child_set| {
                 child_set.children.len() >= MAX_OF_SESSION || child_set.bytes + length > MAX_SESSION_BYTES
             });
-            let own = child_set.and_then(|child_set| child_set.children.front().copied());
+            let oldest_of_session = child_set.and_then(|child_set| child_set.children.front().copied());
             let Some(state) = self.core.workers.get(worker) else { return false };
             let oldest = if session_is_full || identity_is_full {
-                own
+                oldest_of_session
             } else if state.children.len() >= MAX_OF_WORKER {
                 let serial = |key: &ChildKey| self.core.children.get(*key).map(|child| child.serial);
                 state.children.values().copied().min_by_key(serial)
@@ -338,7 +338,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.sessions.get_mut(child.root).and_then(|session| session.child_set.as_deref_mut());
         if let Some(child_set) = child_set {
             child_set.children.retain(|other| *other != key);
-            child_set.bytes -= child.own.len();
+            child_set.bytes -= child.agent_name.len();
         }
         self.expect_no_more(worker, key, child);
     }
@@ -346,11 +346,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Lets a worker mention a forgotten child without a protocol violation.
     fn expect_no_more(&mut self, worker: WorkerKey, key: ChildKey, child: Child) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.children.get(&child.own) != Some(&key) {
+        if state.children.get(&child.agent_name) != Some(&key) {
             return;
         }
-        state.children.remove(&child.own);
-        self.expect_name_no_more(worker, child.own, child.identity);
+        state.children.remove(&child.agent_name);
+        self.expect_name_no_more(worker, child.agent_name, child.identity);
     }
 
     /// Lets a worker mention a child that its session does not have without a protocol violation.
@@ -390,19 +390,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(child_set) = child_set.filter(|child_set| !child_set.children.is_empty()) else { return };
         for key in child_set.children.clone() {
             let Some(child) = self.core.children.get(key) else { continue };
-            let (own, identity) = (child.own.clone(), child.identity);
+            let (agent_name, identity) = (child.agent_name.clone(), child.identity);
             if let Some(from) = from.and_then(|from| self.core.worker(from))
-                && from.children.get(&own) == Some(&key)
+                && from.children.get(&agent_name) == Some(&key)
             {
-                from.children.remove(&own);
-                from.former.add(own.clone(), identity, NameUse::Opened);
+                from.children.remove(&agent_name);
+                from.former.add(agent_name.clone(), identity, NameUse::Opened);
             }
             let Some(to) = to else { continue };
-            if self.name_conflict(to, &own, identity, None).is_some() {
+            if self.name_conflict(to, &agent_name, identity, None).is_some() {
                 self.forget_child(to, key);
             } else if let Some(state) = self.core.worker(to) {
-                state.former.remove(&own);
-                state.children.insert(own, key);
+                state.former.remove(&agent_name);
+                state.children.insert(agent_name, key);
             }
         }
     }
@@ -417,7 +417,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Option<Route> {
         let child = self.core.children.find(name)?;
-        let (root, wire) = (child.root, child.wire());
+        let (root, wire) = (child.root, child.agent_name_json());
         let identity = self.core.clients.get(client)?.identity;
         if self.core.sessions.get(root).is_none_or(|session| session.identity != identity) {
             return Some(Route::Refuse(unknown_session()));
@@ -431,7 +431,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let what = if what == RequestKind::Cancel { RequestKind::Cancel } else { RequestKind::Other };
         match self.route_session(client, root, what)? {
-            Route::Worker { worker, .. } => Some(Route::Child { worker, wire }),
+            Route::Worker { worker, .. } => Some(Route::Child { worker, agent_name_json: wire }),
             other => Some(other),
         }
     }
@@ -465,7 +465,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Option<Vec<u8>> {
         let session = self.core.sessions.get(root)?;
         let child_set = session.child_set.as_deref()?;
-        if !(child_set.aliased || session.wire.is_some())
+        if !(child_set.aliased || session.agent_name_json.is_some())
             || message.method().as_deref() != Some(method::SESSION_UPDATE)
         {
             return None;

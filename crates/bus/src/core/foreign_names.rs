@@ -45,7 +45,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let named = message.session();
         let is_renamed = |key| {
             let session = self.core.sessions.get(key);
-            session.is_some_and(|session| session.identity == identity && session.wire.is_some())
+            session.is_some_and(|session| session.identity == identity && session.agent_name_json.is_some())
         };
         let named = named.as_deref().filter(|name| !self.core.sessions.find(name).is_some_and(is_renamed));
         let lookups = Cell::new(0);

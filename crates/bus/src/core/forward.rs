@@ -138,7 +138,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let kept = id.len() + tag.map_or(0, <[u8]>::len) + token.as_ref().map_or(0, ExactSizeIterator::len);
         let request_charge = self.core.charge(client, PENDING_BYTES + kept);
-        let moves = self.core.moves_of(session);
+        let removals = self.core.removals_of(session);
         let Some(state) = self.core.worker(worker) else { return };
         state.pending.insert(
             number,
@@ -146,7 +146,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 asker: RequestOrigin::Client { client, id: id.into(), batch },
                 what,
                 session,
-                moves,
+                session_removals: removals,
                 start: state.queued,
                 tag: tag.map(Box::from),
                 progress: token.as_ref().map(|place| message.bytes()[place.clone()].into()),
@@ -159,7 +159,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let mut wire = None;
         if let Some(state) = session.and_then(|key| self.core.sessions.get_mut(key)) {
-            wire = state.wire.clone();
+            wire = state.agent_name_json.clone();
             if what == RequestKind::Prompt {
                 state.prompts.push(number);
             }
@@ -215,14 +215,24 @@ impl<O: CoreOutput> Ctx<'_, O> {
         params: &[u8],
         session: Option<SessionKey>,
     ) {
-        let moves = self.core.moves_of(session);
+        let removals = self.core.removals_of(session);
         let Some(state) = self.core.worker(worker).filter(|state| !state.input_closed) else { return };
         state.next_id += 1;
         let number = state.next_id;
         let start = state.queued;
         let what = RequestKind::Other;
         let (tag, progress, opening, charge) = (None, None, None, None);
-        let pending = Pending { asker, what, session, moves, start, tag, progress, opening, charge };
+        let pending = Pending {
+            asker,
+            what,
+            session,
+            session_removals: removals,
+            start,
+            tag,
+            progress,
+            opening,
+            charge,
+        };
         state.pending.insert(number, pending);
         let digits = Digits::new(number);
         let parts: [&[u8]; 7] = [
@@ -401,7 +411,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let name = pending
             .session
             .and_then(|key| self.core.sessions.get(key))
-            .filter(|session| session.wire.is_some())
+            .filter(|session| session.agent_name_json.is_some())
             .map(|session| quoted(&session.name));
         let mut edits: Vec<(Part, &[u8])> = vec![(Part::Id, id)];
         if let Some(name) = &name {

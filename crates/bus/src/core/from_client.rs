@@ -160,8 +160,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 self.forward(client, message, batch, worker, session, what);
             }
-            Route::Child { worker, wire } => {
-                self.forward_to_child(client, message, batch, worker, wire.as_deref());
+            Route::Child { worker, agent_name_json } => {
+                self.forward_to_child(client, message, batch, worker, agent_name_json.as_deref());
             }
             Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, batch),
             Route::AwaitCreations(worker) => self.await_creations(worker, client, message, batch),
@@ -229,7 +229,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let what = if method == method::SESSION_CANCEL { RequestKind::Cancel } else { RequestKind::Other };
         match self.route(client, message, what) {
-            Route::Child { worker, wire } => {
+            Route::Child { worker, agent_name_json: wire } => {
                 let edit = wire.as_deref().map(|wire| (Part::Session, wire));
                 self.send_to_worker(worker, client, &Parts::new(message, edit.as_slice()));
             }
@@ -270,7 +270,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session: Option<SessionKey>,
         message: View<'_>,
     ) {
-        let wire = session.and_then(|key| self.core.sessions.get(key)?.wire.clone());
+        let wire = session.and_then(|key| self.core.sessions.get(key)?.agent_name_json.clone());
         let edits: &[(Part, &[u8])] = match &wire {
             Some(wire) => &[(Part::Session, wire)],
             None => &[],

@@ -216,7 +216,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(key) = session
             && let Some(session) = self.core.sessions.get(key)
         {
-            if session.wire.is_some() {
+            if session.agent_name_json.is_some() {
                 alias = Some(quoted(&session.name));
             }
             tag = session.tag.as_deref().map(Box::<[u8]>::from);
@@ -285,7 +285,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let key = state.recent?;
         let session = self.core.sessions.get(key)?;
         let raw = message.bytes().get(message.part_range(Part::Session)?)?;
-        let named = match &session.wire {
+        let named = match &session.agent_name_json {
             Some(wire) => **wire == *raw,
             // A name with a backslash is escaped on the wire. Its session is never the recent one.
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),

@@ -16,8 +16,8 @@ use super::table::ClientKey;
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) client: ClientKey,
-    pub(super) own: Box<str>,
-    pub(super) wire: Box<str>,
+    pub(super) id_at_client: Box<str>,
+    pub(super) id_at_worker: Box<str>,
 }
 
 /// The servers named by a session or by a request that opens one. While it is kept, their ids are given to no
@@ -52,7 +52,9 @@ impl ServerUse {
 
     /// Returns the bytes held for the servers: each id is stored twice in the worker's tables and once here.
     pub(super) fn held_bytes(&self) -> usize {
-        let of = |server: &Arc<Server>| SERVER_BYTES + 2 * server.own.len() + 3 * server.wire.len();
+        let of = |server: &Arc<Server>| {
+            SERVER_BYTES + 2 * server.id_at_client.len() + 3 * server.id_at_worker.len()
+        };
         self.servers.iter().map(of).sum()
     }
 
@@ -68,11 +70,15 @@ impl ServerUse {
         for server in servers.into_iter().flatten().filter(|server| server["type"] == "acp") {
             // An agent may read either key.
             for key in ["serverId", "id"] {
-                let Some(own) = server.get(key) else { continue };
-                let own = own.as_str().ok_or(UnknownServer)?;
-                let known = self.servers.iter().find(|known| *known.own == *own).ok_or(UnknownServer)?;
-                if known.wire != known.own {
-                    server[key] = Value::from(&*known.wire);
+                let Some(id_at_client) = server.get(key) else { continue };
+                let id_at_client = id_at_client.as_str().ok_or(UnknownServer)?;
+                let known = self
+                    .servers
+                    .iter()
+                    .find(|known| *known.id_at_client == *id_at_client)
+                    .ok_or(UnknownServer)?;
+                if known.id_at_worker != known.id_at_client {
+                    server[key] = Value::from(&*known.id_at_worker);
                     changed = true;
                 }
             }
@@ -84,9 +90,9 @@ impl ServerUse {
 #[derive(Debug, Default)]
 pub(super) struct ServerTable {
     // Clients choose the ids, so they are hashed with a secret.
-    by_wire: HashMap<Box<str>, Arc<Server>>,
+    by_id_at_worker: HashMap<Box<str>, Arc<Server>>,
     /// The worker's ids by the client's ids, per client.
-    by_own: FxHashMap<ClientKey, HashMap<Box<str>, Box<str>>>,
+    worker_ids: FxHashMap<ClientKey, HashMap<Box<str>, Box<str>>>,
     /// `true` once a server got an id that differs from its client's.
     has_renamed: bool,
     /// Number of servers at which unused ones are removed.
@@ -105,33 +111,37 @@ impl ServerTable {
         mut rename: impl FnMut(&str) -> Box<str>,
     ) -> ServerUse {
         let mut used = Vec::with_capacity(ids.len());
-        for own in ids {
-            if let Some(known) = self.find(client, &own) {
+        for id_at_client in ids {
+            if let Some(known) = self.find(client, &id_at_client) {
                 used.push(Arc::clone(known));
                 continue;
             }
-            if self.by_wire.len() >= self.sweep_at.max(MIN_SWEEP) {
+            if self.by_id_at_worker.len() >= self.sweep_at.max(MIN_SWEEP) {
                 self.sweep();
             }
-            let mut wire = own.clone();
-            while self.get(&wire).is_some() {
-                wire = rename(&own);
+            let mut id_at_worker = id_at_client.clone();
+            while self.get(&id_at_worker).is_some() {
+                id_at_worker = rename(&id_at_client);
             }
-            self.has_renamed |= wire != own;
-            let server = Arc::new(Server { client, own: own.clone(), wire: wire.clone() });
+            self.has_renamed |= id_at_worker != id_at_client;
+            let server = Arc::new(Server {
+                client,
+                id_at_client: id_at_client.clone(),
+                id_at_worker: id_at_worker.clone(),
+            });
             used.push(Arc::clone(&server));
-            self.by_own.entry(client).or_default().insert(own, wire.clone());
-            self.by_wire.insert(wire, server);
+            self.worker_ids.entry(client).or_default().insert(id_at_client, id_at_worker.clone());
+            self.by_id_at_worker.insert(id_at_worker, server);
         }
         ServerUse { servers: used, charge: None }
     }
 
-    pub(super) fn get(&self, wire: &str) -> Option<&Server> {
-        self.by_wire.get(wire).filter(|server| is_used(server)).map(|server| &**server)
+    pub(super) fn get(&self, id_at_worker: &str) -> Option<&Server> {
+        self.by_id_at_worker.get(id_at_worker).filter(|server| is_used(server)).map(|server| &**server)
     }
 
-    pub(super) fn wire(&self, client: ClientKey, own: &str) -> Option<&str> {
-        self.find(client, own).map(|server| &*server.wire)
+    pub(super) fn id_at_worker(&self, client: ClientKey, id_at_client: &str) -> Option<&str> {
+        self.find(client, id_at_client).map(|server| &*server.id_at_worker)
     }
 
     /// Returns `true` if any server has or had an id that differs from its client's.
@@ -142,30 +152,39 @@ impl ServerTable {
     /// Forgets the servers of a disconnected client. Ids that a session still holds stay taken, because the
     /// agent continues to use them.
     pub(super) fn forget(&mut self, client: ClientKey) {
-        for wire in self.by_own.remove(&client).into_iter().flatten().map(|(_, wire)| wire) {
+        for id_at_worker in
+            self.worker_ids.remove(&client).into_iter().flatten().map(|(_, id_at_worker)| id_at_worker)
+        {
             // An id that this client no longer uses may now belong to another client.
-            if self.by_wire.get(&wire).is_some_and(|server| server.client == client && !is_used(server)) {
-                self.by_wire.remove(&wire);
+            if self
+                .by_id_at_worker
+                .get(&id_at_worker)
+                .is_some_and(|server| server.client == client && !is_used(server))
+            {
+                self.by_id_at_worker.remove(&id_at_worker);
             }
         }
     }
 
-    fn find(&self, client: ClientKey, own: &str) -> Option<&Arc<Server>> {
-        let server = self.by_wire.get(self.by_own.get(&client)?.get(own)?)?;
-        (is_used(server) && server.client == client && *server.own == *own).then_some(server)
+    fn find(&self, client: ClientKey, id_at_client: &str) -> Option<&Arc<Server>> {
+        let server = self.by_id_at_worker.get(self.worker_ids.get(&client)?.get(id_at_client)?)?;
+        (is_used(server) && server.client == client && *server.id_at_client == *id_at_client)
+            .then_some(server)
     }
 
     fn sweep(&mut self) {
-        self.by_wire.retain(|_, server| is_used(server));
-        let by_wire = &self.by_wire;
-        self.by_own.retain(|client, ids| {
-            let is_own = |own: &str, wire: &str| {
-                by_wire.get(wire).is_some_and(|server| server.client == *client && *server.own == *own)
+        self.by_id_at_worker.retain(|_, server| is_used(server));
+        let by_id_at_worker = &self.by_id_at_worker;
+        self.worker_ids.retain(|client, ids| {
+            let is_own = |id_at_client: &str, id_at_worker: &str| {
+                by_id_at_worker
+                    .get(id_at_worker)
+                    .is_some_and(|server| server.client == *client && *server.id_at_client == *id_at_client)
             };
-            ids.retain(|own, wire| is_own(own, wire));
+            ids.retain(|id_at_client, id_at_worker| is_own(id_at_client, id_at_worker));
             !ids.is_empty()
         });
-        self.sweep_at = self.by_wire.len() * 2;
+        self.sweep_at = self.by_id_at_worker.len() * 2;
     }
 }
 
@@ -180,17 +199,17 @@ mod tests {
 
     use super::*;
 
-    fn enter(table: &mut ServerTable, client: u64, own: &str) -> ServerUse {
+    fn enter(table: &mut ServerTable, client: u64, id_at_client: &str) -> ServerUse {
         let mut count = 0;
-        let rename = |own: &str| {
+        let rename = |id_at_client: &str| {
             count += 1;
-            format!("{own}~{count}").into()
+            format!("{id_at_client}~{count}").into()
         };
-        table.enter(ClientKey::numbered(client), vec![own.into()], rename)
+        table.enter(ClientKey::numbered(client), vec![id_at_client.into()], rename)
     }
 
-    fn wire(table: &ServerTable, client: u64, own: &str) -> Option<String> {
-        table.wire(ClientKey::numbered(client), own).map(str::to_owned)
+    fn id_at_worker(table: &ServerTable, client: u64, id_at_client: &str) -> Option<String> {
+        table.id_at_worker(ClientKey::numbered(client), id_at_client).map(str::to_owned)
     }
 
     #[test]
@@ -200,8 +219,8 @@ mod tests {
         assert!(!table.has_renamed());
         let _second = enter(&mut table, 2, "files");
         assert!(table.has_renamed());
-        assert_eq!(wire(&table, 1, "files").as_deref(), Some("files"));
-        assert_eq!(wire(&table, 2, "files").as_deref(), Some("files~1"));
+        assert_eq!(id_at_worker(&table, 1, "files").as_deref(), Some("files"));
+        assert_eq!(id_at_worker(&table, 2, "files").as_deref(), Some("files~1"));
         assert_eq!(table.get("files~1").map(|server| server.client), Some(ClientKey::numbered(2)));
     }
 
@@ -214,23 +233,23 @@ mod tests {
         assert!(table.get("files").is_some());
         drop(second);
         assert!(table.get("files").is_none());
-        assert_eq!(wire(&table, 1, "files"), None);
+        assert_eq!(id_at_worker(&table, 1, "files"), None);
         // The id is free, also for another client. When the first client disconnects, the server of the other
         // client stays.
         let third = enter(&mut table, 2, "files");
         table.forget(ClientKey::numbered(1));
-        assert_eq!(wire(&table, 2, "files").as_deref(), Some("files"));
+        assert_eq!(id_at_worker(&table, 2, "files").as_deref(), Some("files"));
         // The ids of a disconnected client stay with the sessions that hold them.
         table.forget(ClientKey::numbered(2));
-        assert_eq!(wire(&table, 2, "files"), None);
+        assert_eq!(id_at_worker(&table, 2, "files"), None);
         assert!(table.get("files").is_some());
         let fourth = enter(&mut table, 3, "files");
-        assert_eq!(wire(&table, 3, "files").as_deref(), Some("files~1"));
+        assert_eq!(id_at_worker(&table, 3, "files").as_deref(), Some("files~1"));
         drop(third);
         assert!(table.get("files").is_none());
         drop(fourth);
         let _fifth = enter(&mut table, 3, "files");
-        assert_eq!(wire(&table, 3, "files").as_deref(), Some("files"));
+        assert_eq!(id_at_worker(&table, 3, "files").as_deref(), Some("files"));
     }
 
     #[test]
@@ -260,8 +279,8 @@ mod tests {
         for number in 0..10_000 {
             drop(enter(&mut table, number % 7, &number.to_string()));
         }
-        assert!(table.by_wire.len() <= 2 * MIN_SWEEP, "{}", table.by_wire.len());
-        assert!(table.by_own.values().map(HashMap::len).sum::<usize>() <= 2 * MIN_SWEEP);
+        assert!(table.by_id_at_worker.len() <= 2 * MIN_SWEEP, "{}", table.by_id_at_worker.len());
+        assert!(table.worker_ids.values().map(HashMap::len).sum::<usize>() <= 2 * MIN_SWEEP);
         assert!(table.get("kept").is_some());
     }
 }

@@ -21,13 +21,13 @@ use super::table::{ClientKey, WorkerKey};
 /// A request of a worker to an MCP server in a client.
 #[derive(Debug)]
 pub(super) struct AskedServer {
-    own: String,
+    id_at_client: String,
     request: String,
 }
 
 impl AskedServer {
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.own.len() + self.request.len()
+        size_of::<Self>() + self.id_at_client.len() + self.request.len()
     }
 }
 
@@ -61,9 +61,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker).filter(|_| !ids.is_empty()) else {
             return Ok(ServerUse::default());
         };
-        let used = state.servers.enter(client, ids, |own| {
+        let used = state.servers.enter(client, ids, |id_at_client| {
             made += 1;
-            format!("{own}~{}", made + 1).into()
+            format!("{id_at_client}~{}", made + 1).into()
         });
         self.core.servers_made = made;
         Ok(used)
@@ -108,23 +108,31 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !is_about_server(message) || message.session().is_some() {
             return None;
         }
-        let (own, request) = server_and_request(message)?;
+        let (id_at_client, request) = server_and_request(message)?;
         let workers = || {
             let workers = self.core.workers.iter();
-            workers.filter_map(|(worker, state)| Some((worker, state.servers.wire(client, &own)?)))
+            workers.filter_map(|(worker, state)| {
+                Some((worker, state.servers.id_at_worker(client, &id_at_client)?))
+            })
         };
         // If several workers have sessions with this server, the message goes to the worker whose request it
         // answers or names.
         let asked = self.core.clients.get(client)?.asked.values();
         let asker = request.and_then(|request| {
             let is_it = |asked: &&Asked| {
-                asked.server.as_deref().is_some_and(|server| server.own == own && server.request == request)
+                asked
+                    .server
+                    .as_deref()
+                    .is_some_and(|server| server.id_at_client == id_at_client && server.request == request)
             };
             asked.filter(is_it).map(|asked| asked.worker).next()
         });
-        let (worker, wire) =
+        let (worker, id_at_worker) =
             workers().find(|(worker, _)| asker == Some(*worker)).or_else(|| workers().next())?;
-        Some((worker, (wire != own).then(|| with_server_id(message, wire)).flatten()))
+        Some((
+            worker,
+            (id_at_worker != id_at_client).then(|| with_server_id(message, id_at_worker)).flatten(),
+        ))
     }
 
     /// Refuses a message of a client about a server in a shared pool. Messages about the client's own servers
@@ -140,9 +148,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !is_about_server(message) {
             return None;
         }
-        let (wire, request) = server_and_request(message)?;
-        let own = self.core.workers.get(worker)?.servers.get(&wire)?.own.to_string();
-        Some(Box::new(AskedServer { own, request: request? }))
+        let (id_at_worker, request) = server_and_request(message)?;
+        let id_at_client =
+            self.core.workers.get(worker)?.servers.get(&id_at_worker)?.id_at_client.to_string();
+        Some(Box::new(AskedServer { id_at_client, request: request? }))
     }
 
     /// Returns a worker's message with the client's id of the server, if the worker's differs.
@@ -153,9 +162,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
     ) -> Option<Vec<u8>> {
         let state = self.core.workers.get(worker).filter(|state| state.servers.has_renamed())?;
-        let wire = is_about_server(message).then(|| server_id(message)).flatten()?;
-        let server = state.servers.get(&wire).filter(|server| server.client == client)?;
-        (*server.own != *wire).then(|| with_server_id(message, &server.own)).flatten()
+        let id_at_worker = is_about_server(message).then(|| server_id(message)).flatten()?;
+        let server = state.servers.get(&id_at_worker).filter(|server| server.client == client)?;
+        (*server.id_at_client != *id_at_worker)
+            .then(|| with_server_id(message, &server.id_at_client))
+            .flatten()
     }
 
     /// Returns a request that opens a session with the worker's ids of its servers. `None` if no id differs.

@@ -35,7 +35,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let state = self.core.workers.get(worker)?;
         let is_here = |key: &SessionKey| {
             let session = self.core.sessions.get(*key);
-            session.is_some_and(|session| session.wire.is_none() && session.worker() == Some(worker))
+            session
+                .is_some_and(|session| session.agent_name_json.is_none() && session.worker() == Some(worker))
         };
         let named = self.core.sessions.find(name).filter(is_here);
         let aliased = state.aliases.get(name).copied();

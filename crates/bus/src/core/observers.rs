@@ -40,11 +40,11 @@ pub(super) struct ObserverState {
     ring: VecDeque<Box<[u8]>>,
     bytes: usize,
     /// `true` if the oldest updates have been removed from the ring.
-    gone: bool,
+    is_truncated: bool,
     /// `true` while updates replay the history only for the controller. The observers already have it.
-    quiet: bool,
+    replays_to_controller: bool,
     /// The new observer to which updates replay the history. The inner `None`: that client has disconnected.
-    reader: Option<Option<ClientKey>>,
+    replay_target: Option<Option<ClientKey>>,
     result: Option<Arc<KeptBytes>>,
 }
 
@@ -52,8 +52,8 @@ impl ObserverState {
     /// Returns the client to which the history is being replayed. The inner `None`: that client has
     /// disconnected.
     #[inline]
-    pub(super) fn reader(&self) -> Option<Option<ClientKey>> {
-        self.reader
+    pub(super) fn replay_target(&self) -> Option<Option<ClientKey>> {
+        self.replay_target
     }
 
     #[cfg(test)]
@@ -92,7 +92,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let limit = self.core.limits.replay_bytes;
         let (most, _) = self.core.limits.replay_memory();
         let mut kept = self.core.kept_replay_bytes;
-        let Some(sharing) = self.sharing(key).filter(|sharing| sharing.reader.is_none()) else {
+        let Some(sharing) = self.sharing(key).filter(|sharing| sharing.replay_target.is_none()) else {
             return;
         };
         let line: Box<[u8]> = parts.as_slice().concat().into();
@@ -103,9 +103,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let Some(first) = sharing.ring.pop_front() else { break };
             sharing.bytes -= first.len();
             kept -= first.len();
-            sharing.gone = true;
+            sharing.is_truncated = true;
         }
-        let observers = if sharing.quiet { Vec::new() } else { sharing.observers.clone() };
+        let observers = if sharing.replays_to_controller { Vec::new() } else { sharing.observers.clone() };
         self.core.kept_replay_bytes = kept;
         for observer in observers {
             self.deliver(observer, worker, parts);
@@ -118,8 +118,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(sharing) = self.sharing(key) else { return };
         let bytes = std::mem::take(&mut sharing.bytes);
         sharing.ring.clear();
-        sharing.quiet = true;
-        sharing.gone = what != RequestKind::Load;
+        sharing.replays_to_controller = true;
+        sharing.is_truncated = what != RequestKind::Load;
         self.core.kept_replay_bytes -= bytes;
     }
 
@@ -128,8 +128,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // A provisional session may be tried at the next worker, with another result.
         let provisional = session.provisional;
         let Some(sharing) = session.sharing.as_deref_mut() else { return };
-        sharing.quiet = provisional && message.result().is_none();
-        sharing.gone |= !provisional && message.result().is_none();
+        sharing.replays_to_controller = provisional && message.result().is_none();
+        sharing.is_truncated |= !provisional && message.result().is_none();
         let Some(result) = message.result().filter(|result| result.len() <= MAX_RESULT_BYTES) else { return };
         let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
         result.remove("sessionId");
@@ -143,7 +143,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Ends the replay of a history. Updates are new once a turn begins.
     pub(super) fn mark_turn_begun(&mut self, key: SessionKey) {
         if let Some(sharing) = self.sharing(key) {
-            sharing.quiet = false;
+            sharing.replays_to_controller = false;
         }
     }
 
@@ -177,7 +177,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Option<Route> {
         let in_use = Some(Route::Refuse(session_in_use()));
         let Some(session) = self.core.sessions.get(key) else { return in_use };
-        let (busy, settled) = (session.is_busy(), !session.provisional && !session.unsure);
+        let (busy, settled) = (session.is_busy(), !session.provisional && !session.owner_unconfirmed);
         let Some(sharing) = session.sharing.as_deref() else { return in_use };
         let watches = sharing.observers.contains(&client);
         let room = sharing.observers.len() < MAX_OBSERVERS;
@@ -259,7 +259,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.add_observer(client, key);
         if let Some(sharing) = self.sharing(key) {
-            sharing.reader = Some(Some(client));
+            sharing.replay_target = Some(Some(client));
         }
         let asker = RequestOrigin::Client { client, id: id.into(), batch };
         let charge = self.core.charge(client, PENDING_BYTES);
@@ -280,7 +280,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn finish_replay(&mut self, key: SessionKey, succeeded: bool) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
-        let reader = session.sharing.as_deref_mut().and_then(|sharing| sharing.reader.take()).flatten();
+        let reader =
+            session.sharing.as_deref_mut().and_then(|sharing| sharing.replay_target.take()).flatten();
         if let Some(reader) = reader.filter(|_| !succeeded) {
             self.detach(reader, key);
         }
@@ -351,7 +352,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let (name, worker) = (session.name.clone(), session.worker());
         let Some(sharing) = session.sharing.as_deref_mut() else { return };
-        let gone = sharing.gone;
+        let gone = sharing.is_truncated;
         let told: Vec<String> = sharing.ring.iter().filter_map(|line| marked_as_replay(line)).collect();
         let result = sharing.result.as_deref().map_or(&b""[..], |result| result);
         let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
@@ -386,8 +387,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(sharing) = self.sharing(key) {
             sharing.observers.retain(|observer| *observer != client);
             // The rest of the replay is sent to no client.
-            if sharing.reader == Some(Some(client)) {
-                sharing.reader = Some(None);
+            if sharing.replay_target == Some(Some(client)) {
+                sharing.replay_target = Some(None);
             }
         }
         if let Some(state) = self.core.client(client) {

@@ -187,10 +187,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let now = self.now;
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        session.noted = now;
+        session.owner_recorded_at = now;
         let (name, identity, pool) = (session.name.clone(), session.identity, session.pool);
-        let takes_over = session.takes_over.take();
-        let wire = session.wire.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
+        let takes_over = session.previous_identity.take();
+        let wire =
+            session.agent_name_json.as_deref().and_then(|wire| serde_json::from_slice::<Box<str>>(wire).ok());
         let agent_name = wire.as_deref().unwrap_or(&name);
         let in_pool = OwnedName { pool: Some(self.pool_name(pool).into()), name: agent_name.into() };
         self.write_owner(OwnedName { pool: None, name }, identity, client);
@@ -217,7 +218,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let refresh = BusLimits::owner_refresh(self.core.limits.owner_expiry);
-        let is_old = |session: &Session| self.now.saturating_sub(session.noted) >= refresh;
+        let is_old = |session: &Session| self.now.saturating_sub(session.owner_recorded_at) >= refresh;
         if self.core.sessions.get(key).is_some_and(is_old) {
             self.record_owner(key, None);
         }

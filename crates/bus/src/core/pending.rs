@@ -147,7 +147,7 @@ mod tests {
             asker: RequestOrigin::Gone,
             what,
             session: None,
-            moves: 0,
+            session_removals: 0,
             start,
             tag: None,
             progress: None,

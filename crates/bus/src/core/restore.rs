@@ -45,7 +45,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.waiting.push(Waiting { client, line: message.bytes().into(), batch, _charge: charge });
         let is_lost = matches!(session.place, SessionState::Lost(_)) && session.waiting.len() == 1;
         if is_lost {
-            session.awaited = self.now;
+            session.waiting_since = self.now;
         }
         self.mark_waiting(client, message, RequestLocation::AtSession(key));
         if is_lost {
@@ -156,7 +156,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        let name: Value = match &session.wire {
+        let name: Value = match &session.agent_name_json {
             Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
             None => json!(session.name),
         };
@@ -290,7 +290,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn handle_restore_timeout(&mut self, key: SessionKey) {
         let timeout = self.core.limits.initialize_timeout;
         let Some(session) = self.core.sessions.get(key) else { return };
-        let is_due = self.now >= session.awaited + timeout;
+        let is_due = self.now >= session.waiting_since + timeout;
         if !is_due || matches!(session.place, SessionState::On(_)) || session.waiting.is_empty() {
             return;
         }

@@ -47,10 +47,10 @@ pub(super) enum Route {
         worker: WorkerKey,
         session: Option<SessionKey>,
     },
-    /// Send it to the worker of a child session, under the worker's id `wire` if that differs.
+    /// Send it to the worker of a child session, under `agent_name_json` if that differs from the client's.
     Child {
         worker: WorkerKey,
-        wire: Option<Box<[u8]>>,
+        agent_name_json: Option<Box<[u8]>>,
     },
     /// Queue it until this worker is initialized.
     Backlog(WorkerKey),
@@ -388,7 +388,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Option<Route> {
         let session = self.core.sessions.get(key)?;
         // The response to the request that opens the session decides whether it exists, and who owns it.
-        if session.is_busy() || session.provisional || session.unsure {
+        if session.is_busy() || session.provisional || session.owner_unconfirmed {
             return Some(Route::Refuse(input_closed()));
         }
         self.remove_from_worker(worker, key, &"agent closed its input".into());
@@ -422,7 +422,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.owner = Some(client);
         session.ownerless = None;
-        session.unsure = what.reopens();
+        session.owner_unconfirmed = what.reopens();
         // If workers serve one client at a time, the first client that returns gets the worker.
         if let Some(worker) = session.worker()
             && self.core.is_exclusive(worker)

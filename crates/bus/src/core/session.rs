@@ -44,12 +44,12 @@ pub(super) struct Session {
     /// The name for clients.
     pub(super) name: Box<str>,
     /// The worker's name as a JSON string, if it differs from `name`.
-    pub(super) wire: Option<Box<[u8]>>,
+    pub(super) agent_name_json: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
     pub(super) place: SessionState,
     /// Number of times that the session was removed from a worker. Requests sent before the last removal no
     /// longer apply to it.
-    pub(super) moves: u64,
+    pub(super) removals: u64,
     /// The session capabilities of its last worker.
     pub(super) abilities: Abilities,
     pub(super) owner: Option<ClientKey>,
@@ -70,7 +70,7 @@ pub(super) struct Session {
     pub(super) provisional: bool,
     /// `true` if it had no owner before a pending request to open it. The response decides whether its
     /// present owner keeps it.
-    pub(super) unsure: bool,
+    pub(super) owner_unconfirmed: bool,
     /// Number of bytes ever queued for the worker when it confirmed that it opened this stored session.
     pub(super) reopened_at: u64,
     pub(super) prompts: Vec<u64>,
@@ -79,16 +79,16 @@ pub(super) struct Session {
     /// The time when the turn was cancelled. `None` once the turn has ended.
     pub(super) cancelling: Option<Time>,
     /// The number of the session's last cancelled prompt.
-    pub(super) stopped: u64,
+    pub(super) last_cancelled_prompt: u64,
     pub(super) waiting: Vec<Waiting>,
     /// The time since when the first of `waiting` waits.
-    pub(super) awaited: Time,
+    pub(super) waiting_since: Time,
     /// The time when the owner was last recorded.
-    pub(super) noted: Time,
+    pub(super) owner_recorded_at: Time,
     /// `true` if a worker was lost while restoring the session. One more attempt is made.
     pub(super) retried: bool,
     /// The identity whose session had this name in the worker before, and was closed.
-    pub(super) takes_over: Option<Identity>,
+    pub(super) previous_identity: Option<Identity>,
     /// `true` if the agent gave the session's name to another session after this one was lost.
     pub(super) is_superseded: bool,
     /// The batch of the request that created the session. Until the batch is answered, the client does not
@@ -108,18 +108,18 @@ impl Session {
     }
 
     pub(super) fn agent_name(&self) -> Box<str> {
-        let wire = self.wire.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
+        let wire = self.agent_name_json.as_deref().and_then(|wire| serde_json::from_slice(wire).ok());
         wire.unwrap_or_else(|| self.name.clone())
     }
 
     /// Returns the client to which the worker's updates of the session are sent.
     #[inline]
     pub(super) fn recipient(&self) -> Option<ClientKey> {
-        self.sharing.as_deref().and_then(ObserverState::reader).unwrap_or(self.owner)
+        self.sharing.as_deref().and_then(ObserverState::replay_target).unwrap_or(self.owner)
     }
 
     pub(super) fn is_replaying(&self) -> bool {
-        self.sharing.as_deref().is_some_and(|sharing| sharing.reader().is_some())
+        self.sharing.as_deref().is_some_and(|sharing| sharing.replay_target().is_some())
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -127,7 +127,7 @@ impl Session {
     }
 
     pub(super) fn is_stopping(&self) -> bool {
-        let goes_on = self.running || self.prompts.iter().any(|prompt| *prompt <= self.stopped);
+        let goes_on = self.running || self.prompts.iter().any(|prompt| *prompt <= self.last_cancelled_prompt);
         self.cancelling.is_some() && goes_on
     }
 
@@ -183,13 +183,13 @@ impl Sessions {
         let name = self.free_name(&session.name, is_anothers);
         if name != session.name {
             let own = std::mem::replace(&mut session.name, name);
-            if session.wire.is_none() {
-                session.wire = Some(quoted(&own));
+            if session.agent_name_json.is_none() {
+                session.agent_name_json = Some(quoted(&own));
             }
         }
         *self.counts.entry(session.identity).or_default() += 1;
         let name = session.name.clone();
-        let bytes = 2 * name.len() + session.wire.as_ref().map_or(0, |wire| wire.len());
+        let bytes = 2 * name.len() + session.agent_name_json.as_ref().map_or(0, |wire| wire.len());
         session.name_charge = Some(self.names.charge(session.identity, bytes));
         let key = self.table.insert(session);
         self.by_name.insert(name, key);
@@ -280,16 +280,16 @@ impl Sessions {
 impl Core {
     /// Returns the number of times that a session was removed from a worker. A request about the session
     /// stores it.
-    pub(super) fn moves_of(&self, session: Option<SessionKey>) -> u64 {
-        session.and_then(|key| self.sessions.get(key)).map_or(0, |session| session.moves)
+    pub(super) fn removals_of(&self, session: Option<SessionKey>) -> u64 {
+        session.and_then(|key| self.sessions.get(key)).map_or(0, |session| session.removals)
     }
 
     /// Returns the session of a request. `None` if it has ended, or was removed from the worker of the
     /// request.
     pub(super) fn session_of_pending(&self, pending: &Pending) -> Option<SessionKey> {
-        pending
-            .session
-            .filter(|key| self.sessions.get(*key).is_some_and(|session| session.moves == pending.moves))
+        pending.session.filter(|key| {
+            self.sessions.get(*key).is_some_and(|session| session.removals == pending.session_removals)
+        })
     }
 
     pub(super) fn check_sessions(&self, requests: &mut [(u64, Pending)]) {

@@ -47,7 +47,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let scopes = self.scopes_at(worker, owner);
         let session = Session {
             name: name.into(),
-            wire: None,
+            agent_name_json: None,
             pool: pool.map_or(super::PoolId(0), |(pool, _)| pool),
             place: SessionState::On(worker),
             abilities: self.core.abilities_of_worker(worker),
@@ -56,22 +56,22 @@ impl<O: CoreOutput> Ctx<'_, O> {
             identity,
             scopes,
             tag: None,
-            moves: 0,
+            removals: 0,
             params: Box::default(),
             params_charge: None,
             name_charge: None,
             provisional: false,
-            unsure: false,
+            owner_unconfirmed: false,
             reopened_at: 0,
             prompts: Vec::new(),
             running: false,
             cancelling: None,
-            stopped: 0,
+            last_cancelled_prompt: 0,
             waiting: Vec::new(),
-            awaited: self.now,
-            noted: self.now,
+            waiting_since: self.now,
+            owner_recorded_at: self.now,
             retried: false,
-            takes_over: self.core.workers.get(worker).and_then(|state| state.former.opened_by(name)),
+            previous_identity: self.core.workers.get(worker).and_then(|state| state.former.opened_by(name)),
             is_superseded: false,
             named_in: None,
             sharing,
@@ -87,7 +87,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.sessions.keep_params(key, params, self.core.limits.session_params());
         self.core.keep_tag(key, tag);
         self.core.counters.sessions += 1;
-        let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
+        let aliased = self.core.sessions.get(key).is_some_and(|session| session.agent_name_json.is_some());
         if let Some(state) = self.core.worker(worker) {
             state.sessions.insert(key);
             state.used = true;
@@ -112,7 +112,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(lost) = self.core.sessions.get(key) else { return };
         let is_same_pool = self.core.current(lost.pool) == self.core.current(pool);
         if is_same_pool
-            && lost.wire.is_none()
+            && lost.agent_name_json.is_none()
             && lost.worker().is_none()
             && let Some(lost) = self.core.sessions.get_mut(key)
         {
@@ -171,7 +171,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(name) = message.session() else { return Ok(None) };
         self.add_named_session(worker, pending, message)?;
         let session = self.session_of(worker, &name).and_then(|key| self.core.sessions.get(key));
-        let aliased = session.filter(|session| session.wire.is_some());
+        let aliased = session.filter(|session| session.agent_name_json.is_some());
         Ok(aliased.map(|session| quoted(&session.name)))
     }
 
@@ -279,7 +279,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .core
             .sessions
             .get(key)
-            .filter(|session| session.wire.is_some())
+            .filter(|session| session.agent_name_json.is_some())
             .map(|session| quoted(&session.name));
         self.forward_response(worker, pending, message, alias.as_deref());
         self.drop_early_messages(worker);
@@ -313,7 +313,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if std::mem::take(&mut session.provisional) {
                 session.reopened_at = queued;
             }
-            session.unsure &= session.owner != asker;
+            session.owner_unconfirmed &= session.owner != asker;
             session.servers = std::mem::take(&mut opening.servers);
             self.core.sessions.keep_params(key, params, self.core.limits.session_params());
             self.record_owner(key, None);
@@ -373,7 +373,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// is pending.
     pub(super) fn release_ownership(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
-        if !session.unsure || session.owner != Some(client) {
+        if !session.owner_unconfirmed || session.owner != Some(client) {
             return;
         }
         let asks_again = |pending: &Pending| {
@@ -385,7 +385,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        session.unsure = false;
+        session.owner_unconfirmed = false;
         let (owner, worker) = (session.owner, session.worker());
         if let Some(state) = worker.and_then(|worker| self.core.worker(worker))
             && state.inherited
@@ -422,7 +422,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // The ids were added from the same line.
         let served = self.opening_with_servers(&opening.servers, message).unwrap_or_default();
         let message = served.as_deref().map_or(message, View::parse);
-        let moves = self.core.moves_of(pending.session);
+        let removals = self.core.removals_of(pending.session);
         let Some(state) = self.core.worker(worker) else { return };
         state.next_id += 1;
         let number = state.next_id;
@@ -442,7 +442,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             &Parts::new(message, &[(narrows_wire::Part::Id, digits.as_bytes())]),
         );
         if let Some(state) = self.core.worker(worker) {
-            state.pending.insert(number, Pending { start, moves, opening: Some(opening), ..pending });
+            state.pending.insert(
+                number,
+                Pending { start, session_removals: removals, opening: Some(opening), ..pending },
+            );
         }
     }
 
@@ -455,12 +458,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let from = session.worker();
         let params = session.params.clone();
         session.place = SessionState::On(to);
-        session.moves += 1;
+        session.removals += 1;
         // Prompt numbers of one worker mean nothing to another.
         session.prompts.clear();
-        session.stopped = 0;
+        session.last_cancelled_prompt = 0;
         let agent_name = session.agent_name();
-        let name = session.wire.is_some().then(|| agent_name.clone());
+        let name = session.agent_name_json.is_some().then(|| agent_name.clone());
         if let Some(from) = from.and_then(|from| self.core.worker(from)) {
             from.sessions.remove(&key);
             from.forget_alias(key, &agent_name);
@@ -514,7 +517,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let state = self.core.workers.get(worker)?;
         let is_it = |key: &SessionKey| {
             self.core.sessions.get(*key).is_some_and(|session| {
-                *session.name == *name && session.wire.is_none() && session.worker() == Some(worker)
+                *session.name == *name
+                    && session.agent_name_json.is_none()
+                    && session.worker() == Some(worker)
             })
         };
         // Most messages are about the same session as the message before.

@@ -113,8 +113,8 @@ pub(super) struct Pending {
     pub(super) what: RequestKind,
     /// The session that the request is about, unless that was removed from the worker since.
     pub(super) session: Option<SessionKey>,
-    /// The `moves` of that session when the request was sent.
-    pub(super) moves: u64,
+    /// The `removals` of that session when the request was sent.
+    pub(super) session_removals: u64,
     /// Number of bytes that were ever queued for this worker before the request.
     pub(super) start: u64,
     /// The top-level `sessionId`, which is returned with the response.

@@ -22,7 +22,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // Turns are unknown in a pool without a known protocol.
         let is_acp = self.core.sessions.get(key).is_some_and(|it| self.core.pool_of(it.pool).is_acp());
         let Some(session) = self.core.sessions.get_mut(key).filter(|_| is_acp) else { return };
-        session.stopped = session.prompts.iter().copied().fold(session.stopped, u64::max);
+        session.last_cancelled_prompt =
+            session.prompts.iter().copied().fold(session.last_cancelled_prompt, u64::max);
         if session.is_busy() && session.cancelling.is_none() {
             session.cancelling = Some(now);
             self.core.timers.set(now + grace, Timer::Cancelled(key));
@@ -138,7 +139,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         session.cancelling = None;
         // A turn that began after the cancellation is not cancelled.
-        let stopped = session.stopped;
+        let stopped = session.last_cancelled_prompt;
         let (prompts, since) = std::mem::take(&mut session.prompts)
             .into_iter()
             .partition::<Vec<_>, _>(|prompt| *prompt <= stopped);
@@ -238,8 +239,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn cancel_turn(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         // A turn that began after the cancellation is not cancelled yet.
-        let told =
-            session.cancelling.is_some() && session.prompts.iter().all(|prompt| *prompt <= session.stopped);
+        let told = session.cancelling.is_some()
+            && session.prompts.iter().all(|prompt| *prompt <= session.last_cancelled_prompt);
         if !session.is_busy() || told || !self.core.pool_of(session.pool).is_acp() {
             return;
         }
@@ -322,7 +323,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 pub(super) fn wire_name(session: &super::session::Session) -> Value {
-    match &session.wire {
+    match &session.agent_name_json {
         Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),
         None => json!(session.name),
     }

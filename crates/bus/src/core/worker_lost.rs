@@ -49,7 +49,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 pending
                     .session
                     .and_then(|key| self.core.sessions.get(key))
-                    .is_some_and(|session| session.stopped >= *number)
+                    .is_some_and(|session| session.last_cancelled_prompt >= *number)
             })
             .map(|(number, _)| *number)
             .collect();
@@ -254,12 +254,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let abilities = self.core.sessions.get(key).map(|session| self.core.abilities_of(session));
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
         // The remaining responses of this worker say nothing about the session in another worker.
-        session.moves += 1;
+        session.removals += 1;
         session.abilities = abilities.unwrap_or_default();
         session.prompts.clear();
         session.running = false;
         session.cancelling = None;
-        session.stopped = 0;
+        session.last_cancelled_prompt = 0;
         if matches!(session.place, SessionState::Restoring(_)) {
             return false;
         }

@@ -49,7 +49,7 @@ impl TestBus {
         for (_, session) in self.core.sessions.iter().filter(|(_, session)| session.identity == identity) {
             kept += session.params.len() + session.tag.as_ref().map_or(0, |tag| tag.len());
             kept += session.servers.held_bytes();
-            names += 2 * session.name.len() + session.wire.as_ref().map_or(0, |wire| wire.len());
+            names += 2 * session.name.len() + session.agent_name_json.as_ref().map_or(0, |wire| wire.len());
             let result = session.sharing.as_ref().and_then(|sharing| sharing.result());
             if let Some(result) = result.filter(|it| !results.iter().any(|other| Arc::ptr_eq(it, other))) {
                 kept += result.len();
