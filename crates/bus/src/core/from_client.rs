@@ -229,8 +229,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let what = if method == method::SESSION_CANCEL { RequestKind::Cancel } else { RequestKind::Other };
         match self.route(client, message, what) {
-            Route::Child { worker, agent_name_json: wire } => {
-                let edit = wire.as_deref().map(|wire| (Part::Session, wire));
+            Route::Child { worker, agent_name_json } => {
+                let edit = agent_name_json.as_deref().map(|name| (Part::Session, name));
                 self.send_to_worker(worker, client, &Parts::new(message, edit.as_slice()));
             }
             Route::Worker { worker, session } => {
