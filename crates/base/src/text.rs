@@ -52,7 +52,7 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
 
 /// Returns `text` as one line, as [`one_line`] does, for an approval: hidden characters are escaped.
 #[must_use]
-pub fn visible_line(text: &str, max_chars: usize) -> String {
+pub fn approval_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim_matches([' ', '\n', '\t']), max_chars, is_hidden)
 }
 
@@ -83,7 +83,7 @@ pub fn multi_line(text: &str) -> Cow<'_, str> {
 /// Returns `text` with its lines and tabs, as [`multi_line`] does, for an approval: hidden characters are
 /// escaped.
 #[must_use]
-pub fn visible_lines(text: &str) -> Cow<'_, str> {
+pub fn approval_lines(text: &str) -> Cow<'_, str> {
     lines_without(text, is_hidden, "")
 }
 
@@ -245,13 +245,13 @@ mod tests {
         let hidden = "\u{ad}\u{3164}\u{115f}\u{2800}\u{a0}\u{3000}\u{200d}\u{fe0f}\u{1b}\u{202e}\u{e0041}";
         for c in hidden.chars() {
             let expected = format!("a{}b", c.escape_unicode());
-            assert_eq!(visible_lines(&format!("a{c}b")), expected);
-            assert_eq!(visible_line(&format!("a{c}b"), 40), expected);
-            assert_eq!(visible_line(&c.to_string(), 40), c.escape_unicode().to_string());
+            assert_eq!(approval_lines(&format!("a{c}b")), expected);
+            assert_eq!(approval_line(&format!("a{c}b"), 40), expected);
+            assert_eq!(approval_line(&c.to_string(), 40), c.escape_unicode().to_string());
         }
-        assert_eq!(visible_lines("a\tb\nü"), "a\tb\nü");
-        assert_eq!(visible_line(" a\nb\tü\n", 40), "a b ü");
-        assert_eq!(visible_line("abc", 2), "ab…");
+        assert_eq!(approval_lines("a\tb\nü"), "a\tb\nü");
+        assert_eq!(approval_line(" a\nb\tü\n", 40), "a b ü");
+        assert_eq!(approval_line("abc", 2), "ab…");
         assert_eq!((char::MIN..=char::MAX).find(|c| is_unsafe(*c) && !is_hidden(*c)), None);
     }
 
@@ -280,11 +280,11 @@ mod tests {
             text in "[\\PC\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}\u{61c}\u{200e}\u{200f}\u{202a}-\u{202e}\r\n\t]{0,40}",
             max_chars in 0..50usize,
         ) {
-            for line in [one_line(&text, max_chars), visible_line(&text, max_chars), quoted(&text, max_chars)] {
+            for line in [one_line(&text, max_chars), approval_line(&text, max_chars), quoted(&text, max_chars)] {
                 prop_assert!(!line.contains(is_dangerous), "{line:?}");
                 prop_assert!(line.chars().count() <= max_chars + 1);
             }
-            for lines in [multi_line(&text), visible_lines(&text)] {
+            for lines in [multi_line(&text), approval_lines(&text)] {
                 prop_assert!(!lines.contains(|c| !matches!(c, '\n' | '\t') && is_dangerous(c)), "{lines:?}");
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use narrows_base::text::{visible_line, visible_lines};
+use narrows_base::text::{approval_line, approval_lines};
 use serde_json::Value;
 
 use super::approval_protocol::PendingAction;
@@ -27,7 +27,7 @@ pub(super) fn render(action: &PendingAction) -> String {
     let mut out = String::new();
     let mut row = |name: &str, words: &str| {
         if !words.is_empty() {
-            out.push_str(&format!("{name:<10}{}\n", visible_line(words, usize::MAX)));
+            out.push_str(&format!("{name:<10}{}\n", approval_line(words, usize::MAX)));
         }
     };
     row("approval", id);
@@ -60,7 +60,7 @@ pub(super) fn time_left(until: u64) -> String {
 
 fn render_value(key: Option<&str>, value: &Value, depth: usize, out: &mut String) {
     let indent = INDENT.repeat(depth);
-    let key = key.map(|key| format!("{}:", visible_line(key, usize::MAX)));
+    let key = key.map(|key| format!("{}:", approval_line(key, usize::MAX)));
     let head = key.as_deref().unwrap_or("-");
     match value {
         Value::Object(members) if !members.is_empty() => {
@@ -83,11 +83,11 @@ fn render_value(key: Option<&str>, value: &Value, depth: usize, out: &mut String
         }
         Value::String(words) if words.contains('\n') => {
             out.push_str(&format!("{indent}{head}\n"));
-            for line in visible_lines(words).split('\n') {
+            for line in approval_lines(words).split('\n') {
                 out.push_str(&format!("{indent}{INDENT}| {line}\n"));
             }
         }
-        Value::String(words) => out.push_str(&format!("{indent}{head} {}\n", visible_lines(words))),
+        Value::String(words) => out.push_str(&format!("{indent}{head} {}\n", approval_lines(words))),
         other => out.push_str(&format!("{indent}{head} {other}\n")),
     }
 }

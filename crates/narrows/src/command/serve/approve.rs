@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use narrows_audit::{Approval, ApprovalDecision, ApprovalSigner, Timestamp, key};
-use narrows_base::text::visible_line;
+use narrows_base::text::approval_line;
 use serde_json::json;
 
 use super::approval_protocol::{MAX_RESPONSE_BYTES, PendingActionSummary, SocketRequest, SocketResponse};
@@ -68,7 +68,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
         Ok(SocketResponse::Counted) => {
             let word = if args.reject.is_some() { "rejected" } else { "approved" };
             let told =
-                visible_line(&format!("{word}: {} {}", action.tool, action.input_summary()), MAX_LINE_CHARS);
+                approval_line(&format!("{word}: {} {}", action.tool, action.input_summary()), MAX_LINE_CHARS);
             output::print(told.as_bytes())?;
             output::print(b"\n")?;
             Ok(ExitStatus::Success.exit_code())
@@ -121,7 +121,7 @@ fn render(listed: &PendingActionSummary) -> String {
     let needs = if needs.is_empty() { String::new() } else { format!("; needs {needs}") };
     let left = approval_text::time_left(*until);
     let left = if left.is_empty() { left } else { format!("; expires {left}") };
-    visible_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), MAX_LINE_CHARS)
+    approval_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), MAX_LINE_CHARS)
 }
 
 fn gate_sockets(named: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
