@@ -1,7 +1,7 @@
 //! JSON with positions. A trailing comma and text after the end are only warnings.
 
 use crate::finding::Findings;
-use crate::tree::{Entry, Kind, Node};
+use crate::tree::{Node, TableEntry, ValueKind};
 
 /// Maximum nesting of lists and objects.
 const MAX_DEPTH: usize = 64;
@@ -59,9 +59,9 @@ impl Reader<'_> {
             return Err((at, "too many brackets in each other"));
         }
         let kind = match next {
-            Some(b'"') => Kind::Text(self.string()?),
-            Some(b'{') => Kind::Table(self.entries(depth)?),
-            Some(b'[') => Kind::List(self.list(depth)?),
+            Some(b'"') => ValueKind::Text(self.string()?),
+            Some(b'{') => ValueKind::Table(self.entries(depth)?),
+            Some(b'[') => ValueKind::List(self.list(depth)?),
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(b'a'..=b'z') => self.word()?,
             Some(_) => return Err((at, "a value is expected here")),
@@ -70,8 +70,8 @@ impl Reader<'_> {
         Ok(Node { at, kind })
     }
 
-    fn entries(&mut self, depth: usize) -> Read<Vec<Entry>> {
-        let mut entries: Vec<Entry> = Vec::new();
+    fn entries(&mut self, depth: usize) -> Read<Vec<TableEntry>> {
+        let mut entries: Vec<TableEntry> = Vec::new();
         self.at += 1;
         while self.more(b'}', entries.is_empty())? {
             let at = self.at;
@@ -85,7 +85,7 @@ impl Reader<'_> {
             if !self.take(b':') {
                 return Err((self.at, "a colon is expected here"));
             }
-            entries.push(Entry { at, key, name: None, node: self.value(depth + 1)? });
+            entries.push(TableEntry { at, key, name: None, node: self.value(depth + 1)? });
         }
         Ok(entries)
     }
@@ -140,7 +140,7 @@ impl Reader<'_> {
             .map_err(|_| (start, "this text has a control character or a bad escape in it"))
     }
 
-    fn number(&mut self) -> Read<Kind> {
+    fn number(&mut self) -> Read<ValueKind> {
         let start = self.at;
         let part = |byte: &&u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
         let length = self.text[start..].iter().take_while(part).count();
@@ -150,17 +150,21 @@ impl Reader<'_> {
         // The grammar is serde_json's, which knows that there is no `01`.
         let number: f64 = serde_json::from_slice(digits).map_err(|_| (start, "this is no number"))?;
         let whole = !text.contains(['.', 'e', 'E']);
-        Ok(if whole { Kind::Whole(text.parse().unwrap_or(i128::MAX)) } else { Kind::Fraction(number) })
+        Ok(if whole {
+            ValueKind::Integer(text.parse().unwrap_or(i128::MAX))
+        } else {
+            ValueKind::Float(number)
+        })
     }
 
-    fn word(&mut self) -> Read<Kind> {
+    fn word(&mut self) -> Read<ValueKind> {
         let start = self.at;
         let length = self.text[start..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
         self.at += length;
         match &self.text[start..self.at] {
-            b"true" => Ok(Kind::Flag(true)),
-            b"false" => Ok(Kind::Flag(false)),
-            b"null" => Ok(Kind::Null),
+            b"true" => Ok(ValueKind::Bool(true)),
+            b"false" => Ok(ValueKind::Bool(false)),
+            b"null" => Ok(ValueKind::Null),
             _ => Err((start, "a value is expected here; texts stand in double quotes")),
         }
     }

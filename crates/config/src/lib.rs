@@ -4,11 +4,11 @@
 
 mod finding;
 mod json;
-mod paths;
+mod path_base;
 mod reader;
 mod tree;
 
 pub use finding::{Finding, Findings, Severity, SourcePos};
-pub use paths::Paths;
-pub use reader::{Item, Table, quoted};
-pub use tree::{Entry, Kind, Node};
+pub use path_base::PathBase;
+pub use reader::{SettingValue, Table, quoted};
+pub use tree::{Node, TableEntry, ValueKind};

@@ -7,8 +7,8 @@ use narrows_base::suggest::nearest;
 use narrows_base::units::{format_size, parse_duration, parse_size};
 
 use crate::finding::Findings;
-use crate::paths::Paths;
-use crate::tree::{Entry, Kind, Node};
+use crate::path_base::PathBase;
+use crate::tree::{Node, TableEntry, ValueKind};
 
 /// Maximum length of a text that an error quotes.
 const MAX_QUOTED_CHARS: usize = 40;
@@ -17,16 +17,16 @@ const COMMAND_HINT: &str = "write command = [\"narrows\", \"acp\"], or command =
 
 /// A value, and the name that errors use for it. A method that returns `None` has recorded an error.
 #[derive(Clone, Copy)]
-pub struct Item<'a> {
+pub struct SettingValue<'a> {
     pub findings: &'a Findings<'a>,
     /// The key of the value. An entry of a list has the key of the list.
     pub name: &'a str,
     pub node: &'a Node,
 }
 
-impl<'a> Item<'a> {
+impl<'a> SettingValue<'a> {
     /// Records an error that begins with the name.
-    pub fn fail(self, what: &str, hint: Option<String>) {
+    pub fn error_with_name(self, what: &str, hint: Option<String>) {
         self.findings.error(self.node.at, format!("`{}` {what}", self.name), hint);
     }
 
@@ -46,15 +46,15 @@ impl<'a> Item<'a> {
     pub fn expected<T>(self, wanted: &str, hint: Option<&str>) -> Option<T> {
         let found = match &self.node.kind {
             _ if !self.findings.shows_values => String::new(),
-            Kind::Text(text) => format!(", not \"{}\"", quoted(text)),
-            Kind::Whole(number) => format!(", not {number}"),
-            Kind::Fraction(number) => format!(", not {number:?}"),
-            Kind::Flag(flag) => format!(", not {flag}"),
-            Kind::List(_) => ", not a list".to_owned(),
-            Kind::Table(_) => ", not a table".to_owned(),
-            Kind::Null => ", not null".to_owned(),
+            ValueKind::Text(text) => format!(", not \"{}\"", quoted(text)),
+            ValueKind::Integer(number) => format!(", not {number}"),
+            ValueKind::Float(number) => format!(", not {number:?}"),
+            ValueKind::Bool(flag) => format!(", not {flag}"),
+            ValueKind::List(_) => ", not a list".to_owned(),
+            ValueKind::Table(_) => ", not a table".to_owned(),
+            ValueKind::Null => ", not null".to_owned(),
         };
-        self.fail(&format!("must be {wanted}{found}"), hint.map(str::to_owned));
+        self.error_with_name(&format!("must be {wanted}{found}"), hint.map(str::to_owned));
         None
     }
 
@@ -62,7 +62,7 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn string(self) -> Option<&'a str> {
         match &self.node.kind {
-            Kind::Text(text) => Some(text),
+            ValueKind::Text(text) => Some(text),
             _ => self.expected("a text in quotes", None),
         }
     }
@@ -80,12 +80,12 @@ impl<'a> Item<'a> {
     /// Returns a text converted by `parse`.
     pub fn parsed<T>(self, parse: impl FnOnce(&str) -> Result<T, &'static str>) -> Option<T> {
         let text = self.text()?;
-        parse(text).map_err(|reason| self.refuse(text, reason)).ok()
+        parse(text).map_err(|reason| self.reject_text(text, reason)).ok()
     }
 
     /// Records that `text` is not accepted, for this `reason`.
-    pub fn refuse(self, text: &str, reason: &str) {
-        self.fail(&format!("cannot be \"{}\": {reason}", quoted(text)), None);
+    pub fn reject_text(self, text: &str, reason: &str) {
+        self.error_with_name(&format!("cannot be \"{}\": {reason}", quoted(text)), None);
     }
 
     /// Returns one of the `choices`, selected by its name.
@@ -98,7 +98,7 @@ impl<'a> Item<'a> {
 
     /// Returns the choice that `parse` selects. Errors list `names` as the valid texts.
     pub fn named<T>(self, parse: impl FnOnce(&str) -> Option<T>, names: &[&str]) -> Option<T> {
-        let text = if let Kind::Text(text) = &self.node.kind { text } else { "" };
+        let text = if let ValueKind::Text(text) = &self.node.kind { text } else { "" };
         parse(text).or_else(|| {
             let all: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
             let hint = nearest(text, names).map(|near| format!("did you mean \"{near}\"?"));
@@ -110,7 +110,7 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn flag(self) -> Option<bool> {
         match self.node.kind {
-            Kind::Flag(flag) => Some(flag),
+            ValueKind::Bool(flag) => Some(flag),
             _ => self.expected("true or false", None),
         }
     }
@@ -119,7 +119,7 @@ impl<'a> Item<'a> {
     pub fn count<N: TryFrom<i128>>(self, least: impl Into<i128>, most: impl Into<i128>) -> Option<N> {
         let (least, most) = (least.into(), most.into());
         match self.node.kind {
-            Kind::Whole(number) if (least..=most).contains(&number) => N::try_from(number).ok(),
+            ValueKind::Integer(number) if (least..=most).contains(&number) => N::try_from(number).ok(),
             _ => None,
         }
         .or_else(|| match most >= i64::MAX.into() {
@@ -132,9 +132,9 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn number(self) -> Option<f64> {
         match self.node.kind {
-            Kind::Fraction(number) if number.is_finite() => Some(number),
+            ValueKind::Float(number) if number.is_finite() => Some(number),
             #[expect(clippy::cast_precision_loss, reason = "a number of that size has no exact meaning")]
-            Kind::Whole(number) => Some(number as f64),
+            ValueKind::Integer(number) => Some(number as f64),
             _ => self.expected("a number", None),
         }
     }
@@ -143,12 +143,12 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn duration(self) -> Option<Duration> {
         let number = match self.node.kind {
-            Kind::Whole(number) => number.to_string(),
-            Kind::Fraction(number) => number.to_string(),
-            Kind::Text(_) => return self.parsed(parse_duration),
+            ValueKind::Integer(number) => number.to_string(),
+            ValueKind::Float(number) => number.to_string(),
+            ValueKind::Text(_) => return self.parsed(parse_duration),
             _ => return self.expected("a duration such as \"30s\"", None),
         };
-        parse_duration(&number).map_err(|reason| self.refuse(&number, reason)).ok()
+        parse_duration(&number).map_err(|reason| self.reject_text(&number, reason)).ok()
     }
 
     /// Returns a duration above zero.
@@ -162,8 +162,8 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn size(self, least: u64, most: u64) -> Option<u64> {
         let bytes = match self.node.kind {
-            Kind::Whole(number) if number >= 0 => u64::try_from(number).ok(),
-            Kind::Text(_) => Some(self.parsed(parse_size)?),
+            ValueKind::Integer(number) if number >= 0 => u64::try_from(number).ok(),
+            ValueKind::Text(_) => Some(self.parsed(parse_size)?),
             _ => return self.expected("a size such as \"64MiB\"", None),
         };
         bytes
@@ -176,13 +176,13 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn command(self) -> Option<Vec<String>> {
         let words: Vec<String> = match &self.node.kind {
-            Kind::Text(text) => match shlex::split(text) {
+            ValueKind::Text(text) => match shlex::split(text) {
                 Some(words) => words,
                 None => return self.expected("a command in which each quote is closed", None),
             },
-            Kind::List(nodes) => nodes
+            ValueKind::List(nodes) => nodes
                 .iter()
-                .map(|node| Item { node, ..self }.string().map(str::to_owned))
+                .map(|node| SettingValue { node, ..self }.string().map(str::to_owned))
                 .collect::<Option<_>>()?,
             _ => return self.expected("a text or a list of texts", Some(COMMAND_HINT)),
         };
@@ -197,40 +197,40 @@ impl<'a> Item<'a> {
 
     /// Returns a path, resolved by `paths`.
     #[must_use]
-    pub fn path(self, paths: Paths<'_>) -> Option<PathBuf> {
+    pub fn path(self, paths: PathBase<'_>) -> Option<PathBuf> {
         self.parsed(|text| paths.resolve(text))
     }
 
     /// Returns `true` if the value is a text.
     #[must_use]
     pub fn is_text(self) -> bool {
-        matches!(self.node.kind, Kind::Text(_))
+        matches!(self.node.kind, ValueKind::Text(_))
     }
 
     /// Returns `true` if the value is a list.
     #[must_use]
     pub fn is_list(self) -> bool {
-        matches!(self.node.kind, Kind::List(_))
+        matches!(self.node.kind, ValueKind::List(_))
     }
 
     /// Returns `true` if the value is a table.
     #[must_use]
     pub fn is_table(self) -> bool {
-        matches!(self.node.kind, Kind::Table(_))
+        matches!(self.node.kind, ValueKind::Table(_))
     }
 
     /// Returns the entries of a list.
     #[must_use]
-    pub fn list(self, hint: &str) -> Option<impl Iterator<Item = Item<'a>> + use<'a>> {
+    pub fn list(self, hint: &str) -> Option<impl Iterator<Item = SettingValue<'a>> + use<'a>> {
         let hint = Some(hint).filter(|hint| !hint.is_empty());
-        let Kind::List(nodes) = &self.node.kind else { return self.expected("a list", hint) };
-        Some(nodes.iter().map(move |node| Item { node, ..self }))
+        let ValueKind::List(nodes) = &self.node.kind else { return self.expected("a list", hint) };
+        Some(nodes.iter().map(move |node| SettingValue { node, ..self }))
     }
 
     /// Returns a table.
     #[must_use]
     pub fn table(self) -> Option<Table<'a>> {
-        let Kind::Table(entries) = &self.node.kind else { return self.expected("a table", None) };
+        let ValueKind::Table(entries) = &self.node.kind else { return self.expected("a table", None) };
         Some(Table { findings: self.findings, name: self.name, at: self.node.at, entries })
     }
 
@@ -241,7 +241,7 @@ impl<'a> Item<'a> {
             let hint = format!("write [[{}]], with two brackets", self.name);
             return self.expected("a list of tables", Some(&hint));
         }
-        Some(self.list("")?.filter_map(Item::table))
+        Some(self.list("")?.filter_map(SettingValue::table))
     }
 }
 
@@ -252,47 +252,47 @@ pub struct Table<'a> {
     pub name: &'a str,
     /// The byte offset at which the table begins.
     pub at: usize,
-    entries: &'a [Entry],
+    entries: &'a [TableEntry],
 }
 
 impl<'a> Table<'a> {
     /// Returns the value of `key`, if there is one. A key in its old spelling, with `-` for `_`, is found
     /// too.
     #[must_use]
-    pub fn get(self, key: &str) -> Option<Item<'a>> {
+    pub fn get(self, key: &str) -> Option<SettingValue<'a>> {
         let exact = self.entries.iter().find(|entry| entry.key == key);
         exact.or_else(|| self.entries.iter().find(|entry| entry.is(key))).map(|entry| self.item(entry))
     }
 
     /// Returns the value of `key`, which is required.
-    pub fn required<'h>(self, key: &str, hint: impl Into<Option<&'h str>>) -> Option<Item<'a>> {
+    pub fn required<'h>(self, key: &str, hint: impl Into<Option<&'h str>>) -> Option<SettingValue<'a>> {
         self.get(key).or_else(|| self.error(format!("`{key}` is missing{}", self.place()), hint.into()))
     }
 
     /// Returns the value of `key` converted by `read`, if the key is present.
-    pub fn read<T>(self, key: &str, read: impl FnOnce(Item<'a>) -> Option<T>) -> Option<T> {
+    pub fn read<T>(self, key: &str, read: impl FnOnce(SettingValue<'a>) -> Option<T>) -> Option<T> {
         self.get(key).and_then(read)
     }
 
     /// Returns the text of `key`, if there is one.
     #[must_use]
     pub fn string(self, key: &str) -> Option<String> {
-        self.read(key, Item::string).map(str::to_owned)
+        self.read(key, SettingValue::string).map(str::to_owned)
     }
 
     /// Returns all keys and values, in the order of the file.
-    pub fn entries(self) -> impl Iterator<Item = (&'a str, Item<'a>)> {
+    pub fn entries(self) -> impl Iterator<Item = (&'a str, SettingValue<'a>)> {
         self.entries.iter().map(move |entry| (entry.key.as_str(), self.item(entry)))
     }
 
     /// Returns all values, in the order of the file.
-    pub fn items(self) -> impl Iterator<Item = Item<'a>> {
+    pub fn items(self) -> impl Iterator<Item = SettingValue<'a>> {
         self.entries().map(|(_, item)| item)
     }
 
-    fn item(self, entry: &'a Entry) -> Item<'a> {
+    fn item(self, entry: &'a TableEntry) -> SettingValue<'a> {
         let name = entry.name.as_deref().unwrap_or(&entry.key);
-        Item { findings: self.findings, name, node: &entry.node }
+        SettingValue { findings: self.findings, name, node: &entry.node }
     }
 
     /// Records an error about the table.
@@ -305,8 +305,8 @@ impl<'a> Table<'a> {
     pub fn unknown<'k>(
         self,
         known: &'k [&'k str],
-    ) -> impl Iterator<Item = (&'a Entry, Option<&'k str>)> + use<'a, 'k> {
-        let is_unknown = move |entry: &&Entry| !known.iter().any(|key| entry.is(key));
+    ) -> impl Iterator<Item = (&'a TableEntry, Option<&'k str>)> + use<'a, 'k> {
+        let is_unknown = move |entry: &&TableEntry| !known.iter().any(|key| entry.is(key));
         self.entries
             .iter()
             .filter(is_unknown)
@@ -363,13 +363,13 @@ mod tests {
     fn duration(text: &str) -> Option<Duration> {
         let text = format!("value = {text}");
         let findings = Findings::new("f", &text);
-        Node::read_toml(&findings, |table| table.read("value", Item::duration)).ok()
+        Node::read_toml(&findings, |table| table.read("value", SettingValue::duration)).ok()
     }
 
     fn command(text: &str) -> Option<Vec<String>> {
         let text = format!("value = {text}");
         let findings = Findings::new("f", &text);
-        Node::read_toml(&findings, |table| table.read("value", Item::command)).ok()
+        Node::read_toml(&findings, |table| table.read("value", SettingValue::command)).ok()
     }
 
     #[test]

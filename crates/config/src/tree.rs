@@ -14,27 +14,27 @@ use crate::reader::{Table, quoted};
 pub struct Node {
     /// The byte offset at which the value begins.
     pub at: usize,
-    pub kind: Kind,
+    pub kind: ValueKind,
 }
 
 /// The type and the content of a value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum ValueKind {
     /// A text, or a TOML date.
     Text(String),
     /// A whole number. A number outside the range of `i128`, also a negative one, becomes `i128::MAX`.
-    Whole(i128),
-    Fraction(f64),
-    Flag(bool),
+    Integer(i128),
+    Float(f64),
+    Bool(bool),
     List(Vec<Node>),
     /// A table, its entries in the order of the file.
-    Table(Vec<Entry>),
+    Table(Vec<TableEntry>),
     Null,
 }
 
 /// An entry of a table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct TableEntry {
     /// The byte offset at which the key begins.
     pub at: usize,
     pub key: String,
@@ -43,7 +43,7 @@ pub struct Entry {
     pub node: Node,
 }
 
-impl Entry {
+impl TableEntry {
     /// Returns `true` if the key is `key`, or its old spelling with `-` for `_`.
     pub(crate) fn is(&self, key: &str) -> bool {
         self.key == key || (self.key.contains('-') && self.key.replace('-', "_") == key)
@@ -83,7 +83,7 @@ impl Node {
     /// Returns the whole file as a table.
     #[must_use]
     pub fn as_table<'a>(&'a self, findings: &'a Findings<'a>) -> Option<Table<'a>> {
-        crate::Item { findings, name: "", node: self }.table()
+        crate::SettingValue { findings, name: "", node: self }.table()
     }
 
     /// Names all entries by their keys from the top.
@@ -95,8 +95,8 @@ impl Node {
 
     fn qualify(&mut self, parent: &str) {
         match &mut self.kind {
-            Kind::List(nodes) => nodes.iter_mut().for_each(|node| node.qualify(parent)),
-            Kind::Table(entries) => {
+            ValueKind::List(nodes) => nodes.iter_mut().for_each(|node| node.qualify(parent)),
+            ValueKind::Table(entries) => {
                 for entry in entries {
                     let dot = if parent.is_empty() { "" } else { "." };
                     let name = format!("{parent}{dot}{}", quoted(&entry.key));
@@ -112,8 +112,8 @@ impl Node {
     #[must_use]
     pub fn to_json(&self) -> Value {
         match &self.kind {
-            Kind::Text(text) => Value::from(text.as_str()),
-            Kind::Whole(number) => match (u64::try_from(*number), i64::try_from(*number)) {
+            ValueKind::Text(text) => Value::from(text.as_str()),
+            ValueKind::Integer(number) => match (u64::try_from(*number), i64::try_from(*number)) {
                 (Ok(number), _) => Value::from(number),
                 (_, Ok(number)) => Value::from(number),
                 #[expect(
@@ -122,13 +122,13 @@ impl Node {
                 )]
                 _ => Value::from(*number as f64),
             },
-            Kind::Fraction(number) => Value::from(*number),
-            Kind::Flag(flag) => Value::from(*flag),
-            Kind::List(nodes) => nodes.iter().map(Self::to_json).collect(),
-            Kind::Table(entries) => {
+            ValueKind::Float(number) => Value::from(*number),
+            ValueKind::Bool(flag) => Value::from(*flag),
+            ValueKind::List(nodes) => nodes.iter().map(Self::to_json).collect(),
+            ValueKind::Table(entries) => {
                 Value::Object(entries.iter().map(|entry| (entry.key.clone(), entry.node.to_json())).collect())
             }
-            Kind::Null => Value::Null,
+            ValueKind::Null => Value::Null,
         }
     }
 }
@@ -142,29 +142,29 @@ fn missing_quotes(text: &str, at: usize) -> Option<String> {
     is_text.then(|| format!("quotes may be missing: {} = \"…\"", quoted(key.trim())))
 }
 
-fn table_kind(table: &DeTable<'_>) -> Kind {
-    let entry = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| Entry {
+fn table_kind(table: &DeTable<'_>) -> ValueKind {
+    let entry = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| TableEntry {
         at: key.span().start,
         key: key.get_ref().clone().into_owned(),
         name: None,
         node: node(value),
     };
-    let mut entries: Vec<Entry> = table.iter().map(entry).collect();
+    let mut entries: Vec<TableEntry> = table.iter().map(entry).collect();
     entries.sort_by_key(|entry| entry.at);
-    Kind::Table(entries)
+    ValueKind::Table(entries)
 }
 
 fn node(value: &Spanned<DeValue<'_>>) -> Node {
     let kind = match value.get_ref() {
-        DeValue::String(text) => Kind::Text(text.clone().into_owned()),
+        DeValue::String(text) => ValueKind::Text(text.clone().into_owned()),
         DeValue::Integer(number) => {
             let whole = i128::from_str_radix(number.as_str(), number.radix());
-            Kind::Whole(whole.unwrap_or(i128::MAX))
+            ValueKind::Integer(whole.unwrap_or(i128::MAX))
         }
-        DeValue::Float(number) => Kind::Fraction(number.as_str().parse().unwrap_or(f64::NAN)),
-        DeValue::Boolean(flag) => Kind::Flag(*flag),
-        DeValue::Datetime(time) => Kind::Text(time.to_string()),
-        DeValue::Array(list) => Kind::List(list.iter().map(node).collect()),
+        DeValue::Float(number) => ValueKind::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => ValueKind::Bool(*flag),
+        DeValue::Datetime(time) => ValueKind::Text(time.to_string()),
+        DeValue::Array(list) => ValueKind::List(list.iter().map(node).collect()),
         DeValue::Table(table) => table_kind(table),
     };
     Node { at: value.span().start, kind }
@@ -185,8 +185,8 @@ mod tests {
             node.to_json(),
             json!({"a": 1, "b": [{"c": "x"}, {"d": [true, 16, -2, 1.5, "1979-05-27"]}]})
         );
-        let Kind::Table(top) = &node.kind else { panic!("{node:?}") };
-        let Kind::List(tables) = &top[1].node.kind else { panic!("{top:?}") };
+        let ValueKind::Table(top) = &node.kind else { panic!("{node:?}") };
+        let ValueKind::List(tables) = &top[1].node.kind else { panic!("{top:?}") };
         let lines: Vec<usize> = tables.iter().map(|table| findings.pos(table.at).line).collect();
         assert_eq!(lines, [2, 5]);
     }

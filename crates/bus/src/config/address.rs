@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use narrows_config::Paths;
+use narrows_config::PathBase;
 
 use super::{ListenAddr, ListenerSettings, Web};
 
@@ -87,7 +87,7 @@ impl ListenAddr {
     /// # Errors
     /// If a socket cannot have this path.
     pub fn unix(path: &str) -> Result<Self, &'static str> {
-        socket(path, Paths { base: Path::new(""), home: None }).map(Self::Unix)
+        socket(path, PathBase { base: Path::new(""), home: None }).map(Self::Unix)
     }
 }
 
@@ -153,7 +153,7 @@ pub fn expand_home<'a>(url: &'a str, home: Option<&Path>) -> Cow<'a, str> {
     }
 }
 
-pub(super) fn socket(path: &str, paths: Paths<'_>) -> Result<PathBuf, &'static str> {
+pub(super) fn socket(path: &str, paths: PathBase<'_>) -> Result<PathBuf, &'static str> {
     let path = paths.resolve(path)?;
     match path.as_os_str().len() {
         ..=MAX_SOCKET_PATH_BYTES => Ok(path),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_config::{Finding, Findings, Node, Paths, SourcePos};
+use narrows_config::{Finding, Findings, Node, PathBase, SourcePos};
 
 use super::machine::{Machine, PoolPositions};
 use super::{Config, settings, stdio_bus};
@@ -62,8 +62,8 @@ pub fn inspect(
     let parsed = if is_json {
         Node::from_json(&findings).and_then(|node| stdio_bus::read(&findings, &node))
     } else {
-        let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
-        Node::from_toml(&findings).and_then(|node| settings::read(&findings, &node, paths))
+        let path_base = PathBase { base: path.parent().unwrap_or(Path::new("")), home };
+        Node::from_toml(&findings).and_then(|node| settings::read(&findings, &node, path_base))
     };
     if let (Some(parsed), Some(machine)) = (&parsed, machine) {
         machine.check(&findings, parsed);

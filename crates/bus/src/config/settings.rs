@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use narrows_base::suggest::nearest;
 use narrows_base::units::{format_duration, format_size};
-use narrows_config::{Findings, Item, Kind, Node, Paths, Table, quoted};
+use narrows_config::{Findings, Node, PathBase, SettingValue, Table, ValueKind, quoted};
 
 use super::address::{ADMIN_LOOPBACK_ONLY, expand_home, is_same, loopback, socket};
 use super::read::RequiredFile;
@@ -73,16 +73,16 @@ const BUS_MEMORY_BYTES: u64 = 16 << 20;
 /// The maximum of `restart_budget`.
 pub(super) const MAX_RESTART_BUDGET: u64 = 1_000_000;
 
-pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Option<ParsedConfig> {
+pub(super) fn read(findings: &Findings<'_>, node: &Node, path_base: PathBase<'_>) -> Option<ParsedConfig> {
     let table = node.as_table(findings)?;
     table.only(
         TOP_LEVEL_KEYS,
         &[("share", POOL_KEY_HINT), ("command", POOL_KEY_HINT), ("url", "move it into [[listen]]")],
     );
-    let tables = |name: &str| table.get(name).and_then(Item::tables).into_iter().flatten();
+    let tables = |name: &str| table.get(name).and_then(SettingValue::tables).into_iter().flatten();
     let (pools, positions): (Vec<_>, Vec<_>) =
-        tables("pool").filter_map(|table| pool::read(table, paths)).unzip();
-    let none = |key: &str| table.get(key).is_none_or(|item| item.node.kind == Kind::List(Vec::new()));
+        tables("pool").filter_map(|table| pool::read(table, path_base)).unzip();
+    let none = |key: &str| table.get(key).is_none_or(|item| item.node.kind == ValueKind::List(Vec::new()));
     if none("pool") {
         let hint = "write [[pool]] and command = [\"narrows\", \"acp\"]".to_owned();
         findings.error(0, "no [[pool]] is defined", Some(hint));
@@ -91,7 +91,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Op
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     let mut files = Vec::new();
     let listen: Vec<_> =
-        tables("listen").filter_map(|table| listen(table, paths, &names, &mut files)).collect();
+        tables("listen").filter_map(|table| listen(table, path_base, &names, &mut files)).collect();
     check_unique_addresses(&listen);
     let mut sockets: Vec<_> = listen
         .iter()
@@ -109,19 +109,23 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Op
         findings
             .warning(0, "no [[listen]] is defined: clients cannot connect unless --listen names an address");
     }
-    let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
-    let admin = table.get("admin").and_then(Item::table).map(|table| admin(table, paths)).unwrap_or_default();
-    let of_admin = |key| table.get("admin").and_then(Item::table).and_then(|table| table.get(key));
+    let limits = table.get("limits").and_then(SettingValue::table).map(limits).unwrap_or_default();
+    let admin = table
+        .get("admin")
+        .and_then(SettingValue::table)
+        .map(|table| admin(table, path_base))
+        .unwrap_or_default();
+    let of_admin = |key| table.get("admin").and_then(SettingValue::table).and_then(|table| table.get(key));
     if admin.port.as_deref().is_some_and(taken)
         && let Some(item) = of_admin("port")
     {
-        item.fail("is already used by a listener", None);
+        item.error_with_name("is already used by a listener", None);
     }
     if let Some(path) = &admin.socket
         && let Some(item) = of_admin("socket")
     {
         if sockets.iter().any(|(other, _)| other == path) {
-            item.fail("is already used by a listener", None);
+            item.error_with_name("is already used by a listener", None);
         }
         sockets.push((path.clone(), item.node.at));
     }
@@ -133,10 +137,10 @@ const POOL_KEY_HINT: &str = "move it into [[pool]]";
 /// Reads a listener. Returns it with the item of its `url`.
 fn listen<'a>(
     table: Table<'a>,
-    paths: Paths<'_>,
+    path_base: PathBase<'_>,
     pools: &[&str],
     files: &mut Vec<RequiredFile>,
-) -> Option<(ListenerSettings, Item<'a>)> {
+) -> Option<(ListenerSettings, SettingValue<'a>)> {
     let key_hints = [
         ("token", "tokens are kept in a file: auth = \"token\", tokens = \"tokens.toml\""),
         ("port", "write it in the `url`"),
@@ -148,19 +152,19 @@ fn listen<'a>(
         let hint = "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"";
         return table.error("`url` is missing", Some(hint));
     };
-    let mut listen = url.parsed(|text| ListenerSettings::parse(&expand_home(text, paths.home)))?;
+    let mut listen = url.parsed(|text| ListenerSettings::parse(&expand_home(text, path_base.home)))?;
     if let ListenAddr::Web(at) = &mut listen.addr {
-        files.extend(web::read(table, at, url, paths));
+        files.extend(web::read(table, at, url, path_base));
     } else {
         listen.auth = web::read_plain(table, &listen.addr);
     }
     if let ListenAddr::Unix(path) = &mut listen.addr {
-        *path = url.parsed(|_| socket(&path.to_string_lossy(), paths))?;
+        *path = url.parsed(|_| socket(&path.to_string_lossy(), path_base))?;
     }
     if let Some(item) = table.get("pool") {
         let name = item.text()?;
         if listen.pool.as_deref().is_some_and(|other| other != name) {
-            item.fail("differs from the pool in the `url`", None);
+            item.error_with_name("differs from the pool in the `url`", None);
         }
         listen.pool = Some(name.to_owned());
     }
@@ -172,20 +176,23 @@ fn listen<'a>(
         let missing =
             |name: &&str| listen.pools.as_ref().is_some_and(|all| all.iter().all(|one| one != name));
         if let Some(name) = listen.pool.as_deref().filter(missing) {
-            item.fail(&format!("must contain the `pool` of this listener, \"{}\"", quoted(name)), None);
+            item.error_with_name(
+                &format!("must contain the `pool` of this listener, \"{}\"", quoted(name)),
+                None,
+            );
         }
     }
     Some((listen, url))
 }
 
-fn check_pool_exists(item: Item<'_>, name: &str, pools: &[&str]) {
+fn check_pool_exists(item: SettingValue<'_>, name: &str, pools: &[&str]) {
     if !pools.contains(&name) {
         let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-        item.fail(&format!("names an unknown pool: \"{}\"", quoted(name)), hint);
+        item.error_with_name(&format!("names an unknown pool: \"{}\"", quoted(name)), hint);
     }
 }
 
-fn read_permitted_pools(item: Item<'_>, known: &[&str]) -> Option<Vec<String>> {
+fn read_permitted_pools(item: SettingValue<'_>, known: &[&str]) -> Option<Vec<String>> {
     let hint = "write pools = [\"default\"]";
     let mut names: Vec<String> = Vec::new();
     for item in item.list(hint)? {
@@ -227,10 +234,10 @@ fn warn_rejecting_gates<'a>(
     }
 }
 
-fn check_unique_addresses(listen: &[(ListenerSettings, Item<'_>)]) {
+fn check_unique_addresses(listen: &[(ListenerSettings, SettingValue<'_>)]) {
     for (index, (one, url)) in listen.iter().enumerate() {
         if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.addr.is_same(&one.addr)) {
-            url.fail(
+            url.error_with_name(
                 "is already used by another listener",
                 one.addr.conflict_hint(&other.addr).map(str::to_owned),
             );
@@ -289,7 +296,7 @@ fn limits(table: Table<'_>) -> BusLimits {
         ("owner_expiry", false, &mut limits.owner_expiry),
     ];
     for (key, zero, target) in times {
-        set(table, key, target, if zero { Item::duration } else { Item::positive_duration });
+        set(table, key, target, if zero { SettingValue::duration } else { SettingValue::positive_duration });
     }
     if let Some(item) = table.get("drain_timeout") {
         warn_long_drain(item, limits.drain_timeout);
@@ -303,27 +310,32 @@ fn is_memory_below_max_line(limits: &BusLimits) -> bool {
 }
 
 /// Warns if a shutdown can take longer than service managers usually wait.
-pub(super) fn warn_long_drain(item: Item<'_>, time: Duration) {
+pub(super) fn warn_long_drain(item: SettingValue<'_>, time: Duration) {
     if time > BusLimits::default().drain_timeout {
         let most = format_duration(time + WORKER_STOP_TIMEOUT);
         item.warn(&format!("lets a shutdown take {most}: give the service manager at least that timeout"));
     }
 }
 
-fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(Item<'a>) -> Option<T>) {
+fn set<'a, T>(
+    table: Table<'a>,
+    key: &str,
+    target: &mut T,
+    reading: impl FnOnce(SettingValue<'a>) -> Option<T>,
+) {
     if let Some(value) = table.get(key).and_then(reading) {
         *target = value;
     }
 }
 
-fn admin(table: Table<'_>, paths: Paths<'_>) -> AdminConfig {
+fn admin(table: Table<'_>, path_base: PathBase<'_>) -> AdminConfig {
     table.only(ADMIN_KEYS, &[("url", "write socket = \"/path\" or port = 9090")]);
-    let port = |item: Item<'_>| match item.node.kind {
-        Kind::Whole(_) => item.count(0, u16::MAX).map(|port: u16| format!("127.0.0.1:{port}")),
+    let port = |item: SettingValue<'_>| match item.node.kind {
+        ValueKind::Integer(_) => item.count(0, u16::MAX).map(|port: u16| format!("127.0.0.1:{port}")),
         _ => item.parsed(|text| loopback(text, ADMIN_LOOPBACK_ONLY).map(|()| text.to_owned())),
     };
     AdminConfig {
-        socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, paths))),
+        socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, path_base))),
         port: table.get("port").and_then(port),
         is_open: admin_is_open(table),
     }
@@ -333,7 +345,10 @@ fn admin(table: Table<'_>, paths: Paths<'_>) -> AdminConfig {
 fn admin_is_open(table: Table<'_>) -> bool {
     let Some(item) = table.get("auth") else { return false };
     if table.get("port").is_none() {
-        item.fail("has an effect only with `port`: the socket always admits only the user of the bus", None);
+        item.error_with_name(
+            "has an effect only with `port`: the socket always admits only the user of the bus",
+            None,
+        );
     }
     let is_open = item.one_of(&[("user", false), ("none", true)]).unwrap_or_default();
     if is_open {

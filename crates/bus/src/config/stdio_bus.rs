@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
+use narrows_config::{Findings, Node, SettingValue, Table, ValueKind, quoted};
 
 use super::settings::{LINE_BYTES_RANGE, MAX_RESTART_BUDGET, QUEUE_BYTES_RANGE, warn_long_drain};
 use super::{
@@ -49,11 +49,11 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig>
         pools.push(pool);
         positions.push(PoolPositions { command, ..PoolPositions::default() });
     }
-    if matches!(&item.node.kind, Kind::List(nodes) if nodes.is_empty()) {
-        item.fail("must have at least one pool", None);
+    if matches!(&item.node.kind, ValueKind::List(nodes) if nodes.is_empty()) {
+        item.error_with_name("must have at least one pool", None);
     }
-    let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
-    let listen = match table.get("transport").and_then(Item::table) {
+    let limits = table.get("limits").and_then(SettingValue::table).map(limits).unwrap_or_default();
+    let listen = match table.get("transport").and_then(SettingValue::table) {
         Some(table) => transport(table),
         None => vec![ListenerSettings::new(ListenAddr::Stdio)],
     };
@@ -82,15 +82,15 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
         table.get(key).or_else(|| table.error(format!("`{key}` is missing"), Some(hint)))
     };
     let (id, command, instances) = (need("id"), need("command"), need("instances"));
-    let id = id.and_then(Item::text);
-    let program = command.and_then(Item::text);
+    let id = id.and_then(SettingValue::text);
+    let program = command.and_then(SettingValue::text);
     let instances = instances.and_then(|item| item.count(1, MAX_INSTANCES));
     let mut words: Vec<String> = program.map(str::to_owned).into_iter().collect();
     if let Some(args) = table.get("args").and_then(|item| item.list("write \"args\": [\"acp\"]")) {
         for item in args {
             match &item.node.kind {
-                Kind::Text(text) if !text.contains('\0') => words.push(text.clone()),
-                _ => item.fail("must be a list of texts", None),
+                ValueKind::Text(text) if !text.contains('\0') => words.push(text.clone()),
+                _ => item.error_with_name("must be a list of texts", None),
             }
         }
     }
@@ -137,7 +137,9 @@ fn set_number<N: TryFrom<i128> + Copy>(
     target: &mut N,
 ) {
     match table.get(key) {
-        Some(item) if item.node.kind == Kind::Whole(0) => item.warn("cannot be 0 here; the default is used"),
+        Some(item) if item.node.kind == ValueKind::Integer(0) => {
+            item.warn("cannot be 0 here; the default is used")
+        }
         Some(item) => *target = item.count(least, most).unwrap_or(*target),
         None => {}
     }
@@ -149,7 +151,7 @@ fn transport(table: Table<'_>) -> Vec<ListenerSettings> {
         if let Some(item) = table.get(key)
             && item.text().is_some_and(|text| text != wanted)
         {
-            item.fail(&format!("can only be \"{wanted}\" here"), None);
+            item.error_with_name(&format!("can only be \"{wanted}\" here"), None);
         }
     }
     if let Some(item) = table.get("options") {
@@ -166,7 +168,7 @@ fn transport(table: Table<'_>) -> Vec<ListenerSettings> {
             Vec::new()
         }
         Some(_) => {
-            item.fail("can only be \"stdio\", \"unix\" or \"tcp\" here", None);
+            item.error_with_name("can only be \"stdio\", \"unix\" or \"tcp\" here", None);
             Vec::new()
         }
         None => Vec::new(),

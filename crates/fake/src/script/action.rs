@@ -1,6 +1,6 @@
 //! Parses the steps of a correct agent.
 
-use narrows_config::{Item, Table, quoted};
+use narrows_config::{SettingValue, Table, quoted};
 use narrows_wire::RpcError;
 use serde_json::{Map, Value};
 
@@ -21,7 +21,7 @@ pub(super) struct Action {
     /// Other keys that are allowed in the same table.
     pub(super) other_keys: &'static [&'static str],
     /// Parses the step from its value, the whole table and its context.
-    pub(super) read: fn(Item<'_>, Table<'_>, StepContext) -> Option<Step>,
+    pub(super) read: fn(SettingValue<'_>, Table<'_>, StepContext) -> Option<Step>,
 }
 
 /// All kinds except faults, which are in [`fault::FAULTS`].
@@ -54,11 +54,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static Action> {
     ACTIONS.iter().chain(fault::FAULTS)
 }
 
-pub(super) fn steps(node: Item<'_>, place: StepContext) -> Option<Vec<Step>> {
+pub(super) fn steps(node: SettingValue<'_>, place: StepContext) -> Option<Vec<Step>> {
     node.list("")?.map(|entry| step(entry, place)).collect()
 }
 
-fn step(node: Item<'_>, place: StepContext) -> Option<Step> {
+fn step(node: SettingValue<'_>, place: StepContext) -> Option<Step> {
     if !node.is_table() {
         return node.error("a step must be a table, such as { say = \"hello\" }", None);
     }
@@ -115,13 +115,13 @@ fn unknown<T>(fields: Table<'_>) -> Option<T> {
     }
 }
 
-fn speak(speaker: Speaker, node: Item<'_>, fields: Table<'_>) -> Option<Step> {
-    let every = fields.get("every").and_then(Item::duration);
+fn speak(speaker: Speaker, node: SettingValue<'_>, fields: Table<'_>) -> Option<Step> {
+    let every = fields.get("every").and_then(SettingValue::duration);
     Some(Step::Speak {
         speaker,
         text: node.string()?.to_owned(),
         // `every` only makes sense word by word.
-        words: fields.get("words").and_then(Item::flag).unwrap_or(every.is_some()),
+        words: fields.get("words").and_then(SettingValue::flag).unwrap_or(every.is_some()),
         every,
     })
 }
@@ -132,18 +132,18 @@ const STATUSES: &[&str] = &["pending", "in_progress", "completed", "failed"];
 const TOOL: &[&str] =
     &["id", "name", "title", "kind", "status", "path", "line", "input", "output", "text", "diff"];
 
-fn tool(node: Item<'_>) -> Option<Step> {
+fn tool(node: SettingValue<'_>) -> Option<Step> {
     node.table()?.required("title", None)?;
     let mut call = tool_call(node)?;
     call.status.get_or_insert("pending");
     Some(Step::Tool(Box::new(call)))
 }
 
-fn tool_update(node: Item<'_>) -> Option<Step> {
+fn tool_update(node: SettingValue<'_>) -> Option<Step> {
     Some(Step::ToolUpdate(Box::new(tool_call(node)?)))
 }
 
-fn tool_call(node: Item<'_>) -> Option<ToolCall> {
+fn tool_call(node: SettingValue<'_>) -> Option<ToolCall> {
     let fields = node.table()?;
     fields.only(TOOL, &[]);
     Some(ToolCall {
@@ -161,7 +161,7 @@ fn tool_call(node: Item<'_>) -> Option<ToolCall> {
     })
 }
 
-fn diff(node: Item<'_>) -> Option<Diff> {
+fn diff(node: SettingValue<'_>) -> Option<Diff> {
     let fields = node.table()?;
     fields.only(&["path", "old", "new"], &[]);
     Some(Diff {
@@ -176,7 +176,7 @@ fn line(fields: Table<'_>, key: &str) -> Option<u32> {
     fields.get(key)?.count(1, u32::MAX)
 }
 
-fn plan(node: Item<'_>) -> Option<Step> {
+fn plan(node: SettingValue<'_>) -> Option<Step> {
     let entries = node.list("")?.map(|entry| {
         if entry.is_text() {
             let content = entry.string()?.to_owned();
@@ -207,7 +207,7 @@ const CHOICES: &[(&str, &str)] = &[
     ("reject_always", "Always reject"),
 ];
 
-fn ask(node: Item<'_>, place: StepContext) -> Option<Step> {
+fn ask(node: SettingValue<'_>, place: StepContext) -> Option<Step> {
     let fields = node.table()?;
     fields.only(&["tool", "title", "options", "on_allow", "on_reject"], &[]);
     let options = match fields.get("options") {
@@ -226,7 +226,7 @@ fn ask(node: Item<'_>, place: StepContext) -> Option<Step> {
     })))
 }
 
-fn choice(node: Item<'_>) -> Option<Choice> {
+fn choice(node: SettingValue<'_>) -> Option<Choice> {
     let kinds: Vec<&'static str> = CHOICES.iter().map(|(kind, _)| *kind).collect();
     if node.is_text() {
         let kind = word(node, &kinds)?;
@@ -244,7 +244,7 @@ fn named(kind: &'static str, name: &str) -> Choice {
     Choice { id: kind.to_owned(), name: name.to_owned(), kind }
 }
 
-fn read(node: Item<'_>) -> Option<Step> {
+fn read(node: SettingValue<'_>) -> Option<Step> {
     if node.is_text() {
         return Some(Step::Read { path: node.string()?.to_owned(), line: None, limit: None });
     }
@@ -257,7 +257,7 @@ fn read(node: Item<'_>) -> Option<Step> {
     })
 }
 
-fn write(node: Item<'_>) -> Option<Step> {
+fn write(node: SettingValue<'_>) -> Option<Step> {
     let fields = node.table()?;
     fields.only(&["path", "content"], &[]);
     Some(Step::Write {
@@ -266,7 +266,7 @@ fn write(node: Item<'_>) -> Option<Step> {
     })
 }
 
-fn terminal(node: Item<'_>) -> Option<Step> {
+fn terminal(node: SettingValue<'_>) -> Option<Step> {
     let fields = node.table()?;
     fields.only(&["command", "cwd", "tool"], &[]);
     Some(Step::Terminal {
@@ -276,11 +276,11 @@ fn terminal(node: Item<'_>) -> Option<Step> {
     })
 }
 
-fn usage(node: Item<'_>) -> Option<Step> {
+fn usage(node: SettingValue<'_>) -> Option<Step> {
     let fields = node.table()?;
     fields.only(&["used", "size", "cost", "currency"], &[]);
     let tokens = |key| fields.required(key, None)?.count(0, i64::MAX);
-    let cost = fields.get("cost").and_then(Item::number);
+    let cost = fields.get("cost").and_then(SettingValue::number);
     let currency = fields.string("currency").unwrap_or_else(|| "USD".to_owned());
     Some(Step::Usage {
         used: tokens("used")?,
@@ -289,7 +289,7 @@ fn usage(node: Item<'_>) -> Option<Step> {
     })
 }
 
-fn notice(node: Item<'_>) -> Option<Step> {
+fn notice(node: SettingValue<'_>) -> Option<Step> {
     if node.is_text() {
         return Some(Step::Notice { severity: "info", title: node.string()?.to_owned(), description: None });
     }
@@ -305,7 +305,7 @@ fn notice(node: Item<'_>) -> Option<Step> {
     })
 }
 
-fn commands(node: Item<'_>) -> Option<Step> {
+fn commands(node: SettingValue<'_>) -> Option<Step> {
     let commands = node.list("")?.map(|entry| {
         let fields = entry.table()?;
         fields.only(&["name", "description"], &[]);
@@ -317,29 +317,29 @@ fn commands(node: Item<'_>) -> Option<Step> {
     Some(Step::Commands(commands.collect::<Option<_>>()?))
 }
 
-fn update(node: Item<'_>) -> Option<Step> {
+fn update(node: SettingValue<'_>) -> Option<Step> {
     node.table()?.required("sessionUpdate", None)?.string()?;
     Some(Step::Update(node.node.to_json()))
 }
 
-fn notify(node: Item<'_>) -> Option<Step> {
+fn notify(node: SettingValue<'_>) -> Option<Step> {
     let (method, params) = message(node)?;
     Some(Step::Notify { method, params })
 }
 
-fn request(node: Item<'_>) -> Option<Step> {
+fn request(node: SettingValue<'_>) -> Option<Step> {
     let (method, params) = message(node)?;
     Some(Step::Request { method, params })
 }
 
-fn message(node: Item<'_>) -> Option<(String, Value)> {
+fn message(node: SettingValue<'_>) -> Option<(String, Value)> {
     let fields = node.table()?;
     fields.only(&["method", "params"], &[]);
     let params = fields.get("params").map_or_else(|| Value::Object(Map::new()), |item| item.node.to_json());
     Some((fields.required("method", None)?.string()?.to_owned(), params))
 }
 
-fn repeat(node: Item<'_>, place: StepContext) -> Option<Step> {
+fn repeat(node: SettingValue<'_>, place: StepContext) -> Option<Step> {
     let fields = node.table()?;
     fields.only(&["times", "steps"], &[]);
     let times = fields.required("times", None)?.count(0, i64::MAX)?;
@@ -348,7 +348,7 @@ fn repeat(node: Item<'_>, place: StepContext) -> Option<Step> {
 
 const REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];
 
-fn stop(node: Item<'_>) -> Option<Step> {
+fn stop(node: SettingValue<'_>) -> Option<Step> {
     let reason = node.string()?;
     if REASONS.contains(&reason) || reason.starts_with('_') {
         return Some(Step::Stop(reason.to_owned()));
@@ -356,7 +356,7 @@ fn stop(node: Item<'_>) -> Option<Step> {
     node.expected(&format!("one of {}, or begin with _", REASONS.join(", ")), None)
 }
 
-fn error(node: Item<'_>) -> Option<Step> {
+fn error(node: SettingValue<'_>) -> Option<Step> {
     let fields = node.table()?;
     fields.only(&["code", "message", "data"], &[]);
     let code = fields.get("code").and_then(|n| n.count(i32::MIN, i32::MAX)).unwrap_or(-32603);

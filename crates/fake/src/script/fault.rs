@@ -1,6 +1,6 @@
 //! Parses the steps for faults.
 
-use narrows_config::Item;
+use narrows_config::SettingValue;
 
 use super::action::Action;
 use super::parse::{only_true, strings};
@@ -38,19 +38,19 @@ pub(super) const FAULTS: &[Action] = &[
     Action { name: "orphan", other_keys: &[], read: |n, _, _| Some(Step::Fault(Fault::Orphan(strings(n)?))) },
 ];
 
-fn text(node: Item<'_>, fault: fn(String) -> Fault) -> Option<Step> {
+fn text(node: SettingValue<'_>, fault: fn(String) -> Fault) -> Option<Step> {
     Some(Step::Fault(fault(node.string()?.to_owned())))
 }
 
-fn set(node: Item<'_>, fault: Fault) -> Option<Step> {
+fn set(node: SettingValue<'_>, fault: Fault) -> Option<Step> {
     only_true(node).map(|()| Step::Fault(fault))
 }
 
-fn exit(node: Item<'_>) -> Option<Step> {
+fn exit(node: SettingValue<'_>) -> Option<Step> {
     Some(Step::Fault(Fault::Exit(node.count(0, u8::MAX)?)))
 }
 
-fn flood(node: Item<'_>) -> Option<Step> {
+fn flood(node: SettingValue<'_>) -> Option<Step> {
     let fields = node.table()?;
     fields.only(&["updates", "bytes"], &[]);
     let updates = fields.required("updates", None)?.count(1, i64::MAX)?;

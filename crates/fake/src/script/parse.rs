@@ -2,7 +2,7 @@
 
 use narrows_acp::Versions;
 use narrows_base::suggest::nearest;
-use narrows_config::{Findings, Item, Node, Table};
+use narrows_config::{Findings, Node, SettingValue, Table};
 
 use super::action::{StepContext, steps};
 use super::step::Event;
@@ -30,7 +30,7 @@ pub(super) fn script(text: &str) -> Result<Script, ScriptError> {
             version: fields.string("version").unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
             protocol: fields.get("protocol").and_then(protocol).unwrap_or(Versions::Both),
             session_id: fields.get("session_id").and_then(session_id).unwrap_or("session-{n}".to_owned()),
-            delay: fields.get("delay").and_then(Item::duration).unwrap_or_default(),
+            delay: fields.get("delay").and_then(SettingValue::duration).unwrap_or_default(),
             modes: fields.get("modes").and_then(strings).unwrap_or_default(),
             auth: fields.get("auth").and_then(auth),
             capabilities: fields.get("capabilities").and_then(capabilities).unwrap_or_default(),
@@ -40,7 +40,7 @@ pub(super) fn script(text: &str) -> Result<Script, ScriptError> {
     })?)
 }
 
-fn protocol(node: Item<'_>) -> Option<Versions> {
+fn protocol(node: SettingValue<'_>) -> Option<Versions> {
     let numbers = node.list("")?.map(|entry| entry.count::<u8>(1, 2)).collect::<Option<Vec<_>>>()?;
     match numbers.as_slice() {
         [1] => Some(Versions::OnlyV1),
@@ -50,7 +50,7 @@ fn protocol(node: Item<'_>) -> Option<Versions> {
     }
 }
 
-fn session_id(node: Item<'_>) -> Option<String> {
+fn session_id(node: SettingValue<'_>) -> Option<String> {
     let template = node.string()?;
     if template.contains("{n}") {
         Some(template.to_owned())
@@ -59,15 +59,15 @@ fn session_id(node: Item<'_>) -> Option<String> {
     }
 }
 
-fn auth(node: Item<'_>) -> Option<Auth> {
+fn auth(node: SettingValue<'_>) -> Option<Auth> {
     let fields = node.table()?;
     fields.only(&["id", "name", "required"], &[]);
     let id = fields.required("id", None)?.string()?.to_owned();
     let name = fields.string("name").unwrap_or_else(|| id.clone());
-    Some(Auth { id, name, required: fields.get("required").and_then(Item::flag).unwrap_or(true) })
+    Some(Auth { id, name, required: fields.get("required").and_then(SettingValue::flag).unwrap_or(true) })
 }
 
-fn capabilities(node: Item<'_>) -> Option<Capabilities> {
+fn capabilities(node: SettingValue<'_>) -> Option<Capabilities> {
     let mut capabilities = Capabilities::default();
     let mut slots = [
         ("load", &mut capabilities.load),
@@ -85,12 +85,12 @@ fn capabilities(node: Item<'_>) -> Option<Capabilities> {
     let fields = node.table()?;
     fields.only(&slots.each_ref().map(|(name, _)| *name), &[]);
     for (name, slot) in &mut slots {
-        **slot = fields.get(name).and_then(Item::flag).unwrap_or(**slot);
+        **slot = fields.get(name).and_then(SettingValue::flag).unwrap_or(**slot);
     }
     Some(capabilities)
 }
 
-fn events(node: Item<'_>) -> Option<Vec<(Event, Vec<super::Step>)>> {
+fn events(node: SettingValue<'_>) -> Option<Vec<(Event, Vec<super::Step>)>> {
     let mut events = Vec::new();
     for node in node.table()?.items() {
         let name = node.name;
@@ -104,7 +104,7 @@ fn events(node: Item<'_>) -> Option<Vec<(Event, Vec<super::Step>)>> {
     Some(events)
 }
 
-fn turns(node: Item<'_>) -> Option<Vec<Turn>> {
+fn turns(node: SettingValue<'_>) -> Option<Vec<Turn>> {
     if node.is_table() {
         return node.error("write [[turn]] with two brackets: it is a list", None);
     }
@@ -115,18 +115,18 @@ fn turn(fields: Table<'_>) -> Option<Turn> {
     fields.only(&["when", "delay", "steps"], &[]);
     Some(Turn {
         when: fields.string("when"),
-        delay: fields.get("delay").and_then(Item::duration),
+        delay: fields.get("delay").and_then(SettingValue::duration),
         steps: steps(fields.required("steps", None)?, StepContext::Turn)?,
     })
 }
 
 /// Parses a text that must be one of `words`.
-pub(super) fn word(item: Item<'_>, words: &[&'static str]) -> Option<&'static str> {
+pub(super) fn word(item: SettingValue<'_>, words: &[&'static str]) -> Option<&'static str> {
     item.named(|text| words.iter().copied().find(|word| *word == text), words)
 }
 
 /// Parses a list of at least one text.
-pub(super) fn strings(item: Item<'_>) -> Option<Vec<String>> {
+pub(super) fn strings(item: SettingValue<'_>) -> Option<Vec<String>> {
     let strings: Vec<_> =
         item.list("")?.map(|entry| entry.string().map(str::to_owned)).collect::<Option<_>>()?;
     if strings.is_empty() {
@@ -137,7 +137,7 @@ pub(super) fn strings(item: Item<'_>) -> Option<Vec<String>> {
 }
 
 /// Accepts `true` only: to disable the setting, the key is left out.
-pub(super) fn only_true(item: Item<'_>) -> Option<()> {
+pub(super) fn only_true(item: SettingValue<'_>) -> Option<()> {
     if item.flag()? { Some(()) } else { item.expected("true, or left out", None) }
 }
 

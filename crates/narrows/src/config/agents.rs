@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_client::{CommandRunner, UsageScope};
-use narrows_config::{Item, Kind, Paths};
+use narrows_config::{PathBase, SettingValue, ValueKind};
 use narrows_policy::Access;
 
 use super::error::{ConfigError, Origin};
@@ -63,48 +63,49 @@ pub(crate) struct AgentEntry {
     pub(crate) silence_timeout: Option<Duration>,
 }
 
-pub(super) fn agent((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<AgentEntry> {
+pub(super) fn agent((name, node): (&str, SettingValue<'_>), path_base: PathBase<'_>) -> Option<AgentEntry> {
     if name == BUILT_IN {
-        node.fail("is a reserved name", Some("it is the built-in agent".to_owned()));
+        node.error_with_name("is a reserved name", Some("it is the built-in agent".to_owned()));
     }
     let table = node.table()?;
     table.only(AGENT_KEYS, &[]);
     let Some(command) = table.get("command") else {
-        node.fail("has no `command`", Some("write command = [\"opencode\", \"acp\"]".to_owned()));
+        node.error_with_name("has no `command`", Some("write command = [\"opencode\", \"acp\"]".to_owned()));
         return None;
     };
-    let patterns = |node: Item<'_>| node.list("")?.map(|entry| entry.parsed(value::pattern)).collect();
+    let patterns =
+        |node: SettingValue<'_>| node.list("")?.map(|entry| entry.parsed(value::pattern)).collect();
     let pass_env: Option<Vec<_>> = table.read("pass_env", patterns);
     Some(AgentEntry {
         name: name.to_owned(),
         origin: Some(Origin::of_item(node)),
         command: command_of(command)?,
         env: table.read("env", environment).unwrap_or_default(),
-        clean_env: table.read("clean_env", Item::flag).unwrap_or(pass_env.is_some()),
+        clean_env: table.read("clean_env", SettingValue::flag).unwrap_or(pass_env.is_some()),
         pass_env: pass_env.unwrap_or_default(),
         access: table.read("access", |node| node.named(|name| name.parse().ok(), &["low", "medium", "high"])),
         commands_run_by: table
             .read("commands_run_by", |node| node.named(command_runner, &["agent", "client"]))
             .unwrap_or_default(),
-        policy: table.read("policy", |item| item.path(paths)),
+        policy: table.read("policy", |item| item.path(path_base)),
         model: table.read("model", string),
         mode: table.read("mode", string),
-        mcp: table.read("mcp", |item| item.path(paths)),
+        mcp: table.read("mcp", |item| item.path(path_base)),
         protocol: table.read("protocol", |node| {
             match node.node.kind {
-                Kind::Whole(1) => return Some(Protocol::One),
-                Kind::Whole(2) => return Some(Protocol::Two),
-                _ => node.fail("must be 1 or 2, without quotes", None),
+                ValueKind::Integer(1) => return Some(Protocol::One),
+                ValueKind::Integer(2) => return Some(Protocol::Two),
+                _ => node.error_with_name("must be 1 or 2, without quotes", None),
             }
             None
         }),
         usage_scope: table
             .read("usage", |node| node.named(usage_scope, &["session", "turn"]))
             .unwrap_or_default(),
-        initialize_timeout: table.read("initialize_timeout", Item::positive_duration),
-        session_timeout: table.read("session_timeout", Item::positive_duration),
-        cancel_grace: table.read("cancel_grace", Item::positive_duration),
-        silence_timeout: table.read("silence_timeout", Item::duration),
+        initialize_timeout: table.read("initialize_timeout", SettingValue::positive_duration),
+        session_timeout: table.read("session_timeout", SettingValue::positive_duration),
+        cancel_grace: table.read("cancel_grace", SettingValue::positive_duration),
+        silence_timeout: table.read("silence_timeout", SettingValue::duration),
     })
 }
 
@@ -125,21 +126,21 @@ fn usage_scope(name: &str) -> Option<UsageScope> {
 }
 
 /// Reads variables and checks their names.
-fn environment(node: Item<'_>) -> Option<Vec<(String, String)>> {
+fn environment(node: SettingValue<'_>) -> Option<Vec<(String, String)>> {
     let variables = texts(node)?;
     if variables.iter().any(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
-        node.fail("has an invalid variable name", None);
+        node.error_with_name("has an invalid variable name", None);
     }
     Some(variables)
 }
 
-fn command_of(node: Item<'_>) -> Option<Vec<String>> {
+fn command_of(node: SettingValue<'_>) -> Option<Vec<String>> {
     let words = node.command()?;
     let url = &words[0];
     if is_url(url) {
         let hint =
             format!("write command = [\"narrows\", \"connect\", {url:?}], or pass the URL: --agent {url}");
-        node.fail("is a URL, but must be a program and its arguments", Some(hint));
+        node.error_with_name("is a URL, but must be a program and its arguments", Some(hint));
         return None;
     }
     Some(words)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
-use narrows_config::{Finding, Item, SourcePos};
+use narrows_config::{Finding, SettingValue, SourcePos};
 
 /// The source of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    pub(super) fn of_item(item: Item<'_>) -> Self {
+    pub(super) fn of_item(item: SettingValue<'_>) -> Self {
         let line = item.findings.pos(item.node.at).line;
         Self::File { path: item.findings.file().into(), line }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows_base::suggest::nearest;
-use narrows_config::{Finding, Findings, Item, Node, Paths, Table};
+use narrows_config::{Finding, Findings, Node, PathBase, SettingValue, Table};
 use narrows_govern::GateTimeouts;
 use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
@@ -130,9 +130,9 @@ impl File {
     }
 
     fn read(findings: &Findings<'_>, path: &Path, home: Option<&Path>) -> Option<Self> {
-        let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
+        let path_base = PathBase { base: path.parent().unwrap_or(Path::new("")), home };
         let node = Node::from_toml(findings)?.qualified();
-        file(node.as_table(findings)?, paths)
+        file(node.as_table(findings)?, path_base)
     }
 
     /// Returns the names of the variables that hold API keys.
@@ -144,43 +144,44 @@ impl File {
     }
 }
 
-fn file(table: Table<'_>, paths: Paths<'_>) -> Option<File> {
+fn file(table: Table<'_>, path_base: PathBase<'_>) -> Option<File> {
     table.only(TOP_LEVEL_KEYS, &[]);
-    let endpoints = table.read("endpoint", |node| endpoints(node, paths)).unwrap_or_default();
+    let endpoints = table.read("endpoint", |node| endpoints(node, path_base)).unwrap_or_default();
     let default_endpoint = table.read("default", |node| read_default(node, &endpoints));
-    let (agents, invalid_agents) = table.read("agents", |node| agents(node, paths)).unwrap_or_default();
+    let (agents, invalid_agents) = table.read("agents", |node| agents(node, path_base)).unwrap_or_default();
     Some(File {
         default_endpoint,
         system_prompt: table.read("system", string),
         errors: table.read("errors", |node| node.named(Errors::from_name, &Errors::NAMES)),
-        data_dir: table.read("data_dir", |item| item.path(paths)),
-        store: table.read("store", Item::flag),
-        pace: table.read("pace", Item::duration),
+        data_dir: table.read("data_dir", |item| item.path(path_base)),
+        store: table.read("store", SettingValue::flag),
+        pace: table.read("pace", SettingValue::duration),
         limits: table.read("limits", limits).unwrap_or_default(),
         deadlines: table.read("deadlines", deadlines).unwrap_or_default(),
         agents,
         invalid_agents,
-        acp: table.read("acp", |node| acp(node, paths)).unwrap_or_default(),
+        acp: table.read("acp", |node| acp(node, path_base)).unwrap_or_default(),
         endpoints,
         warnings: Vec::new(),
     })
 }
 
-fn endpoints(node: Item<'_>, paths: Paths<'_>) -> Option<Vec<EndpointEntry>> {
-    let read = |(name, item): (&str, Item<'_>)| {
-        item.findings.isolated(|| endpoint((name, item), paths)).map_err(ConfigError::from).unwrap_or_else(
-            |error| EndpointEntry {
+fn endpoints(node: SettingValue<'_>, path_base: PathBase<'_>) -> Option<Vec<EndpointEntry>> {
+    let read = |(name, item): (&str, SettingValue<'_>)| {
+        item.findings
+            .isolated(|| endpoint((name, item), path_base))
+            .map_err(ConfigError::from)
+            .unwrap_or_else(|error| EndpointEntry {
                 name: name.to_owned(),
                 origin: error.origin.clone(),
                 layer: Layer::default(),
                 error: Some(error),
-            },
-        )
+            })
     };
     Some(node.table()?.entries().map(read).collect())
 }
 
-fn read_default(node: Item<'_>, endpoints: &[EndpointEntry]) -> Option<String> {
+fn read_default(node: SettingValue<'_>, endpoints: &[EndpointEntry]) -> Option<String> {
     let name = node.text()?;
     let names = || endpoints.iter().map(|entry| entry.name.as_str());
     if names().any(|known| known == name) {
@@ -190,14 +191,14 @@ fn read_default(node: Item<'_>, endpoints: &[EndpointEntry]) -> Option<String> {
         Some(near) => format!("did you mean \"{near}\"?"),
         None => format!("an endpoint is a table: [endpoint.{name}]"),
     };
-    node.fail("is not an endpoint of this file", Some(hint));
+    node.error_with_name("is not an endpoint of this file", Some(hint));
     None
 }
 
-fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<EndpointEntry> {
+fn endpoint((name, node): (&str, SettingValue<'_>), path_base: PathBase<'_>) -> Option<EndpointEntry> {
     if [ENV_ENDPOINT, FLAGS_ENDPOINT].contains(&name) {
         let hint = "`env` is the endpoint of the OPENAI_ variables, `flags` that of --base-url";
-        node.fail("is a reserved name", Some(hint.to_owned()));
+        node.error_with_name("is a reserved name", Some(hint.to_owned()));
     }
     let table = node.table()?;
     table.only(ENDPOINT_KEYS, &[]);
@@ -205,13 +206,14 @@ fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Endpoint
     if let [_, Some(second), ..] | [.., Some(second)] = &keys
         && keys.iter().flatten().count() > 1
     {
-        second.fail("is a second key: an endpoint has one of `key_env`, `key_file` and `key`", None);
+        second
+            .error_with_name("is a second key: an endpoint has one of `key_env`, `key_file` and `key`", None);
     }
     let [key, key_env, key_file] = keys;
     let key = match (key, key_env, key_file) {
         (Some(node), ..) => Some(Key::Inline(HiddenText::from(node.text()?.to_owned()))),
         (_, Some(node), _) => Some(Key::Variable(node.parsed(value::variable_name)?)),
-        (.., Some(node)) => Some(Key::File(node.path(paths)?)),
+        (.., Some(node)) => Some(Key::File(node.path(path_base)?)),
         _ => None,
     };
     let headers = table.read("headers", texts).unwrap_or_default();
@@ -224,25 +226,25 @@ fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Endpoint
         query: table.read("query", texts).unwrap_or_default(),
         provider: table.read("provider", |node| node.named(Provider::from_name, &value::providers())),
         context_window: table.read("context_window", |item| item.count(1, u64::MAX)),
-        ca_file: table.read("ca_file", |item| item.path(paths)),
+        ca_file: table.read("ca_file", |item| item.path(path_base)),
         proxy: table.read("proxy", string).map(Proxy::from),
         max_tokens: table.read("max_tokens", |item| item.count(1, u64::MAX)),
         temperature: table.read("temperature", temperature),
         effort: table.read("effort", |node| node.named(Effort::from_name, &value::efforts())),
-        connect_timeout: table.read("connect_timeout", Item::positive_duration),
-        first_timeout: table.read("first_timeout", Item::positive_duration),
-        idle_timeout: table.read("idle_timeout", Item::positive_duration),
-        total_timeout: table.read("total_timeout", Item::positive_duration),
+        connect_timeout: table.read("connect_timeout", SettingValue::positive_duration),
+        first_timeout: table.read("first_timeout", SettingValue::positive_duration),
+        idle_timeout: table.read("idle_timeout", SettingValue::positive_duration),
+        total_timeout: table.read("total_timeout", SettingValue::positive_duration),
     };
     Some(EndpointEntry { name: name.to_owned(), origin: Origin::of_item(node), layer, error: None })
 }
 
 /// Reads the agents. Invalid ones are returned separately, because they must not stop a command that does not
 /// use them.
-fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, InvalidAgents)> {
+fn agents(node: SettingValue<'_>, path_base: PathBase<'_>) -> Option<(Vec<AgentEntry>, InvalidAgents)> {
     let (mut valid, mut invalid) = (Vec::new(), Vec::new());
     for (name, item) in node.table()?.entries() {
-        match item.findings.isolated(|| agent((name, item), paths)) {
+        match item.findings.isolated(|| agent((name, item), path_base)) {
             Ok(entry) => valid.push(entry),
             Err(error) => invalid.push((name.to_owned(), error.into())),
         }
@@ -250,53 +252,53 @@ fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, InvalidA
     Some((valid, invalid))
 }
 
-fn deadlines(node: Item<'_>) -> Option<Vec<(&'static str, Duration)>> {
+fn deadlines(node: SettingValue<'_>) -> Option<Vec<(&'static str, Duration)>> {
     let table = node.table()?;
     table.only(&GateTimeouts::NAMES, &[]);
-    let named = |name| Some((name, table.read(name, Item::positive_duration)?));
+    let named = |name| Some((name, table.read(name, SettingValue::positive_duration)?));
     Some(GateTimeouts::NAMES.into_iter().filter_map(named).collect())
 }
 
-fn acp(node: Item<'_>, paths: Paths<'_>) -> Option<Acp> {
+fn acp(node: SettingValue<'_>, path_base: PathBase<'_>) -> Option<Acp> {
     let table = node.table()?;
     table.only(ACP_KEYS, &[]);
     let connect = table.read("connect", |node| {
-        let refused = |reason: String| node.fail("is not the URL of an agent", Some(reason));
+        let refused = |reason: String| node.error_with_name("is not the URL of an agent", Some(reason));
         target(node.text()?).map_err(refused).ok()
     });
     let remote = RemoteArgs {
-        token_file: table.read("token_file", |item| item.path(paths)),
+        token_file: table.read("token_file", |item| item.path(path_base)),
         token_by: NamedBy::Setting,
-        ca: table.read("ca", |item| item.path(paths)),
-        cert: table.read("cert", |item| item.path(paths)),
-        key: table.read("key", |item| item.path(paths)),
-        grace: table.read("grace", Item::positive_duration),
+        ca: table.read("ca", |item| item.path(path_base)),
+        cert: table.read("cert", |item| item.path(path_base)),
+        key: table.read("key", |item| item.path(path_base)),
+        grace: table.read("grace", SettingValue::positive_duration),
     };
     Some(Acp { connect, remote })
 }
 
-fn limits(node: Item<'_>) -> Option<Limits> {
+fn limits(node: SettingValue<'_>) -> Option<Limits> {
     let table = node.table()?;
     table.only(LIMITS_KEYS, &[]);
     Some(Limits {
         requests_per_turn: table.read("requests_per_turn", |item| item.count(1, u32::MAX)),
-        tool_timeout: table.read("tool_timeout", Item::positive_duration),
-        server_start_timeout: table.read("server_start_timeout", Item::positive_duration),
+        tool_timeout: table.read("tool_timeout", SettingValue::positive_duration),
+        server_start_timeout: table.read("server_start_timeout", SettingValue::positive_duration),
     })
 }
 
 /// Reads a text that is not empty.
-pub(super) fn string(item: Item<'_>) -> Option<String> {
+pub(super) fn string(item: SettingValue<'_>) -> Option<String> {
     item.text().map(str::to_owned)
 }
 
 /// Reads a table of texts, in the order of the file.
-pub(super) fn texts(item: Item<'_>) -> Option<Vec<(String, String)>> {
-    let text = |(key, item): (&str, Item<'_>)| Some((key.to_owned(), item.string()?.to_owned()));
+pub(super) fn texts(item: SettingValue<'_>) -> Option<Vec<(String, String)>> {
+    let text = |(key, item): (&str, SettingValue<'_>)| Some((key.to_owned(), item.string()?.to_owned()));
     item.table()?.entries().map(text).collect()
 }
 
-fn temperature(item: Item<'_>) -> Option<f64> {
+fn temperature(item: SettingValue<'_>) -> Option<f64> {
     let number = item.number()?;
     Some(number).filter(|number| *number >= 0.0).or_else(|| item.expected("a number, 0 or above", None))
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use narrows_config::{Item, Table};
+use narrows_config::{SettingValue, Table};
 
 use super::{Rule, parse};
 use crate::action::{Action, Command};
@@ -54,7 +54,7 @@ fn matches(rule: &Rule, action: &Action) -> bool {
 }
 
 /// Returns the action of an example: a command line, or a table of fields.
-fn action(rule: &Rule, item: Item<'_>) -> Option<Action> {
+fn action(rule: &Rule, item: SettingValue<'_>) -> Option<Action> {
     if item.is_text() {
         return Some(Action::execute(Command::Shell(item.string()?.to_owned()), None));
     }
@@ -83,7 +83,7 @@ fn action(rule: &Rule, item: Item<'_>) -> Option<Action> {
 }
 
 /// Returns a shell line, or a list of words.
-fn example_command(item: Item<'_>) -> Option<Command> {
+fn example_command(item: SettingValue<'_>) -> Option<Command> {
     if item.is_text() {
         Some(Command::Shell(item.string()?.to_owned()))
     } else {
@@ -91,6 +91,6 @@ fn example_command(item: Item<'_>) -> Option<Command> {
     }
 }
 
-fn texts(item: Item<'_>) -> Option<Vec<String>> {
+fn texts(item: SettingValue<'_>) -> Option<Vec<String>> {
     parse::any_of(item)?.into_iter().map(|item| item.string().map(str::to_owned)).collect()
 }

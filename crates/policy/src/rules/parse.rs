@@ -1,6 +1,6 @@
 //! Parses rules from TOML.
 
-use narrows_config::{Finding, Findings, Item, Node, Table};
+use narrows_config::{Finding, Findings, Node, SettingValue, Table};
 
 use super::{Header, Rule, Rules, example};
 use crate::access::Access;
@@ -17,16 +17,16 @@ pub(super) fn file(text: &str, name: &str) -> Result<(Rules, Header), Finding> {
         table.only(&["access", "network", "web_search", "rule"], &[]);
         let header = Header {
             access: table.get("access").and_then(access),
-            network: table.get("network").and_then(Item::flag),
-            web_search: table.get("web_search").and_then(Item::flag),
+            network: table.get("network").and_then(SettingValue::flag),
+            web_search: table.get("web_search").and_then(SettingValue::flag),
         };
-        let rules = table.get("rule").and_then(Item::tables).into_iter().flatten().enumerate();
+        let rules = table.get("rule").and_then(SettingValue::tables).into_iter().flatten().enumerate();
         let list = rules.filter_map(|(index, table)| rule(table, index + 1)).collect();
         Some((Rules { list }, header))
     })
 }
 
-fn access(item: Item<'_>) -> Option<Access> {
+fn access(item: SettingValue<'_>) -> Option<Access> {
     item.named(|text| text.parse().ok(), &["low", "medium", "high"])
 }
 
@@ -65,12 +65,12 @@ fn rule(table: Table<'_>, number: usize) -> Option<Rule> {
 }
 
 /// Reads the value of `key`, or each entry of its list.
-fn each<'a, T>(table: Table<'a>, key: &str, read: impl Fn(Item<'a>) -> Option<T>) -> Vec<T> {
+fn each<'a, T>(table: Table<'a>, key: &str, read: impl Fn(SettingValue<'a>) -> Option<T>) -> Vec<T> {
     table.get(key).and_then(any_of).into_iter().flatten().filter_map(read).collect()
 }
 
 /// Returns the value, or the elements of a list with at least one element.
-pub(super) fn any_of(item: Item<'_>) -> Option<Vec<Item<'_>>> {
+pub(super) fn any_of(item: SettingValue<'_>) -> Option<Vec<SettingValue<'_>>> {
     if !item.is_list() {
         return Some(vec![item]);
     }
@@ -82,20 +82,20 @@ pub(super) fn any_of(item: Item<'_>) -> Option<Vec<Item<'_>>> {
 }
 
 /// Returns a pattern, or records a finding.
-fn pattern<T>(item: Item<'_>, parsed: Result<T, impl Into<String>>) -> Option<T> {
+fn pattern<T>(item: SettingValue<'_>, parsed: Result<T, impl Into<String>>) -> Option<T> {
     parsed.map_or_else(|what| item.error(what, None), Some)
 }
 
-fn kinds(item: Item<'_>) -> Option<Vec<Kind>> {
+fn kinds(item: SettingValue<'_>) -> Option<Vec<Kind>> {
     if item.string()? == "*" { Some(Kind::ALL.to_vec()) } else { kind(item).map(|kind| vec![kind]) }
 }
 
-pub(super) fn kind(item: Item<'_>) -> Option<Kind> {
+pub(super) fn kind(item: SettingValue<'_>) -> Option<Kind> {
     item.string()?;
     item.one_of(&Kind::ALL.map(|kind| (kind.name(), kind)))
 }
 
-fn name(item: Item<'_>) -> Option<String> {
+fn name(item: SettingValue<'_>) -> Option<String> {
     let text = item.string()?;
     if text.is_empty() {
         return item.error("a name must not be empty", Some("write \"*\" for any"));
@@ -104,11 +104,11 @@ fn name(item: Item<'_>) -> Option<String> {
 }
 
 /// Reads one command: a line of words, or a list of them.
-fn command(item: Item<'_>) -> Option<CommandPattern> {
+fn command(item: SettingValue<'_>) -> Option<CommandPattern> {
     pattern(item, CommandPattern::new(words(item)?))
 }
 
-pub(super) fn words(item: Item<'_>) -> Option<Vec<String>> {
+pub(super) fn words(item: SettingValue<'_>) -> Option<Vec<String>> {
     if item.is_text() {
         pattern(item, split(item.string()?))
     } else {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use narrows_config::{Finding, Findings, Item, Kind, Node, SourcePos, Table};
+use narrows_config::{Finding, Findings, Node, SettingValue, SourcePos, Table, ValueKind};
 use narrows_policy::{check_new_scope, check_scope};
 
 use super::{Digest, Known, TokenError, text};
@@ -60,7 +60,7 @@ pub(super) fn read(table: Table<'_>) -> TokenFile {
     table.only(&["token"], &[]);
     let mut file = TokenFile::default();
     let mut names = Vec::new();
-    for table in table.read("token", Item::tables).into_iter().flatten() {
+    for table in table.read("token", SettingValue::tables).into_iter().flatten() {
         if let Some(known) = read_token(table, &mut names, &mut file.pools) {
             file.known.push(known);
             file.names.extend(names.last().map(|(_, at)| *at));
@@ -99,19 +99,19 @@ fn read_token<'a>(
         Some(pools.into_iter().map(|(name, _)| name).collect())
     });
     let created = table.get("created").map(|item| match &item.node.kind {
-        Kind::Text(text) => text.clone(),
+        ValueKind::Text(text) => text.clone(),
         _ => item.node.to_json().to_string(),
     });
     let identity = Identity { proof: Proof::Token, name: name?, scopes, pools };
     Some(Known { digest: digest?, identity, created })
 }
 
-fn pool(item: Item<'_>) -> Option<String> {
+fn pool(item: SettingValue<'_>) -> Option<String> {
     let name = item.string()?.to_owned();
     if is_name(&name) { Some(name) } else { item.error(TokenError::Pool(name).to_string(), None) }
 }
 
-fn scope(item: Item<'_>) -> Option<String> {
+fn scope(item: SettingValue<'_>) -> Option<String> {
     let scope = item.string()?;
     match (check_scope(scope), check_new_scope(scope)) {
         (Err(error), _) => return item.error(error.to_string(), None),

@@ -1,7 +1,7 @@
 //! `mcp`, `[[pool.mcp_server]]` and `client_meta`: the MCP servers and the metadata that clients of a pool
 //! may send.
 
-use narrows_config::{Item, Table, quoted};
+use narrows_config::{SettingValue, Table, quoted};
 
 use super::super::mcp::{McpAccess, McpTarget, PoolMcpServer};
 use super::super::{Pool, PoolProtocol};
@@ -22,7 +22,7 @@ const MAX_NAME_BYTES: usize = 256;
 pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     let choices = McpAccess::ALL.map(|access| (access.name(), access));
     set(table, "mcp", &mut pool.mcp, |item| item.one_of(&choices).map(Some));
-    let listed = table.get("mcp_server").and_then(Item::tables);
+    let listed = table.get("mcp_server").and_then(SettingValue::tables);
     let mut commands = Vec::new();
     for table in listed.into_iter().flatten() {
         let Some((server, name)) = server(table) else { continue };
@@ -45,11 +45,11 @@ fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
     let access = table.get("mcp");
     if pool.manifest.is_some() {
         for item in [access, table.get("mcp_server")].into_iter().flatten() {
-            item.fail("cannot be set with `manifest`: the manifest lists the servers", None);
+            item.error_with_name("cannot be set with `manifest`: the manifest lists the servers", None);
         }
         if let Some(item) = table.get("client_meta") {
             let hint = "write metadata.narrows.client_meta into the ACP.md";
-            item.fail("cannot be set with `manifest`", Some(hint.to_owned()));
+            item.error_with_name("cannot be set with `manifest`", Some(hint.to_owned()));
         }
         return;
     }
@@ -66,11 +66,11 @@ fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
         (Some(McpAccess::Listed), None) => {
             if let Some(item) = access {
                 let hint = "write [[pool.mcp_server]] with name = \"files\" and command = [\"…\"]";
-                item.fail("needs at least one [[pool.mcp_server]]", Some(hint.to_owned()));
+                item.error_with_name("needs at least one [[pool.mcp_server]]", Some(hint.to_owned()));
             }
         }
         (mode, Some(item)) if mode != Some(McpAccess::Listed) => {
-            item.fail("has an effect only with mcp = \"listed\"", None);
+            item.error_with_name("has an effect only with mcp = \"listed\"", None);
         }
         (Some(McpAccess::Any), None) => {
             if let Some(item) = access {
@@ -92,7 +92,7 @@ fn meta_name(text: &str) -> Result<String, &'static str> {
 }
 
 /// Reads a server. Returns it with the item of its `name`.
-fn server(table: Table<'_>) -> Option<(PoolMcpServer, Item<'_>)> {
+fn server(table: Table<'_>) -> Option<(PoolMcpServer, SettingValue<'_>)> {
     table.only(SERVER_KEYS, KEY_HINTS);
     let Some(name) = table.get("name") else {
         return table.error("`name` is missing", Some("clients select the server by it: name = \"files\""));
@@ -108,7 +108,7 @@ fn server(table: Table<'_>) -> Option<(PoolMcpServer, Item<'_>)> {
         }
         (None, Some(item)) => {
             if let Some(item) = variables {
-                item.fail("has an effect only with `command`", None);
+                item.error_with_name("has an effect only with `command`", None);
             }
             McpTarget::Url(url(item)?)
         }
@@ -124,7 +124,7 @@ fn server(table: Table<'_>) -> Option<(PoolMcpServer, Item<'_>)> {
 }
 
 /// Reads the URL of a server. No finding quotes it: it may hold a secret.
-fn url(item: Item<'_>) -> Option<String> {
+fn url(item: SettingValue<'_>) -> Option<String> {
     let text = item.text()?;
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     if rest.is_none_or(|rest| rest.is_empty() || text.contains(char::is_whitespace)) {

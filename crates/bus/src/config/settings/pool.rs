@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use narrows_base::suggest::nearest;
-use narrows_config::{Findings, Item, Kind, Paths, Table, quoted};
+use narrows_config::{Findings, PathBase, SettingValue, Table, ValueKind, quoted};
 use serde_json::Value;
 
 use super::super::{Pool, PoolPositions};
@@ -45,7 +45,7 @@ const FS_CAPABILITIES: &[&str] = &["readTextFile", "writeTextFile"];
 pub(super) const MAX_INSTANCES: u64 = 10_000;
 
 /// Reads a pool. Returns it with the positions of its settings.
-pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool, PoolPositions)> {
+pub(super) fn read(table: Table<'_>, path_base: PathBase<'_>) -> Option<(PositionedPool, PoolPositions)> {
     table.only(POOL_KEYS, KEY_HINTS);
     let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
     let words = match (table.get("command"), table.get("manifest")) {
@@ -59,17 +59,20 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool
     };
     let (words, command) = words.unwrap_or_default();
     let mut pool = Pool::new(name.unwrap_or_default(), words);
-    pool = read_manifest(table, pool, paths);
-    let directory = |item: Item<'_>| item.path(paths).map(Some);
+    pool = read_manifest(table, pool, path_base);
+    let directory = |item: SettingValue<'_>| item.path(path_base).map(Some);
     set(table, "cwd", &mut pool.cwd, directory);
-    let count = |item: Item<'_>| item.count(1, MAX_INSTANCES);
+    let count = |item: SettingValue<'_>| item.count(1, MAX_INSTANCES);
     set(table, "instances", &mut pool.instances, count);
     set(table, "max_instances", &mut pool.max_instances, count);
     if pool.instances > pool.max_instances
         && let Some(item) = table.get("instances")
     {
         let hint = format!("or write max_instances = {}", pool.instances);
-        item.fail(&format!("must be at most `max_instances`, which is {}", pool.max_instances), Some(hint));
+        item.error_with_name(
+            &format!("must be at most `max_instances`, which is {}", pool.max_instances),
+            Some(hint),
+        );
     }
     let shares =
         [("connection", ShareMode::Connection), ("session", ShareMode::Session), ("all", ShareMode::All)];
@@ -83,7 +86,7 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool
         Value::Object(object) => Some(Value::Object(object)),
         _ => item.expected("a table", None),
     });
-    set(table, "mix_identities", &mut pool.mix_identities, Item::flag);
+    set(table, "mix_identities", &mut pool.mix_identities, SettingValue::flag);
     set(table, "memory", &mut pool.memory, |item| item.size(1 << 20, u64::MAX).map(Some));
     set(table, "pids", &mut pool.pids, |item| item.count(1, 1 << 22).map(Some));
     let mcp_servers = mcp::read(table, &mut pool);
@@ -105,9 +108,9 @@ pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(PositionedPool
     Some((PositionedPool { pool, at: at_name }, positions))
 }
 
-fn read_manifest(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
-    let file = |item: Item<'_>| {
-        let path = item.path(paths)?;
+fn read_manifest(table: Table<'_>, pool: Pool, path_base: PathBase<'_>) -> Pool {
+    let file = |item: SettingValue<'_>| {
+        let path = item.path(path_base)?;
         // The workers may run in another directory, so the path must be absolute.
         Some(std::path::absolute(&path).unwrap_or(path))
     };
@@ -119,7 +122,7 @@ fn read_manifest(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
         },
         None => {
             if let Some(item) = identities {
-                item.fail("has an effect only with `manifest`", None);
+                item.error_with_name("has an effect only with `manifest`", None);
             }
             pool
         }
@@ -133,10 +136,10 @@ fn check_gate_settings(table: Table<'_>, pool: &Pool) {
     }
     if let Some(item) = table.get("share").filter(|_| pool.share == ShareMode::All) {
         let hint = "write \"connection\" or \"session\"".to_owned();
-        item.fail("cannot be \"all\" with `manifest`: a gate serves one connection", Some(hint));
+        item.error_with_name("cannot be \"all\" with `manifest`: a gate serves one connection", Some(hint));
     }
     if let Some(item) = table.get("protocol").filter(|_| pool.protocol == PoolProtocol::JsonRpc) {
-        item.fail("cannot be \"jsonrpc\" with `manifest`: a gate speaks ACP", None);
+        item.error_with_name("cannot be \"jsonrpc\" with `manifest`: a gate speaks ACP", None);
     }
 }
 
@@ -177,13 +180,16 @@ fn warn_without_effect(table: Table<'_>, pool: &Pool) {
 fn warn_unknown_capabilities(table: Table<'_>) {
     // A value of another type has its own finding, or is passed on to the agent unchanged.
     fn subtable<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
-        table.get(key).filter(|item| matches!(item.node.kind, Kind::Table(_))).and_then(Item::table)
+        table
+            .get(key)
+            .filter(|item| matches!(item.node.kind, ValueKind::Table(_)))
+            .and_then(SettingValue::table)
     }
     let Some(all) = subtable(table, "client_capabilities") else { return };
     let files = subtable(all, "fs");
     for (table, known) in [(Some(all), CLIENT_CAPABILITIES), (files, FS_CAPABILITIES)] {
         // ACP reserves names with an underscore for extensions.
-        let is_unknown = |item: &Item<'_>| !known.contains(&item.name) && !item.name.starts_with('_');
+        let is_unknown = |item: &SettingValue<'_>| !known.contains(&item.name) && !item.name.starts_with('_');
         for item in table.into_iter().flat_map(Table::items).filter(is_unknown) {
             let plain = |name: &str| name.replace(['_', '-'], "").to_ascii_lowercase();
             let same = known.iter().copied().find(|known| plain(known) == plain(item.name));
@@ -202,33 +208,33 @@ fn name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-fn protocol(item: Item<'_>) -> Option<PoolProtocol> {
+fn protocol(item: SettingValue<'_>) -> Option<PoolProtocol> {
     let found = match &item.node.kind {
-        Kind::Whole(1) => Some(PoolProtocol::V1),
-        Kind::Whole(2) => Some(PoolProtocol::V2),
-        Kind::Text(text) if text == "jsonrpc" => Some(PoolProtocol::JsonRpc),
+        ValueKind::Integer(1) => Some(PoolProtocol::V1),
+        ValueKind::Integer(2) => Some(PoolProtocol::V2),
+        ValueKind::Text(text) if text == "jsonrpc" => Some(PoolProtocol::JsonRpc),
         _ => None,
     };
     let hint = match &item.node.kind {
-        Kind::Text(text) if text == "1" || text == "2" => Some("write the number without quotes"),
-        Kind::Text(_) => Some("did you mean \"jsonrpc\"?"),
+        ValueKind::Text(text) if text == "1" || text == "2" => Some("write the number without quotes"),
+        ValueKind::Text(_) => Some("did you mean \"jsonrpc\"?"),
         _ => None,
     };
     found.or_else(|| item.expected("1, 2 or \"jsonrpc\"", hint))
 }
 
 /// Reads variables and their values. No finding quotes a value, because it may be a secret.
-pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
+pub(super) fn env(item: SettingValue<'_>) -> Option<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     for item in item.table()?.items() {
         match &item.node.kind {
             _ if item.name.is_empty() || item.name.contains(['=', '\0']) => {
-                item.fail("is not the name of a variable", None);
+                item.error_with_name("is not the name of a variable", None);
             }
-            Kind::Text(value) if !value.contains('\0') => {
+            ValueKind::Text(value) if !value.contains('\0') => {
                 variables.insert(item.name.to_owned(), value.clone());
             }
-            _ => item.fail("must be a text in quotes", None),
+            _ => item.error_with_name("must be a text in quotes", None),
         }
     }
     Some(variables)

@@ -1,6 +1,6 @@
 //! Reads `[[listen]]` for HTTP and WebSocket: authentication, TLS, origins and host names.
 
-use narrows_config::{Item, Kind, Paths, Table};
+use narrows_config::{PathBase, SettingValue, Table, ValueKind};
 
 use super::super::read::RequiredFile;
 use super::super::web::{ListenerAuth, PEM_HINT, TOKENS_HINT, Tls, Web, host, origin};
@@ -18,12 +18,12 @@ const ALL_USERS_WARNING: &str = "admits every user of this machine, who can then
 
 pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> ListenerAuth {
     for item in HTTP_ONLY_KEYS.iter().filter_map(|key| table.get(key)) {
-        item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
+        item.error_with_name("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
     }
     let Some(item) = table.get("auth") else { return ListenerAuth::User };
-    if matches!(&item.node.kind, Kind::Text(text) if [ListenerAuth::Token, ListenerAuth::Mtls].iter().any(|auth| auth.name() == text))
+    if matches!(&item.node.kind, ValueKind::Text(text) if [ListenerAuth::Token, ListenerAuth::Mtls].iter().any(|auth| auth.name() == text))
     {
-        item.fail(
+        item.error_with_name(
             "must be \"user\" or \"none\": only http, https, ws and wss take tokens and certificates",
             None,
         );
@@ -42,7 +42,12 @@ pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> ListenerAuth {
 }
 
 /// Reads the other settings of an HTTP listener. Returns the files that the listener needs.
-pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<'_>) -> Vec<RequiredFile> {
+pub(super) fn read(
+    table: Table<'_>,
+    web: &mut Web,
+    url: SettingValue<'_>,
+    path_base: PathBase<'_>,
+) -> Vec<RequiredFile> {
     let auths = [ListenerAuth::User, ListenerAuth::None, ListenerAuth::Token, ListenerAuth::Mtls]
         .map(|auth| (auth.name(), auth));
     if let Some(item) = table.get("auth") {
@@ -53,13 +58,13 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<
         }
     }
     let mut files = Vec::new();
-    let mut file = |item: Item<'_>, hint: &'static str| {
-        let path = item.path(paths)?;
+    let mut file = |item: SettingValue<'_>, hint: &'static str| {
+        let path = item.path(path_base)?;
         files.push(RequiredFile { path: path.clone(), at: item.node.at, hint });
         Some(path)
     };
     web.tokens = table.get("tokens").and_then(|item| file(item, TOKENS_HINT));
-    if let Some(item) = table.get("tls").and_then(Item::table) {
+    if let Some(item) = table.get("tls").and_then(SettingValue::table) {
         item.only(TLS_KEYS, &[("ca", "did you mean `client_ca`?")]);
         let mut needed = |key: &str| match item.get(key) {
             Some(item) => file(item, PEM_HINT),
@@ -75,7 +80,7 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<
     web.origins = texts(table, "origins", "write origins = [\"https://app.example\"]", origin);
     web.hosts = texts(table, "hosts", "write hosts = [\"bus.example\"]", host);
     if let Some((key, what)) = web.problem() {
-        table.get(key).unwrap_or(url).fail(what, None);
+        table.get(key).unwrap_or(url).error_with_name(what, None);
     } else if web.lacks_host_name() {
         url.warn(NO_HOST_NAME_WARNING);
     }

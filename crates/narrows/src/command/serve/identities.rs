@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use narrows_config::{Finding, Findings, Item, Node, SourcePos, Table};
+use narrows_config::{Finding, Findings, Node, SettingValue, SourcePos, Table};
 use narrows_govern::{IdentityMethod, Principal, UnauthenticatedGate};
 use narrows_link::{Link, Options};
 use narrows_manifest::types::governance::Approver;
@@ -280,7 +280,7 @@ fn parse(findings: &Findings<'_>) -> Result<Vec<Named>, Finding> {
     Node::read_toml(findings, |table| {
         table.only(&["identity"], &[]);
         let mut all: Vec<Named> = Vec::new();
-        for table in table.read("identity", Item::tables).into_iter().flatten() {
+        for table in table.read("identity", SettingValue::tables).into_iter().flatten() {
             let entry = named(table)?;
             if all.iter().any(|other| other.who == entry.who) {
                 let message = format!("duplicate identity: who = {:?}", entry.who);
@@ -312,7 +312,7 @@ fn named(table: Table<'_>) -> Option<Named> {
         );
         return item.error(message, None);
     }
-    let scope = |item: Item<'_>| match check_scope(item.string()?) {
+    let scope = |item: SettingValue<'_>| match check_scope(item.string()?) {
         Ok(()) => item.string().map(str::to_owned),
         Err(error) => item.error(error.to_string(), None),
     };

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 /// The directories against which the paths of a file are resolved.
 #[derive(Clone, Copy, Debug)]
-pub struct Paths<'a> {
+pub struct PathBase<'a> {
     /// The directory of the file. Relative paths start from it.
     pub base: &'a Path,
     /// The home directory, for `~`.
     pub home: Option<&'a Path>,
 }
 
-impl Paths<'_> {
+impl PathBase<'_> {
     /// Returns the path for `text`. Variables are not expanded.
     ///
     /// # Errors
@@ -39,9 +39,9 @@ mod tests {
 
     #[test]
     fn a_path_is_relative_to_the_file_or_the_home_directory() {
-        let paths = Paths { base: Path::new("/etc/bus"), home: Some(Path::new("/home/me")) };
+        let paths = PathBase { base: Path::new("/etc/bus"), home: Some(Path::new("/home/me")) };
         #[track_caller]
-        fn check(paths: Paths<'_>, text: &str, expected: Option<&str>) {
+        fn check(paths: PathBase<'_>, text: &str, expected: Option<&str>) {
             assert_eq!(paths.resolve(text).ok().as_deref(), expected.map(Path::new), "{text}");
         }
         check(paths, "a/b", Some("/etc/bus/a/b"));
@@ -53,6 +53,6 @@ mod tests {
         for text in ["", "~other/a", "$HOME/a"] {
             check(paths, text, None);
         }
-        check(Paths { home: None, ..paths }, "~/a", None);
+        check(PathBase { home: None, ..paths }, "~/a", None);
     }
 }
