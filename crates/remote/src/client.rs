@@ -111,7 +111,7 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
     let (link, outgoing, incoming) = narrows_link::external_link(&options.link);
     match target {
         Target::Http(url) => {
-            let http = http::Client::new(url, &options, outages)?;
+            let http = http::HttpClient::new(url, &options, outages)?;
             tokio::spawn(async move { report(sender, http.run(outgoing, incoming).await) });
         }
         Target::WebSocket(_) | Target::Lines(_) => {

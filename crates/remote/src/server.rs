@@ -66,7 +66,7 @@ use io::Io;
 use listener::HttpListener;
 use refusal_stats::Reason;
 use shared::Shared;
-use socket::Socket;
+use socket::ClientSocket;
 
 /// Interval at which certificate and token files are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -453,7 +453,7 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
         Err(error) => return tracing::warn!(%error, "adopted socket unusable"),
     };
     let (codec, part) = (Codec::lines(limits.max_message), shared.unfinished.part(&identity));
-    let mut socket = Socket::new(io, codec, head, limits.idle_timeout, None, part);
+    let mut socket = ClientSocket::new(io, codec, head, limits.idle_timeout, None, part);
     let shared = Arc::clone(shared);
     match shared.quota.enter(identity) {
         Some(slot) => {

@@ -19,7 +19,7 @@ use url::Url;
 
 use super::cookies::Cookies;
 use super::ping_filter::PingFilter;
-use super::socket::{Io, Socket};
+use super::socket::{Io, ServerSocket};
 use super::{DialError, Options, Target, tls_roots};
 
 pub(super) const USER_AGENT_VALUE: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
@@ -57,7 +57,7 @@ impl Connector {
         Ok(Self { target: target.clone(), options, tls, bearer, cookies: Cookies::default() })
     }
 
-    pub(super) async fn dial(&self) -> Result<Socket, DialError> {
+    pub(super) async fn dial(&self) -> Result<ServerSocket, DialError> {
         let limit = self.options.connect;
         let is_accepted = AtomicBool::new(false);
         let opened = timeout(limit, self.open(&is_accepted)).await.unwrap_or_else(|_| {
@@ -68,22 +68,24 @@ impl Connector {
     }
 
     /// Sets `is_accepted` once the TCP connection is established: the server may still not respond.
-    async fn open(&self, is_accepted: &AtomicBool) -> Result<Socket, DialError> {
+    async fn open(&self, is_accepted: &AtomicBool) -> Result<ServerSocket, DialError> {
         let max_line = self.options.link.max_line;
         match &self.target {
             Target::WebSocket(url) => self.upgrade(url, is_accepted).await,
-            Target::Lines(Address::Tcp(place)) => Ok(Socket::lines(Box::new(tcp(place).await?), max_line)),
+            Target::Lines(Address::Tcp(place)) => {
+                Ok(ServerSocket::lines(Box::new(tcp(place).await?), max_line))
+            }
             Target::Lines(Address::Unix(path)) => {
                 let opened = UnixStream::connect(path).await;
                 let stream =
                     opened.map_err(|error| DialError::from_io(&error, &path.display().to_string()))?;
-                Ok(Socket::lines(Box::new(stream), max_line))
+                Ok(ServerSocket::lines(Box::new(stream), max_line))
             }
             Target::Http(_) => Err(DialError::Protocol("an HTTP endpoint has no socket".to_owned())),
         }
     }
 
-    async fn upgrade(&self, url: &Url, is_accepted: &AtomicBool) -> Result<Socket, DialError> {
+    async fn upgrade(&self, url: &Url, is_accepted: &AtomicBool) -> Result<ServerSocket, DialError> {
         let host = url.host_str().unwrap_or_default();
         let place = format!("{host}:{}", url.port_or_known_default().unwrap_or(80));
         let stream = tcp(&place).await?;
@@ -112,7 +114,7 @@ impl Connector {
             .await
             .map_err(|error| handshake_error(error, &place))?;
         self.cookies.store(response.headers());
-        Ok(Socket::websocket(stream, pings))
+        Ok(ServerSocket::websocket(stream, pings))
     }
 }
 

@@ -35,11 +35,11 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Most bytes of an error response that are read.
 const MAX_ERROR_BODY_BYTES: usize = 4096;
 
-pub(super) struct Client {
-    wire: Arc<Wire>,
+pub(super) struct HttpClient {
+    requester: Arc<HttpRequester>,
 }
 
-impl Client {
+impl HttpClient {
     pub(super) fn new(url: &Url, options: &Options, outages: OutageTracker) -> Result<Self, DialError> {
         let target = Target::Http(url.clone());
         let bearer = connect::bearer_header(&target, options)?;
@@ -68,7 +68,9 @@ impl Client {
             .map_err(|error| DialError::Io(causes(&error)))?;
         let (url, options) = (url.clone(), options.clone());
         let (cookies, posts) = (Cookies::default(), AtomicU64::new(0));
-        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies, posts, options, outages }) })
+        Ok(Self {
+            requester: Arc::new(HttpRequester { url, http, bearer, cookies, posts, options, outages }),
+        })
     }
 
     /// Carries messages until the link's user is done or the connection is lost for good.
@@ -77,8 +79,8 @@ impl Client {
         mut outgoing: OutgoingLines,
         incoming: IncomingFrames,
     ) -> Result<(), ConnectionLost> {
-        let wire = Arc::clone(&self.wire);
-        let mut conversation = Conversation::new(self.wire);
+        let requester = Arc::clone(&self.requester);
+        let mut conversation = Conversation::new(self.requester);
         let abandoned = outgoing.abandoned();
         let result = tokio::select! {
             biased;
@@ -94,7 +96,7 @@ impl Client {
             Err(lost) => {
                 let lost = match lost {
                     ConnectionLost::Dial(error) => {
-                        ConnectionLost::Dial(error.with_credentials(&wire.options))
+                        ConnectionLost::Dial(error.with_credentials(&requester.options))
                     }
                     lost => lost,
                 };
@@ -107,7 +109,7 @@ impl Client {
     }
 }
 
-struct Wire {
+struct HttpRequester {
     url: Url,
     http: reqwest::Client,
     bearer: Option<HeaderValue>,
@@ -118,7 +120,7 @@ struct Wire {
     outages: OutageTracker,
 }
 
-impl Wire {
+impl HttpRequester {
     fn next_post_number(&self) -> Option<u64> {
         let counted = |next: u64| (next > 0).then_some(next + 1);
         self.posts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).ok()

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::pending::PendingRequests;
 use super::reconnect::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
-use super::socket::{Broken, Read, Reader, Socket, Writer};
+use super::socket::{Read, Reader, ServerSocket, SocketError, Writer};
 use crate::resume::{self, Granted, Keep, ResumableEnd};
 
 /// Time to read the reason of a close after a write has failed.
@@ -21,7 +21,7 @@ const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Progress of the resume capability in `initialize`.
 #[derive(Debug)]
-pub(super) enum Mode {
+pub(super) enum ResumeMode {
     Fresh,
     /// The capability was requested in `initialize`, whose request id this is. Nothing else is sent before
     /// the response, so that `initialize` can be repeated on another socket.
@@ -32,10 +32,10 @@ pub(super) enum Mode {
 
 /// The part of a connection that outlives a socket.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct LinkState {
     pub(super) endpoint: ResumableEnd,
     pub(super) pending: PendingRequests,
-    pub(super) mode: Mode,
+    pub(super) mode: ResumeMode,
     pub(super) ended: bool,
     leaving: bool,
     /// The text of an error without a request id, if it was the last message.
@@ -43,34 +43,40 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct SharedLinkState {
+    state: Mutex<LinkState>,
     changed: Notify,
 }
 
-impl Shared {
+impl SharedLinkState {
     pub(super) fn new(keep: Keep) -> Self {
         let (endpoint, pending) = (ResumableEnd::new(keep), PendingRequests::default());
-        let state =
-            State { endpoint, pending, mode: Mode::Fresh, ended: false, leaving: false, closing_error: None };
+        let state = LinkState {
+            endpoint,
+            pending,
+            mode: ResumeMode::Fresh,
+            ended: false,
+            leaving: false,
+            closing_error: None,
+        };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
         // No code panics while it holds the lock; even then the state would be consistent.
         lock(&self.state)
     }
 }
 
-impl State {
+impl LinkState {
     /// Accepts a message of the link's user. Adds the capability to the first one.
     pub(super) fn queue(&mut self, line: Bytes) {
         let mut line = line;
-        if matches!(self.mode, Mode::Fresh) {
-            self.mode = Mode::Plain;
+        if matches!(self.mode, ResumeMode::Fresh) {
+            self.mode = ResumeMode::Plain;
             if let Some(marked) = resume::ask(&line) {
                 if let Some(id) = View::parse(&marked).id() {
-                    self.mode = Mode::Requested(RawId::copy(id));
+                    self.mode = ResumeMode::Requested(RawId::copy(id));
                 }
                 line = marked;
             }
@@ -100,7 +106,7 @@ impl State {
     }
 
     fn next(&mut self) -> Option<Bytes> {
-        if matches!(self.mode, Mode::Requested(_)) && self.endpoint.ring().position() > 0 {
+        if matches!(self.mode, ResumeMode::Requested(_)) && self.endpoint.ring().position() > 0 {
             return None;
         }
         self.endpoint.next(Instant::now()).cloned()
@@ -108,56 +114,56 @@ impl State {
 
     /// Returns `true` until the response to `initialize` has arrived.
     pub(super) fn is_uninitialized(&self) -> bool {
-        matches!(self.mode, Mode::Fresh | Mode::Requested(_))
+        matches!(self.mode, ResumeMode::Fresh | ResumeMode::Requested(_))
     }
 
     /// Returns the granted capability and the response without it, if `frame` is the response to `initialize`.
-    fn granted_in(&self, frame: &Frame) -> Option<(Mode, Frame)> {
-        let Mode::Requested(id) = &self.mode else { return None };
+    fn granted_in(&self, frame: &Frame) -> Option<(ResumeMode, Frame)> {
+        let ResumeMode::Requested(id) = &self.mode else { return None };
         if frame.result().is_none() && frame.error().is_none() || frame.id() != Some(id.as_bytes()) {
             return None;
         }
         Some(match resume::granted(frame.bytes()) {
-            Some((granted, plain)) => (Mode::Resumable(granted), Frame::parse(plain)),
-            None => (Mode::Plain, frame.clone()),
+            Some((granted, plain)) => (ResumeMode::Resumable(granted), Frame::parse(plain)),
+            None => (ResumeMode::Plain, frame.clone()),
         })
     }
 
     /// Drops messages that need no replay, after everything was written.
     fn prune_written(&mut self) {
         match self.mode {
-            Mode::Plain => self.endpoint.forget(),
+            ResumeMode::Plain => self.endpoint.forget(),
             _ => self.endpoint.expire(Instant::now()),
         }
     }
 }
 
-pub(super) enum End {
+pub(super) enum PumpEnd {
     Done,
-    Broken(Broken),
+    Broken(SocketError),
 }
 
 /// Carries messages until the link's user is done or the socket is lost. `silence` is the longest time without input.
 pub(super) async fn pump(
-    shared: &Shared,
+    shared: &SharedLinkState,
     outgoing: &mut OutgoingLines,
     incoming: &IncomingFrames,
-    socket: Socket,
+    socket: ServerSocket,
     silence: Duration,
-) -> End {
-    let Socket { mut reader, mut writer } = socket;
+) -> PumpEnd {
+    let ServerSocket { mut reader, mut writer } = socket;
     let silence_limit = writer.has_pings().then_some(silence);
     let abandoned = outgoing.abandoned();
     let end = tokio::select! {
         biased;
-        () = abandoned => return End::Done,
+        () = abandoned => return PumpEnd::Done,
         written = write(shared, outgoing, &mut writer, silence / 3) => match written {
-            Ok(()) => return End::Done,
+            Ok(()) => return PumpEnd::Done,
             Err(broken) => {
                 // A server that refuses a client closes without reading: its reason may be readable although writing
                 // fails.
                 match timeout(CLOSE_REASON_TIMEOUT, read(shared, incoming, &mut reader, None)).await {
-                    Ok(Broken::Oversized) => Broken::Oversized,
+                    Ok(SocketError::Oversized) => SocketError::Oversized,
                     _ => broken,
                 }
             }
@@ -165,20 +171,20 @@ pub(super) async fn pump(
         broken = read(shared, incoming, &mut reader, silence_limit) => broken,
     };
     if shared.state().leaving {
-        return End::Done;
+        return PumpEnd::Done;
     }
-    End::Broken(end)
+    PumpEnd::Broken(end)
 }
 
 async fn read(
-    shared: &Shared,
+    shared: &SharedLinkState,
     incoming: &IncomingFrames,
     reader: &mut Reader,
     silence: Option<Duration>,
-) -> Broken {
+) -> SocketError {
     loop {
         let next = match silence {
-            Some(limit) => timeout(limit, reader.next()).await.unwrap_or(Err(Broken::Silent)),
+            Some(limit) => timeout(limit, reader.next()).await.unwrap_or(Err(SocketError::Silent)),
             None => reader.next().await,
         };
         let frame = match next {
@@ -188,7 +194,7 @@ async fn read(
             Err(broken) => return broken,
         };
         if resume::is_fence(&frame.view()) {
-            return Broken::Fenced;
+            return SocketError::Fenced;
         }
         let (mode, frame) =
             shared.state().granted_in(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
@@ -215,11 +221,11 @@ fn closing_error(frame: &Frame) -> Option<String> {
 
 /// Writes queued messages until the link's user is done.
 async fn write(
-    shared: &Shared,
+    shared: &SharedLinkState,
     outgoing: &mut OutgoingLines,
     writer: &mut Writer,
     every: Duration,
-) -> Result<(), Broken> {
+) -> Result<(), SocketError> {
     let mut lines = Vec::new();
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -263,14 +269,14 @@ async fn write(
                 () = writer.ping_received() => writer.flush().await?,
             }
         }
-        Ok::<(), Broken>(())
+        Ok::<(), SocketError>(())
     };
     // Later responses are discarded: the link's user is gone.
     let _ = timeout(ANSWERS_TIMEOUT, answered).await;
     let is_resumable = {
         let mut state = shared.state();
         state.leaving = true;
-        matches!(state.mode, Mode::Resumable(_))
+        matches!(state.mode, ResumeMode::Resumable(_))
     };
     let closing = async {
         if is_resumable {
@@ -279,7 +285,7 @@ async fn write(
         writer.flush().await?;
         writer.close().await;
         // Closing a socket with unread input resets it, and the farewell would be lost: the server closes first.
-        pending::<Result<(), Broken>>().await
+        pending::<Result<(), SocketError>>().await
     };
     timeout(CLOSE_TIMEOUT, closing).await.unwrap_or(Ok(()))
 }

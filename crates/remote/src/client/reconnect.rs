@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::backoff::Backoff;
 use super::connect::Connector;
 use super::pending::PendingRequests;
-use super::pump::{End, Mode, Shared, State, pump};
-use super::socket::{Broken, Read, Socket};
+use super::pump::{LinkState, PumpEnd, ResumeMode, SharedLinkState, pump};
+use super::socket::{Read, ServerSocket, SocketError};
 use super::state::OutageTracker;
 use super::{ConnectionLost, DialError};
 use crate::resume::{Answer, Ask, Connection, Counts};
@@ -49,7 +49,7 @@ pub(super) struct ReconnectingClient {
     connector: Connector,
     outgoing: OutgoingLines,
     incoming: IncomingFrames,
-    shared: Shared,
+    shared: SharedLinkState,
     backoff: Backoff,
     outages: OutageTracker,
     last_counts: Option<Counts>,
@@ -62,22 +62,22 @@ pub(super) struct ReconnectingClient {
     silent_closes: u32,
 }
 
-enum Failed {
-    Again(DialError),
-    Finally(ConnectionLost),
+enum AttemptError {
+    Retryable(DialError),
+    Final(ConnectionLost),
 }
 
-impl Failed {
+impl AttemptError {
     /// Classifies a failed dial, for a resumable connection or one that has not begun.
     fn from_dial_error(error: DialError, is_resumable: bool) -> Self {
         let is_final = if is_resumable { error.is_final_for_reconnect() } else { error.is_final() };
-        if is_final { Self::Finally(ConnectionLost::Dial(error)) } else { Self::Again(error) }
+        if is_final { Self::Final(ConnectionLost::Dial(error)) } else { Self::Retryable(error) }
     }
 }
 
-impl From<Broken> for Failed {
-    fn from(broken: Broken) -> Self {
-        Self::Again(DialError::Io(broken.to_string()))
+impl From<SocketError> for AttemptError {
+    fn from(broken: SocketError) -> Self {
+        Self::Retryable(DialError::Io(broken.to_string()))
     }
 }
 
@@ -88,7 +88,7 @@ impl ReconnectingClient {
         incoming: IncomingFrames,
         outages: OutageTracker,
     ) -> Self {
-        let shared = Shared::new(connector.options.keep);
+        let shared = SharedLinkState::new(connector.options.keep);
         let (backoff, now) = (Backoff::new(), Instant::now());
         Self {
             connector,
@@ -109,8 +109,8 @@ impl ReconnectingClient {
     /// Carries messages until the link's user is done or the connection is lost for good.
     ///
     /// `first` is a socket, or the reason why the first one was cut.
-    pub(super) async fn run(mut self, first: Result<Socket, String>) -> Result<(), ConnectionLost> {
-        let mut next = first.map_err(|why| (Broken::Cut(why), Duration::ZERO));
+    pub(super) async fn run(mut self, first: Result<ServerSocket, String>) -> Result<(), ConnectionLost> {
+        let mut next = first.map_err(|why| (SocketError::Cut(why), Duration::ZERO));
         loop {
             let socket = match next {
                 Ok(socket) => socket,
@@ -133,8 +133,8 @@ impl ReconnectingClient {
             };
             let (silence, began) = (self.connector.options.silence, Instant::now());
             match pump(&self.shared, &mut self.outgoing, &self.incoming, socket, silence).await {
-                End::Done => break,
-                End::Broken(broken) => next = Err((broken, began.elapsed())),
+                PumpEnd::Done => break,
+                PumpEnd::Broken(broken) => next = Err((broken, began.elapsed())),
             }
         }
         self.incoming.close(CloseReason::Local);
@@ -142,10 +142,14 @@ impl ReconnectingClient {
     }
 
     /// Opens another socket after one that lasted `stood`. Returns `None` if the link's user needs none.
-    async fn reconnect(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, ConnectionLost> {
+    async fn reconnect(
+        &mut self,
+        broken: SocketError,
+        stood: Duration,
+    ) -> Result<Option<ServerSocket>, ConnectionLost> {
         tracing::info!(reason = %broken, "connection lost");
         let broken = match broken {
-            Broken::Other(error) if self.shared.state().is_uninitialized() => {
+            SocketError::Other(error) if self.shared.state().is_uninitialized() => {
                 return Err(ConnectionLost::Dial(error));
             }
             broken => broken,
@@ -154,7 +158,7 @@ impl ReconnectingClient {
             let state = self.shared.state();
             let counts = state.endpoint.counts();
             let connection = match &state.mode {
-                Mode::Resumable(granted) => Some(granted.connection.clone()),
+                ResumeMode::Resumable(granted) => Some(granted.connection.clone()),
                 // Only `initialize` was sent, and no response received.
                 _ if state.is_uninitialized() && counts.taken == 0 => None,
                 _ => return Err(not_resumable(&state, &broken)),
@@ -162,13 +166,13 @@ impl ReconnectingClient {
             (connection, counts, state.endpoint.ring().bytes() == 0)
         };
         match broken {
-            Broken::TooLong(why) => return Err(ConnectionLost::TooLong(why)),
-            Broken::Fenced => self.count_takeover()?,
+            SocketError::TooLong(why) => return Err(ConnectionLost::TooLong(why)),
+            SocketError::Fenced => self.count_takeover()?,
             _ => {}
         }
         let was_of_use = self.last_counts.replace(counts) != Some(counts) || stood >= MIN_USEFUL_TIME;
         let is_silent_close = connection.is_none()
-            && matches!(broken, Broken::Closed | Broken::Cut(_))
+            && matches!(broken, SocketError::Closed | SocketError::Cut(_))
             && stood < MIN_USEFUL_TIME;
         self.silent_closes = if is_silent_close { self.silent_closes + 1 } else { 0 };
         if self.silent_closes >= MAX_SILENT_CLOSES {
@@ -200,8 +204,8 @@ impl ReconnectingClient {
                 };
                 match timeout_at(deadline, attempt).await {
                     Ok(Ok(socket)) => return Ok(Some(socket)),
-                    Ok(Err(Failed::Finally(lost))) => return Err(lost),
-                    Ok(Err(Failed::Again(error))) => last = error,
+                    Ok(Err(AttemptError::Final(lost))) => return Err(lost),
+                    Ok(Err(AttemptError::Retryable(error))) => last = error,
                     Err(_) => return Err(ConnectionLost::Grace { grace, last }),
                 }
                 tracing::debug!(error = %last, "connection attempt failed");
@@ -220,7 +224,7 @@ impl ReconnectingClient {
             socket = attempts => socket?,
             () = until_user_gone(shared, &mut self.outgoing) => None,
         };
-        if socket.is_some() && matches!(broken, Broken::Oversized) {
+        if socket.is_some() && matches!(broken, SocketError::Oversized) {
             // The server has reported its count, so the next message is the one that was too long.
             let answers = self.shared.state().replace_oversized(&broken.to_string());
             for answer in answers {
@@ -243,7 +247,7 @@ impl ReconnectingClient {
 }
 
 /// Returns the reason why a connection that cannot be resumed is lost: the server's text, if there is one.
-fn not_resumable(state: &State, broken: &Broken) -> ConnectionLost {
+fn not_resumable(state: &LinkState, broken: &SocketError) -> ConnectionLost {
     match &state.closing_error {
         Some(words) if state.is_uninitialized() => ConnectionLost::Dial(DialError::TurnedAway(words.clone())),
         Some(words) => ConnectionLost::Refused(words.clone()),
@@ -252,7 +256,7 @@ fn not_resumable(state: &State, broken: &Broken) -> ConnectionLost {
 }
 
 /// Waits until the link's user is gone, and longer if messages are queued.
-async fn until_user_gone(shared: &Shared, outgoing: &mut OutgoingLines) {
+async fn until_user_gone(shared: &SharedLinkState, outgoing: &mut OutgoingLines) {
     outgoing.ended().await;
     let mut lines = Vec::new();
     outgoing.try_recv_lines(&mut lines);
@@ -269,18 +273,18 @@ async fn until_user_gone(shared: &Shared, outgoing: &mut OutgoingLines) {
 
 async fn attempt(
     connector: &Connector,
-    shared: &Shared,
+    shared: &SharedLinkState,
     connection: Option<&Connection>,
-) -> Result<Socket, Failed> {
+) -> Result<ServerSocket, AttemptError> {
     let dialled = connector.dial().await;
-    let mut socket = dialled.map_err(|error| Failed::from_dial_error(error, connection.is_some()))?;
+    let mut socket = dialled.map_err(|error| AttemptError::from_dial_error(error, connection.is_some()))?;
     let Some(connection) = connection else {
         return shared
             .state()
             .endpoint
             .resume(0)
             .map(|_| socket)
-            .map_err(|_| Failed::Finally(ConnectionLost::Gap));
+            .map_err(|_| AttemptError::Final(ConnectionLost::Gap));
     };
     let received = shared.state().endpoint.counts().taken;
     let ask = Ask { id: Bytes::from_static(RESUME_ID), connection: connection.clone(), received };
@@ -290,22 +294,25 @@ async fn attempt(
         socket.writer.flush().await?;
         loop {
             match socket.reader.next().await? {
-                Read::Message(line) => return Ok::<_, Failed>(Answer::read(&View::parse(&line), RESUME_ID)),
+                Read::Message(line) => {
+                    return Ok::<_, AttemptError>(Answer::read(&View::parse(&line), RESUME_ID));
+                }
                 // The flush answers pings.
                 _ => socket.writer.flush().await?,
             }
         }
     };
-    let answer = timeout(limit, asking).await.unwrap_or(Err(Failed::Again(DialError::Timeout(limit))))?;
+    let answer =
+        timeout(limit, asking).await.unwrap_or(Err(AttemptError::Retryable(DialError::Timeout(limit))))?;
     match answer {
         Some(Answer::Resumed { received }) => {
             let counts = shared.state().endpoint.counts();
-            shared.state().endpoint.resume(received).map_err(|_| Failed::Finally(ConnectionLost::Gap))?;
+            shared.state().endpoint.resume(received).map_err(|_| AttemptError::Final(ConnectionLost::Gap))?;
             tracing::info!(received, sent = counts.sent, taken = counts.taken, "connection resumed");
             Ok(socket)
         }
-        Some(Answer::Unknown) => Err(Failed::Finally(ConnectionLost::Forgotten)),
-        Some(Answer::Gap) => Err(Failed::Finally(ConnectionLost::Gap)),
+        Some(Answer::Unknown) => Err(AttemptError::Final(ConnectionLost::Forgotten)),
+        Some(Answer::Gap) => Err(AttemptError::Final(ConnectionLost::Gap)),
         Some(Answer::Refused(error)) => {
             let is_retryable = error
                 .data
@@ -314,13 +321,13 @@ async fn attempt(
                 .is_some_and(|retryable| retryable == true);
             let error = error.to_string();
             Err(if is_retryable {
-                Failed::Again(DialError::Io(error))
+                AttemptError::Retryable(DialError::Io(error))
             } else {
-                Failed::Finally(ConnectionLost::Refused(error))
+                AttemptError::Final(ConnectionLost::Refused(error))
             })
         }
         // Another program responded, perhaps only temporarily.
-        None => Err(Failed::Again(DialError::Protocol(Broken::Nonsense.to_string()))),
+        None => Err(AttemptError::Retryable(DialError::Protocol(SocketError::ProtocolViolation.to_string()))),
     }
 }
 

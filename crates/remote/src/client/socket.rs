@@ -28,12 +28,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 pub(super) type Io = Box<dyn Stream>;
 
-pub(super) struct Socket {
+pub(super) struct ServerSocket {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
 }
 
-impl Socket {
+impl ServerSocket {
     /// Wraps a WebSocket. `pings` records the pings that were removed from the stream.
     pub(super) fn websocket(stream: WebSocketStream<PingFilter>, pings: Arc<Pings>) -> Self {
         let (sink, stream) = stream.split();
@@ -49,7 +49,7 @@ impl Socket {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum SocketError {
     #[error("the server closed the connection")]
     Closed,
     /// The connection was cut before the socket was used.
@@ -71,7 +71,7 @@ pub(super) enum Broken {
     #[error("{0}")]
     Other(DialError),
     #[error("the server violated the protocol")]
-    Nonsense,
+    ProtocolViolation,
 }
 
 pub(super) enum Read {
@@ -97,20 +97,20 @@ pub(super) enum Reader {
 
 impl Reader {
     /// Waits for the next item. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Result<Read, Broken> {
+    pub(super) async fn next(&mut self) -> Result<Read, SocketError> {
         match self {
             Self::Web { stream, pings } => match next_or_ping(stream, pings).await {
                 Incoming::Ping => Ok(Read::Sign),
                 Incoming::Message(message) => match message {
-                    None => Err(Broken::Closed),
+                    None => Err(SocketError::Closed),
                     Some(Err(error)) => Err(broken(&error)),
                     Some(Ok(Message::Text(text))) if !text.trim().is_empty() => {
                         Ok(Read::Message(one_line(text.into())))
                     }
                     Some(Ok(Message::Close(Some(frame)))) => Err(closed(&frame)),
-                    Some(Ok(Message::Close(None))) => Err(Broken::Closed),
+                    Some(Ok(Message::Close(None))) => Err(SocketError::Closed),
                     // The filter and the library disagree on frame boundaries.
-                    Some(Ok(Message::Ping(_))) => Err(Broken::Nonsense),
+                    Some(Ok(Message::Ping(_))) => Err(SocketError::ProtocolViolation),
                     // The protocol has only text frames.
                     Some(Ok(_)) => Ok(Read::Sign),
                 },
@@ -122,16 +122,16 @@ impl Reader {
                     None => {}
                 }
                 match half.read_buf(splitter.buffer()).await {
-                    Ok(0) => return Err(Broken::Closed),
+                    Ok(0) => return Err(SocketError::Closed),
                     Ok(_) if !*is_known => {
                         // Fewer bytes do not identify a protocol.
                         *is_known = splitter.buffer().len() >= PROBED_BYTES;
                         if let Some(other) = DialError::from_first_bytes(splitter.buffer()) {
-                            return Err(Broken::Other(other));
+                            return Err(SocketError::Other(other));
                         }
                     }
                     Ok(_) => {}
-                    Err(error) => return Err(Broken::Failed(error.to_string())),
+                    Err(error) => return Err(SocketError::Failed(error.to_string())),
                 }
             },
         }
@@ -164,20 +164,20 @@ pub(super) fn one_line(text: Bytes) -> Bytes {
         .into()
 }
 
-fn broken(error: &WsError) -> Broken {
+fn broken(error: &WsError) -> SocketError {
     match error {
-        WsError::Capacity(error) => Broken::TooLong(error.to_string()),
-        WsError::ConnectionClosed | WsError::AlreadyClosed => Broken::Closed,
-        error => Broken::Failed(error.to_string()),
+        WsError::Capacity(error) => SocketError::TooLong(error.to_string()),
+        WsError::ConnectionClosed | WsError::AlreadyClosed => SocketError::Closed,
+        error => SocketError::Failed(error.to_string()),
     }
 }
 
-fn closed(frame: &CloseFrame) -> Broken {
+fn closed(frame: &CloseFrame) -> SocketError {
     let words = narrows_base::text::one_line(&frame.reason, 200);
     match frame.code {
-        CloseCode::Size => Broken::Oversized,
-        CloseCode::Normal | CloseCode::Away | CloseCode::Restart if words.is_empty() => Broken::Closed,
-        code => Broken::Because(format!("{words} ({})", u16::from(code))),
+        CloseCode::Size => SocketError::Oversized,
+        CloseCode::Normal | CloseCode::Away | CloseCode::Restart if words.is_empty() => SocketError::Closed,
+        code => SocketError::Because(format!("{words} ({})", u16::from(code))),
     }
 }
 
@@ -188,11 +188,12 @@ pub(super) enum Writer {
 
 impl Writer {
     /// Writes a message. It may be buffered until [`Writer::flush`].
-    pub(super) async fn put(&mut self, line: Bytes) -> Result<(), Broken> {
+    pub(super) async fn put(&mut self, line: Bytes) -> Result<(), SocketError> {
         match self {
             Self::Web { sink, pings } => {
                 put_pong(sink, pings).await?;
-                let text = Utf8Bytes::try_from(line).map_err(|error| Broken::Failed(error.to_string()))?;
+                let text =
+                    Utf8Bytes::try_from(line).map_err(|error| SocketError::Failed(error.to_string()))?;
                 sink.feed(Message::Text(text)).await.map_err(|error| broken(&error))
             }
             Self::Lines { gathered, .. } => {
@@ -203,7 +204,7 @@ impl Writer {
         }
     }
 
-    pub(super) async fn flush(&mut self) -> Result<(), Broken> {
+    pub(super) async fn flush(&mut self) -> Result<(), SocketError> {
         match self {
             Self::Web { sink, pings } => {
                 put_pong(sink, pings).await?;
@@ -214,13 +215,13 @@ impl Writer {
                     half.write_all_buf(gathered).await?;
                     half.flush().await
                 };
-                written.await.map_err(|error| Broken::Failed(error.to_string()))
+                written.await.map_err(|error| SocketError::Failed(error.to_string()))
             }
         }
     }
 
     /// Sends a ping on a WebSocket. On lines, TCP keepalive detects a dead host.
-    pub(super) async fn ping(&mut self) -> Result<(), Broken> {
+    pub(super) async fn ping(&mut self) -> Result<(), SocketError> {
         match self {
             Self::Web { sink, .. } => {
                 sink.send(Message::Ping(Bytes::new())).await.map_err(|error| broken(&error))
@@ -257,7 +258,7 @@ impl Writer {
 async fn put_pong(
     sink: &mut SplitSink<WebSocketStream<PingFilter>, Message>,
     pings: &Pings,
-) -> Result<(), Broken> {
+) -> Result<(), SocketError> {
     match pings.take() {
         Some(payload) => sink.feed(Message::Pong(payload)).await.map_err(|error| broken(&error)),
         None => Ok(()),

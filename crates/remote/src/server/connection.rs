@@ -20,7 +20,7 @@ use super::io::Scratch;
 use super::pump::{BackendLine, PumpEnd};
 use super::refusal_stats::Reason;
 use super::shared::Shared;
-use super::socket::{Handoff, Socket, SocketEnd};
+use super::socket::{ClientSocket, Handoff, SocketEnd};
 use crate::identity::Identity;
 use crate::resume::{self, Answer, Ask, Connection, First, Granted, ResumableEnd};
 
@@ -37,7 +37,7 @@ const UNAUTHORIZED_CODE: u16 = 4401;
 const MAX_RESUME_ATTEMPTS: usize = 4;
 
 struct Attach {
-    socket: Socket,
+    socket: ClientSocket,
     client: AdmittedClient,
     ask: Ask,
     /// Messages that were read after the resume request.
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Attach {
     }
 }
 
-pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut client: AdmittedClient) {
+pub(super) async fn serve(shared: Arc<Shared>, mut socket: ClientSocket, mut client: AdmittedClient) {
     let first = tokio::select! {
         first = timeout(shared.limits.idle_timeout, read_first(&mut socket, &shared.scratch)) => first,
         () = shared.stopping() => return socket.close(GOING_AWAY_CODE, "going away", &shared.scratch).await,
@@ -130,7 +130,7 @@ pub(super) fn too_many(id: &[u8]) -> Bytes {
 }
 
 /// Reads up to the first message, and returns all messages of that read.
-async fn read_first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, SocketEnd> {
+async fn read_first(socket: &mut ClientSocket, scratch: &Scratch) -> Result<Vec<Bytes>, SocketEnd> {
     let mut messages = Vec::new();
     poll_fn(|cx| {
         loop {
@@ -160,7 +160,7 @@ async fn read_first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>
 
 async fn open_backend(
     shared: &Shared,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     client: &AdmittedClient,
     messages: &[Bytes],
 ) -> Option<BackendLine> {
@@ -178,7 +178,7 @@ async fn open_backend(
     }
 }
 
-fn forward(line: &mut BackendLine, messages: &[Bytes], socket: &mut Socket, scratch: &Scratch) {
+fn forward(line: &mut BackendLine, messages: &[Bytes], socket: &mut ClientSocket, scratch: &Scratch) {
     for message in messages {
         if let Some(answer) = line.accept_message(message, scratch) {
             line.send_to_client(answer, socket, scratch);
@@ -186,7 +186,12 @@ fn forward(line: &mut BackendLine, messages: &[Bytes], socket: &mut Socket, scra
     }
 }
 
-async fn serve_plain(shared: &Arc<Shared>, socket: Socket, mut client: AdmittedClient, messages: &[Bytes]) {
+async fn serve_plain(
+    shared: &Arc<Shared>,
+    socket: ClientSocket,
+    mut client: AdmittedClient,
+    messages: &[Bytes],
+) {
     let scratch = &shared.scratch;
     let mut socket = match socket.hand_off(messages, |upgraded| shared.hand_off(&client, upgraded)) {
         Ok(Handoff::Here(socket)) => *socket,
@@ -231,7 +236,7 @@ async fn supervise_handoff(shared: &Shared, mut served: Box<dyn Served>, client:
     served.ended().await;
 }
 
-async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
+async fn finish(shared: &Shared, socket: ClientSocket, end: PumpEnd) {
     let scratch = &shared.scratch;
     match end {
         PumpEnd::Backend => socket.close(GOING_AWAY_CODE, "going away", scratch).await,
@@ -255,7 +260,7 @@ async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
 
 async fn serve_resumable(
     shared: &Arc<Shared>,
-    mut socket: Socket,
+    mut socket: ClientSocket,
     client: AdmittedClient,
     messages: &[Bytes],
     id: &[u8],
@@ -307,10 +312,10 @@ enum ConnectionEvent {
 async fn serve_sockets(
     shared: &Arc<Shared>,
     mut line: BackendLine,
-    socket: Socket,
+    socket: ClientSocket,
     mut client: AdmittedClient,
     attaching: &mut mpsc::Receiver<Attach>,
-) -> Option<(Socket, LastSocket)> {
+) -> Option<(ClientSocket, LastSocket)> {
     let scratch = &shared.scratch;
     let mut socket = Some(socket);
     let mut deadline = Instant::now();
@@ -391,7 +396,7 @@ async fn make_room(detachment: Option<&Detachment>) {
 }
 
 /// Carries messages both ways; without a socket, collects the output of the backend and never returns.
-async fn pump(line: &mut BackendLine, socket: Option<&mut Socket>, scratch: &Scratch) -> PumpEnd {
+async fn pump(line: &mut BackendLine, socket: Option<&mut ClientSocket>, scratch: &Scratch) -> PumpEnd {
     match socket {
         Some(socket) => poll_fn(|cx| line.poll_pump(cx, socket, scratch)).await,
         None => {
@@ -406,7 +411,7 @@ fn take_over(
     line: &mut BackendLine,
     attach: Attach,
     scratch: &Scratch,
-) -> (Socket, Result<AdmittedClient, Bytes>) {
+) -> (ClientSocket, Result<AdmittedClient, Bytes>) {
     let Attach { mut socket, client, ask, rest } = attach;
     let resumed = match line.resumable().map(|end| end.resume(ask.received)) {
         Some(Ok(received)) => {
@@ -439,7 +444,7 @@ async fn attach(shared: &Arc<Shared>, attach: Attach) {
     refuse(attach.socket, &answer, &shared.scratch).await;
 }
 
-async fn refuse(mut socket: Socket, answer: &[u8], scratch: &Scratch) {
+async fn refuse(mut socket: ClientSocket, answer: &[u8], scratch: &Scratch) {
     socket.put(answer, scratch);
     socket.close(REFUSED_CODE, "refused", scratch).await;
 }

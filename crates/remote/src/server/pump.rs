@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::codec::{self, Received};
 use super::io::{Outbox, Scratch};
 use super::replay_memory::ReplayShare;
-use super::socket::{Socket, SocketEnd};
+use super::socket::{ClientSocket, SocketEnd};
 use crate::resume::{self, Granted, ResumableEnd};
 
 /// Bytes queued for a socket at a time.
@@ -112,7 +112,7 @@ impl BackendLine {
     }
 
     /// Sends the client a message that does not come from the backend.
-    pub(super) fn send_to_client(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
+    pub(super) fn send_to_client(&mut self, message: Bytes, socket: &mut ClientSocket, scratch: &Scratch) {
         match &mut self.resume {
             Some(resume) => {
                 resume.endpoint.send(message);
@@ -126,7 +126,7 @@ impl BackendLine {
     pub(super) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
-        socket: &mut Socket,
+        socket: &mut ClientSocket,
         scratch: &Scratch,
     ) -> Poll<PumpEnd> {
         for _ in 0..MAX_ROUNDS {
@@ -153,7 +153,7 @@ impl BackendLine {
     fn poll_up(
         &mut self,
         cx: &mut Context<'_>,
-        socket: &mut Socket,
+        socket: &mut ClientSocket,
         scratch: &Scratch,
     ) -> Result<bool, SocketEnd> {
         if !self.poll_backend(cx, scratch) {
@@ -211,7 +211,7 @@ impl BackendLine {
     fn poll_down(
         &mut self,
         cx: &mut Context<'_>,
-        socket: &mut Socket,
+        socket: &mut ClientSocket,
         scratch: &Scratch,
     ) -> Result<bool, PumpEnd> {
         let mut moved = self.fill_socket(socket, scratch);
@@ -239,7 +239,7 @@ impl BackendLine {
     }
 
     /// Moves a batch of kept messages to the socket. Returns `true` if there was one.
-    fn fill_socket(&mut self, socket: &mut Socket, scratch: &Scratch) -> bool {
+    fn fill_socket(&mut self, socket: &mut ClientSocket, scratch: &Scratch) -> bool {
         let Some(resume) = &mut self.resume else { return false };
         if resume.endpoint.ring().is_drained() {
             return false;
@@ -278,7 +278,7 @@ impl BackendLine {
         &mut self,
         cx: &mut Context<'_>,
         scratch: &Scratch,
-        socket: Option<&mut Socket>,
+        socket: Option<&mut ClientSocket>,
     ) -> Poll<()> {
         let Self { backend, splitter, resume, .. } = self;
         let mut socket = socket;

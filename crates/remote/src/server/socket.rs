@@ -38,7 +38,7 @@ pub(super) enum SocketEnd {
 }
 
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct ClientSocket {
     io: Io,
     codec: Codec,
     /// Input that was read before this socket was created.
@@ -65,13 +65,13 @@ pub(super) struct Socket {
 #[derive(Debug)]
 pub(super) enum Handoff<T> {
     Taken(T, Option<SocketPermit>),
-    Here(Box<Socket>),
+    Here(Box<ClientSocket>),
 }
 
 /// A permit for an open socket, released with its last reference.
 pub(super) type SocketPermit = Arc<OwnedSemaphorePermit>;
 
-impl Socket {
+impl ClientSocket {
     /// `head` was already read from the socket; `idle` is the time after which a dead peer is detected.
     pub(super) fn new(
         io: Io,

@@ -22,7 +22,7 @@ use super::http_connection::{admit, header_text};
 use super::io::Io;
 use super::response::{self, CONNECTION_ID, Refusal, Reply};
 use super::shared::Shared;
-use super::socket::{Socket, SocketPermit};
+use super::socket::{ClientSocket, SocketPermit};
 
 pub(super) fn upgrade(
     shared: &Arc<Shared>,
@@ -65,7 +65,7 @@ fn try_upgrade(
         let limits = &shared.limits;
         let codec = Codec::frames(limits.max_message);
         let part = shared.unfinished.part(client.identity());
-        let socket = Socket::new(
+        let socket = ClientSocket::new(
             parts.io.into_inner(),
             codec,
             parts.read_buf,

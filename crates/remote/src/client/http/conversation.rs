@@ -21,9 +21,9 @@ use super::super::pending::PendingRequests;
 use super::super::reconnect::{ANSWERS_TIMEOUT, FINAL_SEND_TIMEOUT};
 use super::super::socket::one_line;
 use super::super::{ConnectionLost, DialError};
-use super::Wire;
+use super::HttpRequester;
 use super::event_stream::{EventStream, StreamEvent};
-use super::post::{Post, Posted, post};
+use super::post::{Post, PostOutcome, post};
 use crate::announced::child_id;
 
 /// Messages of event streams that may be queued.
@@ -60,13 +60,13 @@ struct Done {
     /// The stream that was opened, or the reason why it was not.
     stream: Option<Result<Response, StreamEvent>>,
     id: Option<RawId>,
-    posted: Option<Posted>,
+    posted: Option<PostOutcome>,
 }
 
 type RunningJob = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 pub(super) struct Conversation {
-    wire: Arc<Wire>,
+    requester: Arc<HttpRequester>,
     connection: Option<String>,
     lanes: HashMap<Option<String>, Lane>,
     running: FuturesUnordered<RunningJob>,
@@ -89,9 +89,9 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(wire: Arc<Wire>) -> Self {
+    pub(super) fn new(requester: Arc<HttpRequester>) -> Self {
         Self {
-            wire,
+            requester,
             connection: None,
             lanes: HashMap::new(),
             running: FuturesUnordered::new(),
@@ -128,7 +128,7 @@ impl Conversation {
                 outgoing.mark_flushed();
             }
             let deadline = if self.unposted == 0 { last } else { said };
-            let room = self.waiting < self.wire.options.keep.bytes && self.lanes.len() < MAX_STREAMS;
+            let room = self.waiting < self.requester.options.keep.bytes && self.lanes.len() < MAX_STREAMS;
             tokio::select! {
                 biased;
                 Some(done) = self.running.next(), if !idle => {
@@ -212,7 +212,7 @@ impl Conversation {
         };
         let response = tokio::select! {
             biased;
-            response = self.wire.initialize(frame.bytes(), &reached) => response?,
+            response = self.requester.initialize(frame.bytes(), &reached) => response?,
             // The link's user is gone.
             () = given_up => return Ok(()),
         };
@@ -226,11 +226,12 @@ impl Conversation {
         }
         if let Some(connection) = connection {
             // Opened before the first request, so that no response is missed.
-            let opened = self.wire.open_stream(&connection, None, None).await;
+            let opened = self.requester.open_stream(&connection, None, None).await;
             let first = match opened {
                 Ok(response) => Some(response),
                 Err(error)
-                    if error.is_final_for_reconnect() || error.is_final() && !self.wire.deduplicates() =>
+                    if error.is_final_for_reconnect()
+                        || error.is_final() && !self.requester.deduplicates() =>
                 {
                     return Err(ConnectionLost::Dial(error));
                 }
@@ -278,7 +279,7 @@ impl Conversation {
             // From now on the request may have an effect.
             self.pending.record(frame.bytes(), 1);
         }
-        let wire = Arc::clone(&self.wire);
+        let requester = Arc::clone(&self.requester);
         let stream = job.listen.then(|| self.event_stream(connection.clone(), lane.clone()));
         self.running.push(Box::pin(async move {
             let stream = match stream {
@@ -292,7 +293,8 @@ impl Conversation {
                 (Some(frame), _) => {
                     let line = frame.into_bytes();
                     Some(
-                        post(&wire, Post { connection: &connection, session, line, reached: &reached }).await,
+                        post(&requester, Post { connection: &connection, session, line, reached: &reached })
+                            .await,
                     )
                 }
             };
@@ -328,18 +330,18 @@ impl Conversation {
             Some(Err(StreamEvent::Lost(lost))) => return Err(lost),
             _ => {}
         }
-        if matches!(posted, Some(Posted::Taken(_) | Posted::Failed(_))) {
+        if matches!(posted, Some(PostOutcome::Taken(_) | PostOutcome::Failed(_))) {
             self.unposted -= 1;
             if let Some(id) = &id {
                 self.reached.remove(id);
             }
         }
         match posted {
-            Some(Posted::Taken(Some(answer)) | Posted::Failed(Some(answer))) => {
+            Some(PostOutcome::Taken(Some(answer)) | PostOutcome::Failed(Some(answer))) => {
                 self.deliver(answer, incoming).await;
             }
-            Some(Posted::Lost(lost)) => return Err(lost),
-            Some(Posted::Taken(None) | Posted::Failed(None)) | None => {}
+            Some(PostOutcome::Lost(lost)) => return Err(lost),
+            Some(PostOutcome::Taken(None) | PostOutcome::Failed(None)) | None => {}
         }
         self.advance(lane);
         Ok(())
@@ -363,7 +365,7 @@ impl Conversation {
         self.pending.record_answers(&frame);
         // A server that deduplicates POSTs sends a child's messages on the stream of its parent. Others may have a
         // separate stream.
-        if !self.wire.deduplicates()
+        if !self.requester.deduplicates()
             && self.child_streams < MAX_CHILD_STREAMS
             && let Some(child) = child_id(&frame.view())
             && self.add_stream(&child)
@@ -404,7 +406,12 @@ impl Conversation {
     }
 
     fn event_stream(&self, connection: String, session: Option<String>) -> EventStream {
-        EventStream { wire: Arc::clone(&self.wire), connection, session, events: self.events.0.clone() }
+        EventStream {
+            requester: Arc::clone(&self.requester),
+            connection,
+            session,
+            events: self.events.0.clone(),
+        }
     }
 
     pub(super) fn fail_pending(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
@@ -419,7 +426,7 @@ impl Conversation {
     pub(super) async fn close(&mut self) {
         self.readers.shutdown().await;
         if let Some(connection) = self.connection.take() {
-            self.wire.delete_connection(&connection).await;
+            self.requester.delete_connection(&connection).await;
         }
     }
 }

@@ -12,7 +12,7 @@ use super::super::backoff::Backoff;
 use super::super::reconnect::MIN_USEFUL_TIME;
 use super::super::{ConnectionLost, DialError};
 use super::sse::Parser;
-use super::{Wire, causes};
+use super::{HttpRequester, causes};
 
 pub(super) enum StreamEvent {
     Frame(Frame),
@@ -23,7 +23,7 @@ pub(super) enum StreamEvent {
 
 /// The event stream of one session or of the connection, and the destination of its items.
 pub(super) struct EventStream {
-    pub(super) wire: Arc<Wire>,
+    pub(super) requester: Arc<HttpRequester>,
     pub(super) connection: String,
     /// The session, or `None` for the stream of the connection.
     pub(super) session: Option<String>,
@@ -89,11 +89,11 @@ impl EventStream {
         last: &mut String,
         counted: &mut bool,
     ) -> Result<String, ReceiverGone> {
-        let mut parser = Parser::new(self.wire.options.link.max_line);
+        let mut parser = Parser::new(self.requester.options.link.max_line);
         let mut events = Vec::new();
         loop {
             // A server without events sends keep-alives.
-            let read = match timeout(self.wire.options.silence, response.chunk()).await {
+            let read = match timeout(self.requester.options.silence, response.chunk()).await {
                 Ok(Ok(Some(read))) => read,
                 Ok(Ok(None)) => return Ok("the server closed the stream".to_owned()),
                 Ok(Err(error)) => return Ok(causes(&error)),
@@ -119,19 +119,19 @@ impl EventStream {
     }
 
     pub(super) async fn open(&self) -> Result<Response, StreamEvent> {
-        let error = match self.wire.open_stream(&self.connection, self.session.as_deref(), None).await {
+        let error = match self.requester.open_stream(&self.connection, self.session.as_deref(), None).await {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
         if let (Some(session), DialError::Status { status: 400..=499, .. }) = (&self.session, &error)
-            && !self.wire.deduplicates()
+            && !self.requester.deduplicates()
             && !is_temporary(&error)
         {
             return Err(StreamEvent::SessionUnknown(session.clone()));
         }
         let error = self.classify(error)?;
-        let (mut backoff, grace) = (Backoff::new(), self.wire.options.grace);
-        let wait = backoff.after_failure(&error, grace, self.wire.options.connect);
+        let (mut backoff, grace) = (Backoff::new(), self.requester.options.grace);
+        let wait = backoff.after_failure(&error, grace, self.requester.options.connect);
         // The failed attempt may have opened it.
         self.reopen(START_CURSOR, &mut backoff, wait).await
     }
@@ -158,14 +158,14 @@ impl EventStream {
         backoff: &mut Backoff,
         mut wait: Duration,
     ) -> Result<Response, StreamEvent> {
-        let grace = self.wire.options.grace;
+        let grace = self.requester.options.grace;
         let deadline = Instant::now() + grace;
-        let _missing = self.wire.outages.record_loss(Instant::now(), deadline);
+        let _missing = self.requester.outages.record_loss(Instant::now(), deadline);
         let mut why = DialError::Io("the stream was cut".to_owned());
         loop {
             let attempt = async {
                 sleep(wait).await;
-                self.wire.open_stream(&self.connection, self.session.as_deref(), Some(last)).await
+                self.requester.open_stream(&self.connection, self.session.as_deref(), Some(last)).await
             };
             let error = match timeout_at(deadline, attempt).await {
                 Ok(Ok(response)) => return Ok(response),
@@ -174,7 +174,7 @@ impl EventStream {
             };
             why = self.classify(error)?;
             let left = deadline.saturating_duration_since(Instant::now());
-            wait = backoff.after_failure(&why, left, self.wire.options.connect);
+            wait = backoff.after_failure(&why, left, self.requester.options.connect);
         }
     }
 }

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::backoff::Backoff;
 use super::super::{ConnectionLost, DialError};
-use super::{JSON, MAX_ERROR_BODY_BYTES, POST, Wire, read_body};
+use super::{HttpRequester, JSON, MAX_ERROR_BODY_BYTES, POST, read_body};
 
-pub(super) enum Posted {
+pub(super) enum PostOutcome {
     /// The server has accepted the message. Contains its immediate response, if there is one.
     Taken(Option<Frame>),
     /// The server has not accepted the message, or may not have. Contains the error for the message, if it
@@ -22,8 +22,8 @@ pub(super) enum Posted {
     Lost(ConnectionLost),
 }
 
-enum Tried {
-    Posted(Posted),
+enum PostAttempt {
+    Posted(PostOutcome),
     /// Not processed: can be repeated safely.
     Undone(DialError),
     Doubtful(DialError),
@@ -40,60 +40,60 @@ pub(super) struct Post<'a> {
 
 /// Posts a message. A request to a server that does not deduplicate is repeated only if it was certainly not
 /// processed. Other messages may arrive twice, which is harmless.
-pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
+pub(super) async fn post(requester: &HttpRequester, post: Post<'_>) -> PostOutcome {
     let Post { connection, session, line, reached } = post;
     let mut frame = Frame::parse(line);
-    let grace = wire.options.grace;
+    let grace = requester.options.grace;
     let deadline = Instant::now() + grace;
     let mut backoff = Backoff::new();
     let mut missing = None;
-    let number = wire.next_post_number();
+    let number = requester.next_post_number();
     let mut doubted = false;
     loop {
         reached.store(true, Ordering::Relaxed);
-        let last = match attempt(wire, connection, session, &frame, number).await {
-            Tried::Posted(posted) => return posted,
-            Tried::Refused(error, said) => match replacement(&frame, &error) {
+        let last = match attempt(requester, connection, session, &frame, number).await {
+            PostAttempt::Posted(posted) => return posted,
+            PostAttempt::Refused(error, said) => match replacement(&frame, &error) {
                 Some(other) => {
                     frame = other;
                     continue;
                 }
-                None => return Posted::Failed(said.or_else(|| request_error(&frame, &error))),
+                None => return PostOutcome::Failed(said.or_else(|| request_error(&frame, &error))),
             },
-            Tried::Doubtful(error) if number.is_none() && frame.kind() == Kind::Request => {
+            PostAttempt::Doubtful(error) if number.is_none() && frame.kind() == Kind::Request => {
                 return unknown_outcome(&frame, &error);
             }
-            Tried::Doubtful(error) => {
+            PostAttempt::Doubtful(error) => {
                 doubted = true;
                 error
             }
-            Tried::Undone(error) => error,
+            PostAttempt::Undone(error) => error,
         };
         reached.store(doubted, Ordering::Relaxed);
         if last.is_final_for_reconnect() {
-            return Posted::Lost(ConnectionLost::Dial(last));
+            return PostOutcome::Lost(ConnectionLost::Dial(last));
         }
         // A server that responds is reachable.
         if !matches!(last, DialError::Status { .. }) {
-            missing.get_or_insert_with(|| wire.outages.record_loss(Instant::now(), deadline));
+            missing.get_or_insert_with(|| requester.outages.record_loss(Instant::now(), deadline));
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let wait = backoff.after_failure(&last, left, wire.options.connect);
+        let wait = backoff.after_failure(&last, left, requester.options.connect);
         if wait >= left {
-            return Posted::Lost(ConnectionLost::Grace { grace, last });
+            return PostOutcome::Lost(ConnectionLost::Grace { grace, last });
         }
         sleep(wait).await;
     }
 }
 
 async fn attempt(
-    wire: &Wire,
+    requester: &HttpRequester,
     connection: &str,
     session: Option<&str>,
     frame: &Frame,
     number: Option<u64>,
-) -> Tried {
-    let mut request = wire
+) -> PostAttempt {
+    let mut request = requester
         .request(Method::POST, Some(connection), session)
         .header(CONTENT_TYPE, JSON)
         .header(ACCEPT, JSON)
@@ -101,41 +101,41 @@ async fn attempt(
     if let Some(number) = number {
         request = request.header(POST, number);
     }
-    let limit = wire.options.silence;
+    let limit = requester.options.silence;
     let response = match timeout(limit, request.send()).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) if error.is_connect() => return Tried::Undone(wire.request_error(&error)),
-        Ok(Err(error)) => return Tried::Doubtful(wire.request_error(&error)),
-        Err(_) => return Tried::Doubtful(DialError::Timeout(limit)),
+        Ok(Err(error)) if error.is_connect() => return PostAttempt::Undone(requester.request_error(&error)),
+        Ok(Err(error)) => return PostAttempt::Doubtful(requester.request_error(&error)),
+        Err(_) => return PostAttempt::Doubtful(DialError::Timeout(limit)),
     };
-    wire.cookies.store(response.headers());
+    requester.cookies.store(response.headers());
     let (status, headers) = (response.status(), response.headers().clone());
-    let most = if status == StatusCode::OK { wire.options.link.max_line } else { MAX_ERROR_BODY_BYTES };
+    let most = if status == StatusCode::OK { requester.options.link.max_line } else { MAX_ERROR_BODY_BYTES };
     let body = timeout(limit, read_body(response, most)).await.ok().and_then(Result::ok).unwrap_or_default();
-    let error = wire.status_error(status.as_u16(), &headers, &body);
+    let error = requester.status_error(status.as_u16(), &headers, &body);
     classify_status(frame, status.as_u16(), error, body, number.is_some())
 }
 
 /// Classifies the response to an attempt. `error` is the error for its `status`; `counts` is `true` if the
 /// server deduplicates, and then only 202 means accepted.
-fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> Tried {
+fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> PostAttempt {
     let said = Some(Frame::parse(body)).filter(|said| matches!(said.kind(), Kind::Response | Kind::Batch));
     let code = match status {
-        202 => return Tried::Posted(Posted::Taken(said)),
-        200..=299 if !counts => return Tried::Posted(Posted::Taken(said)),
-        401 | 403 => return Tried::Posted(Posted::Lost(ConnectionLost::Dial(error))),
-        408 | 425 | 429 | 503 => return Tried::Undone(error),
+        202 => return PostAttempt::Posted(PostOutcome::Taken(said)),
+        200..=299 if !counts => return PostAttempt::Posted(PostOutcome::Taken(said)),
+        401 | 403 => return PostAttempt::Posted(PostOutcome::Lost(ConnectionLost::Dial(error))),
+        408 | 425 | 429 | 503 => return PostAttempt::Undone(error),
         413 => Code::MessageTooLarge,
-        _ if matches!(error, DialError::Between(_)) => return Tried::Doubtful(error),
-        404 => return Tried::Posted(Posted::Lost(ConnectionLost::Forgotten)),
+        _ if matches!(error, DialError::Between(_)) => return PostAttempt::Doubtful(error),
+        404 => return PostAttempt::Posted(PostOutcome::Lost(ConnectionLost::Forgotten)),
         // With 410 the server has forgotten the number of this post, so it cannot tell if it was processed.
-        410 => return Tried::Posted(unknown_outcome(frame, &error)),
-        ..=299 | 500.. => return Tried::Doubtful(error),
+        410 => return PostAttempt::Posted(unknown_outcome(frame, &error)),
+        ..=299 | 500.. => return PostAttempt::Doubtful(error),
         _ => Code::InvalidRequest,
     };
     // The server's own error is more precise, if it is about this request.
     let said = said.filter(|said| said.id().is_some() && said.id() == frame.id());
-    Tried::Refused(RpcError::new(code, error.to_string()).with("status", json!(status)), said)
+    PostAttempt::Refused(RpcError::new(code, error.to_string()).with("status", json!(status)), said)
 }
 
 /// Returns the replacement for a response that the server does not accept: an error.
@@ -145,9 +145,12 @@ fn replacement(frame: &Frame, error: &RpcError) -> Option<Frame> {
     Some(Frame::parse(message::error(frame.id()?, error)))
 }
 
-fn unknown_outcome(frame: &Frame, error: &DialError) -> Posted {
+fn unknown_outcome(frame: &Frame, error: &DialError) -> PostOutcome {
     let why = format!("unknown whether the request arrived: {error}");
-    Posted::Failed(request_error(frame, &RpcError::new(Code::WorkerLost, why).effects(Effects::Possible)))
+    PostOutcome::Failed(request_error(
+        frame,
+        &RpcError::new(Code::WorkerLost, why).effects(Effects::Possible),
+    ))
 }
 
 /// Returns the error for a request that failed. Other messages are only logged.
@@ -174,20 +177,20 @@ mod tests {
         assert_eq!(shown(classify_status(&frame, status, error, body.into(), counts)), expected);
     }
 
-    fn shown(tried: Tried) -> String {
+    fn shown(tried: PostAttempt) -> String {
         match tried {
-            Tried::Posted(Posted::Taken(said)) => format!("taken {}", said.is_some()),
-            Tried::Posted(Posted::Failed(answer)) => {
+            PostAttempt::Posted(PostOutcome::Taken(said)) => format!("taken {}", said.is_some()),
+            PostAttempt::Posted(PostOutcome::Failed(answer)) => {
                 format!("failed {}", answer.unwrap().error().unwrap().code)
             }
-            Tried::Posted(Posted::Lost(lost)) => format!("lost {lost}"),
-            Tried::Refused(_, Some(said)) => {
+            PostAttempt::Posted(PostOutcome::Lost(lost)) => format!("lost {lost}"),
+            PostAttempt::Refused(_, Some(said)) => {
                 assert_eq!(said.id(), Some(b"7".as_slice()));
                 format!("refused {}", said.error().unwrap().code)
             }
-            Tried::Refused(error, None) => format!("refused {}", error.code),
-            Tried::Undone(_) => "again".to_owned(),
-            Tried::Doubtful(_) => "doubtful".to_owned(),
+            PostAttempt::Refused(error, None) => format!("refused {}", error.code),
+            PostAttempt::Undone(_) => "again".to_owned(),
+            PostAttempt::Doubtful(_) => "doubtful".to_owned(),
         }
     }
 
