@@ -29,41 +29,41 @@ pub use error::{ConnectionLost, DialError};
 pub use narrows_base::Secret;
 pub use state::{ConnectionState, Outage};
 pub use target::{Target, TargetError};
-pub use tls_roots::OwnFiles;
+pub use tls_roots::ClientCertificateFiles;
 
 use crate::resume::Keep;
 
 /// Options for connecting to a remote agent.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClientOptions {
     /// A bearer token. It is never sent over a network without encryption.
     pub token: Option<Secret>,
     /// A file of certificate authorities to trust besides those of the system.
     pub ca: Option<PathBuf>,
     /// A client certificate, for servers that require one.
-    pub own: Option<OwnFiles>,
-    pub connect: Duration,
+    pub client_certificate: Option<ClientCertificateFiles>,
+    pub connect_timeout: Duration,
     /// Timeout for the response to `initialize` over HTTP, where nothing arrives before it: longer than a server waits
     /// for an agent.
-    pub answer: Duration,
+    pub initialize_timeout: Duration,
     /// Time to keep reconnecting after a loss.
-    pub grace: Duration,
+    pub grace_period: Duration,
     /// Longest time without any input before the connection counts as lost.
-    pub silence: Duration,
+    pub silence_timeout: Duration,
     pub keep: Keep,
     pub link: narrows_link::Options,
 }
 
-impl Default for Options {
+impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             token: None,
             ca: None,
-            own: None,
-            connect: Duration::from_secs(10),
-            answer: Duration::from_secs(150),
-            grace: Duration::from_secs(300),
-            silence: Duration::from_secs(45),
+            client_certificate: None,
+            connect_timeout: Duration::from_secs(10),
+            initialize_timeout: Duration::from_secs(150),
+            grace_period: Duration::from_secs(300),
+            silence_timeout: Duration::from_secs(45),
             keep: Keep::default(),
             link: narrows_link::Options::default(),
         }
@@ -74,17 +74,17 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Connected {
     pub link: Link,
-    pub outcome: Outcome,
+    pub outcome: ConnectionOutcome,
 }
 
 /// The end of a connection: the reason for its loss, or no error if the user of the link ended it.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ConnectionOutcome {
     lost: oneshot::Receiver<ConnectionLost>,
     state: ConnectionState,
 }
 
-impl Outcome {
+impl ConnectionOutcome {
     /// Returns a view of whether the connection is up.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
@@ -104,7 +104,7 @@ impl Outcome {
 ///
 /// # Errors
 /// If the server cannot be reached or refuses the client. Over HTTP most errors appear only at the first message.
-pub async fn connect(target: &Target, options: Options) -> Result<Connected, DialError> {
+pub async fn connect(target: &Target, options: ClientOptions) -> Result<Connected, DialError> {
     let (sender, lost) = oneshot::channel();
     let outages = state::OutageTracker::new();
     let state = outages.state();
@@ -119,7 +119,7 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
             let first = match connector.dial().await {
                 Ok(socket) => Ok(socket),
                 // The server exists, so an outage now is handled like a later one.
-                Err(DialError::Cut(why)) => Err(why),
+                Err(DialError::ConnectionCut(why)) => Err(why),
                 Err(error @ DialError::Unanswered(_)) => Err(error.to_string()),
                 Err(error) => return Err(error),
             };
@@ -127,7 +127,7 @@ pub async fn connect(target: &Target, options: Options) -> Result<Connected, Dia
             tokio::spawn(async move { report(sender, client.run(first).await) });
         }
     }
-    Ok(Connected { link, outcome: Outcome { lost, state } })
+    Ok(Connected { link, outcome: ConnectionOutcome { lost, state } })
 }
 
 fn report(sender: oneshot::Sender<ConnectionLost>, outcome: Result<(), ConnectionLost>) {

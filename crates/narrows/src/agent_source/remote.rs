@@ -7,7 +7,8 @@ use std::time::Duration;
 use narrows_base::sync::lock;
 use narrows_link::Link;
 use narrows_remote::client::{
-    self, Connected, ConnectionLost, ConnectionState, DialError, Outcome, OwnFiles, Secret, Target,
+    self, ClientCertificateFiles, Connected, ConnectionLost, ConnectionOutcome, ConnectionState, DialError,
+    Secret, Target,
 };
 use tokio::time::timeout;
 
@@ -26,9 +27,9 @@ const MAX_TOKEN_FILE_BYTES: usize = 4096;
 pub(crate) struct Remote {
     pub(crate) target: Target,
     args: RemoteArgs,
-    options: client::Options,
+    options: client::ClientOptions,
     /// Set once the agent is connected.
-    outcome: Mutex<Option<Outcome>>,
+    outcome: Mutex<Option<ConnectionOutcome>>,
 }
 
 impl Remote {
@@ -39,12 +40,12 @@ impl Remote {
     }
 
     pub(crate) fn new(target: Target, args: &RemoteArgs) -> Result<Self, Failure> {
-        let defaults = client::Options::default();
-        let options = client::Options {
+        let defaults = client::ClientOptions::default();
+        let options = client::ClientOptions {
             token: args.token_file.as_deref().map(|path| read_token(path, args.token_by)).transpose()?,
             ca: args.ca.clone(),
-            own: client_certificate(args)?,
-            grace: args.grace.unwrap_or(defaults.grace),
+            client_certificate: client_certificate(args)?,
+            grace_period: args.grace.unwrap_or(defaults.grace_period),
             ..defaults
         };
         Ok(Self { target, args: args.clone(), options, outcome: Mutex::new(None) })
@@ -83,7 +84,7 @@ impl Remote {
 
     /// Returns the state of the connection, or `None` before the agent is connected.
     pub(super) fn state(&self) -> Option<ConnectionState> {
-        lock(&self.outcome).as_ref().map(Outcome::state)
+        lock(&self.outcome).as_ref().map(ConnectionOutcome::state)
     }
 
     /// Waits until the connection is closed. Fails if it was lost before.
@@ -152,9 +153,9 @@ pub(super) fn first_flag(args: &RemoteArgs) -> Option<&'static str> {
 
 /// Returns the client certificate. Fails if the certificate or its key is missing: unlike flags, variables
 /// and settings can name one without the other.
-fn client_certificate(args: &RemoteArgs) -> Result<Option<OwnFiles>, Failure> {
+fn client_certificate(args: &RemoteArgs) -> Result<Option<ClientCertificateFiles>, Failure> {
     match (&args.cert, &args.key) {
-        (Some(cert), Some(key)) => Ok(Some(OwnFiles { cert: cert.clone(), key: key.clone() })),
+        (Some(cert), Some(key)) => Ok(Some(ClientCertificateFiles { cert: cert.clone(), key: key.clone() })),
         (None, None) => Ok(None),
         (Some(cert), None) => Err(Failure::incomplete_key_pair("certificate", cert, "its private key")),
         (None, Some(key)) => Err(Failure::incomplete_key_pair("private key", key, "its certificate")),

@@ -76,9 +76,10 @@ impl Failure {
             _ => {}
         }
         let code = match error {
-            DialError::Certless | DialError::Exposed | DialError::Token | DialError::Tokenless => {
-                ExitStatus::Usage
-            }
+            DialError::CertificateWithoutTls
+            | DialError::Exposed
+            | DialError::Token
+            | DialError::TokenNotSupported => ExitStatus::Usage,
             _ => ExitStatus::Start,
         };
         let mut failure = Self::new(code, format!("cannot connect to {target}"));
@@ -129,7 +130,7 @@ fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Fail
             "connect by a name in the certificate, or add this name to the certificate (`subjectAltName`)",
         ),
         DialError::Certificate(_) => failure.with_hint("if you trust its issuer, add --ca FILE"),
-        DialError::Certless => failure.with_hint("use wss:// or https://, or remove --cert and --key"),
+        DialError::CertificateWithoutTls => failure.with_hint("use wss:// or https://, or remove --cert and --key"),
         DialError::CertificateWanted => {
             failure.with_hint("add a client certificate, issued by the administrator of the server: --cert FILE \
                                --key FILE")
@@ -140,7 +141,7 @@ fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Fail
         DialError::Unauthorized if has_token => failure
             .with_hint("check that the token is for this server and not revoked; `narrows token new NAME --file \
                         FILE` on the server creates one"),
-        DialError::Nameless => failure.with_hint(
+        DialError::CertificateNotAccepted => failure.with_hint(
             "use a certificate with exactly one common name (CN), which becomes your identity; if the server also \
              requires a token, add --token-file PATH",
         ),
@@ -178,7 +179,7 @@ fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Fail
         DialError::Http => failure.with_hint("use ws:// or http:// for this port"),
         DialError::NotHttp => failure
             .with_hint("use tcp:// for JSON lines, wss:// or https:// for TLS, and check the port"),
-        DialError::Mute => {
+        DialError::ClosedSilently => {
             failure.with_hint("check the port, and whether it uses TLS (wss://, https://), HTTP (ws://, http://) or \
                                JSON lines (tcp://)")
         }
@@ -209,7 +210,7 @@ mod tests {
              hint: add a token: --token-file PATH; `narrows token new NAME --file FILE` on the server creates one\n"
         );
         assert!(told(true, DialError::Unauthorized).contains("revoked"));
-        assert!(told(false, DialError::Nameless).contains("common name"));
+        assert!(told(false, DialError::CertificateNotAccepted).contains("common name"));
         let named = told(false, DialError::OtherName("it is not for bus.example".to_owned()));
         assert!(!named.contains("--ca") && named.contains("a name in the certificate"), "{named}");
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));

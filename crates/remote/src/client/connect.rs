@@ -20,7 +20,7 @@ use url::Url;
 use super::cookies::Cookies;
 use super::ping_filter::PingFilter;
 use super::socket::{Io, ServerSocket};
-use super::{DialError, Options, Target, tls_roots};
+use super::{ClientOptions, DialError, Target, tls_roots};
 
 pub(super) const USER_AGENT_VALUE: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 
@@ -38,14 +38,14 @@ const KEEPALIVE_PROBES: u32 = 3;
 
 pub(super) struct Connector {
     target: Target,
-    pub(super) options: Options,
+    pub(super) options: ClientOptions,
     tls: Option<TlsConnector>,
     bearer: Option<HeaderValue>,
     cookies: Cookies,
 }
 
 impl Connector {
-    pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
+    pub(super) fn new(target: &Target, options: ClientOptions) -> Result<Self, DialError> {
         let bearer = bearer_header(target, &options)?;
         check_client_certificate(target, &options)?;
         let tls = match target {
@@ -58,7 +58,7 @@ impl Connector {
     }
 
     pub(super) async fn dial(&self) -> Result<ServerSocket, DialError> {
-        let limit = self.options.connect;
+        let limit = self.options.connect_timeout;
         let is_accepted = AtomicBool::new(false);
         let opened = timeout(limit, self.open(&is_accepted)).await.unwrap_or_else(|_| {
             let stalled = is_accepted.load(Ordering::Relaxed);
@@ -119,10 +119,13 @@ impl Connector {
 }
 
 /// Returns the `Authorization` header. Fails if the target cannot carry a token safely.
-pub(super) fn bearer_header(target: &Target, options: &Options) -> Result<Option<HeaderValue>, DialError> {
+pub(super) fn bearer_header(
+    target: &Target,
+    options: &ClientOptions,
+) -> Result<Option<HeaderValue>, DialError> {
     let Some(token) = &options.token else { return Ok(None) };
     if matches!(target, Target::Lines(_)) {
-        return Err(DialError::Tokenless);
+        return Err(DialError::TokenNotSupported);
     }
     if target.is_exposed() {
         return Err(DialError::Exposed);
@@ -131,8 +134,12 @@ pub(super) fn bearer_header(target: &Target, options: &Options) -> Result<Option
 }
 
 /// Fails if there is a client certificate and the target does not use TLS.
-pub(super) fn check_client_certificate(target: &Target, options: &Options) -> Result<(), DialError> {
-    if options.own.is_some() && !target.speaks_tls() { Err(DialError::Certless) } else { Ok(()) }
+pub(super) fn check_client_certificate(target: &Target, options: &ClientOptions) -> Result<(), DialError> {
+    if options.client_certificate.is_some() && !target.speaks_tls() {
+        Err(DialError::CertificateWithoutTls)
+    } else {
+        Ok(())
+    }
 }
 
 async fn tcp(place: &str) -> Result<TcpStream, DialError> {
@@ -176,7 +183,7 @@ fn handshake_error(error: WsError, place: &str) -> DialError {
         WsError::Io(error) => DialError::from_io(&error, place),
         // A server that shuts down may close during the handshake.
         WsError::Protocol(ProtocolError::HandshakeIncomplete) => {
-            DialError::Cut("closed during the handshake".to_owned())
+            DialError::ConnectionCut("closed during the handshake".to_owned())
         }
         WsError::Protocol(ProtocolError::HttparseError(_)) => DialError::NotHttp,
         error => DialError::Protocol(error.to_string()),

@@ -7,7 +7,7 @@ use narrows_base::text::one_line;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use rustls::{AlertDescription, CertificateError};
 
-use super::Options;
+use super::ClientOptions;
 use crate::tls::TlsError;
 
 /// A reason why no connection was made.
@@ -18,7 +18,7 @@ pub enum DialError {
     #[error(transparent)]
     Own(#[from] TlsError),
     #[error("client certificates require wss:// or https://")]
-    Certless,
+    CertificateWithoutTls,
     #[error("the server requires a client certificate")]
     CertificateWanted,
     #[error("the server rejected the client certificate: {0}")]
@@ -29,7 +29,7 @@ pub enum DialError {
     Token,
     /// A token was given for a line-based target, which cannot carry one.
     #[error("tokens require ws://, wss://, http:// or https://")]
-    Tokenless,
+    TokenNotSupported,
     #[error("cannot resolve host {0:?}: {1}")]
     Name(String, String),
     /// No process listens at the address.
@@ -50,7 +50,7 @@ pub enum DialError {
     TokenWanted,
     /// The server does not map the client certificate to an identity.
     #[error("the server does not accept the client certificate as authentication (401)")]
-    Nameless,
+    CertificateNotAccepted,
     #[error("the server refused access (403){}", suffix(.words.as_deref()))]
     Forbidden {
         /// The response text, safe to display.
@@ -70,7 +70,7 @@ pub enum DialError {
     },
     /// A proxy responded, in place of a server that had responded before.
     #[error("a proxy responded with status {0} instead of the server")]
-    Between(u16),
+    ProxyResponse(u16),
     #[error("the server does not speak the protocol: {0}")]
     Protocol(String),
     #[error("the server does not speak TLS")]
@@ -83,10 +83,10 @@ pub enum DialError {
     Http,
     /// The server repeatedly accepts connections and closes them without a response.
     #[error("the server closed the connection without responding")]
-    Mute,
+    ClosedSilently,
     /// The connection broke before the server responded.
     #[error("connection failed: {0}")]
-    Cut(String),
+    ConnectionCut(String),
     #[error("connection failed: {0}")]
     Io(String),
 }
@@ -98,17 +98,17 @@ impl DialError {
         match self {
             Self::Ca(_)
             | Self::Own(_)
-            | Self::Certless
+            | Self::CertificateWithoutTls
             | Self::CertificateWanted
             | Self::CertificateRefused(_)
             | Self::Exposed
             | Self::Token
-            | Self::Tokenless
+            | Self::TokenNotSupported
             | Self::Certificate(_)
             | Self::OtherName(_)
             | Self::Unauthorized
             | Self::TokenWanted
-            | Self::Nameless
+            | Self::CertificateNotAccepted
             | Self::Tls
             | Self::Http
             | Self::Forbidden { .. } => true,
@@ -119,13 +119,13 @@ impl DialError {
             | Self::Timeout(_)
             | Self::Unanswered(_)
             | Self::LockedOut { .. }
-            | Self::Between(_)
+            | Self::ProxyResponse(_)
             | Self::Protocol(_)
             | Self::NotTls
             | Self::NotHttp
-            | Self::Mute
+            | Self::ClosedSilently
             | Self::TurnedAway(_)
-            | Self::Cut(_)
+            | Self::ConnectionCut(_)
             | Self::Io(_) => false,
         }
     }
@@ -137,10 +137,10 @@ impl DialError {
     }
 
     /// Refines a 401 by the credentials that were sent.
-    pub(super) fn with_credentials(self, options: &Options) -> Self {
+    pub(super) fn with_credentials(self, options: &ClientOptions) -> Self {
         match self {
             Self::Unauthorized if options.token.is_some() => Self::Unauthorized,
-            Self::Unauthorized if options.own.is_some() => Self::Nameless,
+            Self::Unauthorized if options.client_certificate.is_some() => Self::CertificateNotAccepted,
             Self::Unauthorized => Self::TokenWanted,
             error => error,
         }
@@ -200,7 +200,8 @@ impl DialError {
             io::ErrorKind::NotFound => Self::Refused(format!("{place}: no such file")),
             _ => {
                 let words = error.to_string();
-                let other = |words| if is_cut(error.kind()) { Self::Cut(words) } else { Self::Io(words) };
+                let other =
+                    |words| if is_cut(error.kind()) { Self::ConnectionCut(words) } else { Self::Io(words) };
                 Self::from_alert_text(&words).unwrap_or_else(|| other(words))
             }
         }

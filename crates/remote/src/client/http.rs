@@ -20,7 +20,7 @@ use url::Url;
 use super::backoff::Backoff;
 use super::cookies::Cookies;
 use super::state::OutageTracker;
-use super::{ConnectionLost, DialError, Options, Target, connect, reconnect, tls_roots};
+use super::{ClientOptions, ConnectionLost, DialError, Target, connect, reconnect, tls_roots};
 use conversation::Conversation;
 
 const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
@@ -40,7 +40,7 @@ pub(super) struct HttpClient {
 }
 
 impl HttpClient {
-    pub(super) fn new(url: &Url, options: &Options, outages: OutageTracker) -> Result<Self, DialError> {
+    pub(super) fn new(url: &Url, options: &ClientOptions, outages: OutageTracker) -> Result<Self, DialError> {
         let target = Target::Http(url.clone());
         let bearer = connect::bearer_header(&target, options)?;
         connect::check_client_certificate(&target, options)?;
@@ -49,10 +49,10 @@ impl HttpClient {
             _ => tls_roots::config_without_roots()?,
         };
         // A dead HTTP connection is closed within the silence timeout; otherwise each attempt would reuse it.
-        let third = options.silence / 3;
+        let third = options.silence_timeout / 3;
         let http = reqwest::Client::builder()
             .user_agent(connect::USER_AGENT_VALUE)
-            .connect_timeout(options.connect)
+            .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
             .tcp_keepalive(third)
             .tcp_keepalive_interval(third)
@@ -116,7 +116,7 @@ struct HttpRequester {
     cookies: Cookies,
     /// The number of the next POST; 0 if the server does not deduplicate.
     posts: AtomicU64,
-    options: Options,
+    options: ClientOptions,
     outages: OutageTracker,
 }
 
@@ -139,7 +139,7 @@ impl HttpRequester {
         match status {
             // These mean the same from a server and from a proxy.
             401 | 403 | 408 | 413 | 425 | 429 | 500.. => DialError::from_status(status, headers, body),
-            _ if !self.is_from_server(headers) => DialError::Between(status),
+            _ if !self.is_from_server(headers) => DialError::ProxyResponse(status),
             _ => DialError::from_status(status, headers, body),
         }
     }
@@ -172,30 +172,30 @@ impl HttpRequester {
         line: &Bytes,
         reached: &AtomicBool,
     ) -> Result<(Option<String>, Bytes), ConnectionLost> {
-        let grace = self.options.grace;
+        let grace = self.options.grace_period;
         let deadline = Instant::now() + grace;
         let (mut backoff, mut missing, mut silent_closes) = (Backoff::new(), None, 0);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let limit = self.options.answer.min(left);
+            let limit = self.options.initialize_timeout.min(left);
             let answered = timeout(limit, self.post_initialize(line.clone(), reached)).await;
             let last = match answered.unwrap_or(Err(DialError::Unanswered(limit))) {
                 Ok(begun) => return Ok(begun),
                 Err(error) => error,
             };
-            let is_cut = matches!(last, DialError::Cut(_));
+            let is_cut = matches!(last, DialError::ConnectionCut(_));
             let is_stalled = matches!(last, DialError::Unanswered(_));
             if last.is_final() || missing.is_none() && !is_cut && !is_stalled {
                 return Err(ConnectionLost::Dial(last));
             }
             silent_closes = if is_cut { silent_closes + 1 } else { 0 };
             if silent_closes >= reconnect::MAX_SILENT_CLOSES {
-                return Err(ConnectionLost::Dial(DialError::Mute));
+                return Err(ConnectionLost::Dial(DialError::ClosedSilently));
             }
             tracing::debug!(error = %last, "connection attempt failed");
             missing.get_or_insert_with(|| self.outages.record_loss(Instant::now(), deadline));
             let left = deadline.saturating_duration_since(Instant::now());
-            let wait = backoff.after_failure(&last, left, self.options.connect);
+            let wait = backoff.after_failure(&last, left, self.options.connect_timeout);
             if wait >= left {
                 return Err(ConnectionLost::Grace { grace, last });
             }
@@ -264,7 +264,7 @@ impl HttpRequester {
         if let Some(last) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
             request = request.header(LAST_EVENT, last);
         }
-        let limit = self.options.connect;
+        let limit = self.options.connect_timeout;
         let answered = timeout(limit, self.send(request)).await;
         let response = answered.unwrap_or(Err(DialError::Timeout(limit)))?;
         match response.status() {
@@ -284,7 +284,7 @@ impl HttpRequester {
     fn request_error(&self, error: &reqwest::Error) -> DialError {
         let place = self.url.host_str().unwrap_or_default();
         if error.is_timeout() && error.is_connect() {
-            return DialError::Timeout(self.options.connect);
+            return DialError::Timeout(self.options.connect_timeout);
         }
         let mut cause: Option<&(dyn Error + 'static)> = Some(error);
         while let Some(now) = cause {
@@ -306,7 +306,8 @@ impl HttpRequester {
             cause = now.source();
         }
         let words = causes(error);
-        let other = |words| if error.is_connect() { DialError::Io(words) } else { DialError::Cut(words) };
+        let other =
+            |words| if error.is_connect() { DialError::Io(words) } else { DialError::ConnectionCut(words) };
         DialError::from_alert_text(&words).unwrap_or_else(|| other(words))
     }
 }
@@ -314,7 +315,9 @@ impl HttpRequester {
 /// Reads the body of a response, up to `most` bytes.
 async fn read_body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
     let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| DialError::Cut(causes(&error)))? {
+    while let Some(chunk) =
+        response.chunk().await.map_err(|error| DialError::ConnectionCut(causes(&error)))?
+    {
         if body.len() + chunk.len() > most {
             return Err(DialError::Io("the response is too long".to_owned()));
         }

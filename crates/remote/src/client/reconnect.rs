@@ -131,7 +131,7 @@ impl ReconnectingClient {
                     }
                 },
             };
-            let (silence, began) = (self.connector.options.silence, Instant::now());
+            let (silence, began) = (self.connector.options.silence_timeout, Instant::now());
             match pump(&self.shared, &mut self.outgoing, &self.incoming, socket, silence).await {
                 PumpEnd::Done => break,
                 PumpEnd::Broken(broken) => next = Err((broken, began.elapsed())),
@@ -176,9 +176,9 @@ impl ReconnectingClient {
             && stood < MIN_USEFUL_TIME;
         self.silent_closes = if is_silent_close { self.silent_closes + 1 } else { 0 };
         if self.silent_closes >= MAX_SILENT_CLOSES {
-            return Err(ConnectionLost::Dial(DialError::Mute));
+            return Err(ConnectionLost::Dial(DialError::ClosedSilently));
         }
-        let grace = self.connector.options.grace;
+        let grace = self.connector.options.grace_period;
         // At least half of the grace period remains for the attempt.
         let mut wait = self.backoff.after_loss(was_of_use).min(grace / 2);
         let now = Instant::now();
@@ -191,7 +191,8 @@ impl ReconnectingClient {
         if self.late_losses > MAX_LATE_ATTEMPTS {
             return Err(ConnectionLost::Grace { grace, last: DialError::Io(broken.to_string()) });
         }
-        let deadline = (self.since + grace).max(now + wait + self.connector.options.connect.min(grace));
+        let deadline =
+            (self.since + grace).max(now + wait + self.connector.options.connect_timeout.min(grace));
         let _missing = self.outages.record_loss(Instant::now(), deadline);
         let (connector, shared, backoff, silent_closes) =
             (&self.connector, &self.shared, &mut self.backoff, &mut self.silent_closes);
@@ -210,13 +211,14 @@ impl ReconnectingClient {
                 }
                 tracing::debug!(error = %last, "connection attempt failed");
                 if connection.is_none() {
-                    *silent_closes = if matches!(last, DialError::Cut(_)) { *silent_closes + 1 } else { 0 };
+                    *silent_closes =
+                        if matches!(last, DialError::ConnectionCut(_)) { *silent_closes + 1 } else { 0 };
                     if *silent_closes >= MAX_SILENT_CLOSES {
-                        return Err(ConnectionLost::Dial(DialError::Mute));
+                        return Err(ConnectionLost::Dial(DialError::ClosedSilently));
                     }
                 }
                 let left = deadline.saturating_duration_since(Instant::now());
-                wait = backoff.after_failure(&last, left, connector.options.connect);
+                wait = backoff.after_failure(&last, left, connector.options.connect_timeout);
             }
         };
         let socket = tokio::select! {
@@ -288,7 +290,7 @@ async fn attempt(
     };
     let received = shared.state().endpoint.counts().taken;
     let ask = Ask { id: Bytes::from_static(RESUME_ID), connection: connection.clone(), received };
-    let limit = connector.options.connect;
+    let limit = connector.options.connect_timeout;
     let asking = async {
         socket.writer.put(ask.line()).await?;
         socket.writer.flush().await?;

@@ -9,19 +9,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 
-use super::{DialError, Options};
+use super::{ClientOptions, DialError};
 use crate::tls::{self, FileFault, TlsError};
 
 /// A client certificate and its private key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnFiles {
+pub struct ClientCertificateFiles {
     /// The certificate chain, leaf first.
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
 /// Returns the TLS configuration. `protocols` are offered by ALPN.
-pub(super) fn config(options: &Options, protocols: &[&str]) -> Result<ClientConfig, DialError> {
+pub(super) fn config(options: &ClientOptions, protocols: &[&str]) -> Result<ClientConfig, DialError> {
     let ca = options.ca.as_deref();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let failed = |error: rustls::Error| DialError::Io(error.to_string());
@@ -34,7 +34,7 @@ pub(super) fn config(options: &Options, protocols: &[&str]) -> Result<ClientConf
                 DialError::Certificate(format!("there are no certificate authorities to trust: {error}"))
             })?;
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
-    let mut config = match &options.own {
+    let mut config = match &options.client_certificate {
         None => builder.with_no_client_auth(),
         Some(files) => {
             let (chain, key) = client_certificate(files)?;
@@ -57,7 +57,7 @@ pub(super) fn config_without_roots() -> Result<ClientConfig, DialError> {
 }
 
 fn client_certificate(
-    files: &OwnFiles,
+    files: &ClientCertificateFiles,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = tls::certificates(&files.cert)?;
     let path = &files.key;

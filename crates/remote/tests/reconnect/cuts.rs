@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use narrows_link::Link;
-use narrows_remote::client::{Connected, Options, connect};
+use narrows_remote::client::{ClientOptions, Connected, connect};
 use narrows_wire::{Frame, Kind, message};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +23,7 @@ fn wanted_cuts() -> u64 {
 }
 
 pub(crate) async fn open(url: &str) -> Connected {
-    connect(&url.parse().unwrap(), Options::default()).await.unwrap()
+    connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap()
 }
 
 pub(crate) async fn recv(link: &mut Link) -> Frame {
@@ -49,7 +49,7 @@ pub(crate) async fn ask(link: &Link, method: &str, number: u64) {
 async fn stream(server: &Server, url: &str, enough: impl Fn(u64) -> bool, calm: impl FnOnce()) {
     // The first socket is not cut: the connection is not resumable before.
     let Connected { mut link, outcome } = loop {
-        if let Ok(connected) = connect(&url.parse().unwrap(), Options::default()).await {
+        if let Ok(connected) = connect(&url.parse().unwrap(), ClientOptions::default()).await {
             break connected;
         }
     };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use narrows_remote::client::{Connected, Options, connect};
+use narrows_remote::client::{ClientOptions, Connected, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -44,19 +44,19 @@ async fn a_proxy_response_does_not_end_the_connection() {
 async fn an_idle_connection_survives_any_number_of_cuts() {
     let server = Server::start(Carrier::Web, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
-    let grace = Duration::from_millis(500);
-    let options = Options { grace, ..Options::default() };
+    let grace_period = Duration::from_millis(500);
+    let options = ClientOptions { grace_period, ..ClientOptions::default() };
     let Connected { mut link, outcome } =
         connect(&server.url(cutter.address).parse().unwrap(), options).await.unwrap();
     initialize(&mut link).await;
     let state = outcome.state();
     let began = Instant::now();
-    while began.elapsed() < grace * 5 {
+    while began.elapsed() < grace_period * 5 {
         let before = server.resumed();
         cutter.close(true);
         cutter.close(false);
         while server.resumed() == before || state.outage().is_some() {
-            assert!(began.elapsed() < grace * 20, "the connection is resumed");
+            assert!(began.elapsed() < grace_period * 20, "the connection is resumed");
             tokio::task::yield_now().await;
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use narrows_link::CloseReason;
-use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, connect};
+use narrows_remote::client::{ClientOptions, Connected, ConnectionLost, DialError, connect};
 use narrows_wire::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -91,7 +91,7 @@ async fn a_restarted_server_does_not_know_the_connection() {
 async fn pending_requests_fail_after_the_grace_period() {
     let server = Server::start(Carrier::Lines, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
-    let options = Options { grace: Duration::from_millis(500), ..Options::default() };
+    let options = ClientOptions { grace_period: Duration::from_millis(500), ..ClientOptions::default() };
     let url = server.url(cutter.address);
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
     initialize(&mut link).await;
@@ -183,7 +183,7 @@ fn check(error: Result<Connected, DialError>, expected: &str) {
 async fn final_connect_errors_are_reported_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let dial = async |url: String| connect(&url.parse().unwrap(), Options::default()).await;
+    let dial = async |url: String| connect(&url.parse().unwrap(), ClientOptions::default()).await;
     let answer = async |answer: &str| {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = [0; 2048];
@@ -210,7 +210,7 @@ async fn final_connect_errors_are_reported_immediately() {
         dial("unix:/nowhere/at/all".to_owned()).await,
         "no process listens at /nowhere/at/all: no such file",
     );
-    let options = Options { token: Some("t".to_owned().into()), ..Options::default() };
+    let options = ClientOptions { token: Some("t".to_owned().into()), ..ClientOptions::default() };
     check(
         connect(&"ws://bus.example/acp".parse().unwrap(), options.clone()).await,
         "refusing to send the token over an unencrypted connection",
@@ -233,10 +233,11 @@ async fn connect_error(scheme: &str, said: &[u8]) -> String {
         }
     };
     let asked = async {
-        let Connected { mut link, outcome } = match connect(&url.parse().unwrap(), Options::default()).await {
-            Ok(connected) => connected,
-            Err(error) => return error.to_string(),
-        };
+        let Connected { mut link, outcome } =
+            match connect(&url.parse().unwrap(), ClientOptions::default()).await {
+                Ok(connected) => connected,
+                Err(error) => return error.to_string(),
+            };
         let question = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
         link.sender.send(question.into()).await.unwrap();
         assert_eq!(error_summary(&recv(&mut link).await).0, "0");
@@ -277,7 +278,7 @@ async fn other_protocols_are_recognized() {
 async fn the_token_is_sent_in_its_header() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let options = Options { token: Some("t0k3n".to_owned().into()), ..Options::default() };
+    let options = ClientOptions { token: Some("t0k3n".to_owned().into()), ..ClientOptions::default() };
     let target = format!("ws://{address}/acp").parse().unwrap();
     let answer = async {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -295,8 +296,8 @@ async fn the_token_is_sent_in_its_header() {
 async fn a_silent_server_is_given_up_after_the_grace_period() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = format!("ws://{}/acp", listener.local_addr().unwrap()).parse().unwrap();
-    let (limit, grace) = (Duration::from_millis(200), Duration::from_millis(500));
-    let options = Options { connect: limit, grace, ..Options::default() };
+    let (limit, grace_period) = (Duration::from_millis(200), Duration::from_millis(500));
+    let options = ClientOptions { connect_timeout: limit, grace_period, ..ClientOptions::default() };
     let Connected { link: _link, outcome } = connect(&target, options).await.unwrap();
     let lost = outcome.wait().await;
     assert!(matches!(lost, Err(ConnectionLost::Grace { .. })), "{lost:?}");

@@ -9,7 +9,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, OwnFiles, connect};
+use narrows_remote::client::{
+    ClientCertificateFiles, ClientOptions, Connected, ConnectionLost, DialError, connect,
+};
 use narrows_remote::identity::Identity;
 use narrows_remote::server::{Auth, Backend, HttpServer, Limits, Listener, Opening};
 use narrows_remote::tls::TlsFiles;
@@ -114,7 +116,7 @@ fn serve(at: &Path, auth: Auth) -> SocketAddr {
 }
 
 /// Returns the error of a connection and its first request: over HTTP errors appear only there.
-async fn first(url: &str, options: Options) -> Result<(), DialError> {
+async fn first(url: &str, options: ClientOptions) -> Result<(), DialError> {
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await?;
     let line = r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":1}}"#;
     link.sender.send(line.into()).await.unwrap();
@@ -141,10 +143,10 @@ async fn trusted_servers_and_known_clients_are_accepted() {
     let file = at.join("tokens.toml");
     let token = tokens::add(&file, "laptop", None, std::time::SystemTime::now()).unwrap();
     let address = serve(at, Auth::Token(file));
-    let options = |ca: &str, token: Option<&str>| Options {
+    let options = |ca: &str, token: Option<&str>| ClientOptions {
         ca: Some(at.join(ca)),
         token: token.map(|token| token.to_owned().into()),
-        ..Options::default()
+        ..ClientOptions::default()
     };
     for scheme in ["wss", "https"] {
         let url = format!("{scheme}://localhost:{}/acp", address.port());
@@ -164,7 +166,7 @@ async fn trusted_servers_and_known_clients_are_accepted() {
     }
     let nothing = first(&format!("wss://localhost:{}/acp", address.port()), options("bus.key", None)).await;
     assert!(matches!(nothing, Err(DialError::Ca(_))), "{nothing:?}");
-    let plain = first(&format!("ws://localhost:{}/acp", address.port()), Options::default()).await;
+    let plain = first(&format!("ws://localhost:{}/acp", address.port()), ClientOptions::default()).await;
     assert!(plain.is_err_and(|error| !error.is_final()), "no TLS where it is wanted");
 }
 
@@ -182,7 +184,7 @@ async fn a_tls_connection_that_is_cut_before_initialize_is_answered_is_retried()
         for most in [0, 10, 500, 1200, 1700] {
             let breaker = Breaker::start(address, 2, most).await;
             let url = format!("{scheme}://localhost:{}/acp", breaker.address.port());
-            let options = Options { ca: Some(at.join("ca.pem")), ..Options::default() };
+            let options = ClientOptions { ca: Some(at.join("ca.pem")), ..ClientOptions::default() };
             first(&url, options).await.expect(&url);
             assert!(breaker.connections() > 2 || most > 500, "{scheme} {most}");
         }
@@ -198,10 +200,11 @@ async fn a_client_certificate_authenticates_the_client() {
         return;
     }
     let address = serve(at, Auth::Mtls);
-    let options = |own: Option<(&str, &str)>| Options {
+    let options = |own: Option<(&str, &str)>| ClientOptions {
         ca: Some(at.join("ca.pem")),
-        own: own.map(|(cert, key)| OwnFiles { cert: at.join(cert), key: at.join(key) }),
-        ..Options::default()
+        client_certificate: own
+            .map(|(cert, key)| ClientCertificateFiles { cert: at.join(cert), key: at.join(key) }),
+        ..ClientOptions::default()
     };
     let exposed = at.join("exposed.key");
     std::fs::copy(at.join("by-ca.key"), &exposed).unwrap();
@@ -214,7 +217,7 @@ async fn a_client_certificate_authenticates_the_client() {
         let foreign = first(&url, options(Some(("by-other.pem", "by-other.key")))).await;
         assert!(matches!(foreign, Err(DialError::CertificateRefused(_))), "{scheme}: {foreign:?}");
         let nameless = first(&url, options(Some(("nameless.pem", "nameless.key")))).await;
-        assert!(matches!(nameless, Err(DialError::Nameless)), "{scheme}: {nameless:?}");
+        assert!(matches!(nameless, Err(DialError::CertificateNotAccepted)), "{scheme}: {nameless:?}");
         for (cert, key, wrong) in [
             ("none.pem", "by-ca.key", "none.pem"),
             ("by-ca.key", "by-ca.key", "by-ca.key"),
@@ -231,7 +234,7 @@ async fn a_client_certificate_authenticates_the_client() {
     }
     for url in ["ws://localhost:1/acp", "http://localhost:1/acp", "tcp://localhost:1", "unix:/x"] {
         let clear = first(url, options(Some(("by-ca.pem", "by-ca.key")))).await;
-        assert!(matches!(clear, Err(DialError::Certless)), "{url}: {clear:?}");
+        assert!(matches!(clear, Err(DialError::CertificateWithoutTls)), "{url}: {clear:?}");
     }
 }
 
@@ -244,7 +247,7 @@ async fn over_http_a_conversation_begins_and_ends() {
     }
     let address = serve(place.path(), Auth::None);
     let url = format!("https://localhost:{}/acp", address.port());
-    let options = Options { ca: Some(place.path().join("ca.pem")), ..Options::default() };
+    let options = ClientOptions { ca: Some(place.path().join("ca.pem")), ..ClientOptions::default() };
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
     // Requests before `initialize` are refused by the client.
     link.sender.send(r#"{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}}"#.into()).await.unwrap();
@@ -266,8 +269,9 @@ async fn a_dead_https_connection_is_replaced() {
     let cutter = Cutter::start(serve(place.path(), Auth::None), u64::MAX).await;
     cutter.calm(true);
     let url = format!("https://localhost:{}/acp", cutter.address.port());
-    let silence = Duration::from_secs(2);
-    let options = Options { ca: Some(place.path().join("ca.pem")), silence, ..Options::default() };
+    let silence_timeout = Duration::from_secs(2);
+    let options =
+        ClientOptions { ca: Some(place.path().join("ca.pem")), silence_timeout, ..ClientOptions::default() };
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
     initialize(&mut link).await;
     ask(&link, "_x", 1).await;
@@ -276,7 +280,7 @@ async fn a_dead_https_connection_is_replaced() {
     cutter.swallow();
     ask(&link, "_x", 2).await;
     assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
-    assert!(cutter.passed() > passed && began.elapsed() < silence * 2, "{:?}", began.elapsed());
+    assert!(cutter.passed() > passed && began.elapsed() < silence_timeout * 2, "{:?}", began.elapsed());
     drop(link);
     outcome.wait().await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, connect};
+use narrows_remote::client::{ClientOptions, Connected, ConnectionLost, DialError, connect};
 use narrows_remote::server::Limits;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -15,10 +15,10 @@ use crate::{Running, STEP_TIMEOUT, lines, recv, send, start};
 
 /// Connects to `url`, sends one request, and closes.
 async fn converse(url: &str) {
-    converse_with(url, Options::default()).await;
+    converse_with(url, ClientOptions::default()).await;
 }
 
-async fn converse_with(url: &str, options: Options) {
+async fn converse_with(url: &str, options: ClientOptions) {
     let connected = timeout(STEP_TIMEOUT, connect(&url.parse().unwrap(), options)).await.unwrap();
     let Connected { mut link, outcome } = connected.expect(url);
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
@@ -70,7 +70,8 @@ async fn a_connection_that_is_accepted_and_not_answered_is_retried() {
     for scheme in ["http", "ws"] {
         let (_running, server) = served(Limits::default(), scheme).await;
         let breaker = Breaker::start_stalling(server, 2).await;
-        let options = Options { connect: limit, answer: limit, ..Options::default() };
+        let options =
+            ClientOptions { connect_timeout: limit, initialize_timeout: limit, ..ClientOptions::default() };
         converse_with(&format!("{scheme}://{}/acp", breaker.address), options).await;
         assert!(breaker.connections() > 2, "{scheme}");
     }
@@ -139,11 +140,12 @@ async fn a_missing_server_is_reported_immediately() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     for url in [format!("ws://{address}/acp"), format!("tcp://{address}")] {
-        let refused = connect(&url.parse().unwrap(), Options::default()).await;
+        let refused = connect(&url.parse().unwrap(), ClientOptions::default()).await;
         assert!(matches!(refused, Err(DialError::Refused(_))), "{url}");
     }
     let url = format!("http://{address}/acp");
-    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    let Connected { mut link, outcome } =
+        connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     assert!(recv(&mut link).await.error().is_some());
     let lost = outcome.wait().await;

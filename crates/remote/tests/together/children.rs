@@ -1,6 +1,6 @@
 //! Child sessions, which an agent announces and no client opens, over every transport.
 
-use narrows_remote::client::{Connected, Options, connect};
+use narrows_remote::client::{ClientOptions, Connected, connect};
 use narrows_remote::server::Limits;
 use narrows_wire::message;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ async fn messages_of_a_child_session_arrive_and_are_answered() {
         let running = start(Limits::default());
         let url = format!("{scheme}://{}/acp", running.address);
         let Connected { mut link, outcome } =
-            connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+            connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();
         send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
         recv(&mut link).await;
         send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_link::Link;
-use narrows_remote::client::{Connected, Options, connect};
+use narrows_remote::client::{ClientOptions, Connected, connect};
 use narrows_remote::identity::Identity;
 use narrows_remote::server::{Adopted, Auth, Backend, Handle, HttpServer, Limits, Listener, Opening};
 use narrows_wire::{Frame, Kind, message};
@@ -199,7 +199,7 @@ async fn send(link: &Link, id: &str, method: &str, params: &Value) {
 async fn stream(running: &Running, cutter: &Cutter, url: &str) {
     let (Connected { mut link, outcome }, initialized) = loop {
         // The first socket is not cut: the connection is not resumable before.
-        if let Ok(mut connected) = connect(&url.parse().unwrap(), Options::default()).await {
+        if let Ok(mut connected) = connect(&url.parse().unwrap(), ClientOptions::default()).await {
             send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
             let first = recv(&mut connected.link).await;
             if first.error().is_none() {
@@ -260,7 +260,8 @@ async fn posts_over_http_are_cut_at_random_bytes() {
     let cutter = Cutter::start(running.address, 2_000).await;
     cutter.calm(true);
     let url = format!("http://{}/acp", cutter.address);
-    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    let Connected { mut link, outcome } =
+        connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();
     send(&link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
     recv(&mut link).await;
     send(&link, "\"new\"", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
@@ -301,7 +302,7 @@ async fn streams_over_http_are_cut_at_random_bytes() {
     cutter.calm(true);
     let url = format!("http://{}/acp", cutter.address);
     let Connected { mut link, outcome: _outcome } =
-        connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+        connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     recv(&mut link).await;
     send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
@@ -336,7 +337,8 @@ async fn streams_over_http_are_cut_at_random_bytes() {
 async fn responses_arrive_after_the_end_of_output() {
     let running = start(Limits::default());
     let url = format!("http://{}/acp", running.address);
-    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    let Connected { mut link, outcome } =
+        connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     link.sender.close();
     assert_eq!(recv(&mut link).await.id(), Some(&b"1"[..]));
@@ -349,7 +351,8 @@ async fn a_stream_without_received_events_starts_over() {
     let running = start(Limits::default());
     let swallower = Swallower::start(running.address, "\"id\":3").await;
     let url = format!("http://{}/acp", swallower.address);
-    let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
+    let Connected { mut link, outcome } =
+        connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     recv(&mut link).await;
     send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;

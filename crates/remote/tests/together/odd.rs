@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use narrows_link::Link;
-use narrows_remote::client::{Connected, ConnectionLost, DialError, Options, connect};
+use narrows_remote::client::{ClientOptions, Connected, ConnectionLost, DialError, connect};
 use narrows_remote::server::Limits;
 use narrows_wire::Kind;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::{Running, STEP_TIMEOUT, lines, recv, send, start};
 const PAGE: &str = "<html>Log in to this network</html>";
 
 /// Begins a conversation in the session `s`.
-async fn begin(url: &str, options: Options) -> Connected {
+async fn begin(url: &str, options: ClientOptions) -> Connected {
     let mut connected = connect(&url.parse().unwrap(), options).await.unwrap();
     send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
     recv(&mut connected.link).await;
@@ -41,7 +41,7 @@ async fn a_post_answered_by_a_proxy_is_repeated() {
     let running = start(Limits::default());
     let between = Between::start(running.address).await;
     let url = format!("http://{}/acp", between.address);
-    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
     let odd = [
         ("200 OK", PAGE),
         ("204 No Content", ""),
@@ -71,7 +71,7 @@ async fn a_stream_is_opened_before_the_first_request_of_its_session() {
         let between = Between::start(running.address).await;
         between.respond("acp-session-id", status, PAGE);
         let url = format!("http://{}/acp", between.address);
-        let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+        let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
         timeout(STEP_TIMEOUT, turn(&mut link, "1")).await.expect(status);
         assert_eq!(between.left(), 0);
         drop(link);
@@ -85,7 +85,7 @@ async fn a_stream_answered_by_a_proxy_is_reopened() {
     let between = Between::start(running.address).await;
     let cutter = Cutter::start(between.address, u64::MAX).await;
     let url = format!("http://{}/acp", cutter.address);
-    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
     turn(&mut link, "1").await;
     for status in ["200 OK", "302 Found", "400 x", "404 Not Found"] {
         // The streams of the connection and of the session.
@@ -113,7 +113,7 @@ async fn an_oversized_response_becomes_an_error() {
 }
 
 async fn answer_at_length(running: &Running, url: &str) {
-    let Connected { mut link, outcome } = begin(url, Options::default()).await;
+    let Connected { mut link, outcome } = begin(url, ClientOptions::default()).await;
     send(&link, "1", "session/prompt", &json!({"sessionId": "s", "ask": true})).await;
     let asked = loop {
         let frame = recv(&mut link).await;
@@ -143,7 +143,7 @@ async fn the_last_messages_are_sent_after_an_outage() {
     let running = start(Limits::default());
     let cutter = Cutter::start(running.address, u64::MAX).await;
     let url = format!("http://{}/acp", cutter.address);
-    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
     turn(&mut link, "1").await;
     cutter.close(true);
     send(&link, "2", "session/prompt", &json!({"sessionId": "s"})).await;
@@ -170,14 +170,15 @@ async fn undelivered_requests_are_reported_without_effects() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nobody = format!("http://{}/acp", listener.local_addr().unwrap());
     drop(listener);
-    let Connected { mut link, .. } = connect(&nobody.parse().unwrap(), Options::default()).await.unwrap();
+    let Connected { mut link, .. } =
+        connect(&nobody.parse().unwrap(), ClientOptions::default()).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("none")));
 
     let running = start(Limits::default());
     let between = Between::start(running.address).await;
     let url = format!("http://{}/acp", between.address);
-    let options = Options { grace: Duration::from_millis(300), ..Options::default() };
+    let options = ClientOptions { grace_period: Duration::from_millis(300), ..ClientOptions::default() };
     let Connected { mut link, outcome } = begin(&url, options).await;
     turn(&mut link, "2").await;
     for _ in 0..100 {
@@ -192,8 +193,12 @@ async fn undelivered_requests_are_reported_without_effects() {
 async fn an_unanswered_post_is_given_up_after_the_grace_period() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/acp", listener.local_addr().unwrap());
-    let grace = Duration::from_millis(500);
-    let options = Options { answer: Duration::from_millis(200), grace, ..Options::default() };
+    let grace_period = Duration::from_millis(500);
+    let options = ClientOptions {
+        initialize_timeout: Duration::from_millis(200),
+        grace_period,
+        ..ClientOptions::default()
+    };
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("possible")));
@@ -205,7 +210,7 @@ async fn an_unanswered_post_is_given_up_after_the_grace_period() {
 async fn an_oversized_request_fails_alone() {
     let running = start(Limits { max_message: 1000, ..Limits::default() });
     let url = format!("ws://{}/acp", running.address);
-    let Connected { mut link, outcome } = begin(&url, Options::default()).await;
+    let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
     turn(&mut link, "1").await;
     for id in ["2", "3"] {
         send(&link, id, "session/prompt", &json!({"sessionId": "s", "text": "x".repeat(2000)})).await;

@@ -93,7 +93,7 @@ impl EventStream {
         let mut events = Vec::new();
         loop {
             // A server without events sends keep-alives.
-            let read = match timeout(self.requester.options.silence, response.chunk()).await {
+            let read = match timeout(self.requester.options.silence_timeout, response.chunk()).await {
                 Ok(Ok(Some(read))) => read,
                 Ok(Ok(None)) => return Ok("the server closed the stream".to_owned()),
                 Ok(Err(error)) => return Ok(causes(&error)),
@@ -130,8 +130,8 @@ impl EventStream {
             return Err(StreamEvent::SessionUnknown(session.clone()));
         }
         let error = self.classify(error)?;
-        let (mut backoff, grace) = (Backoff::new(), self.requester.options.grace);
-        let wait = backoff.after_failure(&error, grace, self.requester.options.connect);
+        let (mut backoff, grace) = (Backoff::new(), self.requester.options.grace_period);
+        let wait = backoff.after_failure(&error, grace, self.requester.options.connect_timeout);
         // The failed attempt may have opened it.
         self.reopen(START_CURSOR, &mut backoff, wait).await
     }
@@ -158,7 +158,7 @@ impl EventStream {
         backoff: &mut Backoff,
         mut wait: Duration,
     ) -> Result<Response, StreamEvent> {
-        let grace = self.requester.options.grace;
+        let grace = self.requester.options.grace_period;
         let deadline = Instant::now() + grace;
         let _missing = self.requester.outages.record_loss(Instant::now(), deadline);
         let mut why = DialError::Io("the stream was cut".to_owned());
@@ -174,7 +174,7 @@ impl EventStream {
             };
             why = self.classify(error)?;
             let left = deadline.saturating_duration_since(Instant::now());
-            wait = backoff.after_failure(&why, left, self.requester.options.connect);
+            wait = backoff.after_failure(&why, left, self.requester.options.connect_timeout);
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Post<'a> {
 pub(super) async fn post(requester: &HttpRequester, post: Post<'_>) -> PostOutcome {
     let Post { connection, session, line, reached } = post;
     let mut frame = Frame::parse(line);
-    let grace = requester.options.grace;
+    let grace = requester.options.grace_period;
     let deadline = Instant::now() + grace;
     let mut backoff = Backoff::new();
     let mut missing = None;
@@ -78,7 +78,7 @@ pub(super) async fn post(requester: &HttpRequester, post: Post<'_>) -> PostOutco
             missing.get_or_insert_with(|| requester.outages.record_loss(Instant::now(), deadline));
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let wait = backoff.after_failure(&last, left, requester.options.connect);
+        let wait = backoff.after_failure(&last, left, requester.options.connect_timeout);
         if wait >= left {
             return PostOutcome::Lost(ConnectionLost::Grace { grace, last });
         }
@@ -101,7 +101,7 @@ async fn attempt(
     if let Some(number) = number {
         request = request.header(POST, number);
     }
-    let limit = requester.options.silence;
+    let limit = requester.options.silence_timeout;
     let response = match timeout(limit, request.send()).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) if error.is_connect() => return PostAttempt::Undone(requester.request_error(&error)),
@@ -126,7 +126,7 @@ fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, co
         401 | 403 => return PostAttempt::Posted(PostOutcome::Lost(ConnectionLost::Dial(error))),
         408 | 425 | 429 | 503 => return PostAttempt::Undone(error),
         413 => Code::MessageTooLarge,
-        _ if matches!(error, DialError::Between(_)) => return PostAttempt::Doubtful(error),
+        _ if matches!(error, DialError::ProxyResponse(_)) => return PostAttempt::Doubtful(error),
         404 => return PostAttempt::Posted(PostOutcome::Lost(ConnectionLost::Forgotten)),
         // With 410 the server has forgotten the number of this post, so it cannot tell if it was processed.
         410 => return PostAttempt::Posted(unknown_outcome(frame, &error)),
@@ -225,7 +225,7 @@ mod tests {
     fn a_response_of_a_proxy_is_not_final() {
         let frame = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#.into());
         for status in [200, 204, 302, 400, 404, 407, 410] {
-            let tried = classify_status(&frame, status, DialError::Between(status), Bytes::new(), true);
+            let tried = classify_status(&frame, status, DialError::ProxyResponse(status), Bytes::new(), true);
             assert_eq!(shown(tried), "doubtful", "{status}");
         }
     }
