@@ -4,7 +4,7 @@ mod der;
 mod subject;
 mod validity;
 
-pub use subject::{Nameless, identity};
+pub use subject::{NoIdentityError, identity};
 pub(crate) use validity::expiry;
 
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub enum TlsError {
     #[error("{}: {fault}", path.display())]
     File { path: PathBuf, fault: FileFault },
     #[error("key {} does not match certificate {}", key.display(), cert.display())]
-    Strangers { cert: PathBuf, key: PathBuf },
+    KeyMismatch { cert: PathBuf, key: PathBuf },
     /// Certificate and key cannot be used for another reason.
     #[error("cannot use certificate {} with its key: {error}", cert.display())]
     Pair { cert: PathBuf, error: rustls::Error },
@@ -59,7 +59,7 @@ impl TlsError {
         let cert = cert.to_owned();
         match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                Self::Strangers { cert, key: key.to_owned() }
+                Self::KeyMismatch { cert, key: key.to_owned() }
             }
             error => Self::Pair { cert, error },
         }
@@ -73,7 +73,7 @@ pub enum FileFault {
     Unreadable(io::Error),
     /// The key is encrypted, and there is no way to ask for a password.
     #[error("encrypted private keys are not supported")]
-    Locked,
+    EncryptedKey,
     #[error("contains no private key")]
     NoKey,
     #[error("contains no certificate")]
@@ -189,7 +189,7 @@ pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
     let pem = read(path)?;
     let text = String::from_utf8_lossy(&pem);
     if ENCRYPTED_KEY_MARKERS.iter().any(|mark| text.contains(mark)) {
-        return Err(file_error(path, FileFault::Locked));
+        return Err(file_error(path, FileFault::EncryptedKey));
     }
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
         pem::Error::NoItemsFound => file_error(path, FileFault::NoKey),

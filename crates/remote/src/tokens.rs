@@ -15,7 +15,7 @@ mod location;
 mod remove;
 
 pub use add::{add, add_for_pools};
-pub use inspect::{Inspected, inspect};
+pub use inspect::{InspectedTokens, inspect};
 pub use remove::remove;
 
 use std::os::unix::fs::MetadataExt;

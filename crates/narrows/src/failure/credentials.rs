@@ -22,7 +22,7 @@ pub(crate) fn token_hint(error: &TokenError) -> String {
 
 pub(crate) fn tls_hint(error: &TlsError) -> String {
     match error {
-        TlsError::File { path, fault: FileFault::Locked } => {
+        TlsError::File { path, fault: FileFault::EncryptedKey } => {
             let path = path.display();
             line(&format!("remove the password: openssl pkey -in {path} -out {path}.open"))
         }
@@ -30,7 +30,7 @@ pub(crate) fn tls_hint(error: &TlsError) -> String {
         TlsError::File { fault: FileFault::NoKey, .. } => {
             "use the private key of the certificate in `cert` as `key`, in PEM format".to_owned()
         }
-        TlsError::Strangers { .. } => {
+        TlsError::KeyMismatch { .. } => {
             "use the private key of the certificate; in a file with several certificates, of the first one"
                 .to_owned()
         }

@@ -14,7 +14,7 @@ use super::pump::{LinkState, PumpEnd, ResumeMode, SharedLinkState, pump};
 use super::socket::{Read, ServerSocket, SocketError};
 use super::state::OutageTracker;
 use super::{ConnectionLost, DialError};
-use crate::resume::{Answer, Ask, Connection, Counts};
+use crate::resume::{ConnectionName, Counts, ResumeRequest, ResumeResponse};
 
 /// The id of resume requests. Each is the first message on its socket, so the id cannot collide.
 const RESUME_ID: &[u8] = b"\"narrows/resume\"";
@@ -160,7 +160,7 @@ impl ReconnectingClient {
             let connection = match &state.mode {
                 ResumeMode::Resumable(granted) => Some(granted.connection.clone()),
                 // Only `initialize` was sent, and no response received.
-                _ if state.is_uninitialized() && counts.taken == 0 => None,
+                _ if state.is_uninitialized() && counts.received == 0 => None,
                 _ => return Err(not_resumable(&state, &broken)),
             };
             (connection, counts, state.endpoint.ring().bytes() == 0)
@@ -276,7 +276,7 @@ async fn until_user_gone(shared: &SharedLinkState, outgoing: &mut OutgoingLines)
 async fn attempt(
     connector: &Connector,
     shared: &SharedLinkState,
-    connection: Option<&Connection>,
+    connection: Option<&ConnectionName>,
 ) -> Result<ServerSocket, AttemptError> {
     let dialled = connector.dial().await;
     let mut socket = dialled.map_err(|error| AttemptError::from_dial_error(error, connection.is_some()))?;
@@ -288,8 +288,8 @@ async fn attempt(
             .map(|_| socket)
             .map_err(|_| AttemptError::Final(ConnectionLost::Gap));
     };
-    let received = shared.state().endpoint.counts().taken;
-    let ask = Ask { id: Bytes::from_static(RESUME_ID), connection: connection.clone(), received };
+    let received = shared.state().endpoint.counts().received;
+    let ask = ResumeRequest { id: Bytes::from_static(RESUME_ID), connection: connection.clone(), received };
     let limit = connector.options.connect_timeout;
     let asking = async {
         socket.writer.put(ask.line()).await?;
@@ -297,7 +297,7 @@ async fn attempt(
         loop {
             match socket.reader.next().await? {
                 Read::Message(line) => {
-                    return Ok::<_, AttemptError>(Answer::read(&View::parse(&line), RESUME_ID));
+                    return Ok::<_, AttemptError>(ResumeResponse::read(&View::parse(&line), RESUME_ID));
                 }
                 // The flush answers pings.
                 _ => socket.writer.flush().await?,
@@ -307,15 +307,15 @@ async fn attempt(
     let answer =
         timeout(limit, asking).await.unwrap_or(Err(AttemptError::Retryable(DialError::Timeout(limit))))?;
     match answer {
-        Some(Answer::Resumed { received }) => {
+        Some(ResumeResponse::Resumed { received }) => {
             let counts = shared.state().endpoint.counts();
             shared.state().endpoint.resume(received).map_err(|_| AttemptError::Final(ConnectionLost::Gap))?;
-            tracing::info!(received, sent = counts.sent, taken = counts.taken, "connection resumed");
+            tracing::info!(received, sent = counts.sent, taken = counts.received, "connection resumed");
             Ok(socket)
         }
-        Some(Answer::Unknown) => Err(AttemptError::Final(ConnectionLost::Forgotten)),
-        Some(Answer::Gap) => Err(AttemptError::Final(ConnectionLost::Gap)),
-        Some(Answer::Refused(error)) => {
+        Some(ResumeResponse::Unknown) => Err(AttemptError::Final(ConnectionLost::Forgotten)),
+        Some(ResumeResponse::Gap) => Err(AttemptError::Final(ConnectionLost::Gap)),
+        Some(ResumeResponse::Refused(error)) => {
             let is_retryable = error
                 .data
                 .as_ref()

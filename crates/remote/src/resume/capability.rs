@@ -20,9 +20,9 @@ const MAX_CONNECTION_BYTES: usize = 128;
 /// is never shown.
 #[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Connection(String);
+pub struct ConnectionName(String);
 
-impl Connection {
+impl ConnectionName {
     /// Creates a name from random bytes.
     #[must_use]
     pub fn new(random: [u8; 16]) -> Self {
@@ -36,7 +36,7 @@ impl Connection {
     }
 }
 
-impl TryFrom<String> for Connection {
+impl TryFrom<String> for ConnectionName {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -49,16 +49,16 @@ impl TryFrom<String> for Connection {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for ConnectionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Connection(…)")
+        f.write_str("ConnectionName(…)")
     }
 }
 
 /// The capability that a server grants in the result of `initialize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    pub connection: Connection,
+    pub connection: ConnectionName,
     pub grace: Duration,
 }
 
@@ -110,7 +110,7 @@ pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct ResumeCapability {
-        connection: Connection,
+        connection: ConnectionName,
         grace_seconds: u64,
     }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[track_caller]
     fn check_grant(line: &str) {
-        let given = Granted { connection: Connection::new([7; 16]), grace: Duration::from_secs(300) };
+        let given = Granted { connection: ConnectionName::new([7; 16]), grace: Duration::from_secs(300) };
         let capability = grant(line.as_bytes(), &given).unwrap();
         let (read, plain) = granted(&capability).unwrap();
         assert_eq!((read, text(&plain)), (given, line));
@@ -217,7 +217,7 @@ mod tests {
         check_grant(r#"{"result":{ "protocolVersion":1 },"jsonrpc":"2.0","id":"x"}"#);
         check_grant(r#"{"result":{"_meta":{"narrows":{"pool":"a"}}},"jsonrpc":"2.0","id":"x"}"#);
         check_grant(r#"{"result":{"protocolVersion":1,"_meta":{"a":{}}},"jsonrpc":"2.0","id":"x"}"#);
-        let given = Granted { connection: Connection::new([0; 16]), grace: Duration::ZERO };
+        let given = Granted { connection: ConnectionName::new([0; 16]), grace: Duration::ZERO };
         for other in [
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":null}"#,
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_connection_is_never_shown() {
-        assert_eq!(Connection::new([0xab; 16]).as_str(), "ab".repeat(16));
-        assert_eq!(format!("{:?}", Connection::new([0xab; 16])), "Connection(…)");
+        assert_eq!(ConnectionName::new([0xab; 16]).as_str(), "ab".repeat(16));
+        assert_eq!(format!("{:?}", ConnectionName::new([0xab; 16])), "ConnectionName(…)");
     }
 }

@@ -11,21 +11,21 @@ use super::ring::{Keep, ReplayGap, Ring};
 pub struct Counts {
     /// Messages sent, or waiting for a socket.
     pub sent: u64,
-    pub taken: u64,
+    pub received: u64,
 }
 
 /// One end of a resumable connection: the messages it sends, and the number of messages it has received.
 #[derive(Debug)]
 pub struct ResumableEnd {
     out: Ring,
-    taken: u64,
+    received: u64,
 }
 
 impl ResumableEnd {
     /// Creates the end of a new connection.
     #[must_use]
     pub fn new(keep: Keep) -> Self {
-        Self { out: Ring::new(keep), taken: 0 }
+        Self { out: Ring::new(keep), received: 0 }
     }
 
     /// Queues a message.
@@ -45,7 +45,7 @@ impl ResumableEnd {
 
     /// Counts a received message of any kind.
     pub fn count_received(&mut self) {
-        self.taken += 1;
+        self.received += 1;
     }
 
     /// Continues on a new socket. No input of the previous socket may be counted any more. `received` is the count of
@@ -55,13 +55,13 @@ impl ResumableEnd {
     /// If messages are lost for good; then nothing has changed.
     pub fn resume(&mut self, received: u64) -> Result<u64, ReplayGap> {
         self.out.rewind(received)?;
-        Ok(self.taken)
+        Ok(self.received)
     }
 
     /// Returns the number of messages sent and received.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        Counts { sent: self.out.sent(), taken: self.taken }
+        Counts { sent: self.out.sent(), received: self.received }
     }
 
     /// Returns the sent messages.

@@ -5,7 +5,7 @@ use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::capability::{Connection, asks};
+use super::capability::{ConnectionName, asks};
 
 /// The method of the resume request.
 pub const METHOD: &str = "_narrows/resume";
@@ -15,46 +15,46 @@ const GAP_CONDITION: &str = "cursor_gap";
 
 /// The meaning of the first message on a socket.
 #[derive(Debug)]
-pub enum First {
+pub enum FirstMessage {
     /// Any other message: the connection ends with its socket.
     Plain,
     /// `initialize` with the resume capability.
     Marked,
     /// Resumes an earlier connection.
-    Resume(Ask),
+    Resume(ResumeRequest),
     /// A malformed resume request, and the response to it.
     Broken(Bytes),
 }
 
 /// Classifies the first message on a socket.
 #[must_use]
-pub fn first(view: &View<'_>) -> First {
+pub fn first(view: &View<'_>) -> FirstMessage {
     if asks(view) {
-        return First::Marked;
+        return FirstMessage::Marked;
     }
     if view.kind() != Kind::Request || view.method().as_deref() != Some(METHOD) {
-        return First::Plain;
+        return FirstMessage::Plain;
     }
-    match Ask::read(view) {
-        Ok(ask) => First::Resume(ask),
-        Err(error) => First::Broken(message::error(view.id().unwrap_or(b"null"), &error)),
+    match ResumeRequest::read(view) {
+        Ok(ask) => FirstMessage::Resume(ask),
+        Err(error) => FirstMessage::Broken(message::error(view.id().unwrap_or(b"null"), &error)),
     }
 }
 
 /// A request to resume a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ResumeRequest {
     pub id: Bytes,
-    pub connection: Connection,
+    pub connection: ConnectionName,
     /// Messages of the connection that the client has received.
     pub received: u64,
 }
 
-impl Ask {
+impl ResumeRequest {
     fn read(view: &View<'_>) -> Result<Self, RpcError> {
         #[derive(Deserialize)]
         struct Params {
-            connection: Connection,
+            connection: ConnectionName,
             received: u64,
         }
 
@@ -74,23 +74,23 @@ impl Ask {
 
     /// Returns the response to the request.
     #[must_use]
-    pub fn answer(&self, answer: &Answer) -> Bytes {
+    pub fn answer(&self, answer: &ResumeResponse) -> Bytes {
         let error = match answer {
-            Answer::Resumed { received } => {
+            ResumeResponse::Resumed { received } => {
                 return message::response(&self.id, &json!({"received": received})).unwrap_or_default();
             }
-            Answer::Unknown => RpcError::new(Code::NotFound, "connection not found"),
-            Answer::Gap => RpcError::new(Code::NotFound, "unreceived messages are no longer kept")
+            ResumeResponse::Unknown => RpcError::new(Code::NotFound, "connection not found"),
+            ResumeResponse::Gap => RpcError::new(Code::NotFound, "unreceived messages are no longer kept")
                 .with("condition", json!(GAP_CONDITION)),
-            Answer::Refused(error) => error.clone(),
+            ResumeResponse::Refused(error) => error.clone(),
         };
         message::error(&self.id, &error)
     }
 }
 
-/// The result of an [`Ask`].
+/// The result of a [`ResumeRequest`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum ResumeResponse {
     Resumed {
         /// Messages that the responding end has received.
         received: u64,
@@ -102,7 +102,7 @@ pub enum Answer {
     Refused(RpcError),
 }
 
-impl Answer {
+impl ResumeResponse {
     /// Reads a response. Returns `None` if it does not answer the request with this id.
     #[must_use]
     pub fn read(view: &View<'_>, id: &[u8]) -> Option<Self> {
@@ -161,8 +161,12 @@ pub fn is_farewell(view: &View<'_>) -> bool {
 mod tests {
     use super::*;
 
-    fn example() -> Ask {
-        Ask { id: Bytes::from_static(b"\"r\""), connection: Connection::new([1; 16]), received: 7 }
+    fn example() -> ResumeRequest {
+        ResumeRequest {
+            id: Bytes::from_static(b"\"r\""),
+            connection: ConnectionName::new([1; 16]),
+            received: 7,
+        }
     }
 
     #[test]
@@ -174,7 +178,7 @@ mod tests {
         );
         assert_eq!(line, expected);
         match first(&View::parse(&line)) {
-            First::Resume(ask) => assert_eq!(ask, example()),
+            FirstMessage::Resume(ask) => assert_eq!(ask, example()),
             other => panic!("{other:?}"),
         }
     }
@@ -183,7 +187,7 @@ mod tests {
     fn check_broken(params: &str) {
         let line = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"_narrows/resume"{params}}}"#);
         match first(&View::parse(line.as_bytes())) {
-            First::Broken(answer) => {
+            FirstMessage::Broken(answer) => {
                 let answer = View::parse(&answer);
                 assert_eq!(answer.id(), Some(b"5".as_slice()));
                 assert!(answer.error().unwrap().is(Code::InvalidParams));
@@ -209,21 +213,23 @@ mod tests {
             "[]",
             "",
         ] {
-            assert!(matches!(first(&View::parse(plain.as_bytes())), First::Plain), "{plain}");
+            assert!(matches!(first(&View::parse(plain.as_bytes())), FirstMessage::Plain), "{plain}");
         }
         let capability =
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"_meta":{"narrows":{"resume":1}}}}"#;
-        assert!(matches!(first(&View::parse(capability.as_bytes())), First::Marked));
+        assert!(matches!(first(&View::parse(capability.as_bytes())), FirstMessage::Marked));
     }
 
     #[test]
     fn a_resume_response_round_trips() {
-        let refused = Answer::Refused(RpcError::new(Code::Backpressure, "later"));
-        for answer in [Answer::Resumed { received: 3 }, Answer::Unknown, Answer::Gap, refused] {
+        let refused = ResumeResponse::Refused(RpcError::new(Code::Backpressure, "later"));
+        for answer in
+            [ResumeResponse::Resumed { received: 3 }, ResumeResponse::Unknown, ResumeResponse::Gap, refused]
+        {
             let line = example().answer(&answer);
             let view = View::parse(&line);
-            assert_eq!(Answer::read(&view, b"\"r\""), Some(answer));
-            assert_eq!(Answer::read(&view, b"1"), None);
+            assert_eq!(ResumeResponse::read(&view, b"\"r\""), Some(answer));
+            assert_eq!(ResumeResponse::read(&view, b"1"), None);
             assert!(!is_fence(&view));
         }
     }
@@ -234,11 +240,11 @@ mod tests {
             for params in [text.clone(), format!(r#"{{"connection":"{text}","received":{received}}}"#)] {
                 let line = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"_narrows/resume","params":{params}}}"#);
                 let view = View::parse(line.as_bytes());
-                if let First::Resume(ask) = first(&view) {
+                if let FirstMessage::Resume(ask) = first(&view) {
                     let again = ask.line();
-                    proptest::prop_assert!(matches!(first(&View::parse(&again)), First::Resume(same) if same == ask));
+                    proptest::prop_assert!(matches!(first(&View::parse(&again)), FirstMessage::Resume(same) if same == ask));
                 }
-                _ = Answer::read(&view, b"5");
+                _ = ResumeResponse::read(&view, b"5");
             }
         }
     }
@@ -253,6 +259,6 @@ mod tests {
     fn a_fence_is_recognized() {
         let fence = fence();
         assert!(is_fence(&View::parse(&fence)));
-        assert!(matches!(Answer::read(&View::parse(&fence), b"1"), Some(Answer::Refused(_))));
+        assert!(matches!(ResumeResponse::read(&View::parse(&fence), b"1"), Some(ResumeResponse::Refused(_))));
     }
 }

@@ -131,7 +131,7 @@ impl World {
             }
             Step::Ask => {
                 self.our_socket = Some(self.asks.len());
-                self.asks.push(Some(self.ours.held.counts().taken));
+                self.asks.push(Some(self.ours.held.counts().received));
                 (self.answer, self.ready) = (None, false);
             }
             Step::Answer { back } => {

@@ -22,7 +22,9 @@ use super::refusal_stats::Reason;
 use super::shared::Shared;
 use super::socket::{ClientSocket, Handoff, SocketEnd};
 use crate::identity::Identity;
-use crate::resume::{self, Answer, Ask, Connection, First, Granted, ResumableEnd};
+use crate::resume::{
+    self, ConnectionName, FirstMessage, Granted, ResumableEnd, ResumeRequest, ResumeResponse,
+};
 
 /// WebSocket close code: the server shuts down.
 const GOING_AWAY_CODE: u16 = 1001;
@@ -39,14 +41,14 @@ const MAX_RESUME_ATTEMPTS: usize = 4;
 struct Attach {
     socket: ClientSocket,
     client: AdmittedClient,
-    ask: Ask,
+    ask: ResumeRequest,
     /// Messages that were read after the resume request.
     rest: Vec<Bytes>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
-    by_name: Mutex<HashMap<Connection, Owned>>,
+    by_name: Mutex<HashMap<ConnectionName, Owned>>,
 }
 
 #[derive(Clone, Debug)]
@@ -58,7 +60,7 @@ struct Owned {
 }
 
 impl Resumable {
-    fn add(&self, connection: &Connection, client: &AdmittedClient) -> mpsc::Receiver<Attach> {
+    fn add(&self, connection: &ConnectionName, client: &AdmittedClient) -> mpsc::Receiver<Attach> {
         let (attach, receiver) = mpsc::channel(MAX_RESUME_ATTEMPTS);
         let mut by_name = lock(&self.by_name);
         let owned = Owned { owner: client.identity().clone(), listener: client.listener(), attach };
@@ -66,12 +68,12 @@ impl Resumable {
         receiver
     }
 
-    fn remove(&self, connection: &Connection) {
+    fn remove(&self, connection: &ConnectionName) {
         lock(&self.by_name).remove(connection);
     }
 
     /// Finds a connection. One of another identity is indistinguishable from a missing one.
-    fn find(&self, connection: &Connection, identity: &Identity) -> Option<Owned> {
+    fn find(&self, connection: &ConnectionName, identity: &Identity) -> Option<Owned> {
         lock(&self.by_name).get(connection).filter(|owned| owned.owner == *identity).cloned()
     }
 }
@@ -100,23 +102,23 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: ClientSocket, mut cli
     let Some(opening) = messages.first().cloned() else { return };
     let view = View::parse(&opening);
     match resume::first(&view) {
-        First::Plain | First::Marked if !client.claim() => {
+        FirstMessage::Plain | FirstMessage::Marked if !client.claim() => {
             // Released before the socket has closed, for a client that resumes.
             drop(client);
             shared.refusals.add(Reason::Limit);
             socket.put(&too_many(view.id().unwrap_or(b"null")), &shared.scratch);
             socket.close(TRY_AGAIN_LATER_CODE, "try again later", &shared.scratch).await;
         }
-        First::Plain => serve_plain(&shared, socket, client, &messages).await,
+        FirstMessage::Plain => serve_plain(&shared, socket, client, &messages).await,
         // Boxed, so that it does not enlarge the future of other connections.
-        First::Marked => {
+        FirstMessage::Marked => {
             Box::pin(serve_resumable(&shared, socket, client, &messages, view.id().unwrap_or_default()))
                 .await;
         }
-        First::Resume(ask) => {
+        FirstMessage::Resume(ask) => {
             attach(&shared, Attach { socket, client, ask, rest: messages[1..].to_vec() }).await;
         }
-        First::Broken(answer) => {
+        FirstMessage::Broken(answer) => {
             drop(client);
             shared.refusals.add(Reason::Resume);
             socket.put(&answer, &shared.scratch);
@@ -269,7 +271,7 @@ async fn serve_resumable(
     let Some(random) = shared.random() else {
         return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
-    let connection = Connection::new(random);
+    let connection = ConnectionName::new(random);
     let Some(mut line) = open_backend(shared, &mut socket, &client, messages).await else {
         return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
@@ -284,7 +286,7 @@ async fn serve_resumable(
     attaching.close();
     while let Some(late) = attaching.recv().await {
         drop(late.client);
-        let answer = late.ask.answer(&Answer::Unknown);
+        let answer = late.ask.answer(&ResumeResponse::Unknown);
         shared.refusals.add(Reason::Resume);
         refuse(late.socket, &answer, scratch).await;
     }
@@ -416,12 +418,12 @@ fn take_over(
     let resumed = match line.resumable().map(|end| end.resume(ask.received)) {
         Some(Ok(received)) => {
             socket.limit_kernel_buffers();
-            socket.put(&ask.answer(&Answer::Resumed { received }), scratch);
+            socket.put(&ask.answer(&ResumeResponse::Resumed { received }), scratch);
             forward(line, &rest, &mut socket, scratch);
             Ok(client)
         }
-        Some(Err(resume::ReplayGap)) => Err(ask.answer(&Answer::Gap)),
-        None => Err(ask.answer(&Answer::Unknown)),
+        Some(Err(resume::ReplayGap)) => Err(ask.answer(&ResumeResponse::Gap)),
+        None => Err(ask.answer(&ResumeResponse::Unknown)),
     };
     (socket, resumed)
 }
@@ -440,7 +442,7 @@ async fn attach(shared: &Arc<Shared>, attach: Attach) {
     };
     drop(attach.client);
     shared.refusals.add(Reason::Resume);
-    let answer = attach.ask.answer(&Answer::Unknown);
+    let answer = attach.ask.answer(&ResumeResponse::Unknown);
     refuse(attach.socket, &answer, &shared.scratch).await;
 }
 

@@ -15,7 +15,7 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 /// A reason why a certificate has no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Nameless {
+pub enum NoIdentityError {
     #[error("the subject cannot be read")]
     Broken,
     #[error("the subject has no common name")]
@@ -32,15 +32,16 @@ pub enum Nameless {
 ///
 /// # Errors
 /// If the certificate has no usable common name.
-pub fn identity(certificate: &[u8]) -> Result<Identity, Nameless> {
-    let subject = subject(certificate).ok_or(Nameless::Broken)?;
-    let names = common_names(subject).ok_or(Nameless::Broken)?;
+pub fn identity(certificate: &[u8]) -> Result<Identity, NoIdentityError> {
+    let subject = subject(certificate).ok_or(NoIdentityError::Broken)?;
+    let names = common_names(subject).ok_or(NoIdentityError::Broken)?;
     let (tag, value) = match names[..] {
-        [] => return Err(Nameless::Missing),
+        [] => return Err(NoIdentityError::Missing),
         [name] => name,
-        _ => return Err(Nameless::Several),
+        _ => return Err(NoIdentityError::Several),
     };
-    let name = text(value).filter(|name| TEXTS.contains(&tag) && is_name(name)).ok_or(Nameless::Unusable)?;
+    let name =
+        text(value).filter(|name| TEXTS.contains(&tag) && is_name(name)).ok_or(NoIdentityError::Unusable)?;
     Ok(Identity::new(Proof::Certificate, name))
 }
 
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(subject: &[(&[u8], u8, &str)], others: &[(u8, &str)], expected: Result<&str, Nameless>) {
+    fn check(subject: &[(&[u8], u8, &str)], others: &[(u8, &str)], expected: Result<&str, NoIdentityError>) {
         for padding in [1, 300] {
             let found = identity(&certificate(subject, others, padding));
             assert_eq!(found.as_ref().map(|identity| &*identity.name).map_err(|why| *why), expected);
@@ -133,30 +134,30 @@ mod tests {
         let host = &[(0x82, "alice")][..];
         check(&[(COMMON_NAME, 0x0c, "laptop")], &[], Ok("laptop"));
         check(&[(organisation, 0x0c, "Us"), (COMMON_NAME, 0x13, "laptop")], host, Ok("laptop"));
-        check(&[], &[], Err(Nameless::Missing));
+        check(&[], &[], Err(NoIdentityError::Missing));
         // Hosts, addresses of mail and URIs are names of another kind.
-        check(&[], host, Err(Nameless::Missing));
-        check(&[(organisation, 0x0c, "Us")], &[(0x81, "me@bus.example")], Err(Nameless::Missing));
-        check(&[], &[(0x86, "spiffe://bus.example/alice")], Err(Nameless::Missing));
+        check(&[], host, Err(NoIdentityError::Missing));
+        check(&[(organisation, 0x0c, "Us")], &[(0x81, "me@bus.example")], Err(NoIdentityError::Missing));
+        check(&[], &[(0x86, "spiffe://bus.example/alice")], Err(NoIdentityError::Missing));
         for names in [["a", "b"], ["b", "a"], ["a", "a"]] {
-            check(&names.map(|name| (COMMON_NAME, 0x0c, name)), host, Err(Nameless::Several));
+            check(&names.map(|name| (COMMON_NAME, 0x0c, name)), host, Err(NoIdentityError::Several));
         }
         // A name in an unknown encoding counts as well.
-        check(&[(COMMON_NAME, 0x0c, "a"), (COMMON_NAME, 0x1e, "\0b")], host, Err(Nameless::Several));
-        check(&[(COMMON_NAME, 0x1e, "\0a")], host, Err(Nameless::Unusable));
-        check(&[(COMMON_NAME, 0x0c, "a\nb")], host, Err(Nameless::Unusable));
-        check(&[(COMMON_NAME, 0x0c, "")], host, Err(Nameless::Unusable));
+        check(&[(COMMON_NAME, 0x0c, "a"), (COMMON_NAME, 0x1e, "\0b")], host, Err(NoIdentityError::Several));
+        check(&[(COMMON_NAME, 0x1e, "\0a")], host, Err(NoIdentityError::Unusable));
+        check(&[(COMMON_NAME, 0x0c, "a\nb")], host, Err(NoIdentityError::Unusable));
+        check(&[(COMMON_NAME, 0x0c, "")], host, Err(NoIdentityError::Unusable));
     }
 
     #[test]
     fn two_names_in_one_set_are_several_and_a_malformed_subject_has_none() {
         let named = |name: &str| der(SEQUENCE, &[der(OID, COMMON_NAME), der(0x0c, name.as_bytes())].concat());
         let both = der(SET, &[named("a"), named("b")].concat());
-        assert_eq!(identity(&certificate_with_subject(&both, &[], 1)), Err(Nameless::Several));
+        assert_eq!(identity(&certificate_with_subject(&both, &[], 1)), Err(NoIdentityError::Several));
         let odd = [der(SET, &named("a")), der(OID, &named("b"))].concat();
-        assert_eq!(identity(&certificate_with_subject(&odd, &[], 1)), Err(Nameless::Broken));
+        assert_eq!(identity(&certificate_with_subject(&odd, &[], 1)), Err(NoIdentityError::Broken));
         let half = [der(SET, &named("a")), vec![SET, 0x20]].concat();
-        assert_eq!(identity(&certificate_with_subject(&half, &[], 1)), Err(Nameless::Broken));
+        assert_eq!(identity(&certificate_with_subject(&half, &[], 1)), Err(NoIdentityError::Broken));
     }
 
     proptest! {

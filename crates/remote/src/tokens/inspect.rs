@@ -14,9 +14,9 @@ const ENTRY_KEYS: &[&str] = &["name", "hash", "scopes", "pools", "created"];
 
 /// All findings about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inspected {
+pub struct InspectedTokens {
     /// Errors: no client is admitted by the file before they are fixed.
-    pub mistakes: Vec<Finding>,
+    pub errors: Vec<Finding>,
     /// The file can be used, but may not mean what its author intended.
     pub warnings: Vec<Finding>,
     /// The pools that tokens are restricted to. Only the configuration of a bus tells whether they exist.
@@ -29,11 +29,11 @@ pub struct Inspected {
 ///
 /// # Errors
 /// If it cannot be read, or every user can write it.
-pub fn inspect(path: &Path) -> Result<Inspected, TokenError> {
+pub fn inspect(path: &Path) -> Result<InspectedTokens, TokenError> {
     Ok(inspect_text(path, &text(path)?))
 }
 
-fn inspect_text(path: &Path, text: &str) -> Inspected {
+fn inspect_text(path: &Path, text: &str) -> InspectedTokens {
     let file = path.display().to_string();
     let findings = Findings::new(&file, text);
     let node = Node::from_toml(&findings);
@@ -43,7 +43,7 @@ fn inspect_text(path: &Path, text: &str) -> Inspected {
     let tokens = tokens.map(|(known, at)| (known.identity.name, known.digest, findings.pos(at))).collect();
     let pools = pools.into_iter().map(|(name, at)| (name, findings.pos(at))).collect();
     let (mistakes, warnings) = findings.into_errors_and_warnings();
-    Inspected { mistakes, warnings, pools, tokens }
+    InspectedTokens { errors: mistakes, warnings, pools, tokens }
 }
 
 #[derive(Default)]
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn report(text: &str) -> String {
-        let Inspected { mistakes, warnings, .. } = inspect_text(Path::new("t"), text);
+        let InspectedTokens { errors: mistakes, warnings, .. } = inspect_text(Path::new("t"), text);
         let line = |kind: &str, finding: &Finding| format!("{kind}{}: {}\n", finding.pos, finding.message);
         let mistakes = mistakes.iter().map(|finding| line("", finding));
         mistakes.chain(warnings.iter().map(|finding| line("warning ", finding))).collect()
@@ -172,7 +172,7 @@ mod tests {
             ),
         ) {
             let text = lines.join("\n");
-            let mistakes = inspect_text(Path::new("t"), &text).mistakes;
+            let mistakes = inspect_text(Path::new("t"), &text).errors;
             prop_assert_eq!(mistakes.is_empty(), Tokens::parse(Path::new("t"), &text).is_ok(), "{:?}", mistakes);
         }
     }

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
-use narrows_remote::resume::{self, Answer, Connection, First, Granted, Keep, ResumableEnd};
+use narrows_remote::resume::{
+    self, ConnectionName, FirstMessage, Granted, Keep, ResumableEnd, ResumeResponse,
+};
 use narrows_wire::{Kind, View, message};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -46,7 +48,7 @@ struct Shared {
     fenced: AtomicU64,
     farewells: AtomicU64,
     resumed: AtomicU64,
-    connections: Mutex<HashMap<Connection, Arc<Logical>>>,
+    connections: Mutex<HashMap<ConnectionName, Arc<Logical>>>,
 }
 
 /// A connection that outlives its sockets.
@@ -132,7 +134,7 @@ impl Server {
     }
 
     /// Returns the name of the only connection.
-    pub(crate) fn only_connection(&self) -> Connection {
+    pub(crate) fn only_connection(&self) -> ConnectionName {
         self.shared.connections.lock().unwrap().keys().next().unwrap().clone()
     }
 
@@ -198,10 +200,10 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
     };
     let line = reader.next().await?;
     let (logical, epoch) = match resume::first(&View::parse(&line)) {
-        First::Resume(ask) => {
+        FirstMessage::Resume(ask) => {
             let logical = shared.connections.lock().unwrap().get(&ask.connection).cloned();
             let Some(logical) = logical else {
-                writer.put(ask.answer(&Answer::Unknown)).await;
+                writer.put(ask.answer(&ResumeResponse::Unknown)).await;
                 return None;
             };
             let (answer, epoch) = {
@@ -209,9 +211,9 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
                 match state.endpoint.resume(ask.received) {
                     Ok(received) => {
                         state.epoch += 1;
-                        (Answer::Resumed { received }, state.epoch)
+                        (ResumeResponse::Resumed { received }, state.epoch)
                     }
-                    Err(_) => (Answer::Gap, 0),
+                    Err(_) => (ResumeResponse::Gap, 0),
                 }
             };
             logical.changed.notify_waiters();
@@ -219,11 +221,11 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             shared.resumed.fetch_add(1, Ordering::Relaxed);
             (logical, epoch)
         }
-        First::Marked | First::Plain => {
+        FirstMessage::Marked | FirstMessage::Plain => {
             let state =
                 State { endpoint: ResumableEnd::new(Keep::default()), epoch: 1, streamed: 0, asked: 0 };
             let logical = Arc::new(Logical { state: Mutex::new(state), changed: Notify::new() });
-            let name = Connection::new(fastrand::u128(..).to_be_bytes());
+            let name = ConnectionName::new(fastrand::u128(..).to_be_bytes());
             let granted = Granted { connection: name.clone(), grace: Duration::from_secs(300) };
             shared.connections.lock().unwrap().insert(name, Arc::clone(&logical));
             let mut state = logical.state.lock().unwrap();
@@ -234,7 +236,7 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             drop(state);
             (logical, 1)
         }
-        First::Broken(answer) => {
+        FirstMessage::Broken(answer) => {
             writer.put(answer).await;
             return None;
         }

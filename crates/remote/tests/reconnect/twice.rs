@@ -2,7 +2,7 @@
 
 use futures_util::{SinkExt, StreamExt};
 use narrows_remote::client::Connected;
-use narrows_remote::resume::{Answer, Ask};
+use narrows_remote::resume::{ResumeRequest, ResumeResponse};
 use narrows_wire::View;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -13,10 +13,13 @@ use crate::server::{Carrier, Server};
 async fn take_over(server: &Server, received: u64) {
     let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let (mut socket, _) = tokio_tungstenite::client_async(server.url(server.address), stream).await.unwrap();
-    let ask = Ask { id: "1".into(), connection: server.only_connection(), received };
+    let ask = ResumeRequest { id: "1".into(), connection: server.only_connection(), received };
     socket.send(Message::Text(ask.line().try_into().unwrap())).await.unwrap();
     let answer = socket.next().await.unwrap().unwrap().into_data();
-    assert!(matches!(Answer::read(&View::parse(&answer), b"1"), Some(Answer::Resumed { .. })));
+    assert!(matches!(
+        ResumeResponse::read(&View::parse(&answer), b"1"),
+        Some(ResumeResponse::Resumed { .. })
+    ));
 }
 
 #[tokio::test]

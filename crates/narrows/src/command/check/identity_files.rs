@@ -7,7 +7,7 @@ use narrows_base::suggest::nearest;
 use narrows_bus::config::{Config, ListenAddr, Web};
 use narrows_config::{Finding, SourcePos};
 use narrows_remote::tls::{self, TlsError};
-use narrows_remote::tokens::{self, Inspected, TokenError};
+use narrows_remote::tokens::{self, InspectedTokens, TokenError};
 
 use crate::command::serve::identities;
 use crate::command::web::tls_files;
@@ -107,11 +107,11 @@ pub(super) fn token_findings(
     path: &Path,
     asked: Option<(String, SourcePos)>,
 ) -> (Vec<Finding>, Vec<Finding>) {
-    let Inspected { mistakes, mut warnings, tokens, .. } = match tokens::inspect(path) {
+    let InspectedTokens { errors, mut warnings, tokens, .. } = match tokens::inspect(path) {
         Ok(inspected) => inspected,
         Err(error) => return (vec![unreadable(path, &error)], Vec::new()),
     };
-    if tokens.is_empty() && mistakes.is_empty() {
+    if tokens.is_empty() && errors.is_empty() {
         let (asked, pos) = asked.unwrap_or_else(|| (display_path(path), SourcePos::START));
         let file = path.display();
         let what = format!(
@@ -119,7 +119,7 @@ pub(super) fn token_findings(
         );
         warnings.push(Finding::warning(asked, pos, what));
     }
-    (mistakes, warnings)
+    (errors, warnings)
 }
 
 fn unreadable(path: &Path, error: &TokenError) -> Finding {
@@ -143,7 +143,7 @@ fn unusable_tls(web: &Web, asked: impl Fn(&Path) -> (String, SourcePos)) -> Opti
     let hint = tls_hint(&error);
     let ((file, pos), what) = match &error {
         TlsError::File { path, fault } => ((display_path(path), SourcePos::START), fault.to_string()),
-        TlsError::Strangers { key, .. } => (asked(key), error.to_string()),
+        TlsError::KeyMismatch { key, .. } => (asked(key), error.to_string()),
         TlsError::Pair { .. } | TlsError::Unable(_) => (asked(&files.cert), error.to_string()),
     };
     Some(Finding::error(file, pos, what).with_hint(hint))

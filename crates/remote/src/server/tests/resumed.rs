@@ -16,14 +16,15 @@ use super::kit::{
     start_with_token, web,
 };
 use crate::identity::Identity;
-use crate::resume::{self, Connection};
+use crate::resume::{self, ConnectionName};
 
 fn initialize() -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1, "_meta": {"narrows": {"resume": 1}}}})
 }
 
-fn ask(connection: &Connection, received: u64) -> Value {
-    let ask = resume::Ask { id: Bytes::from_static(b"\"r\""), connection: connection.clone(), received };
+fn ask(connection: &ConnectionName, received: u64) -> Value {
+    let ask =
+        resume::ResumeRequest { id: Bytes::from_static(b"\"r\""), connection: connection.clone(), received };
     serde_json::from_slice(&ask.line()).unwrap()
 }
 
@@ -34,7 +35,7 @@ fn echo(id: u64) -> Value {
 /// A resumable client over WebSocket or lines.
 struct Client {
     end: End,
-    connection: Connection,
+    connection: ConnectionName,
     received: u64,
 }
 
@@ -197,7 +198,7 @@ struct Share {
     fenced: bool,
 }
 
-async fn share(end: &mut End, connection: &Connection, received: u64, count: u64) -> Share {
+async fn share(end: &mut End, connection: &ConnectionName, received: u64, count: u64) -> Share {
     end.send(&ask(connection, received)).await;
     let answer = end.receive().await.unwrap();
     assert!(answer["result"]["received"].is_u64(), "{answer}");
@@ -266,7 +267,7 @@ async fn resume_requests_that_are_refused() {
     let running = start(listener(), Limits { replay_bytes: 1000, ..Limits::default() });
     for lines in [false, true] {
         let mut end = End::open(&running, lines).await;
-        end.send(&ask(&Connection::new([7; 16]), 0)).await;
+        end.send(&ask(&ConnectionName::new([7; 16]), 0)).await;
         let unknown = end.receive().await.unwrap();
         assert_eq!((&unknown["id"], &unknown["error"]["code"]), (&json!("r"), &json!(-32002)));
         assert_eq!(end.receive().await, None);
