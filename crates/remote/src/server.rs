@@ -64,8 +64,8 @@ use admission::{AdmittedClient, Credential};
 use codec::Codec;
 use io::Io;
 use listener::HttpListener;
-use refusal_stats::Reason;
-use shared::Shared;
+use refusal_stats::RefusalReason;
+use shared::HttpServerState;
 use socket::ClientSocket;
 
 /// Interval at which certificate and token files are checked for changes.
@@ -78,13 +78,13 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// An address to listen on, and the rules for its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
+pub struct HttpListenerConfig {
     /// The number that the backend receives with each client of this listener.
     pub number: usize,
     pub address: SocketAddr,
     /// The served path, such as `/acp`. Any other is answered with 404.
     pub path: String,
-    pub auth: Auth,
+    pub auth: ClientAuth,
     /// Allowed values of the `Origin` header, exactly as browsers write them.
     pub origins: Vec<String>,
     /// Allowed hosts besides `localhost`, `127.0.0.1`, `[::1]` and the address itself.
@@ -95,7 +95,7 @@ pub struct Listener {
 
 /// Authentication of the clients of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Auth {
+pub enum ClientAuth {
     /// Every process of this machine, as [`Identity::local`].
     None,
     /// Every process of this machine, as the user that owns the peer socket, or as [`Identity::local`] if the system
@@ -110,7 +110,7 @@ pub enum Auth {
 
 /// Resource limits of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct HttpLimits {
     pub max_message: usize,
     /// Bytes of incomplete messages held in memory for all clients. One message of [`Self::max_message`] always fits.
     pub unfinished: usize,
@@ -148,7 +148,7 @@ const SOCKETS_PER_CONNECTION: usize = 4;
 /// HTTP sockets that every identity may have: over HTTP/1.1, each session of a connection needs one for its events.
 const MIN_SOCKETS_PER_IDENTITY: usize = 64;
 
-impl Default for Limits {
+impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             max_message: 16 << 20,
@@ -170,7 +170,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl HttpLimits {
     /// Returns the most HTTP sockets that one identity may have at once. WebSockets do not count.
     fn max_sockets_per_identity(&self) -> usize {
         let sockets = self.max_connections_per_identity.saturating_mul(SOCKETS_PER_CONNECTION);
@@ -224,12 +224,12 @@ pub trait Backend: Send + Sync {
 }
 
 /// The future that [`Served::ended`] returns.
-pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Violation>> + Send + 'a>>;
+pub type ServedEnd<'a> = Pin<Box<dyn Future<Output = Option<Violation>> + Send + 'a>>;
 
 /// A WebSocket that the backend serves.
 pub trait Served: Send {
     /// Waits until the socket is closed. Returns the protocol violation of the client, if one was the reason.
-    fn ended(&mut self) -> Ended<'_>;
+    fn ended(&mut self) -> ServedEnd<'_>;
 
     /// Starts the closing handshake with this code and reason. Await [`Self::ended`] for its end.
     fn hang_up(&self, code: u16, reason: &'static str);
@@ -276,17 +276,17 @@ struct Adoption {
 
 /// The HTTP server with its bound listeners.
 pub struct HttpServer {
-    shared: Arc<Shared>,
+    shared: Arc<HttpServerState>,
     http_listeners: Vec<(Arc<HttpListener>, TcpListener)>,
     addresses: Vec<SocketAddr>,
     adopted: mpsc::Receiver<Adoption>,
-    handle: Handle,
+    handle: HttpServerHandle,
 }
 
 /// Controls an [`HttpServer`] while it runs.
 #[derive(Clone)]
-pub struct Handle {
-    shared: Arc<Shared>,
+pub struct HttpServerHandle {
+    shared: Arc<HttpServerState>,
     http_listeners: Arc<[Arc<HttpListener>]>,
     adopt: mpsc::Sender<Adoption>,
 }
@@ -297,8 +297,8 @@ impl HttpServer {
     /// # Errors
     /// If one of them cannot be bound or would be open to unauthenticated machines; then none is bound.
     pub fn bind(
-        listeners: Vec<Listener>,
-        limits: Limits,
+        listeners: Vec<HttpListenerConfig>,
+        limits: HttpLimits,
         backend: Arc<dyn Backend>,
     ) -> Result<Self, BindError> {
         let mut http_listeners = Vec::new();
@@ -314,10 +314,10 @@ impl HttpServer {
             http_listeners.push((Arc::new(HttpListener::new(listener, bound, &names)?), socket));
             addresses.push(bound);
         }
-        let shared = Shared::new(limits, backend);
+        let shared = HttpServerState::new(limits, backend);
         let (adopt, adopted) = mpsc::channel(MAX_PENDING_ADOPTIONS);
         let known = http_listeners.iter().map(|(http_listener, _)| Arc::clone(http_listener)).collect();
-        let handle = Handle { shared: Arc::clone(&shared), http_listeners: known, adopt };
+        let handle = HttpServerHandle { shared: Arc::clone(&shared), http_listeners: known, adopt };
         Ok(Self { shared, http_listeners, addresses, adopted, handle })
     }
 
@@ -329,11 +329,11 @@ impl HttpServer {
 
     /// Returns a handle that works while the server runs.
     #[must_use]
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> HttpServerHandle {
         self.handle.clone()
     }
 
-    /// Accepts and serves clients until [`Handle::shutdown`]. Must be polled inside a runtime.
+    /// Accepts and serves clients until [`HttpServerHandle::shutdown`]. Must be polled inside a runtime.
     ///
     /// # Errors
     /// If a listener cannot be used on this runtime.
@@ -360,7 +360,7 @@ impl HttpServer {
     }
 }
 
-impl Handle {
+impl HttpServerHandle {
     /// Stops the server: no client is accepted, WebSockets are closed with 1001, event streams end.
     pub fn shutdown(&self) {
         self.shared.stop();
@@ -419,25 +419,25 @@ impl Handle {
     }
 }
 
-fn validate(listener: &Listener) -> Result<(), BindError> {
+fn validate(listener: &HttpListenerConfig) -> Result<(), BindError> {
     let address = listener.address;
     if !listener.path.starts_with('/') || listener.path.contains(['?', '#', ' ']) {
         return Err(BindError::Path(listener.path.clone()));
     }
-    if listener.auth == Auth::Mtls && listener.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
+    if listener.auth == ClientAuth::Mtls && listener.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
         return Err(BindError::NoAuthority(address));
     }
     if address.ip().to_canonical().is_loopback() {
         return Ok(());
     }
     match (&listener.auth, &listener.tls) {
-        (Auth::None | Auth::User | Auth::Owner(_), _) => Err(BindError::Open(address)),
+        (ClientAuth::None | ClientAuth::User | ClientAuth::Owner(_), _) => Err(BindError::Open(address)),
         (_, None) => Err(BindError::Cleartext(address)),
         _ => Ok(()),
     }
 }
 
-fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
+fn adopt(shared: &Arc<HttpServerState>, adoption: Adoption) {
     let Adoption { stream, head, identity, listener } = adoption;
     let io = match stream {
         Adopted::Tcp(stream) => {
@@ -464,7 +464,7 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
             ));
         }
         None => {
-            shared.refusals.add(Reason::Limit);
+            shared.refusals.add(RefusalReason::Limit);
             socket.put(&connection::too_many(b"null"), &shared.scratch);
             tokio::spawn(
                 async move { socket.close(connection::REFUSED_CODE, "refused", &shared.scratch).await },

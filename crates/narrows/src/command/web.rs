@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use narrows_bus::config::{self, ListenAddr, ListenerSettings, Web};
-use narrows_remote::server::{Auth, Limits, Listener};
+use narrows_remote::server::{ClientAuth, HttpLimits, HttpListenerConfig};
 use narrows_remote::tls::TlsFiles;
 
 use crate::failure::Failure;
@@ -13,17 +13,17 @@ const UNAUTHENTICATED_SOCKET_BYTES: usize = 32 << 10;
 const MIN_UNAUTHENTICATED_SOCKETS: usize = 64;
 
 /// Returns the settings of a listener. `local` decides how local clients without a proof are identified.
-pub(super) fn listener(web: &Web, number: usize, local: Auth) -> Result<Listener, Failure> {
+pub(super) fn listener(web: &Web, number: usize, local: ClientAuth) -> Result<HttpListenerConfig, Failure> {
     let address = web.address.to_socket_addrs().and_then(|mut addresses| {
         addresses.next().ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
     });
-    Ok(Listener {
+    Ok(HttpListenerConfig {
         number,
         address: address.map_err(|error| Failure::web_address_unresolved(web, &error))?,
         path: web.path.clone(),
         auth: match (web.auth, &web.tokens) {
-            (config::ListenerAuth::Token, Some(tokens)) => Auth::Token(tokens.clone()),
-            (config::ListenerAuth::Mtls, _) => Auth::Mtls,
+            (config::ListenerAuth::Token, Some(tokens)) => ClientAuth::Token(tokens.clone()),
+            (config::ListenerAuth::Mtls, _) => ClientAuth::Mtls,
             _ => local,
         },
         origins: web.origins.clone(),
@@ -45,14 +45,14 @@ pub(super) fn with_address(web: &Web, address: SocketAddr) -> Web {
 }
 
 /// Converts the limits of a bus to those of the HTTP server.
-pub(super) fn limits(limits: &config::BusLimits) -> Limits {
+pub(super) fn limits(limits: &config::BusLimits) -> HttpLimits {
     let rate = match limits.max_rate_per_identity {
         0 => u32::MAX,
         rate => u32::try_from(rate).unwrap_or(u32::MAX),
     };
     let (unfinished, unfinished_per_identity) = limits.unfinished();
     let (replay_memory, replay_memory_per_identity) = limits.replay_memory();
-    Limits {
+    HttpLimits {
         max_message: limits.max_line,
         unfinished,
         unfinished_per_identity,
@@ -67,7 +67,7 @@ pub(super) fn limits(limits: &config::BusLimits) -> Limits {
         replay_memory,
         replay_memory_per_identity,
         grace: limits.replay_time,
-        ..Limits::default()
+        ..HttpLimits::default()
     }
 }
 

@@ -21,8 +21,8 @@ use super::certificate::ClientCertificate;
 use super::http_connection::{HttpConnection, MAX_CONCURRENT_READ_OUTS};
 use super::io::{Io, tune};
 use super::listener::{Admits, HttpListener};
-use super::refusal_stats::Reason;
-use super::shared::Shared;
+use super::refusal_stats::RefusalReason;
+use super::shared::HttpServerState;
 use super::unfinished::FreeAllowance;
 use crate::identity::{Identity, Proof};
 
@@ -54,7 +54,11 @@ const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) async fn accept(shared: Arc<Shared>, http_listener: Arc<HttpListener>, listener: TcpListener) {
+pub(super) async fn accept(
+    shared: Arc<HttpServerState>,
+    http_listener: Arc<HttpListener>,
+    listener: TcpListener,
+) {
     let mut stopping = pin!(shared.stopping());
     loop {
         let accepted = async {
@@ -82,7 +86,7 @@ pub(super) async fn accept(shared: Arc<Shared>, http_listener: Arc<HttpListener>
 }
 
 async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<HttpServerState>,
     http_listener: Arc<HttpListener>,
     stream: TcpStream,
     peer: SocketAddr,
@@ -109,7 +113,7 @@ async fn serve(
         match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(secured) => secured,
             Err(error) => {
-                shared.refusals.add(Reason::Tls);
+                shared.refusals.add(RefusalReason::Tls);
                 return tracing::info!(peer = %peer.ip(), %error, "TLS handshake failed");
             }
         };
@@ -156,7 +160,7 @@ async fn serve(
             ended = &mut connection => {
                 if let Err(error) = ended {
                     if is_invalid_request(&*error, http_connection.socket.is_known()) {
-                        shared.refusals.add(Reason::Headers);
+                        shared.refusals.add(RefusalReason::Headers);
                     }
                     tracing::debug!(%error, "HTTP socket failed");
                 }
@@ -165,7 +169,7 @@ async fn serve(
             () = &mut deadline, if has_deadline => {
                 has_deadline = false;
                 if !ending && !http_connection.socket.is_known() {
-                    shared.refusals.add(Reason::Headers);
+                    shared.refusals.add(RefusalReason::Headers);
                     break;
                 }
                 if ending {

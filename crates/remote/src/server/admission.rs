@@ -54,7 +54,7 @@ impl AdmittedClient {
     /// Marks the connection as detached until the returned guard is dropped: its client may return with a new socket.
     pub(super) fn mark_detached(&self) -> DetachedSlot {
         let (quota, name) = (Arc::clone(&self.slot.quota), self.slot.identity.to_string());
-        quota.with(&name, |usage| usage.absent += 1);
+        quota.with(&name, |usage| usage.detached += 1);
         DetachedSlot { quota, name }
     }
 
@@ -98,10 +98,10 @@ pub(super) struct ConnectionQuota {
 struct IdentityUse {
     connections: usize,
     /// Detached connections. A client that returns for one needs another slot in the meantime.
-    absent: usize,
+    detached: usize,
     /// Clients that wait to open or resume a connection.
-    entered: usize,
-    left: f64,
+    waiting: usize,
+    requests_left: f64,
     at: Instant,
 }
 
@@ -118,8 +118,8 @@ impl ConnectionQuota {
     /// has too many connections.
     pub(super) fn enter(self: &Arc<Self>, identity: Identity) -> Option<QuotaSlot> {
         self.with(&identity.to_string(), |usage| {
-            let free = usage.connections + usage.entered < self.max_connections + usage.absent;
-            usage.entered += usize::from(free);
+            let free = usage.connections + usage.waiting < self.max_connections + usage.detached;
+            usage.waiting += usize::from(free);
             free
         })
         .then(|| QuotaSlot { quota: Arc::clone(self), identity, claimed: false })
@@ -130,10 +130,11 @@ impl ConnectionQuota {
         self.with(&identity.to_string(), |usage| {
             let now = Instant::now();
             let rate = f64::from(self.rate);
-            usage.left = (usage.left + now.duration_since(usage.at).as_secs_f64() * rate).min(rate);
+            usage.requests_left =
+                (usage.requests_left + now.duration_since(usage.at).as_secs_f64() * rate).min(rate);
             usage.at = now;
-            let may = usage.left >= 1.0;
-            usage.left -= f64::from(u8::from(may));
+            let may = usage.requests_left >= 1.0;
+            usage.requests_left -= f64::from(u8::from(may));
             may
         })
     }
@@ -141,10 +142,10 @@ impl ConnectionQuota {
     fn with<T>(&self, name: &str, act: impl FnOnce(&mut IdentityUse) -> T) -> T {
         let mut by_identity = lock(&self.by_identity);
         if !by_identity.contains_key(name) && by_identity.len() >= MAX_REMEMBERED_IDENTITIES {
-            by_identity.retain(|_, usage| usage.connections + usage.entered > 0);
+            by_identity.retain(|_, usage| usage.connections + usage.waiting > 0);
         }
         let (left, at) = (f64::from(self.rate), Instant::now());
-        let fresh = || IdentityUse { connections: 0, absent: 0, entered: 0, left, at };
+        let fresh = || IdentityUse { connections: 0, detached: 0, waiting: 0, requests_left: left, at };
         act(by_identity.entry(name.to_owned()).or_insert_with(fresh))
     }
 }
@@ -163,7 +164,7 @@ impl QuotaSlot {
         let (max_connections, claimed) = (self.quota.max_connections, self.claimed);
         self.claimed = self.quota.with(&self.identity.to_string(), |usage| {
             if !claimed && usage.connections < max_connections {
-                usage.entered = usage.entered.saturating_sub(1);
+                usage.waiting = usage.waiting.saturating_sub(1);
                 usage.connections += 1;
                 return true;
             }
@@ -176,7 +177,7 @@ impl QuotaSlot {
 impl Drop for QuotaSlot {
     fn drop(&mut self) {
         self.quota.with(&self.identity.to_string(), |usage| {
-            let count = if self.claimed { &mut usage.connections } else { &mut usage.entered };
+            let count = if self.claimed { &mut usage.connections } else { &mut usage.waiting };
             *count = count.saturating_sub(1);
         });
     }
@@ -191,7 +192,7 @@ pub(super) struct DetachedSlot {
 
 impl Drop for DetachedSlot {
     fn drop(&mut self) {
-        self.quota.with(&self.name, |usage| usage.absent = usage.absent.saturating_sub(1));
+        self.quota.with(&self.name, |usage| usage.detached = usage.detached.saturating_sub(1));
     }
 }
 

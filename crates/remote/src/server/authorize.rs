@@ -12,7 +12,7 @@ use super::admission::Credential;
 use super::auth_rate_limit::FailureLog;
 use super::certificate::ClientCertificate;
 use super::listener::{Admits, HttpListener};
-use super::shared::Shared;
+use super::shared::HttpServerState;
 use crate::identity::Identity;
 use crate::tokens::Digest;
 
@@ -27,7 +27,7 @@ pub(super) enum Denied {
     Host,
     Origin,
     /// No valid token or certificate was shown.
-    Unknown,
+    Unauthenticated,
     /// The certificate is no longer accepted.
     Certificate,
     User,
@@ -35,7 +35,7 @@ pub(super) enum Denied {
     Locked(Duration),
     Rate,
     /// The socket was closed to make room before its client was authenticated.
-    Crowd,
+    Evicted,
     TooManySockets,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn check_origin<'a>(
 /// Authenticates a request. `known` is the identity that the socket proves, by its certificate or its user.
 /// `certificate` is the accepted client certificate, if there is one.
 pub(super) fn authenticate(
-    shared: &Shared,
+    shared: &HttpServerState,
     http_listener: &HttpListener,
     peer: IpAddr,
     known: Option<&Identity>,
@@ -112,11 +112,11 @@ pub(super) fn authenticate(
         },
         Admits::Certificates => match known {
             Some(identity) => (identity.clone(), None),
-            None => return Err(Denied::Unknown),
+            None => return Err(Denied::Unauthenticated),
         },
         Admits::Tokens(store) => {
             let now = Instant::now();
-            let Some(shown) = token(headers).map(Digest::new) else { return Err(Denied::Unknown) };
+            let Some(shown) = token(headers).map(Digest::new) else { return Err(Denied::Unauthenticated) };
             // Looked up before the lockout: behind a proxy all clients have one address, and a token cannot be guessed.
             let tokens = store.known().subscribe();
             let found = tokens.borrow().find(&shown).cloned();
@@ -125,7 +125,7 @@ pub(super) fn authenticate(
                     return Err(Denied::Locked(wait));
                 }
                 log_failure(shared.auth_rate_limit(|limit| limit.record_failure(peer, now)), peer);
-                return Err(Denied::Unknown);
+                return Err(Denied::Unauthenticated);
             };
             (identity, Some((shown, tokens)))
         }

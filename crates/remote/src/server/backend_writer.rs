@@ -8,7 +8,7 @@ use narrows_base::sync::lock;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc;
 
-use super::unfinished::Part;
+use super::unfinished::MessageMemory;
 
 /// Limit of messages in the queue. Requests with further messages wait.
 const MAX_WAITING_MESSAGES: usize = 4;
@@ -27,7 +27,7 @@ struct State {
     waiting: usize,
 }
 
-pub(super) type Waiting = (Bytes, Option<Part>);
+pub(super) type Waiting = (Bytes, Option<MessageMemory>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Closed;
@@ -80,7 +80,7 @@ impl BackendWriter {
 impl QueueSlot<'_> {
     /// Sends a complete message, even if the request that posted it is dropped meanwhile. `part` is the
     /// memory that the message is counted with.
-    pub(super) fn send(self, mut message: Bytes, part: Option<Part>) {
+    pub(super) fn send(self, mut message: Bytes, part: Option<MessageMemory>) {
         self.writer.with(|state| {
             if state.waiting == 0
                 && let Some(to) = &state.to
@@ -105,7 +105,7 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::timeout;
 
-    use super::super::Limits;
+    use super::super::HttpLimits;
     use super::super::unfinished::Unfinished;
     use super::*;
     use crate::identity::{Identity, Proof};
@@ -141,7 +141,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
         let (writer, messages) = BackendWriter::new(to);
-        let counts = Unfinished::new(&Limits::default());
+        let counts = Unfinished::new(&HttpLimits::default());
         let size = 4 << 20;
         let mut part = counts.part(&Identity::new(Proof::Token, "a"));
         assert!(part.resize(size));

@@ -22,7 +22,7 @@ pub(super) struct ClientCertificate {
     chain: Arc<[CertificateDer<'static>]>,
     tls: watch::Receiver<Arc<ServerTls>>,
     /// The configuration that it was last verified with.
-    judged_by: Arc<ServerTls>,
+    verified_with: Arc<ServerTls>,
     is_accepted: bool,
     /// The earliest expiry time in the chain, in seconds since 1970, that has not passed. `None` if all have.
     next_expiry: Option<u64>,
@@ -36,13 +36,13 @@ impl ClientCertificate {
         verified_by: Arc<ServerTls>,
     ) -> Self {
         let next_expiry = chain.iter().filter_map(|certificate| expiry(certificate)).min();
-        Self { chain: chain.into(), tls, judged_by: verified_by, is_accepted: true, next_expiry }
+        Self { chain: chain.into(), tls, verified_with: verified_by, is_accepted: true, next_expiry }
     }
 
     pub(super) fn is_accepted(&mut self) -> bool {
         // The channel closes with the listener, which is no reason to refuse.
         if self.has_expired() || self.tls.has_changed().unwrap_or(false) {
-            self.judge();
+            self.reverify();
         }
         self.is_accepted
     }
@@ -65,21 +65,21 @@ impl ClientCertificate {
                 }
                 () = expired => {}
             }
-            self.judge();
+            self.reverify();
         }
     }
 
-    fn judge(&mut self) {
+    fn reverify(&mut self) {
         let now = Arc::clone(&self.tls.borrow_and_update());
         // Verifying signatures takes long, and most reloads change nothing.
-        if self.has_expired() || !now.has_authorities_of(&self.judged_by) {
+        if self.has_expired() || !now.has_authorities_of(&self.verified_with) {
             self.is_accepted = now.accepts(&self.chain);
             let time = now.now().as_secs();
             // A certificate that is not needed to reach the authority may have expired already.
             let expiries = self.chain.iter().filter_map(|certificate| expiry(certificate));
             self.next_expiry = expiries.filter(|until| *until >= time).min();
         }
-        self.judged_by = now;
+        self.verified_with = now;
     }
 
     fn has_expired(&self) -> bool {
@@ -88,7 +88,7 @@ impl ClientCertificate {
 
     /// Returns the time until [`Self::next_expiry`] has passed.
     fn until_expiry(&self) -> Option<Duration> {
-        let now = self.judged_by.now().as_secs();
+        let now = self.verified_with.now().as_secs();
         self.next_expiry.map(|until| Duration::from_secs((until + 1).saturating_sub(now)))
     }
 }

@@ -18,8 +18,8 @@ use super::detached::Detachment;
 use super::disconnect_stats::DisconnectOutcome;
 use super::io::Scratch;
 use super::pump::{BackendLine, PumpEnd};
-use super::refusal_stats::Reason;
-use super::shared::Shared;
+use super::refusal_stats::RefusalReason;
+use super::shared::HttpServerState;
 use super::socket::{ClientSocket, Handoff, SocketEnd};
 use crate::identity::Identity;
 use crate::resume::{
@@ -84,7 +84,11 @@ impl std::fmt::Debug for Attach {
     }
 }
 
-pub(super) async fn serve(shared: Arc<Shared>, mut socket: ClientSocket, mut client: AdmittedClient) {
+pub(super) async fn serve(
+    shared: Arc<HttpServerState>,
+    mut socket: ClientSocket,
+    mut client: AdmittedClient,
+) {
     let first = tokio::select! {
         first = timeout(shared.limits.idle_timeout, read_first(&mut socket, &shared.scratch)) => first,
         () = shared.stopping() => return socket.close(GOING_AWAY_CODE, "going away", &shared.scratch).await,
@@ -94,7 +98,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: ClientSocket, mut cli
         Ok(Ok(messages)) => messages,
         // An unused socket takes the place of another client.
         Err(_) => {
-            shared.refusals.add(Reason::Frame);
+            shared.refusals.add(RefusalReason::WebSocketViolation);
             return socket.close(REFUSED_CODE, "no message received", &shared.scratch).await;
         }
         Ok(Err(end)) => return finish(&shared, socket, PumpEnd::Socket(end)).await,
@@ -105,7 +109,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: ClientSocket, mut cli
         FirstMessage::Plain | FirstMessage::Marked if !client.claim() => {
             // Released before the socket has closed, for a client that resumes.
             drop(client);
-            shared.refusals.add(Reason::Limit);
+            shared.refusals.add(RefusalReason::Limit);
             socket.put(&too_many(view.id().unwrap_or(b"null")), &shared.scratch);
             socket.close(TRY_AGAIN_LATER_CODE, "try again later", &shared.scratch).await;
         }
@@ -120,7 +124,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: ClientSocket, mut cli
         }
         FirstMessage::Broken(answer) => {
             drop(client);
-            shared.refusals.add(Reason::Resume);
+            shared.refusals.add(RefusalReason::Resume);
             socket.put(&answer, &shared.scratch);
             socket.close(REFUSED_CODE, "refused", &shared.scratch).await;
         }
@@ -161,7 +165,7 @@ async fn read_first(socket: &mut ClientSocket, scratch: &Scratch) -> Result<Vec<
 }
 
 async fn open_backend(
-    shared: &Shared,
+    shared: &HttpServerState,
     socket: &mut ClientSocket,
     client: &AdmittedClient,
     messages: &[Bytes],
@@ -170,7 +174,7 @@ async fn open_backend(
         Ok(backend) => Some(BackendLine::new(backend)),
         Err(error) => {
             tracing::warn!(%error, "backend unavailable");
-            shared.refusals.add(Reason::Agent);
+            shared.refusals.add(RefusalReason::Backend);
             let opening = messages.first().map_or(&b""[..], |message| &**message);
             let id = View::parse(opening).id().unwrap_or(b"null");
             let refusal = RpcError::new(Code::Backpressure, "no agent is available");
@@ -189,7 +193,7 @@ fn forward(line: &mut BackendLine, messages: &[Bytes], socket: &mut ClientSocket
 }
 
 async fn serve_plain(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpServerState>,
     socket: ClientSocket,
     mut client: AdmittedClient,
     messages: &[Bytes],
@@ -222,12 +226,16 @@ async fn serve_plain(
 }
 
 /// Closes a connection that the backend serves at shutdown or revocation.
-async fn supervise_handoff(shared: &Shared, mut served: Box<dyn Served>, client: &mut AdmittedClient) {
+async fn supervise_handoff(
+    shared: &HttpServerState,
+    mut served: Box<dyn Served>,
+    client: &mut AdmittedClient,
+) {
     let (code, reason) = tokio::select! {
         biased;
         fault = served.ended() => {
             if fault.is_some() {
-                shared.refusals.add(Reason::Frame);
+                shared.refusals.add(RefusalReason::WebSocketViolation);
             }
             return;
         }
@@ -238,30 +246,30 @@ async fn supervise_handoff(shared: &Shared, mut served: Box<dyn Served>, client:
     served.ended().await;
 }
 
-async fn finish(shared: &Shared, socket: ClientSocket, end: PumpEnd) {
+async fn finish(shared: &HttpServerState, socket: ClientSocket, end: PumpEnd) {
     let scratch = &shared.scratch;
     match end {
         PumpEnd::Backend => socket.close(GOING_AWAY_CODE, "going away", scratch).await,
         PumpEnd::Socket(SocketEnd::Lost) => {}
         PumpEnd::Socket(SocketEnd::Crowded) => {
-            shared.refusals.add(Reason::Limit);
+            shared.refusals.add(RefusalReason::Limit);
             socket.close(TRY_AGAIN_LATER_CODE, "too many long messages", scratch).await;
         }
         PumpEnd::Socket(SocketEnd::Flooded) => {
-            shared.refusals.add(Reason::Limit);
+            shared.refusals.add(RefusalReason::Limit);
             socket.close(REFUSED_CODE, "too many invalid messages", scratch).await;
         }
         PumpEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
         PumpEnd::Socket(SocketEnd::Fault(fault)) => {
             tracing::debug!(reason = %fault, "closing client");
-            shared.refusals.add(Reason::Frame);
+            shared.refusals.add(RefusalReason::WebSocketViolation);
             socket.close(fault.code(), "", scratch).await;
         }
     }
 }
 
 async fn serve_resumable(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpServerState>,
     mut socket: ClientSocket,
     client: AdmittedClient,
     messages: &[Bytes],
@@ -287,7 +295,7 @@ async fn serve_resumable(
     while let Some(late) = attaching.recv().await {
         drop(late.client);
         let answer = late.ask.answer(&ResumeResponse::Unknown);
-        shared.refusals.add(Reason::Resume);
+        shared.refusals.add(RefusalReason::Resume);
         refuse(late.socket, &answer, scratch).await;
     }
     match last {
@@ -312,7 +320,7 @@ enum ConnectionEvent {
 
 /// Serves one socket after another until the connection ends. Returns its last socket, if it has one.
 async fn serve_sockets(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpServerState>,
     mut line: BackendLine,
     socket: ClientSocket,
     mut client: AdmittedClient,
@@ -348,7 +356,7 @@ async fn serve_sockets(
                     }
                     (refused, Err(answer)) => {
                         shared.disconnects.add(DisconnectOutcome::Gap);
-                        shared.refusals.add(Reason::Resume);
+                        shared.refusals.add(RefusalReason::Resume);
                         (Some(refused), answer)
                     }
                 };
@@ -429,7 +437,7 @@ fn take_over(
 }
 
 /// Passes a socket to the connection that it wants to resume.
-async fn attach(shared: &Arc<Shared>, attach: Attach) {
+async fn attach(shared: &Arc<HttpServerState>, attach: Attach) {
     let found = shared.resumable.find(&attach.ask.connection, attach.client.identity());
     // Another listener may grant fewer rights, and the connection keeps those of its first one.
     let found = found.filter(|owned| shared.may_continue(owned.listener, attach.client.listener()));
@@ -441,7 +449,7 @@ async fn attach(shared: &Arc<Shared>, attach: Attach) {
         None => attach,
     };
     drop(attach.client);
-    shared.refusals.add(Reason::Resume);
+    shared.refusals.add(RefusalReason::Resume);
     let answer = attach.ask.answer(&ResumeResponse::Unknown);
     refuse(attach.socket, &answer, &shared.scratch).await;
 }

@@ -8,50 +8,53 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 #[derive(Debug, Default)]
-pub(super) struct Detached(Mutex<Vec<Kept>>);
+pub(super) struct Detached(Mutex<Vec<DetachedConnection>>);
 
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct DetachedConnection {
     pub(super) identity: String,
     pub(super) since: Instant,
     /// Notified to end the connection.
-    pub(super) end: Arc<Notify>,
+    pub(super) end_signal: Arc<Notify>,
 }
 
 /// Registration of a detached connection, removed on drop.
 #[derive(Debug)]
 pub(super) struct Detachment {
     all: Arc<Detached>,
-    end: Arc<Notify>,
+    end_signal: Arc<Notify>,
 }
 
 impl Detached {
     pub(super) fn add(self: &Arc<Self>, identity: String) -> Detachment {
         let end = Arc::new(Notify::new());
-        let kept = Kept { identity, since: Instant::now(), end: Arc::clone(&end) };
+        let kept = DetachedConnection { identity, since: Instant::now(), end_signal: Arc::clone(&end) };
         self.with(|all| all.push(kept));
-        Detachment { all: Arc::clone(self), end }
+        Detachment { all: Arc::clone(self), end_signal: end }
     }
 
     /// Ends one connection to make room: the oldest of identity `only`, or of the identity that has the most.
     /// `others` are candidates too. Returns `false` if there is none.
-    pub(super) fn end_one(&self, only: Option<&str>, others: &[Kept]) -> bool {
+    pub(super) fn end_one(&self, only: Option<&str>, others: &[DetachedConnection]) -> bool {
         self.with(|all| {
             let candidates = || all.iter().chain(others);
             let Some(end) = choose(candidates(), only) else { return false };
             end.notify_one();
-            all.retain(|kept| !Arc::ptr_eq(&kept.end, &end));
+            all.retain(|kept| !Arc::ptr_eq(&kept.end_signal, &end));
             true
         })
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Vec<Kept>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<DetachedConnection>) -> T) -> T {
         act(&mut lock(&self.0))
     }
 }
 
 /// Chooses the oldest connection of the identity that has the most of them, or the oldest of identity `only`.
-fn choose<'a>(kept: impl Iterator<Item = &'a Kept> + Clone, only: Option<&str>) -> Option<Arc<Notify>> {
+fn choose<'a>(
+    kept: impl Iterator<Item = &'a DetachedConnection> + Clone,
+    only: Option<&str>,
+) -> Option<Arc<Notify>> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for one in kept.clone() {
         *counts.entry(&one.identity).or_default() += 1;
@@ -61,18 +64,18 @@ fn choose<'a>(kept: impl Iterator<Item = &'a Kept> + Clone, only: Option<&str>) 
         let count = counts.get(&*one.identity).copied().unwrap_or_default();
         (std::cmp::Reverse(count), one.since)
     });
-    first.map(|one| Arc::clone(&one.end))
+    first.map(|one| Arc::clone(&one.end_signal))
 }
 
 impl Detachment {
     pub(super) async fn ended(&self) {
-        self.end.notified().await;
+        self.end_signal.notified().await;
     }
 }
 
 impl Drop for Detachment {
     fn drop(&mut self) {
-        self.all.with(|all| all.retain(|kept| !Arc::ptr_eq(&kept.end, &self.end)));
+        self.all.with(|all| all.retain(|kept| !Arc::ptr_eq(&kept.end_signal, &self.end_signal)));
     }
 }
 

@@ -26,10 +26,10 @@ use super::events::{Body, Events};
 use super::http_session::HttpSession;
 use super::listener::HttpListener;
 use super::open_sockets::{Guarded, OpenSocket, RequestGuard};
-use super::refusal_stats::Reason;
+use super::refusal_stats::RefusalReason;
 use super::response::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
 use super::route::{self, Access, Handler};
-use super::shared::Shared;
+use super::shared::HttpServerState;
 use super::socket::SocketPermit;
 use super::streams::OpenFault;
 use super::unfinished::FreeAllowance;
@@ -47,7 +47,7 @@ pub(super) const MAX_CONCURRENT_READ_OUTS: usize = 4;
 pub(super) const TOO_MANY_CONNECTIONS: Refusal = Refusal::Later(10, "too many connections\n");
 
 pub(super) struct HttpConnection {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<HttpServerState>,
     pub(super) http_listener: Arc<HttpListener>,
     pub(super) peer: IpAddr,
     /// The identity that the socket itself proves: by client certificate, or by its user.
@@ -78,7 +78,8 @@ impl HttpConnection {
             Ok(origin) => (self.dispatch(&parts, origin, &mut body, upgrade, &mut request).await, origin),
             Err(denied) => (Err(denied), None),
         };
-        let is_refused = result.as_ref().map_or(true, |reply| Reason::from_status(reply.status()).is_some());
+        let is_refused =
+            result.as_ref().map_or(true, |reply| RefusalReason::from_status(reply.status()).is_some());
         let is_head = parts.method == Method::HEAD;
         let is_http2 = parts.version == Version::HTTP_2;
         let origin = origin.map(str::to_owned);
@@ -101,7 +102,7 @@ impl HttpConnection {
     /// Counts a response to an authorized client if it is a refusal.
     fn count_refusal(&self, reply: Reply) -> Reply {
         let told = reply.extensions().get().copied();
-        if let Some(reason) = told.or_else(|| Reason::from_status(reply.status())) {
+        if let Some(reason) = told.or_else(|| RefusalReason::from_status(reply.status())) {
             self.shared.refusals.add(reason);
         }
         reply
@@ -110,16 +111,16 @@ impl HttpConnection {
     fn deny(&self, denied: Denied) -> Reply {
         tracing::debug!(peer = %self.peer, reason = ?denied, "request refused");
         let reason = match denied {
-            Denied::Host => Some(Reason::Host),
-            Denied::Origin => Some(Reason::Origin),
-            Denied::Unknown => Some(Reason::Token),
-            Denied::Certificate => Some(Reason::Tls),
-            Denied::User => Some(Reason::User),
-            Denied::Locked(_) => Some(Reason::AuthRateLimit),
-            Denied::Rate => Some(Reason::Rate),
-            Denied::TooManySockets => Some(Reason::Limit),
+            Denied::Host => Some(RefusalReason::Host),
+            Denied::Origin => Some(RefusalReason::Origin),
+            Denied::Unauthenticated => Some(RefusalReason::Token),
+            Denied::Certificate => Some(RefusalReason::Tls),
+            Denied::User => Some(RefusalReason::User),
+            Denied::Locked(_) => Some(RefusalReason::AuthRateLimit),
+            Denied::Rate => Some(RefusalReason::Rate),
+            Denied::TooManySockets => Some(RefusalReason::Limit),
             // Counted when its permit was taken.
-            Denied::Crowd => None,
+            Denied::Evicted => None,
         };
         if let Some(reason) = reason {
             self.shared.refusals.add(reason);
@@ -264,7 +265,7 @@ fn names_pool(query: &str) -> Option<RpcError> {
 }
 
 pub(super) fn find_http_session(
-    shared: &Shared,
+    shared: &HttpServerState,
     headers: &HeaderMap,
     caller: &Caller,
 ) -> Result<Arc<HttpSession>, Refusal> {
@@ -301,7 +302,7 @@ fn is_unwanted(part: &str) -> bool {
 }
 
 /// Reserves a slot for a client that may want to open or resume a connection.
-pub(super) fn admit(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Refusal> {
+pub(super) fn admit(shared: &HttpServerState, caller: Caller) -> Result<AdmittedClient, Refusal> {
     if caller.is_unverified {
         return Err(Refusal::Unverified);
     }

@@ -17,12 +17,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::admission::AdmittedClient;
 use super::authorize::Caller;
 use super::backend_writer::{BackendWriter, Waiting};
-use super::detached::Kept;
+use super::detached::DetachedConnection;
 use super::disconnect_stats::{DisconnectOutcome, DisconnectStats};
 use super::post_dedup::{PostDedup, PostState};
-use super::shared::Shared;
+use super::shared::HttpServerState;
 use super::streams::{Next, OpenFault, ResponseTarget, Streams, TooMany};
-use super::unfinished::Part;
+use super::unfinished::MessageMemory;
 use crate::identity::Identity;
 
 /// Time in which a client that closes its streams may end the connection, so that they do not count as broken.
@@ -50,7 +50,7 @@ pub(super) struct HttpSession {
 
 impl HttpSession {
     /// Opens a backend connection for `client`.
-    pub(super) async fn open(shared: &Arc<Shared>, client: AdmittedClient) -> io::Result<Arc<Self>> {
+    pub(super) async fn open(shared: &Arc<HttpServerState>, client: AdmittedClient) -> io::Result<Arc<Self>> {
         let backend = shared.open_backend(&client).await?;
         let name = shared.random_name().ok_or(io::ErrorKind::Other)?;
         let (from, to) = backend.into_split();
@@ -79,7 +79,7 @@ impl HttpSession {
 
     /// Finds the connection `name` of `caller`. One of another identity, or of a listener with other rights, is
     /// indistinguishable from a missing one.
-    pub(super) fn find(shared: &Shared, name: &str, caller: &Caller) -> Option<Arc<Self>> {
+    pub(super) fn find(shared: &HttpServerState, name: &str, caller: &Caller) -> Option<Arc<Self>> {
         let found = shared.http_sessions(|http_sessions| http_sessions.get(name).cloned())?;
         let may_use = found.owner == caller.identity && shared.may_continue(found.listener, caller.listener);
         may_use.then_some(found)
@@ -91,10 +91,14 @@ impl HttpSession {
     }
 
     /// Returns the connection as a candidate for making room, if its client has been inactive for a while.
-    pub(super) fn detached(&self) -> Option<Kept> {
+    pub(super) fn detached(&self) -> Option<DetachedConnection> {
         let since = *lock(&self.touched);
         let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|streams| streams.is_read());
-        is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
+        is_quiet.then(|| DetachedConnection {
+            identity: self.owner.to_string(),
+            since,
+            end_signal: Arc::clone(&self.end),
+        })
     }
 
     pub(super) fn end(&self) {
@@ -111,7 +115,7 @@ impl HttpSession {
         line: Bytes,
         asked: Option<(&[u8], ResponseTarget)>,
         number: Option<u64>,
-        part: Option<Part>,
+        part: Option<MessageMemory>,
     ) -> Result<(), SendFault> {
         self.touch();
         let slot = self.writer.reserve().await.map_err(|_| SendFault::Gone)?;
@@ -203,7 +207,7 @@ impl HttpSession {
     }
 
     /// Reads the output of the agents as fast as the readers allow.
-    async fn read_backend(&self, shared: &Shared, mut backend: OwnedReadHalf) {
+    async fn read_backend(&self, shared: &HttpServerState, mut backend: OwnedReadHalf) {
         let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         loop {
             while self.with(|streams| streams.is_full()) {
@@ -230,7 +234,7 @@ impl HttpSession {
     }
 
     /// Waits until the client has been inactive for the grace period.
-    async fn until_inactive(&self, shared: &Shared) {
+    async fn until_inactive(&self, shared: &HttpServerState) {
         let grace = shared.limits.grace;
         loop {
             if self.with(|streams| streams.is_read()) {
@@ -258,7 +262,7 @@ pub(super) enum SendFault {
 }
 
 async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<HttpServerState>,
     http_session: Arc<HttpSession>,
     mut client: AdmittedClient,
     from: OwnedReadHalf,

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::token_names::TokenNames;
 use super::token_store::TokenStore;
-use super::{Auth, BindError, Listener};
+use super::{BindError, ClientAuth, HttpListenerConfig};
 use crate::identity::Identity;
 use crate::tls::{ServerTls, TlsError, TlsFiles};
 use crate::tokens::TokenError;
@@ -61,22 +61,22 @@ fn stamp(path: &Path) -> Option<Stamp> {
 impl HttpListener {
     /// Reads all files of the listener. `bound` is its real address; `names` has those of all token files.
     pub(super) fn new(
-        listener: Listener,
+        listener: HttpListenerConfig,
         bound: SocketAddr,
         names: &Arc<TokenNames>,
     ) -> Result<Self, BindError> {
-        let Listener { number, path, auth, origins, hosts, tls, .. } = listener;
+        let HttpListenerConfig { number, path, auth, origins, hosts, tls, .. } = listener;
         let mut known: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
         if !bound.ip().is_unspecified() {
             known.push(literal(bound));
         }
         known.extend(hosts.into_iter().map(|host| host.to_ascii_lowercase()));
         let admits = match auth {
-            Auth::None => Admits::Everybody,
-            Auth::User => Admits::Users,
-            Auth::Owner(user) => Admits::Owner(user),
-            Auth::Mtls => Admits::Certificates,
-            Auth::Token(file) => {
+            ClientAuth::None => Admits::Everybody,
+            ClientAuth::User => Admits::Users,
+            ClientAuth::Owner(user) => Admits::Owner(user),
+            ClientAuth::Mtls => Admits::Certificates,
+            ClientAuth::Token(file) => {
                 Admits::Tokens(TokenStore::new(file, Arc::clone(names)).map_err(ReloadError::from)?)
             }
         };

@@ -20,7 +20,7 @@ use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::authorize::Denied;
-use super::refusal_stats::{Reason, RefusalStats};
+use super::refusal_stats::{RefusalReason, RefusalStats};
 use crate::identity::Identity;
 
 /// The shortest time between two log messages about closed sockets.
@@ -89,7 +89,7 @@ impl OpenSockets {
     ) -> Result<OwnedSemaphorePermit, AcquireError> {
         let _turn = self.turn.lock().await;
         let excess = self.close_sockets(|table| table.close_unknown(self.max_unauthenticated));
-        (0..excess).for_each(|_| refusals.add(Reason::Crowd));
+        (0..excess).for_each(|_| refusals.add(RefusalReason::Evicted));
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return Ok(permit);
         }
@@ -99,7 +99,7 @@ impl OpenSockets {
             changed.as_mut().enable();
             let closed = self.close_sockets(|table| table.close_some(self.max));
             if closed > 0 {
-                (0..closed).for_each(|_| refusals.add(Reason::Crowd));
+                (0..closed).for_each(|_| refusals.add(RefusalReason::Evicted));
                 return permit.await;
             }
             tokio::select! {
@@ -264,13 +264,13 @@ impl OpenSocket {
     /// If the socket is being closed before its first request, or the identity has too many sockets.
     pub(super) fn begin(&self, identity: &Identity) -> Result<RequestGuard, Denied> {
         self.all.with(|table| {
-            let entry = table.sockets.get(&self.id).ok_or(Denied::Crowd)?;
+            let entry = table.sockets.get(&self.id).ok_or(Denied::Evicted)?;
             let counted = match entry.identity {
                 Some(_) => None,
-                None if entry.order.is_none() => return Err(Denied::Crowd),
+                None if entry.order.is_none() => return Err(Denied::Evicted),
                 None => Some(table.count(identity, self.all.max_per_identity).ok_or(Denied::TooManySockets)?),
             };
-            let entry = table.sockets.get_mut(&self.id).ok_or(Denied::Crowd)?;
+            let entry = table.sockets.get_mut(&self.id).ok_or(Denied::Evicted)?;
             if counted.is_some() {
                 entry.identity = counted;
             }
@@ -380,7 +380,7 @@ mod tests {
         let request = known.begin(&named("a")).unwrap();
         assert_eq!(all.make_room(), 1);
         oldest.close_requested().await;
-        assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Crowd), "the socket is being closed");
+        assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Evicted), "the socket is being closed");
         assert_eq!(all.make_room(), 1);
         youngest.close_requested().await;
         drop((oldest, youngest));

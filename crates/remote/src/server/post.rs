@@ -18,16 +18,16 @@ use super::codec;
 use super::http_connection::{TOO_MANY_CONNECTIONS, admit, find_http_session, header_text, is_type};
 use super::http_session::{HttpSession, SendFault};
 use super::response::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
-use super::shared::Shared;
+use super::shared::HttpServerState;
 use super::streams::ResponseTarget;
-use super::unfinished::{FreeAllowance, Part, time_for};
+use super::unfinished::{FreeAllowance, MessageMemory, time_for};
 
 /// Time for an agent to answer `initialize`.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Accepts a posted message. `allowance` is that of its socket.
 pub(super) async fn accept_post(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpServerState>,
     headers: &HeaderMap,
     body: &mut Incoming,
     caller: Caller,
@@ -69,7 +69,12 @@ fn size_of_headers(headers: &HeaderMap) -> usize {
 
 /// Reads the body. Fails if it is too long or too slow, and waits while there is no room. `part` counts its
 /// memory, plus `others` bytes that are held besides.
-async fn read_body<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
+async fn read_body<B>(
+    shared: &HttpServerState,
+    others: usize,
+    body: &mut B,
+    part: &mut MessageMemory,
+) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -128,10 +133,10 @@ impl Drop for Attempt {
 
 /// Opens a connection with `initialize`, whose response is in the body.
 async fn initialize(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpServerState>,
     view: &View<'_>,
     caller: Caller,
-    part: Option<Part>,
+    part: Option<MessageMemory>,
 ) -> Result<Reply, Refusal> {
     let mut client = admit(shared, caller)?;
     if !client.claim() {
@@ -181,11 +186,11 @@ fn backend_refusal(http_session: &HttpSession) -> Refusal {
 
 /// Sends a message other than `initialize`. A response to it arrives on an event stream.
 async fn forward(
-    shared: &Shared,
+    shared: &HttpServerState,
     headers: &HeaderMap,
     view: &View<'_>,
     caller: &Caller,
-    part: Option<Part>,
+    part: Option<MessageMemory>,
 ) -> Result<Reply, Refusal> {
     let http_session = find_http_session(shared, headers, caller)?;
     let named = header_text(headers, &SESSION_ID)?;
@@ -284,7 +289,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::super::Limits;
+    use super::super::HttpLimits;
     use super::super::tests::kit::Agent;
     use super::*;
     use crate::identity::Identity;
@@ -292,7 +297,7 @@ mod tests {
     /// Reads a body without a length, of which `count` pieces arrive, one per `interval`. Returns its length or the
     /// status.
     async fn read_slowly(count: usize, piece: usize, interval: Duration) -> Result<usize, u16> {
-        let shared = Shared::new(Limits::default(), Arc::new(Agent::default()));
+        let shared = HttpServerState::new(HttpLimits::default(), Arc::new(Agent::default()));
         let frames = stream::unfold(0, |sent| async move {
             if sent == count {
                 return None;

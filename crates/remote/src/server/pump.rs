@@ -345,15 +345,18 @@ impl ResumeState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Limits;
+    use super::super::HttpLimits;
     use super::super::replay_memory::ReplayMemory;
     use super::*;
     use crate::identity::{Identity, Proof};
 
     #[test]
     fn over_the_memory_limit_sent_messages_are_dropped_and_others_slow_the_agent() {
-        let limits =
-            Limits { replay_memory: 64 << 10, replay_memory_per_identity: 64 << 10, ..Limits::default() };
+        let limits = HttpLimits {
+            replay_memory: 64 << 10,
+            replay_memory_per_identity: 64 << 10,
+            ..HttpLimits::default()
+        };
         let share = ReplayMemory::new(&limits).share(&Identity::new(Proof::Token, "a"));
         let endpoint = ResumableEnd::new(limits.keep());
         let mut resume =

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hyper::StatusCode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum RefusalReason {
     Host,
     Origin,
     /// The client is not authenticated: wrong or missing token, or no certificate.
@@ -17,7 +17,7 @@ pub(super) enum Reason {
     /// A limit on connections, sockets, requests or memory is reached.
     Limit,
     /// An unused socket was closed to make room.
-    Crowd,
+    Evicted,
     Tls,
     /// The request head is invalid or was not received in time.
     Headers,
@@ -25,31 +25,31 @@ pub(super) enum Reason {
     /// The body is too long, is not JSON, or was not received in time.
     Body,
     Request,
-    Frame,
+    WebSocketViolation,
     Resume,
-    Agent,
+    Backend,
 }
 
-const REASONS: [(Reason, &str); 16] = [
-    (Reason::Host, "host"),
-    (Reason::Origin, "origin"),
-    (Reason::Token, "token"),
-    (Reason::User, "user"),
-    (Reason::AuthRateLimit, "lockout"),
-    (Reason::Rate, "rate"),
-    (Reason::Limit, "limit"),
-    (Reason::Crowd, "crowd"),
-    (Reason::Tls, "tls"),
-    (Reason::Headers, "headers"),
-    (Reason::Path, "path"),
-    (Reason::Body, "body"),
-    (Reason::Request, "request"),
-    (Reason::Frame, "frame"),
-    (Reason::Resume, "resume"),
-    (Reason::Agent, "agent"),
+const REASONS: [(RefusalReason, &str); 16] = [
+    (RefusalReason::Host, "host"),
+    (RefusalReason::Origin, "origin"),
+    (RefusalReason::Token, "token"),
+    (RefusalReason::User, "user"),
+    (RefusalReason::AuthRateLimit, "lockout"),
+    (RefusalReason::Rate, "rate"),
+    (RefusalReason::Limit, "limit"),
+    (RefusalReason::Evicted, "crowd"),
+    (RefusalReason::Tls, "tls"),
+    (RefusalReason::Headers, "headers"),
+    (RefusalReason::Path, "path"),
+    (RefusalReason::Body, "body"),
+    (RefusalReason::Request, "request"),
+    (RefusalReason::WebSocketViolation, "frame"),
+    (RefusalReason::Resume, "resume"),
+    (RefusalReason::Backend, "agent"),
 ];
 
-impl Reason {
+impl RefusalReason {
     /// Returns the reason for a status of an authorized request; `None` if it is not a refusal.
     pub(super) fn from_status(status: StatusCode) -> Option<Self> {
         Some(match status {
@@ -59,7 +59,7 @@ impl Reason {
             | StatusCode::PAYLOAD_TOO_LARGE
             | StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::Body,
             StatusCode::TOO_MANY_REQUESTS => Self::Limit,
-            _ if status.is_server_error() => Self::Agent,
+            _ if status.is_server_error() => Self::Backend,
             _ => Self::Request,
         })
     }
@@ -69,7 +69,7 @@ impl Reason {
 pub(super) struct RefusalStats([AtomicU64; REASONS.len()]);
 
 impl RefusalStats {
-    pub(super) fn add(&self, reason: Reason) {
+    pub(super) fn add(&self, reason: RefusalReason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -101,21 +101,25 @@ mod tests {
 
     #[test]
     fn a_status_maps_to_a_reason() {
-        let check = |status: u16, expected: Option<Reason>| {
-            assert_eq!(Reason::from_status(StatusCode::from_u16(status).unwrap()), expected, "{status}");
+        let check = |status: u16, expected: Option<RefusalReason>| {
+            assert_eq!(
+                RefusalReason::from_status(StatusCode::from_u16(status).unwrap()),
+                expected,
+                "{status}"
+            );
         };
         for fine in [101, 200, 202, 204] {
             check(fine, None);
         }
-        check(400, Some(Reason::Request));
-        check(404, Some(Reason::Path));
-        check(405, Some(Reason::Path));
-        check(406, Some(Reason::Request));
-        check(408, Some(Reason::Body));
-        check(409, Some(Reason::Request));
-        check(413, Some(Reason::Body));
-        check(415, Some(Reason::Body));
-        check(429, Some(Reason::Limit));
-        check(503, Some(Reason::Agent));
+        check(400, Some(RefusalReason::Request));
+        check(404, Some(RefusalReason::Path));
+        check(405, Some(RefusalReason::Path));
+        check(406, Some(RefusalReason::Request));
+        check(408, Some(RefusalReason::Body));
+        check(409, Some(RefusalReason::Request));
+        check(413, Some(RefusalReason::Body));
+        check(415, Some(RefusalReason::Body));
+        check(429, Some(RefusalReason::Limit));
+        check(503, Some(RefusalReason::Backend));
     }
 }

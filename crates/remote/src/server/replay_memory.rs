@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use narrows_base::sync::lock;
 
-use super::Limits;
+use super::HttpLimits;
 use crate::identity::Identity;
 
 /// Bytes of each connection that are not counted.
@@ -26,7 +26,7 @@ pub(super) struct ReplayMemory {
 }
 
 impl ReplayMemory {
-    pub(super) fn new(limits: &Limits) -> Arc<Self> {
+    pub(super) fn new(limits: &HttpLimits) -> Arc<Self> {
         Arc::new(Self {
             max: limits.replay_memory,
             max_per_identity: limits.replay_memory_per_identity,
@@ -108,8 +108,11 @@ mod tests {
     }
 
     fn limited(max: usize, max_per_identity: usize) -> Arc<ReplayMemory> {
-        let limits =
-            Limits { replay_memory: max, replay_memory_per_identity: max_per_identity, ..Limits::default() };
+        let limits = HttpLimits {
+            replay_memory: max,
+            replay_memory_per_identity: max_per_identity,
+            ..HttpLimits::default()
+        };
         ReplayMemory::new(&limits)
     }
 

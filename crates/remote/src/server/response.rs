@@ -12,7 +12,7 @@ use hyper::{Response, StatusCode};
 
 use super::authorize::Denied;
 use super::events::Body;
-use super::refusal_stats::Reason;
+use super::refusal_stats::RefusalReason;
 use super::route;
 
 pub(super) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
@@ -78,7 +78,7 @@ impl Refusal {
                 let mut reply = text_response(StatusCode::SERVICE_UNAVAILABLE, words);
                 reply.headers_mut().insert(RETRY_AFTER, 10.into());
                 // The status alone would be counted as an unavailable agent.
-                reply.extensions_mut().insert(Reason::Token);
+                reply.extensions_mut().insert(RefusalReason::Token);
                 reply
             }
             Self::Version => {
@@ -111,7 +111,7 @@ pub(super) fn denied(denied: Denied) -> Reply {
         Denied::Host => text_response(StatusCode::FORBIDDEN, "host not allowed\n"),
         Denied::Origin => text_response(StatusCode::FORBIDDEN, "origin not allowed\n"),
         Denied::User => text_response(StatusCode::FORBIDDEN, "only the user of this bus may connect\n"),
-        Denied::Unknown | Denied::Certificate => {
+        Denied::Unauthenticated | Denied::Certificate => {
             let mut reply = text_response(StatusCode::UNAUTHORIZED, "not authorized\n");
             reply
                 .headers_mut()
@@ -120,7 +120,7 @@ pub(super) fn denied(denied: Denied) -> Reply {
         }
         Denied::Locked(wait) => retry_later(wait.as_secs() + 1, "too many failures\n"),
         Denied::Rate => retry_later(1, "too many requests\n"),
-        Denied::Crowd => retry_later(1, "too many sockets\n"),
+        Denied::Evicted => retry_later(1, "too many sockets\n"),
         Denied::TooManySockets => retry_later(10, "too many sockets of this identity\n"),
     }
 }

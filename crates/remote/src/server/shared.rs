@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::admission::{AdmittedClient, ConnectionQuota};
 use super::auth_rate_limit::AuthRateLimit;
 use super::connection::Resumable;
-use super::detached::{Detached, Kept};
+use super::detached::{Detached, DetachedConnection};
 use super::disconnect_stats::DisconnectStats;
 use super::http_session::HttpSession;
 use super::io::Scratch;
@@ -24,10 +24,10 @@ use super::open_sockets::OpenSockets;
 use super::refusal_stats::RefusalStats;
 use super::replay_memory::ReplayMemory;
 use super::unfinished::Unfinished;
-use super::{Backend, Limits, Served};
+use super::{Backend, HttpLimits, Served};
 
-pub(super) struct Shared {
-    pub(super) limits: Limits,
+pub(super) struct HttpServerState {
+    pub(super) limits: HttpLimits,
     backend: Arc<dyn Backend>,
     pub(super) scratch: Scratch,
     pub(super) quota: Arc<ConnectionQuota>,
@@ -44,8 +44,8 @@ pub(super) struct Shared {
     random: SystemRandom,
 }
 
-impl Shared {
-    pub(super) fn new(limits: Limits, backend: Arc<dyn Backend>) -> Arc<Self> {
+impl HttpServerState {
+    pub(super) fn new(limits: HttpLimits, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
             backend,
             scratch: Scratch::default(),
@@ -87,7 +87,7 @@ impl Shared {
 
     /// Ends a detached connection of one identity or of any. Returns `false` if there is none.
     fn end_detached(&self, only: Option<&str>) -> bool {
-        let http_sessions: Vec<Kept> = self
+        let http_sessions: Vec<DetachedConnection> = self
             .http_sessions(|http_sessions| http_sessions.values().filter_map(|it| it.detached()).collect());
         self.detached.end_one(only, &http_sessions)
     }

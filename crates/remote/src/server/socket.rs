@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::codec::{Codec, Received};
 use super::io::{Io, Outbox, Scratch};
-use super::unfinished::{FREE_BYTES, Part, time_for};
+use super::unfinished::{FREE_BYTES, MessageMemory, time_for};
 
 /// Bytes of queued output above which the socket is not read: pings would queue more pongs.
 const MAX_WAITING: usize = 256 << 10;
@@ -56,7 +56,7 @@ pub(super) struct ClientSocket {
     tick: Pin<Box<Sleep>>,
     permit: Option<SocketPermit>,
     /// The memory of an incomplete message.
-    part: Part,
+    part: MessageMemory,
     /// When that message exceeded the free bytes, when it last grew, and its size then.
     unfinished: Option<(Instant, Instant, usize)>,
 }
@@ -79,7 +79,7 @@ impl ClientSocket {
         head: Bytes,
         idle: Duration,
         permit: Option<SocketPermit>,
-        part: Part,
+        part: MessageMemory,
     ) -> Self {
         Self {
             io,

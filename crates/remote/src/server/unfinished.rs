@@ -8,7 +8,7 @@ use std::time::Duration;
 use narrows_base::sync::lock;
 use tokio::sync::Notify;
 
-use super::Limits;
+use super::HttpLimits;
 use crate::identity::Identity;
 
 /// Bytes that one message of each socket may use uncounted, so that short messages get through when there is no room.
@@ -37,20 +37,20 @@ struct Held {
 }
 
 impl Unfinished {
-    pub(super) fn new(limits: &Limits) -> Arc<Self> {
+    pub(super) fn new(limits: &HttpLimits) -> Arc<Self> {
         let each = limits.unfinished_per_identity.max(limits.max_message);
         let all = limits.unfinished.max(each);
         Arc::new(Self { all, each, held: Mutex::default(), freed: Notify::new() })
     }
 
-    pub(super) fn part(self: &Arc<Self>, identity: &Identity) -> Part {
+    pub(super) fn part(self: &Arc<Self>, identity: &Identity) -> MessageMemory {
         self.part_on(identity, &FreeAllowance::default())
     }
 
     /// Returns an empty part for a message of `identity`, on the socket that has this allowance.
-    pub(super) fn part_on(self: &Arc<Self>, identity: &Identity, allowance: &FreeAllowance) -> Part {
+    pub(super) fn part_on(self: &Arc<Self>, identity: &Identity, allowance: &FreeAllowance) -> MessageMemory {
         let free = allowance.acquire();
-        Part { of: Arc::clone(self), identity: identity.to_string(), bytes: 0, free }
+        MessageMemory { of: Arc::clone(self), identity: identity.to_string(), bytes: 0, free }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Held) -> T) -> T {
@@ -79,7 +79,7 @@ impl Drop for FreeGuard {
 
 /// Memory of one message, released on drop.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct MessageMemory {
     of: Arc<Unfinished>,
     identity: String,
     bytes: usize,
@@ -87,7 +87,7 @@ pub(super) struct Part {
     free: Option<FreeGuard>,
 }
 
-impl Part {
+impl MessageMemory {
     /// Changes the size. Returns `false` and changes nothing if there is no room.
     pub(super) fn resize(&mut self, bytes: usize) -> bool {
         let bytes = if bytes <= FREE_BYTES && self.free.is_some() { 0 } else { bytes };
@@ -133,13 +133,13 @@ impl Part {
 }
 
 #[cfg(test)]
-impl Part {
+impl MessageMemory {
     pub(super) fn held(&self) -> usize {
         self.of.with(|held| held.by_identity.get(&self.identity).copied().unwrap_or_default())
     }
 }
 
-impl Drop for Part {
+impl Drop for MessageMemory {
     fn drop(&mut self) {
         self.resize(0);
     }
@@ -159,7 +159,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn with_max_message(max_message: usize) -> Arc<Unfinished> {
-        Unfinished::new(&Limits { max_message, ..Limits::default() })
+        Unfinished::new(&HttpLimits { max_message, ..HttpLimits::default() })
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
     fn only_one_message_of_a_socket_is_not_counted() {
         let all = with_max_message(MIB);
         let allowance = FreeAllowance::default();
-        let mut parts: Vec<Part> = (0..200).map(|_| all.part_on(&named("a"), &allowance)).collect();
+        let mut parts: Vec<MessageMemory> = (0..200).map(|_| all.part_on(&named("a"), &allowance)).collect();
         assert!(parts.iter_mut().all(|part| part.resize(FREE_BYTES)));
         assert_eq!(parts[0].held(), 199 * FREE_BYTES);
         drop(parts.remove(0));

@@ -21,11 +21,11 @@ use super::connection;
 use super::http_connection::{admit, header_text};
 use super::io::Io;
 use super::response::{self, CONNECTION_ID, Refusal, Reply};
-use super::shared::Shared;
+use super::shared::HttpServerState;
 use super::socket::{ClientSocket, SocketPermit};
 
 pub(super) fn upgrade(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpServerState>,
     parts: &Parts,
     caller: Caller,
     upgrade: OnUpgrade,
@@ -35,7 +35,7 @@ pub(super) fn upgrade(
 }
 
 fn try_upgrade(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpServerState>,
     parts: &Parts,
     caller: Caller,
     upgrade: OnUpgrade,

@@ -13,7 +13,7 @@ use narrows_remote::client::{
     ClientCertificateFiles, ClientOptions, Connected, ConnectionLost, DialError, connect,
 };
 use narrows_remote::identity::Identity;
-use narrows_remote::server::{Auth, Backend, HttpServer, Limits, Listener, Opening};
+use narrows_remote::server::{Backend, ClientAuth, HttpLimits, HttpListenerConfig, HttpServer, Opening};
 use narrows_remote::tls::TlsFiles;
 use narrows_remote::tokens;
 use serde_json::{Value, json};
@@ -97,10 +97,10 @@ impl Backend for Agent {
     }
 }
 
-fn serve(at: &Path, auth: Auth) -> SocketAddr {
-    let client_ca = (auth == Auth::Mtls).then(|| at.join("ca.pem"));
+fn serve(at: &Path, auth: ClientAuth) -> SocketAddr {
+    let client_ca = (auth == ClientAuth::Mtls).then(|| at.join("ca.pem"));
     let tls = TlsFiles { cert: at.join("bus.pem"), key: at.join("bus.key"), client_ca };
-    let listener = Listener {
+    let listener = HttpListenerConfig {
         number: 0,
         address: "127.0.0.1:0".parse().unwrap(),
         path: "/acp".to_owned(),
@@ -109,7 +109,7 @@ fn serve(at: &Path, auth: Auth) -> SocketAddr {
         hosts: Vec::new(),
         tls: Some(tls),
     };
-    let front = HttpServer::bind(vec![listener], Limits::default(), Arc::new(Agent)).unwrap();
+    let front = HttpServer::bind(vec![listener], HttpLimits::default(), Arc::new(Agent)).unwrap();
     let address = front.local_addrs()[0];
     tokio::spawn(front.serve());
     address
@@ -142,7 +142,7 @@ async fn trusted_servers_and_known_clients_are_accepted() {
     }
     let file = at.join("tokens.toml");
     let token = tokens::add(&file, "laptop", None, std::time::SystemTime::now()).unwrap();
-    let address = serve(at, Auth::Token(file));
+    let address = serve(at, ClientAuth::Token(file));
     let options = |ca: &str, token: Option<&str>| ClientOptions {
         ca: Some(at.join(ca)),
         token: token.map(|token| token.to_owned().into()),
@@ -178,7 +178,7 @@ async fn a_tls_connection_that_is_cut_before_initialize_is_answered_is_retried()
         println!("skipped: there is no openssl");
         return;
     }
-    let address = serve(at, Auth::None);
+    let address = serve(at, ClientAuth::None);
     for scheme in ["wss", "https"] {
         // Before, during and after the handshake.
         for most in [0, 10, 500, 1200, 1700] {
@@ -199,7 +199,7 @@ async fn a_client_certificate_authenticates_the_client() {
         println!("skipped: there is no openssl");
         return;
     }
-    let address = serve(at, Auth::Mtls);
+    let address = serve(at, ClientAuth::Mtls);
     let options = |own: Option<(&str, &str)>| ClientOptions {
         ca: Some(at.join("ca.pem")),
         client_certificate: own
@@ -245,7 +245,7 @@ async fn over_http_a_conversation_begins_and_ends() {
         println!("skipped: there is no openssl");
         return;
     }
-    let address = serve(place.path(), Auth::None);
+    let address = serve(place.path(), ClientAuth::None);
     let url = format!("https://localhost:{}/acp", address.port());
     let options = ClientOptions { ca: Some(place.path().join("ca.pem")), ..ClientOptions::default() };
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
@@ -266,7 +266,7 @@ async fn a_dead_https_connection_is_replaced() {
         println!("skipped: there is no openssl");
         return;
     }
-    let cutter = Cutter::start(serve(place.path(), Auth::None), u64::MAX).await;
+    let cutter = Cutter::start(serve(place.path(), ClientAuth::None), u64::MAX).await;
     cutter.calm(true);
     let url = format!("https://localhost:{}/acp", cutter.address.port());
     let silence_timeout = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use narrows_remote::client::{ClientOptions, Connected, ConnectionLost, DialError, connect};
-use narrows_remote::server::Limits;
+use narrows_remote::server::HttpLimits;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -31,7 +31,7 @@ async fn converse_with(url: &str, options: ClientOptions) {
 }
 
 /// Starts the server and returns its address for each transport.
-async fn served(limits: Limits, scheme: &str) -> (Running, SocketAddr) {
+async fn served(limits: HttpLimits, scheme: &str) -> (Running, SocketAddr) {
     let running = start(limits);
     let address = match scheme {
         "tcp" | "unix" => lines(running.handle.clone()).await,
@@ -46,7 +46,7 @@ async fn a_connection_that_is_cut_before_initialize_is_answered_is_retried() {
     for scheme in ["http", "ws", "tcp", "unix"] {
         // Before any byte, within the head of a response, and within its body if there is one.
         for most in [0, 10, 60, 450] {
-            let (_running, server) = served(Limits::default(), scheme).await;
+            let (_running, server) = served(HttpLimits::default(), scheme).await;
             let path = directory.path().join(format!("{most}.sock"));
             let breaker = match scheme {
                 "unix" => Breaker::start_at(&path, server, 3, most),
@@ -68,7 +68,7 @@ async fn a_connection_that_is_accepted_and_not_answered_is_retried() {
     // Long enough for the attempt that succeeds; one that fails is repeated.
     let limit = Duration::from_millis(500);
     for scheme in ["http", "ws"] {
-        let (_running, server) = served(Limits::default(), scheme).await;
+        let (_running, server) = served(HttpLimits::default(), scheme).await;
         let breaker = Breaker::start_stalling(server, 2).await;
         let options =
             ClientOptions { connect_timeout: limit, initialize_timeout: limit, ..ClientOptions::default() };
@@ -80,7 +80,7 @@ async fn a_connection_that_is_accepted_and_not_answered_is_retried() {
 /// Such a connection ends as any other that no client reads: after the grace period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_name_was_lost_expires() {
-    let limits = Limits { grace: Duration::from_millis(200), ..Limits::default() };
+    let limits = HttpLimits { grace: Duration::from_millis(200), ..HttpLimits::default() };
     let (running, server) = served(limits, "http").await;
     let breaker = Breaker::start(server, 2, 0).await;
     converse(&format!("http://{}/acp", breaker.address)).await;
@@ -97,7 +97,7 @@ async fn a_connection_whose_name_was_lost_expires() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_response_was_cut_after_its_name_is_ended() {
     // Otherwise the connection would be kept for five minutes.
-    let (running, server) = served(Limits::default(), "http").await;
+    let (running, server) = served(HttpLimits::default(), "http").await;
     let length = {
         let answer = raw_answer(server).await;
         answer.find("\r\n\r\n").unwrap() + 6

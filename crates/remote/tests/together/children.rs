@@ -1,7 +1,7 @@
 //! Child sessions, which an agent announces and no client opens, over every transport.
 
 use narrows_remote::client::{ClientOptions, Connected, connect};
-use narrows_remote::server::Limits;
+use narrows_remote::server::HttpLimits;
 use narrows_wire::message;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -11,7 +11,7 @@ use crate::{STEP_TIMEOUT, recv, send, start};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_a_child_session_arrive_and_are_answered() {
     for scheme in ["http", "ws"] {
-        let running = start(Limits::default());
+        let running = start(HttpLimits::default());
         let url = format!("{scheme}://{}/acp", running.address);
         let Connected { mut link, outcome } =
             connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();

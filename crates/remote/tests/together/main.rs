@@ -23,7 +23,9 @@ use bytes::Bytes;
 use narrows_link::Link;
 use narrows_remote::client::{ClientOptions, Connected, connect};
 use narrows_remote::identity::Identity;
-use narrows_remote::server::{Adopted, Auth, Backend, Handle, HttpServer, Limits, Listener, Opening};
+use narrows_remote::server::{
+    Adopted, Backend, ClientAuth, HttpLimits, HttpListenerConfig, HttpServer, HttpServerHandle, Opening,
+};
 use narrows_wire::{Frame, Kind, message};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -143,7 +145,7 @@ fn ask_in_child(mut out: &UnixStream, child: &str) -> Option<()> {
 
 struct Running {
     address: SocketAddr,
-    handle: Handle,
+    handle: HttpServerHandle,
     agent: Arc<Agent>,
 }
 
@@ -153,13 +155,13 @@ impl Drop for Running {
     }
 }
 
-fn start(limits: Limits) -> Running {
+fn start(limits: HttpLimits) -> Running {
     let agent = Arc::new(Agent::default());
-    let listener = Listener {
+    let listener = HttpListenerConfig {
         number: 0,
         address: "127.0.0.1:0".parse().unwrap(),
         path: "/acp".to_owned(),
-        auth: Auth::None,
+        auth: ClientAuth::None,
         origins: Vec::new(),
         hosts: Vec::new(),
         tls: None,
@@ -171,7 +173,7 @@ fn start(limits: Limits) -> Running {
 }
 
 /// Opens a line-based port whose connections are handed over to the server.
-async fn lines(handle: Handle) -> SocketAddr {
+async fn lines(handle: HttpServerHandle) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -239,7 +241,7 @@ async fn stream(running: &Running, cutter: &Cutter, url: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_web_socket_is_cut_at_random_bytes() {
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let cutter = Cutter::start(running.address, 10_000).await;
     let url = format!("ws://{}/acp", cutter.address);
     timeout(STEP_TIMEOUT * 10, stream(&running, &cutter, &url)).await.unwrap();
@@ -247,7 +249,7 @@ async fn a_web_socket_is_cut_at_random_bytes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lines_are_cut_at_random_bytes() {
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let cutter = Cutter::start(lines(running.handle.clone()).await, 10_000).await;
     let url = format!("tcp://{}", cutter.address);
     timeout(STEP_TIMEOUT * 10, stream(&running, &cutter, &url)).await.unwrap();
@@ -256,7 +258,7 @@ async fn lines_are_cut_at_random_bytes() {
 /// Posts, which may have to be repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn posts_over_http_are_cut_at_random_bytes() {
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let cutter = Cutter::start(running.address, 2_000).await;
     cutter.calm(true);
     let url = format!("http://{}/acp", cutter.address);
@@ -297,7 +299,7 @@ async fn posts_over_http_are_cut_at_random_bytes() {
 async fn streams_over_http_are_cut_at_random_bytes() {
     const MAX_BYTES_PER_SOCKET: u64 = 10_000;
     // The agent does not wait while there is no reader, so all its output may have to be kept.
-    let running = start(Limits { replay_bytes: 64 << 20, ..Limits::default() });
+    let running = start(HttpLimits { replay_bytes: 64 << 20, ..HttpLimits::default() });
     let cutter = Cutter::start(running.address, MAX_BYTES_PER_SOCKET).await;
     cutter.calm(true);
     let url = format!("http://{}/acp", cutter.address);
@@ -335,7 +337,7 @@ async fn streams_over_http_are_cut_at_random_bytes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn responses_arrive_after_the_end_of_output() {
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let url = format!("http://{}/acp", running.address);
     let Connected { mut link, outcome } =
         connect(&url.parse().unwrap(), ClientOptions::default()).await.unwrap();
@@ -348,7 +350,7 @@ async fn responses_arrive_after_the_end_of_output() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_without_received_events_starts_over() {
     const COUNT: u64 = 20;
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let swallower = Swallower::start(running.address, "\"id\":3").await;
     let url = format!("http://{}/acp", swallower.address);
     let Connected { mut link, outcome } =

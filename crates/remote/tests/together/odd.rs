@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use narrows_link::Link;
 use narrows_remote::client::{ClientOptions, Connected, ConnectionLost, DialError, connect};
-use narrows_remote::server::Limits;
+use narrows_remote::server::HttpLimits;
 use narrows_wire::Kind;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -38,7 +38,7 @@ async fn turn(link: &mut Link, id: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_post_answered_by_a_proxy_is_repeated() {
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let between = Between::start(running.address).await;
     let url = format!("http://{}/acp", between.address);
     let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
@@ -67,7 +67,7 @@ async fn a_post_answered_by_a_proxy_is_repeated() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_is_opened_before_the_first_request_of_its_session() {
     for status in ["200 OK", "302 Found", "408 x", "409 x", "425 x", "429 x\r\nretry-after: 0", "503 x"] {
-        let running = start(Limits::default());
+        let running = start(HttpLimits::default());
         let between = Between::start(running.address).await;
         between.respond("acp-session-id", status, PAGE);
         let url = format!("http://{}/acp", between.address);
@@ -81,7 +81,7 @@ async fn a_stream_is_opened_before_the_first_request_of_its_session() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_answered_by_a_proxy_is_reopened() {
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let between = Between::start(running.address).await;
     let cutter = Cutter::start(between.address, u64::MAX).await;
     let url = format!("http://{}/acp", cutter.address);
@@ -102,7 +102,7 @@ async fn a_stream_answered_by_a_proxy_is_reopened() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_oversized_response_becomes_an_error() {
-    let limits = || Limits { max_message: 1000, ..Limits::default() };
+    let limits = || HttpLimits { max_message: 1000, ..HttpLimits::default() };
     let running = start(limits());
     answer_at_length(&running, &format!("http://{}/acp", running.address)).await;
     let running = start(limits());
@@ -140,7 +140,7 @@ async fn answer_at_length(running: &Running, url: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_messages_are_sent_after_an_outage() {
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let cutter = Cutter::start(running.address, u64::MAX).await;
     let url = format!("http://{}/acp", cutter.address);
     let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
@@ -175,7 +175,7 @@ async fn undelivered_requests_are_reported_without_effects() {
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     assert_eq!(effects(&recv(&mut link).await), ("1".to_owned(), json!("none")));
 
-    let running = start(Limits::default());
+    let running = start(HttpLimits::default());
     let between = Between::start(running.address).await;
     let url = format!("http://{}/acp", between.address);
     let options = ClientOptions { grace_period: Duration::from_millis(300), ..ClientOptions::default() };
@@ -208,7 +208,7 @@ async fn an_unanswered_post_is_given_up_after_the_grace_period() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_oversized_request_fails_alone() {
-    let running = start(Limits { max_message: 1000, ..Limits::default() });
+    let running = start(HttpLimits { max_message: 1000, ..HttpLimits::default() });
     let url = format!("ws://{}/acp", running.address);
     let Connected { mut link, outcome } = begin(&url, ClientOptions::default()).await;
     turn(&mut link, "1").await;

@@ -18,7 +18,7 @@ use narrows_bus::core::ANYONE;
 use narrows_bus::{Handle, IncomingClient, ResumableConnection};
 use narrows_link::WebSocketHandoff;
 use narrows_remote::identity::{Identity, Proof};
-use narrows_remote::server::{self, Adopted, Auth, Backend, Ended, HttpServer, Opening};
+use narrows_remote::server::{self, Adopted, Backend, ClientAuth, HttpServer, Opening, ServedEnd};
 use tokio::sync::{mpsc, watch};
 
 use crate::command::web;
@@ -40,7 +40,7 @@ struct HttpShared {
     listen: Vec<ListenerSettings>,
     /// The bound server, until the thread starts it.
     ready: Mutex<Option<BoundServer>>,
-    http: server::Handle,
+    http: server::HttpServerHandle,
     stop: watch::Sender<bool>,
     /// Becomes `true` when the server has ended.
     done: watch::Sender<bool>,
@@ -211,7 +211,7 @@ struct HandedOffSocket {
 }
 
 impl server::Served for HandedOffSocket {
-    fn ended(&mut self) -> Ended<'_> {
+    fn ended(&mut self) -> ServedEnd<'_> {
         Box::pin(self.served.ended())
     }
 
@@ -221,10 +221,10 @@ impl server::Served for HandedOffSocket {
 }
 
 /// Returns the authentication for clients without credentials.
-fn fallback_auth(auth: config::ListenerAuth) -> Auth {
+fn fallback_auth(auth: config::ListenerAuth) -> ClientAuth {
     match auth {
-        config::ListenerAuth::None => Auth::None,
-        _ => Auth::Owner(rustix::process::geteuid().as_raw()),
+        config::ListenerAuth::None => ClientAuth::None,
+        _ => ClientAuth::Owner(rustix::process::geteuid().as_raw()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use narrows_bus::config::{self, ListenAddr, ListenerSettings};
 use narrows_govern::{IdentityMethod, Principal};
 use narrows_remote::identity::{Identity, Proof};
-use narrows_remote::server::{Auth, Backend, Handle, HttpServer, Limits, Opening};
+use narrows_remote::server::{Backend, ClientAuth, HttpLimits, HttpServer, HttpServerHandle, Opening};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -93,7 +93,7 @@ pub(super) struct WebListeners {
 }
 
 pub(super) struct WebServer {
-    handle: Handle,
+    handle: HttpServerHandle,
     task: JoinHandle<io::Result<()>>,
 }
 
@@ -113,13 +113,14 @@ impl WebListeners {
         if webs.is_empty() {
             return Ok(None);
         }
-        let listeners = webs.iter().enumerate().map(|(number, at)| web::listener(at, number, Auth::User));
+        let listeners =
+            webs.iter().enumerate().map(|(number, at)| web::listener(at, number, ClientAuth::User));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let (sender, clients) = mpsc::channel(MAX_QUEUED_CLIENTS);
         let backend = Arc::new(GateBackend { slots: Arc::clone(slots), clients: sender });
         let limits = web::limits(limits);
         let sockets = limits.max_sockets.max(MIN_SOCKETS_PER_CLIENT * slots.max());
-        let server = HttpServer::bind(listeners, Limits { max_sockets: sockets, ..limits }, backend)
+        let server = HttpServer::bind(listeners, HttpLimits { max_sockets: sockets, ..limits }, backend)
             .map_err(|error| Failure::serve_web_listener(&error))?;
         let at =
             |(at, address): (&&config::Web, _)| ListenAddr::Web(Box::new(web::with_address(at, address)));

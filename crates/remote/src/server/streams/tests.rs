@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::super::replay_memory::ReplayMemory;
 use super::*;
 use crate::identity::{Identity, Proof};
@@ -21,7 +21,8 @@ fn unlimited(keep: Keep) -> Streams {
 
 /// Returns a memory limit for all connections and each identity.
 fn memory(bytes: usize) -> Arc<ReplayMemory> {
-    let limits = Limits { replay_memory: bytes, replay_memory_per_identity: bytes, ..Limits::default() };
+    let limits =
+        HttpLimits { replay_memory: bytes, replay_memory_per_identity: bytes, ..HttpLimits::default() };
     ReplayMemory::new(&limits)
 }
 

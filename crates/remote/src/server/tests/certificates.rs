@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::super::{Auth, Limits, Listener};
+use super::super::{ClientAuth, HttpLimits, HttpListenerConfig};
 use super::kit::{LONG, Running, initialize, listener, start};
 use super::secure::{authority, client_config, client_config_of, files, tls};
 use crate::tls::TlsFiles;
@@ -33,12 +33,12 @@ struct Setup {
 
 impl Setup {
     /// Returns `None` without openssl.
-    fn new(auth: Auth) -> Option<Self> {
+    fn new(auth: ClientAuth) -> Option<Self> {
         let (first, second) = (authority()?, authority()?);
         let accepted = first.path().join("accepted.pem");
         let tls = TlsFiles { client_ca: Some(accepted), ..files(first.path(), false) };
         accept(first.path(), &[first.path(), second.path()]);
-        let running = start(Listener { auth, tls: Some(tls), ..listener() }, Limits::default());
+        let running = start(HttpListenerConfig { auth, tls: Some(tls), ..listener() }, HttpLimits::default());
         Some(Self { running, first, second })
     }
 
@@ -98,7 +98,7 @@ async fn post(stream: &mut BufReader<TlsStream<TcpStream>>, header: &str) -> Opt
 
 #[tokio::test]
 async fn a_request_on_an_open_connection_is_refused_once_its_authority_is_removed() {
-    let Some(setup) = Setup::new(Auth::Mtls) else { return };
+    let Some(setup) = Setup::new(ClientAuth::Mtls) else { return };
     let mut stream = BufReader::new(setup.connect(&["http/1.1"]).await);
     assert_eq!(post(&mut stream, "").await, Some(200));
     setup.reload(&[setup.first.path()]);
@@ -110,7 +110,7 @@ async fn a_request_on_an_open_connection_is_refused_once_its_authority_is_remove
 
 #[tokio::test]
 async fn an_http2_request_is_refused_once_its_authority_is_removed() {
-    let Some(setup) = Setup::new(Auth::Mtls) else { return };
+    let Some(setup) = Setup::new(ClientAuth::Mtls) else { return };
     let at = setup.first.path();
     let config = client_config(&at.join("ca.pem"), Some(at), &["h2"]);
     let client = reqwest::Client::builder().tls_backend_preconfigured(config).no_proxy().build().unwrap();
@@ -130,7 +130,7 @@ async fn an_http2_request_is_refused_once_its_authority_is_removed() {
 
 #[tokio::test]
 async fn a_web_socket_is_closed_once_its_authority_is_removed() {
-    let Some(setup) = Setup::new(Auth::Mtls) else { return };
+    let Some(setup) = Setup::new(ClientAuth::Mtls) else { return };
     let mut socket = setup.web().await;
     setup.reload(&[setup.first.path()]);
     socket.send(Message::text(initialize(1))).await.unwrap();
@@ -147,7 +147,7 @@ async fn a_token_does_not_replace_a_certificate_whose_authority_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tokens.toml");
     let token = tokens::add(&file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
-    let Some(setup) = Setup::new(Auth::Token(file)) else { return };
+    let Some(setup) = Setup::new(ClientAuth::Token(file)) else { return };
     let header = format!("authorization: Bearer {token}\r\n");
     let mut stream = BufReader::new(setup.connect(&["http/1.1"]).await);
     assert_eq!(post(&mut stream, &header).await, Some(200));
@@ -157,7 +157,7 @@ async fn a_token_does_not_replace_a_certificate_whose_authority_is_removed() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_once_its_authority_is_removed() {
-    let Some(setup) = Setup::new(Auth::Mtls) else { return };
+    let Some(setup) = Setup::new(ClientAuth::Mtls) else { return };
     let mut stream = BufReader::new(setup.connect(&["http/1.1"]).await);
     assert_eq!(post(&mut stream, "").await, Some(200));
     setup.reload(&[setup.second.path()]);
@@ -168,12 +168,15 @@ async fn an_idle_connection_is_closed_once_its_authority_is_removed() {
 /// Returns the kinds of two handshakes of one client, which resumes a session if the server permits it.
 async fn handshakes(
     version: &'static SupportedProtocolVersion,
-    auth: Auth,
+    auth: ClientAuth,
     client_ca: bool,
 ) -> Option<[HandshakeKind; 2]> {
     let directory = authority()?;
     let at = directory.path();
-    let running = start(Listener { auth, tls: Some(files(at, client_ca)), ..listener() }, Limits::default());
+    let running = start(
+        HttpListenerConfig { auth, tls: Some(files(at, client_ca)), ..listener() },
+        HttpLimits::default(),
+    );
     let client = client_ca.then_some(at);
     let config = client_config_of(&[version], &at.join("ca.pem"), client, &["http/1.1"]);
     let connector = TlsConnector::from(Arc::new(config));
@@ -192,9 +195,9 @@ async fn handshakes(
 #[tokio::test]
 async fn a_client_with_a_certificate_cannot_resume_a_session_of_tls() {
     for version in [&TLS12, &TLS13] {
-        let Some(kinds) = handshakes(version, Auth::Mtls, true).await else { return };
+        let Some(kinds) = handshakes(version, ClientAuth::Mtls, true).await else { return };
         assert_eq!(kinds, [HandshakeKind::Full; 2], "{version:?}");
-        let kinds = handshakes(version, Auth::None, false).await.unwrap();
+        let kinds = handshakes(version, ClientAuth::None, false).await.unwrap();
         assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed], "{version:?}");
     }
 }

@@ -4,13 +4,13 @@ use std::process::{Command, Stdio};
 
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{EVENTS, JSON, ask, connect, initialize, listener, start, start_with_token};
 use crate::tokens;
 
 #[tokio::test]
 async fn a_foreign_connection_is_indistinguishable_from_a_missing_one() {
-    let (running, file, token) = start_with_token(Limits::default());
+    let (running, file, token) = start_with_token(HttpLimits::default());
     let other = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     running.handle.reload().unwrap();
     let (owner, thief) = (format!("Bearer {token}"), format!("Bearer {other}"));
@@ -41,7 +41,7 @@ async fn a_foreign_connection_is_indistinguishable_from_a_missing_one() {
 
 #[tokio::test]
 async fn nothing_is_compressed() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let answer =
         ask(running.address, "POST", &[JSON, ("accept-encoding", "gzip, deflate, br")], &initialize(1)).await;
     assert_eq!((answer.status, answer.header("content-encoding")), (200, None));
@@ -56,7 +56,7 @@ async fn nothing_is_compressed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compressed_body_is_not_decompressed() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let name = connect(running.address).await;
     let url = format!("http://{}/acp", running.address);
     // A megabyte of spaces before a message, compressed to a thousand bytes.

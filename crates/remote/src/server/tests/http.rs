@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{
     Agent, EVENTS, JSON, LONG, Reader, Stream, ask, connect, initialize, listener, short_timeouts, start,
     start_with,
@@ -17,7 +17,7 @@ fn request(id: u32, method: &str, params: &serde_json::Value) -> String {
 
 #[tokio::test]
 async fn a_whole_conversation() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let at = running.address;
     let first = ask(at, "POST", &[JSON], &initialize(0)).await;
     assert_eq!((first.status, first.header("content-type")), (200, Some("application/json")));
@@ -71,7 +71,7 @@ async fn a_whole_conversation() {
 /// A proxy may hold back the head of a response until some of its body arrives.
 #[tokio::test]
 async fn every_event_stream_begins_with_a_comment_at_once() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let name = connect(running.address).await;
     for (session, cursor) in [(None, None), (None, Some(0)), (Some("s1"), None)] {
         let mut stream = Stream::open(running.address, &name, session, cursor).await;
@@ -95,7 +95,7 @@ async fn comments_are_sent_while_a_stream_is_idle() {
 
 #[tokio::test]
 async fn every_status_of_a_post() {
-    let running = start(listener(), Limits { max_message: 1000, ..Limits::default() });
+    let running = start(listener(), HttpLimits { max_message: 1000, ..HttpLimits::default() });
     let at = running.address;
     let name = connect(at).await;
     let connection = ("acp-connection-id", &*name);
@@ -163,7 +163,7 @@ async fn every_status_of_a_post() {
 
 #[tokio::test]
 async fn every_status_of_a_stream() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let at = running.address;
     let name = connect(at).await;
     let connection = ("acp-connection-id", &*name);
@@ -205,10 +205,10 @@ async fn every_status_of_a_stream() {
 
 #[tokio::test]
 async fn an_agent_that_ends_or_is_unavailable() {
-    let refusing = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
+    let refusing = start_with(listener(), HttpLimits::default(), Agent { refuses: true, ..Agent::default() });
     assert_eq!(ask(refusing.address, "POST", &[JSON], &initialize(1)).await.status, 503);
     let away = Agent { refuses_with: Some("the bus is stopping"), ..Agent::default() };
-    let away = start_with(listener(), Limits::default(), away);
+    let away = start_with(listener(), HttpLimits::default(), away);
     for _ in 0..20 {
         let answer = ask(away.address, "POST", &[JSON], &initialize(1)).await;
         assert_eq!((answer.status, &*answer.body), (503, &b"the bus is stopping\n"[..]));
@@ -217,11 +217,11 @@ async fn an_agent_that_ends_or_is_unavailable() {
     for (wait, seconds) in [(1, "1"), (1000, "1"), (1001, "2")] {
         let short =
             Agent { refuses_with: Some("short of memory"), retry_after_ms: Some(wait), ..Agent::default() };
-        let short = start_with(listener(), Limits::default(), short);
+        let short = start_with(listener(), HttpLimits::default(), short);
         let answer = ask(short.address, "POST", &[JSON], &initialize(1)).await;
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some(seconds)));
     }
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let name = connect(running.address).await;
     let connection = ("acp-connection-id", &*name);
     let mut own = Stream::open(running.address, &name, None, None).await;
@@ -233,7 +233,7 @@ async fn an_agent_that_ends_or_is_unavailable() {
 
 #[tokio::test]
 async fn a_stream_sends_comments_and_an_unused_connection_expires() {
-    let limits = Limits { grace: Duration::from_millis(300), ..short_timeouts() };
+    let limits = HttpLimits { grace: Duration::from_millis(300), ..short_timeouts() };
     let running = start(listener(), limits);
     let name = connect(running.address).await;
     let mut own = Stream::open(running.address, &name, None, None).await;
@@ -248,7 +248,7 @@ async fn a_stream_sends_comments_and_an_unused_connection_expires() {
 
 #[tokio::test]
 async fn a_shutdown_ends_streams() {
-    let mut running = start(listener(), Limits::default());
+    let mut running = start(listener(), HttpLimits::default());
     let name = connect(running.address).await;
     let mut own = Stream::open(running.address, &name, None, None).await;
     running.handle.shutdown();
@@ -259,7 +259,7 @@ async fn a_shutdown_ends_streams() {
 
 #[tokio::test]
 async fn http_2_without_an_upgrade() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let url = format!("http://{}/acp", running.address);
     // Another test of this process may have installed it before.
     _ = rustls::crypto::ring::default_provider().install_default();
@@ -302,7 +302,7 @@ async fn http_2_without_an_upgrade() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn curl() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let url = format!("http://{}/acp", running.address);
     let curl = async |arguments: &[&str]| {
         let mut command = Command::new("curl");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio::io::AsyncWriteExt;
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{listener, start};
 use super::refused::{DATA, RESET, SETTINGS, begin, frame, head, receive};
 
@@ -20,7 +20,7 @@ fn number_at(payload: &[u8], at: usize) -> u32 {
 
 #[tokio::test]
 async fn the_server_announces_its_limits() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let mut socket = begin(running.address, "/acp", &[]).await;
     let settings = receive(&mut socket).await;
     assert_eq!(settings.kind, SETTINGS);
@@ -38,7 +38,7 @@ async fn the_server_announces_its_limits() {
 
 #[tokio::test]
 async fn an_excess_stream_is_refused_and_the_others_continue() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let json = [("content-type", "application/json")];
     let mut socket = begin(running.address, "/acp", &json).await;
     for number in 1..=100 {
@@ -56,7 +56,7 @@ async fn an_excess_stream_is_refused_and_the_others_continue() {
 
 #[tokio::test]
 async fn a_frame_that_is_too_long_ends_the_socket() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let mut socket = begin(running.address, "/acp", &[("content-type", "application/json")]).await;
     socket.write_all(&frame(DATA, 0, 1, &vec![b' '; (16 << 10) + 1])).await.unwrap();
     let goaway = loop {
@@ -70,7 +70,7 @@ async fn a_frame_that_is_too_long_ends_the_socket() {
 
 #[tokio::test]
 async fn too_many_headers_are_refused() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     // Another test of this process may have installed it before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();

@@ -19,7 +19,9 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Response;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use super::super::{Auth, Backend, Handle, HttpServer, Limits, Listener, Opening};
+use super::super::{
+    Backend, ClientAuth, HttpLimits, HttpListenerConfig, HttpServer, HttpServerHandle, Opening,
+};
 use crate::identity::Identity;
 use crate::tokens;
 
@@ -154,7 +156,7 @@ impl Agent {
 /// A server that runs until this is dropped.
 pub(super) struct Running {
     pub(super) address: SocketAddr,
-    pub(super) handle: Handle,
+    pub(super) handle: HttpServerHandle,
     pub(super) agent: Arc<Agent>,
     pub(super) directory: tempfile::TempDir,
     pub(super) served: tokio::task::JoinHandle<io::Result<()>>,
@@ -178,23 +180,23 @@ pub(super) async fn expect_disconnects(running: &Running, expected: [u64; 4]) {
     assert!(found.is_ok(), "{:?} is not {expected:?}", counted());
 }
 
-pub(super) fn listener() -> Listener {
-    Listener {
+pub(super) fn listener() -> HttpListenerConfig {
+    HttpListenerConfig {
         number: 0,
         address: "127.0.0.1:0".parse().unwrap(),
         path: "/acp".to_owned(),
-        auth: Auth::None,
+        auth: ClientAuth::None,
         origins: vec!["https://app.example".to_owned()],
         hosts: vec!["bus.example".to_owned()],
         tls: None,
     }
 }
 
-pub(super) fn start(listener: Listener, limits: Limits) -> Running {
+pub(super) fn start(listener: HttpListenerConfig, limits: HttpLimits) -> Running {
     start_with(listener, limits, Agent::default())
 }
 
-pub(super) fn start_with(listener: Listener, limits: Limits, agent: Agent) -> Running {
+pub(super) fn start_with(listener: HttpListenerConfig, limits: HttpLimits, agent: Agent) -> Running {
     let directory = tempfile::tempdir().unwrap();
     let agent = Arc::new(agent);
     let front = HttpServer::bind(vec![listener], limits, Arc::clone(&agent) as Arc<dyn Backend>).unwrap();
@@ -204,21 +206,22 @@ pub(super) fn start_with(listener: Listener, limits: Limits, agent: Agent) -> Ru
 }
 
 /// Starts a server with a token file. Returns the path of the file and the token of "one".
-pub(super) fn start_with_token(limits: Limits) -> (Running, PathBuf, String) {
+pub(super) fn start_with_token(limits: HttpLimits) -> (Running, PathBuf, String) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tokens.toml");
     let token = tokens::add(&file, "one", Some(&["read".to_owned()]), SystemTime::UNIX_EPOCH).unwrap();
-    let mut running = start(Listener { auth: Auth::Token(file.clone()), ..listener() }, limits);
+    let mut running =
+        start(HttpListenerConfig { auth: ClientAuth::Token(file.clone()), ..listener() }, limits);
     running.directory = directory;
     (running, file, token)
 }
 
 /// Limits with which a server survives a test that only has its address.
-pub(super) fn short_timeouts() -> Limits {
-    Limits {
+pub(super) fn short_timeouts() -> HttpLimits {
+    HttpLimits {
         header_timeout: Duration::from_millis(300),
         idle_timeout: Duration::from_millis(600),
-        ..Limits::default()
+        ..HttpLimits::default()
     }
 }
 

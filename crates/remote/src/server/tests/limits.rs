@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::super::{Auth, Backend, HttpServer, Limits, Listener};
+use super::super::{Backend, ClientAuth, HttpLimits, HttpListenerConfig, HttpServer};
 use super::kit::{
     Agent, JSON, LONG, Reader, Running, ask, initialize, listener, receive, send, start, start_with,
     start_with_token, web,
@@ -19,14 +19,14 @@ use super::secure::{authority, files};
 use crate::tokens;
 
 /// Starts two listeners of one server, with separate files that contain the same token.
-fn two(limits: Limits) -> (Running, [std::net::SocketAddr; 2], String) {
+fn two(limits: HttpLimits) -> (Running, [std::net::SocketAddr; 2], String) {
     let directory = tempfile::tempdir().unwrap();
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
     let token = tokens::add(&files[0], "one", None, SystemTime::UNIX_EPOCH).unwrap();
     std::fs::copy(&files[0], &files[1]).unwrap();
-    let listeners = files.into_iter().enumerate().map(|(number, file)| Listener {
+    let listeners = files.into_iter().enumerate().map(|(number, file)| HttpListenerConfig {
         number: 7 + number,
-        auth: Auth::Token(file),
+        auth: ClientAuth::Token(file),
         ..listener()
     });
     let agent = Arc::new(Agent::default());
@@ -39,7 +39,8 @@ fn two(limits: Limits) -> (Running, [std::net::SocketAddr; 2], String) {
 
 #[tokio::test]
 async fn connections_are_counted_over_all_listeners() {
-    let (running, [one, other], token) = two(Limits { max_connections_per_identity: 1, ..Limits::default() });
+    let (running, [one, other], token) =
+        two(HttpLimits { max_connections_per_identity: 1, ..HttpLimits::default() });
     let known = format!("Bearer {token}");
     let proof = [("authorization", &*known)];
     let (mut first, _) = web(one, &proof).await.unwrap();
@@ -71,7 +72,7 @@ async fn connections_are_counted_over_all_listeners() {
 
 #[tokio::test]
 async fn a_connection_continues_only_on_its_listener() {
-    let (_running, [one, other], token) = two(Limits::default());
+    let (_running, [one, other], token) = two(HttpLimits::default());
     let known = format!("Bearer {token}");
     let proof = [("authorization", &*known)];
     let (mut socket, _) = web(one, &proof).await.unwrap();
@@ -94,7 +95,8 @@ async fn a_connection_continues_only_on_its_listener() {
 
 #[tokio::test]
 async fn requests_are_counted_over_all_listeners() {
-    let (_running, [one, other], token) = two(Limits { max_requests_per_second: 2, ..Limits::default() });
+    let (_running, [one, other], token) =
+        two(HttpLimits { max_requests_per_second: 2, ..HttpLimits::default() });
     let known = format!("Bearer {token}");
     let mut seen = Vec::new();
     for address in [one, other, one, other] {
@@ -121,12 +123,12 @@ async fn expect_counts(running: &Running, expected: &[(&'static str, u64)]) {
 
 #[tokio::test]
 async fn refusals_are_counted_by_reason() {
-    let (running, _, token) = start_with_token(Limits {
+    let (running, _, token) = start_with_token(HttpLimits {
         max_failures: 2,
         max_connections_per_identity: 1,
         max_message: 1000,
         header_timeout: Duration::from_secs(1),
-        ..Limits::default()
+        ..HttpLimits::default()
     });
     let at = running.address;
     let known = format!("Bearer {token}");
@@ -178,13 +180,13 @@ async fn refusals_are_counted_by_reason() {
 
 #[tokio::test]
 async fn unavailable_agents_missing_connections_and_rate_limits_are_counted() {
-    let running = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
+    let running = start_with(listener(), HttpLimits::default(), Agent { refuses: true, ..Agent::default() });
     assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 503);
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     send(&mut socket, &serde_json::from_str(&initialize(0)).unwrap()).await;
     while receive(&mut socket).await.is_ok() {}
     expect_counts(&running, &[("agent", 2)]).await;
-    let running = start(listener(), Limits { max_requests_per_second: 1, ..Limits::default() });
+    let running = start(listener(), HttpLimits { max_requests_per_second: 1, ..HttpLimits::default() });
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     let unknown = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_narrows/resume",
         "params": {"connection": "AAAAAAAAAAAAAAAAAAAAAA", "received": 0}});
@@ -199,7 +201,7 @@ async fn unavailable_agents_missing_connections_and_rate_limits_are_counted() {
 async fn failed_tls_handshakes_are_counted() {
     let Some(directory) = authority() else { return };
     let tls = files(directory.path(), false);
-    let running = start(Listener { tls: Some(tls), ..listener() }, Limits::default());
+    let running = start(HttpListenerConfig { tls: Some(tls), ..listener() }, HttpLimits::default());
     let mut raw = TcpStream::connect(running.address).await.unwrap();
     raw.write_all(b"GET /acp HTTP/1.1\r\n\r\n").await.unwrap();
     let mut rest = Vec::new();
@@ -224,7 +226,7 @@ async fn silent(at: std::net::SocketAddr, says: &[u8]) -> TcpStream {
 
 #[tokio::test]
 async fn unauthenticated_sockets_make_room_for_authenticated_ones() {
-    let limits = Limits { max_sockets: 4, header_timeout: LONG * 10, ..Limits::default() };
+    let limits = HttpLimits { max_sockets: 4, header_timeout: LONG * 10, ..HttpLimits::default() };
     let (running, _, token) = start_with_token(limits);
     let at = running.address;
     let known = format!("Bearer {token}");
@@ -267,7 +269,7 @@ async fn unauthenticated_sockets_make_room_for_authenticated_ones() {
 
 #[tokio::test]
 async fn sockets_without_a_request_make_room() {
-    let limits = Limits { max_sockets: 4, ..Limits::default() };
+    let limits = HttpLimits { max_sockets: 4, ..HttpLimits::default() };
     let (running, _, token) = start_with_token(limits);
     let at = running.address;
     let known = format!("Bearer {token}");
@@ -289,8 +291,8 @@ async fn sockets_without_a_request_make_room() {
 async fn sockets_without_a_tls_handshake_make_room() {
     let Some(directory) = authority() else { return };
     let tls = files(directory.path(), false);
-    let limits = Limits { max_sockets: 1, header_timeout: LONG * 10, ..Limits::default() };
-    let running = start(Listener { tls: Some(tls), ..listener() }, limits);
+    let limits = HttpLimits { max_sockets: 1, header_timeout: LONG * 10, ..HttpLimits::default() };
+    let running = start(HttpListenerConfig { tls: Some(tls), ..listener() }, limits);
     let mut first = silent(running.address, b"").await;
     let mut second = silent(running.address, b"\x16\x03\x01").await;
     closed(&mut first).await;
@@ -302,7 +304,7 @@ async fn sockets_without_a_tls_handshake_make_room() {
 #[tokio::test]
 async fn an_identity_has_a_limited_number_of_http_sockets() {
     let (running, _, token) =
-        start_with_token(Limits { max_connections_per_identity: 1, ..Limits::default() });
+        start_with_token(HttpLimits { max_connections_per_identity: 1, ..HttpLimits::default() });
     let at = running.address;
     let known = format!("Bearer {token}");
     let proof = ("authorization", &*known);

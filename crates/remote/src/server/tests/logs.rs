@@ -7,7 +7,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use super::super::{Auth, Limits, Listener};
+use super::super::{ClientAuth, HttpLimits, HttpListenerConfig};
 use super::kit::{JSON, ask, initialize, listener, receive, send, start, start_with_token, web};
 use super::secure::{authority, files};
 use crate::tokens;
@@ -51,7 +51,7 @@ impl Subscriber for Logs {
 async fn no_token_is_logged() {
     let logs = Logs::default();
     let _guard = tracing::subscriber::set_default(logs.clone());
-    let (running, _, token) = start_with_token(Limits { max_failures: 2, ..Limits::default() });
+    let (running, _, token) = start_with_token(HttpLimits { max_failures: 2, ..HttpLimits::default() });
     // The log messages of the test's own WebSocket client are not recorded.
     let known = format!("Bearer {token}");
     assert_eq!(
@@ -89,8 +89,10 @@ async fn an_invalid_file_is_logged_and_its_previous_content_kept() {
     tokens::add(&file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     let tls = files(directory.path(), false);
     let cert = tls.cert.clone();
-    let running =
-        start(Listener { auth: Auth::Token(file.clone()), tls: Some(tls), ..listener() }, Limits::default());
+    let running = start(
+        HttpListenerConfig { auth: ClientAuth::Token(file.clone()), tls: Some(tls), ..listener() },
+        HttpLimits::default(),
+    );
     let logs = Logs::default();
     let _guard = tracing::subscriber::set_default(logs.clone());
     // The periodic check cannot run in between: the loop does not await.

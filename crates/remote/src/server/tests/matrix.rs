@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::super::route::{Access, ROUTES, Verb};
-use super::super::{Auth, Backend, BindError, HttpServer, Limits, Listener};
+use super::super::{Backend, BindError, ClientAuth, HttpLimits, HttpListenerConfig, HttpServer};
 use super::kit::{
     Agent, JSON, LONG, Reader, Running, ask, initialize, listener, short_timeouts, start, start_with_token,
     web,
@@ -43,7 +43,7 @@ async fn request_status(running: &Running, row: &super::super::route::Route, mor
 
 #[tokio::test]
 async fn every_route_is_refused_without_a_valid_token() {
-    let (running, _, token) = start_with_token(Limits { max_failures: 1000, ..Limits::default() });
+    let (running, _, token) = start_with_token(HttpLimits { max_failures: 1000, ..HttpLimits::default() });
     let known = format!("Bearer {token}");
     let page = ("origin", "https://app.example");
     let preflight = ("access-control-request-method", "POST");
@@ -97,7 +97,7 @@ async fn every_route_is_refused_without_a_valid_token() {
 
 #[tokio::test]
 async fn hosts() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let port = running.address.port();
     for host in ["localhost", "LOCALHOST", "127.0.0.1", "[::1]", "bus.example", "Bus.Example"] {
         for host in [host.to_owned(), format!("{host}:{port}")] {
@@ -143,7 +143,7 @@ async fn hosts() {
 
 #[tokio::test]
 async fn only_pages_of_allowed_origins_may_read_responses() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let page = ("origin", "https://app.example");
     let answer = ask(running.address, "POST", &[JSON, page], &initialize(1)).await;
     assert_eq!(
@@ -177,7 +177,7 @@ async fn only_pages_of_allowed_origins_may_read_responses() {
 
 #[tokio::test]
 async fn other_paths_and_methods() {
-    let (running, _, token) = start_with_token(Limits::default());
+    let (running, _, token) = start_with_token(HttpLimits::default());
     let known = format!("Bearer {token}");
     for (method, path, expected) in [
         ("PUT", "/acp", 405),
@@ -203,7 +203,7 @@ async fn other_paths_and_methods() {
 
 #[tokio::test]
 async fn a_browser_sends_its_token_as_a_subprotocol() {
-    let (running, _, token) = start_with_token(Limits::default());
+    let (running, _, token) = start_with_token(HttpLimits::default());
     let (_, response) =
         web(running.address, &[("sec-websocket-protocol", &format!("acp, narrows.bearer.{token}"))])
             .await
@@ -220,7 +220,7 @@ async fn a_browser_sends_its_token_as_a_subprotocol() {
 
 #[tokio::test]
 async fn wrong_tokens_are_locked_out_and_a_valid_one_never_is() {
-    let (running, file, token) = start_with_token(Limits { max_failures: 3, ..Limits::default() });
+    let (running, file, token) = start_with_token(HttpLimits { max_failures: 3, ..HttpLimits::default() });
     let second = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     running.handle.reload().unwrap();
     let post = async |token: &str| {
@@ -242,7 +242,7 @@ async fn wrong_tokens_are_locked_out_and_a_valid_one_never_is() {
 
 #[tokio::test]
 async fn the_connections_of_an_identity_are_limited() {
-    let running = start(listener(), Limits { max_connections_per_identity: 2, ..Limits::default() });
+    let running = start(listener(), HttpLimits { max_connections_per_identity: 2, ..HttpLimits::default() });
     let first = web(running.address, &[]).await.unwrap();
     let _second = super::kit::connect(running.address).await;
     assert_eq!(web(running.address, &[]).await.err(), Some(429));
@@ -255,7 +255,7 @@ async fn the_connections_of_an_identity_are_limited() {
         }
     };
     tokio::time::timeout(LONG, again).await.unwrap();
-    let running = start(listener(), Limits { max_requests_per_second: 3, ..Limits::default() });
+    let running = start(listener(), HttpLimits { max_requests_per_second: 3, ..HttpLimits::default() });
     let mut last = 0;
     for _ in 0..4 {
         last = ask(running.address, "DELETE", &[], "").await.status;
@@ -265,7 +265,7 @@ async fn the_connections_of_an_identity_are_limited() {
 
 #[tokio::test]
 async fn a_slow_request_head_times_out() {
-    let running = start(listener(), Limits { max_sockets: 1, ..short_timeouts() });
+    let running = start(listener(), HttpLimits { max_sockets: 1, ..short_timeouts() });
     for part in ["", "P", "POST /acp HTTP/1.1\r\nhost: localhost\r\nx:", "PRI * HTTP/2.0\r\n\r\nSM\r\n"] {
         let mut stream = TcpStream::connect(running.address).await.unwrap();
         stream.write_all(part.as_bytes()).await.unwrap();
@@ -295,9 +295,10 @@ async fn an_unreadable_file_does_not_block_the_reload_of_others() {
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
     let listeners = files.iter().zip(["one", "other"]).map(|(file, name)| {
         tokens::add(file, name, None, std::time::SystemTime::UNIX_EPOCH).unwrap();
-        Listener { auth: Auth::Token(file.clone()), ..listener() }
+        HttpListenerConfig { auth: ClientAuth::Token(file.clone()), ..listener() }
     });
-    let front = HttpServer::bind(listeners.collect(), Limits::default(), Arc::new(Agent::default())).unwrap();
+    let front =
+        HttpServer::bind(listeners.collect(), HttpLimits::default(), Arc::new(Agent::default())).unwrap();
     let (addresses, handle) = (front.local_addrs().to_vec(), front.handle());
     tokio::spawn(front.serve());
     let new = tokens::add(&files[1], "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -309,9 +310,12 @@ async fn an_unreadable_file_does_not_block_the_reload_of_others() {
 }
 
 #[track_caller]
-fn check_bind(listener: Listener, expected: &str) {
-    let bound =
-        HttpServer::bind(vec![listener], Limits::default(), Arc::new(Agent::default()) as Arc<dyn Backend>);
+fn check_bind(listener: HttpListenerConfig, expected: &str) {
+    let bound = HttpServer::bind(
+        vec![listener],
+        HttpLimits::default(),
+        Arc::new(Agent::default()) as Arc<dyn Backend>,
+    );
     let error = bound.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains(expected), "{error:?} is not {expected:?}");
 }
@@ -324,31 +328,39 @@ async fn unsafe_listeners_are_not_bound() {
     let nowhere = directory.path().join("nowhere");
     tokens::add(&file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     let files = TlsFiles { cert: nowhere.clone(), key: nowhere.clone(), client_ca: None };
-    check_bind(Listener { address: everywhere, ..listener() }, "without authentication only a loopback");
     check_bind(
-        Listener { address: "[::]:0".parse().unwrap(), tls: Some(files.clone()), ..listener() },
+        HttpListenerConfig { address: everywhere, ..listener() },
+        "without authentication only a loopback",
+    );
+    check_bind(
+        HttpListenerConfig { address: "[::]:0".parse().unwrap(), tls: Some(files.clone()), ..listener() },
         "without authentication",
     );
     check_bind(
-        Listener { address: everywhere, auth: Auth::Token(file.clone()), ..listener() },
+        HttpListenerConfig { address: everywhere, auth: ClientAuth::Token(file.clone()), ..listener() },
         "without TLS only a loopback",
     );
-    check_bind(Listener { auth: Auth::Mtls, ..listener() }, "needs TLS with a client_ca");
+    check_bind(HttpListenerConfig { auth: ClientAuth::Mtls, ..listener() }, "needs TLS with a client_ca");
     check_bind(
-        Listener { auth: Auth::Mtls, tls: Some(files.clone()), ..listener() },
+        HttpListenerConfig { auth: ClientAuth::Mtls, tls: Some(files.clone()), ..listener() },
         "needs TLS with a client_ca",
     );
     check_bind(
-        Listener { address: everywhere, auth: Auth::Token(file), tls: Some(files), ..listener() },
+        HttpListenerConfig {
+            address: everywhere,
+            auth: ClientAuth::Token(file),
+            tls: Some(files),
+            ..listener()
+        },
         "nowhere",
     );
-    check_bind(Listener { auth: Auth::Token(nowhere), ..listener() }, "nowhere");
-    check_bind(Listener { path: "acp".to_owned(), ..listener() }, "invalid path");
+    check_bind(HttpListenerConfig { auth: ClientAuth::Token(nowhere), ..listener() }, "nowhere");
+    check_bind(HttpListenerConfig { path: "acp".to_owned(), ..listener() }, "invalid path");
     check_bind(listener(), "");
-    let taken = start(listener(), Limits::default());
+    let taken = start(listener(), HttpLimits::default());
     let again = HttpServer::bind(
-        vec![Listener { address: taken.address, ..listener() }],
-        Limits::default(),
+        vec![HttpListenerConfig { address: taken.address, ..listener() }],
+        HttpLimits::default(),
         Arc::new(Agent::default()),
     );
     assert!(matches!(again.err(), Some(BindError::Address { .. })));
@@ -357,7 +369,7 @@ async fn unsafe_listeners_are_not_bound() {
 #[tokio::test]
 async fn a_revoked_token_ends_its_connections() {
     // The client retries with the new token until it is accepted.
-    let (running, file, token) = start_with_token(Limits { max_failures: 1000, ..Limits::default() });
+    let (running, file, token) = start_with_token(HttpLimits { max_failures: 1000, ..HttpLimits::default() });
     let known = format!("Bearer {token}");
     let (mut socket, _) = web(running.address, &[("authorization", &known)]).await.unwrap();
     let answer = ask(running.address, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await;
@@ -392,11 +404,11 @@ async fn a_revoked_token_ends_its_connections() {
 
 #[tokio::test]
 async fn a_head_that_does_not_end_is_refused() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let long = "x".repeat(64 << 10);
     let mut reader = Reader::send(running.address, "POST", "/acp", &[("x-long", &long)], "").await;
     assert_eq!(reader.head().await.status, 431);
-    let (with_token, _, _) = start_with_token(Limits::default());
+    let (with_token, _, _) = start_with_token(HttpLimits::default());
     let long = "x".repeat(9 << 10);
     for (address, expected) in [(running.address, 415), (with_token.address, 431)] {
         let mut reader = Reader::send(address, "POST", "/acp", &[("x-long", &long)], "").await;

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{LONG, listener, start, start_with_token};
 
 pub(super) const DATA: u8 = 0;
@@ -91,7 +91,7 @@ async fn unanswered(socket: &mut TcpStream) {
 
 #[tokio::test]
 async fn a_short_body_is_read_before_its_refusal() {
-    let (running, _, token) = start_with_token(Limits { max_message: 1000, ..Limits::default() });
+    let (running, _, token) = start_with_token(HttpLimits { max_message: 1000, ..HttpLimits::default() });
     let known = format!("Bearer {token}");
     let (known, json) = (("authorization", &*known), ("content-type", "application/json"));
     for (path, headers, expected) in [
@@ -112,7 +112,7 @@ async fn a_short_body_is_read_before_its_refusal() {
 
 #[tokio::test]
 async fn a_long_or_missing_body_does_not_delay_a_refusal() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let refused = (vec![HEADERS, DATA], "only application/json is accepted\n".to_owned());
     let began = Instant::now();
     let mut socket = begin(running.address, "/acp", &[]).await;
@@ -132,7 +132,7 @@ async fn curl_receives_the_status() {
         println!("skipped: there is no curl");
         return;
     }
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let url = format!("http://{}/acp", running.address);
     let body = "x".repeat(40_000);
     for (origin, status) in [("https://evil.example", "403"), ("https://app.example", "415")].repeat(10) {

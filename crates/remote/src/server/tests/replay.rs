@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{EVENTS, JSON, Stream, ask, connect, expect_disconnects, listener, start};
 
 const COUNT: u64 = 40;
@@ -26,7 +26,7 @@ fn check(event: Option<(Option<u64>, serde_json::Value)>, number: u64) {
 
 #[tokio::test]
 async fn a_stream_that_is_cut_at_any_event_resumes_after_it() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let at = running.address;
     for cut in 0..=COUNT + 1 {
         let connection = connect(at).await;
@@ -56,7 +56,7 @@ async fn a_stream_that_is_cut_at_any_event_resumes_after_it() {
 
 #[tokio::test]
 async fn messages_that_are_no_longer_kept_are_reported_as_a_gap() {
-    let running = start(listener(), Limits { replay_bytes: 1000, ..Limits::default() });
+    let running = start(listener(), HttpLimits { replay_bytes: 1000, ..HttpLimits::default() });
     let at = running.address;
     let connection = connect(at).await;
     let mut stream = Stream::open(at, &connection, Some("s"), None).await;
@@ -94,7 +94,7 @@ async fn messages_that_are_no_longer_kept_are_reported_as_a_gap() {
 
 #[tokio::test]
 async fn a_regular_end_does_not_count_as_broken() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let at = running.address;
     let connection = connect(at).await;
     let (own, session) = (

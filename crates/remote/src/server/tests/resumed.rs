@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::super::{Adopted, Limits};
+use super::super::{Adopted, HttpLimits};
 use super::kit::{
     JSON, LONG, Running, Web, expect_disconnects, listener, receive, send, short_timeouts, start,
     start_with_token, web,
@@ -107,7 +107,7 @@ impl Client {
 
 #[tokio::test]
 async fn missed_messages_are_replayed_and_received_ones_are_not() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     for lines in [false, true] {
         let mut client = Client::open(&running, lines).await;
         for cut in 0..60_u64 {
@@ -144,7 +144,7 @@ fn check(message: &Value, number: u64, id: u64) {
 
 #[tokio::test]
 async fn connections_without_the_capability_are_not_kept() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let mut end = End::open(&running, false).await;
     end.send(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"_meta": {"narrows": {"resume": 2}}}})).await;
     assert_eq!(end.receive().await.unwrap()["result"], json!({"protocolVersion": 1}));
@@ -159,7 +159,7 @@ async fn connections_without_the_capability_are_not_kept() {
 
 #[tokio::test]
 async fn a_detached_connection_makes_room_for_a_new_one() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     running.agent.most.store(2, std::sync::atomic::Ordering::Relaxed);
     let (mut lost, mut here) = (Client::open(&running, false).await, Client::open(&running, false).await);
     let mut third = End::open(&running, false).await;
@@ -177,7 +177,7 @@ async fn a_detached_connection_makes_room_for_a_new_one() {
 
 #[tokio::test]
 async fn the_newest_socket_wins() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     for lines in [false, true] {
         let mut client = Client::open(&running, lines).await;
         let mut old = End::open(&running, lines).await;
@@ -217,7 +217,7 @@ async fn share(end: &mut End, connection: &ConnectionName, received: u64, count:
 
 #[tokio::test]
 async fn of_two_concurrent_resumes_one_gets_everything_and_the_other_a_fence() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     for round in 0..40_u64 {
         let lines = round % 2 == 0;
         let mut client = Client::open(&running, lines).await;
@@ -264,7 +264,7 @@ async fn of_two_concurrent_resumes_one_gets_everything_and_the_other_a_fence() {
 
 #[tokio::test]
 async fn resume_requests_that_are_refused() {
-    let running = start(listener(), Limits { replay_bytes: 1000, ..Limits::default() });
+    let running = start(listener(), HttpLimits { replay_bytes: 1000, ..HttpLimits::default() });
     for lines in [false, true] {
         let mut end = End::open(&running, lines).await;
         end.send(&ask(&ConnectionName::new([7; 16]), 0)).await;
@@ -300,7 +300,7 @@ async fn resume_requests_that_are_refused() {
 
 #[tokio::test]
 async fn a_foreign_connection_cannot_be_resumed() {
-    let (running, file, token) = start_with_token(Limits::default());
+    let (running, file, token) = start_with_token(HttpLimits::default());
     let other = crate::tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     running.handle.reload().unwrap();
     let (mut socket, _) =
@@ -324,7 +324,7 @@ async fn a_foreign_connection_cannot_be_resumed() {
 async fn a_detached_connection_expires() {
     let running = start(
         listener(),
-        Limits { grace: Duration::from_millis(200), replay_bytes: 10_000, ..short_timeouts() },
+        HttpLimits { grace: Duration::from_millis(200), replay_bytes: 10_000, ..short_timeouts() },
     );
     for lines in [false, true] {
         let mut client = Client::open(&running, lines).await;
@@ -344,7 +344,7 @@ async fn a_detached_connection_expires() {
 
 #[tokio::test]
 async fn a_closed_connection_is_not_kept() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     // Over lines there is a farewell message, and messages before it are received.
     let mut client = Client::open(&running, true).await;
     client.end.send(&echo(1)).await;
@@ -361,7 +361,7 @@ async fn a_closed_connection_is_not_kept() {
 
 #[tokio::test]
 async fn output_that_does_not_fit_waits_without_loss() {
-    let running = start(listener(), Limits { replay_bytes: 2 << 20, ..Limits::default() });
+    let running = start(listener(), HttpLimits { replay_bytes: 2 << 20, ..HttpLimits::default() });
     for lines in [false, true] {
         let mut client = Client::open(&running, lines).await;
         client
@@ -386,7 +386,7 @@ async fn output_that_does_not_fit_waits_without_loss() {
 
 #[tokio::test]
 async fn an_excess_connection_is_refused_with_a_reason() {
-    let running = start(listener(), Limits { max_connections_per_identity: 1, ..Limits::default() });
+    let running = start(listener(), HttpLimits { max_connections_per_identity: 1, ..HttpLimits::default() });
     let mut kept = Client::open(&running, true).await;
     let mut end = End::open(&running, true).await;
     assert_eq!(end.receive().await.unwrap()["error"]["code"], -32012);
@@ -411,7 +411,8 @@ async fn drop_socket(client: &mut Client) {
 async fn detached_connections_count_against_the_limit() {
     const MOST: usize = 3;
     for lines in [false, true] {
-        let running = start(listener(), Limits { max_connections_per_identity: MOST, ..Limits::default() });
+        let running =
+            start(listener(), HttpLimits { max_connections_per_identity: MOST, ..HttpLimits::default() });
         let mut held = Vec::new();
         for _ in 0..MOST {
             let mut client = Client::open(&running, lines).await;
@@ -441,7 +442,7 @@ async fn detached_connections_count_against_the_limit() {
 
 #[tokio::test]
 async fn input_read_before_an_adoption_is_not_lost() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let line = format!("{}\n", initialize());
     for cut in [1, line.len() / 2, line.len(), line.len() + 5] {
         let (ours, theirs) = StdUnixStream::pair().unwrap();
@@ -462,7 +463,7 @@ async fn input_read_before_an_adoption_is_not_lost() {
 
 #[tokio::test]
 async fn a_shutdown_ends_detached_connections() {
-    let mut running = start(listener(), Limits::default());
+    let mut running = start(listener(), HttpLimits::default());
     let mut client = Client::open(&running, false).await;
     let lost = Client::open(&running, true).await;
     drop(lost);
@@ -474,7 +475,8 @@ async fn a_shutdown_ends_detached_connections() {
 
 #[tokio::test]
 async fn a_client_that_sends_blank_messages_and_reads_no_reply_is_disconnected() {
-    let limits = Limits { replay_memory: 1 << 20, replay_memory_per_identity: 1 << 20, ..Limits::default() };
+    let limits =
+        HttpLimits { replay_memory: 1 << 20, replay_memory_per_identity: 1 << 20, ..HttpLimits::default() };
     let running = start(listener(), limits);
     let End::Web(mut socket) = Client::open(&running, false).await.end else { panic!("expected frames") };
     let mut ended = running.agent.ended.subscribe();

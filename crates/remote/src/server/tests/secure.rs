@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::super::{Auth, Limits, Listener};
+use super::super::{ClientAuth, HttpLimits, HttpListenerConfig};
 use super::kit::{initialize, listener, start};
 use crate::tls::{TlsFiles, certificates};
 
@@ -115,7 +115,8 @@ pub(super) async fn tls(
 async fn everything_works_over_tls() {
     let Some(directory) = authority() else { return };
     let at = directory.path();
-    let running = start(Listener { tls: Some(files(at, false)), ..listener() }, Limits::default());
+    let running =
+        start(HttpListenerConfig { tls: Some(files(at, false)), ..listener() }, HttpLimits::default());
     let mut stream = tls(running.address, at.join("ca.pem"), None, &["http/1.1"]).await.unwrap();
     let body = initialize(0);
     let head = format!(
@@ -163,8 +164,10 @@ async fn everything_works_over_tls() {
 async fn a_client_certificate_proves_the_identity() {
     let Some(directory) = authority() else { return };
     let at = directory.path();
-    let running =
-        start(Listener { auth: Auth::Mtls, tls: Some(files(at, true)), ..listener() }, Limits::default());
+    let running = start(
+        HttpListenerConfig { auth: ClientAuth::Mtls, tls: Some(files(at, true)), ..listener() },
+        HttpLimits::default(),
+    );
     let stream = tls(running.address, at.join("ca.pem"), Some(at), &[]).await.unwrap();
     let (mut socket, _) = tokio_tungstenite::client_async("wss://localhost/acp", stream).await.unwrap();
     socket.send(Message::text(initialize(0))).await.unwrap();
@@ -190,7 +193,8 @@ async fn a_client_certificate_proves_the_identity() {
 async fn a_new_certificate_is_used_without_dropping_clients() {
     let (Some(old), Some(new)) = (authority(), authority()) else { return };
     let at = old.path();
-    let running = start(Listener { tls: Some(files(at, false)), ..listener() }, Limits::default());
+    let running =
+        start(HttpListenerConfig { tls: Some(files(at, false)), ..listener() }, HttpLimits::default());
     let stream = tls(running.address, at.join("ca.pem"), None, &[]).await.unwrap();
     let (mut socket, _) = tokio_tungstenite::client_async("wss://localhost/acp", stream).await.unwrap();
     let trusted = new.path().join("ca.pem");

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::Instant;
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{LONG, listener, receive, send, start, web};
 
 /// The bytes per step of the slow network, and the pause between steps.
@@ -43,7 +43,7 @@ async fn trickle(to: SocketAddr) -> SocketAddr {
 async fn a_slow_client_stays_and_receives_everything_once() {
     // The data in flight takes longer than the idle timeout, and a ping waits behind all of it.
     let idle = Duration::from_secs(2);
-    let running = start(listener(), Limits { idle_timeout: idle, ..Limits::default() });
+    let running = start(listener(), HttpLimits { idle_timeout: idle, ..HttpLimits::default() });
     let began = Instant::now();
     let (mut socket, _) = web(trickle(running.address).await, &[]).await.unwrap();
     let text = "x".repeat(1000);
@@ -60,7 +60,7 @@ async fn a_slow_client_stays_and_receives_everything_once() {
 
 #[tokio::test]
 async fn a_dead_client_is_detected_in_time() {
-    let limits = Limits::default();
+    let limits = HttpLimits::default();
     for busy in [false, true] {
         let running = start(listener(), limits.clone());
         let (mut socket, _) = web(running.address, &[]).await.unwrap();

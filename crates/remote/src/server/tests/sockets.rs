@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{Agent, LONG, Reader, listener, receive, send, short_timeouts, start, start_with, web};
 
 fn prompt(id: u32, count: usize) -> serde_json::Value {
@@ -20,7 +20,7 @@ fn prompt(id: u32, count: usize) -> serde_json::Value {
 
 #[tokio::test]
 async fn messages_both_ways() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let (mut socket, response) = web(running.address, &[("sec-websocket-protocol", "acp")]).await.unwrap();
     assert_eq!(response.status(), 101);
     assert!(response.headers().contains_key("acp-connection-id"));
@@ -56,7 +56,7 @@ async fn messages_both_ways() {
 
 #[tokio::test]
 async fn a_message_in_a_frame_becomes_one_line() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     let pretty =
         format!("{:#}\n", json!({"jsonrpc": "2.0", "id": 1, "method": "_x", "params": {"a": ["b\nc"]}}));
@@ -80,7 +80,7 @@ async fn a_message_in_a_frame_becomes_one_line() {
 
 #[tokio::test]
 async fn fragments() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     let message = prompt(1, 0).to_string();
     let count = message.len();
@@ -99,7 +99,7 @@ async fn fragments() {
 
 #[tokio::test]
 async fn close_codes() {
-    let running = start(listener(), Limits { max_message: 1000, ..Limits::default() });
+    let running = start(listener(), HttpLimits { max_message: 1000, ..HttpLimits::default() });
     let check = async |message: Message, code: u16| {
         for greeted in [false, true] {
             let (mut socket, _) = web(running.address, &[]).await.unwrap();
@@ -121,7 +121,7 @@ async fn close_codes() {
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     running.handle.shutdown();
     assert_eq!(receive(&mut socket).await, Err(1001));
-    let refusing = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
+    let refusing = start_with(listener(), HttpLimits::default(), Agent { refuses: true, ..Agent::default() });
     let (mut socket, _) = web(refusing.address, &[]).await.unwrap();
     send(&mut socket, &prompt(1, 0)).await;
     let answer = receive(&mut socket).await.unwrap();
@@ -131,7 +131,7 @@ async fn close_codes() {
 
 #[tokio::test]
 async fn invalid_upgrades_are_refused() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     let status = async |more: &[(&str, &str)]| {
         let headers = [&upgrade[..], more].concat();
@@ -152,7 +152,7 @@ async fn invalid_upgrades_are_refused() {
 
 #[tokio::test]
 async fn a_message_sent_with_the_upgrade_is_not_lost() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let mut bytes = b"GET /acp HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".to_vec();
     let message = br#"{"jsonrpc":"2.0","method":"_x"}"#;
@@ -173,7 +173,7 @@ async fn a_message_sent_with_the_upgrade_is_not_lost() {
 
 #[tokio::test]
 async fn a_web_socket_without_a_message_is_closed_although_it_answers_pings() {
-    let running = start(listener(), Limits { max_connections_per_identity: 1, ..short_timeouts() });
+    let running = start(listener(), HttpLimits { max_connections_per_identity: 1, ..short_timeouts() });
     let (mut silent, _) = web(running.address, &[]).await.unwrap();
     assert_eq!(web(running.address, &[]).await.err(), Some(429), "the only slot is taken");
     // Reading answers pings.
@@ -231,7 +231,7 @@ async fn a_client_that_does_not_read_delays_no_other_and_is_closed() {
 
 #[tokio::test]
 async fn garbage_ends_one_socket_and_nothing_else() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let (mut good, _) = web(running.address, &[]).await.unwrap();
     for seed in 0..50_u8 {
         let (mut bad, _) = web(running.address, &[]).await.unwrap();
@@ -259,7 +259,7 @@ fn resident() -> usize {
 #[tokio::test]
 async fn an_idle_connection_uses_little_memory() {
     const COUNT: usize = 400;
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let open = async || {
         let mut reader = Reader::send(
             running.address,

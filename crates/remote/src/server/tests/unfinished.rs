@@ -9,7 +9,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::kit::{
     JSON, LONG, Reader, ask, connect, initialize, listener, receive, short_timeouts, start, start_with_token,
 };
@@ -18,8 +18,8 @@ use crate::tokens;
 
 const MIB: usize = 1 << 20;
 
-fn long() -> Limits {
-    Limits { max_message: 64 * MIB, ..short_timeouts() }
+fn long() -> HttpLimits {
+    HttpLimits { max_message: 64 * MIB, ..short_timeouts() }
 }
 
 /// Posts a body of which only `sent` bytes arrive.
@@ -44,7 +44,7 @@ async fn unfinished(at: SocketAddr, token: &str, sent: usize) -> Reader {
 #[tokio::test]
 async fn unfinished_bodies_of_one_identity_are_bounded_and_do_not_affect_others() {
     // The first body must not time out before the others arrive.
-    let limits = Limits { header_timeout: LONG, ..long() };
+    let limits = HttpLimits { header_timeout: LONG, ..long() };
     let (running, file, one) = start_with_token(limits);
     let two = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     running.handle.reload().unwrap();
@@ -81,7 +81,7 @@ async fn unfinished_bodies_of_one_identity_are_bounded_and_do_not_affect_others(
 async fn short_bodies_on_one_http2_socket_are_counted() {
     const COUNT: usize = 100;
     const SENT: usize = 15 << 10;
-    let running = start(listener(), Limits { header_timeout: LONG, ..Limits::default() });
+    let running = start(listener(), HttpLimits { header_timeout: LONG, ..HttpLimits::default() });
     _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let url = format!("http://{}/acp", running.address);

@@ -1,13 +1,13 @@
 //! A token file that can no longer be read: connected clients stay, and no new ones are admitted.
 
-use super::super::Limits;
+use super::super::HttpLimits;
 use super::super::token_store::MAX_READ_FAILURES;
 use super::kit::{JSON, ask, initialize, receive, send, start_with_token, web};
 use crate::tokens;
 
 #[tokio::test]
 async fn an_unreadable_token_file_admits_no_new_client() {
-    let (running, file, token) = start_with_token(Limits::default());
+    let (running, file, token) = start_with_token(HttpLimits::default());
     let at = running.address;
     let other = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     running.handle.reload().unwrap();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::{Auth, Limits, Listener};
+use super::super::{ClientAuth, HttpLimits, HttpListenerConfig};
 use super::kit::{JSON, Running, ask, initialize, listener, start, web};
 
 fn own_uid() -> u32 {
@@ -13,7 +13,7 @@ fn own_uid() -> u32 {
 }
 
 fn for_user(user: u32) -> Running {
-    start(Listener { auth: Auth::Owner(user), ..listener() }, Limits::default())
+    start(HttpListenerConfig { auth: ClientAuth::Owner(user), ..listener() }, HttpLimits::default())
 }
 
 fn refused(running: &Running) -> u64 {
@@ -47,7 +47,7 @@ async fn get(address: SocketAddr, target: &str) -> String {
 
 #[tokio::test]
 async fn a_pool_in_the_query_of_a_url_is_refused_and_not_ignored() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     for target in ["/acp?pool=echo", "/acp?a=1&POOL=echo", "/acp?pool"] {
         let answer = get(running.address, target).await;
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("-32015"), "{target}: {answer}");
