@@ -3,10 +3,10 @@
 //! Nothing is read from the workspace: a repository must not decide where prompts and keys are sent.
 
 mod agents;
+mod endpoint_settings;
 mod error;
 mod file;
 mod key;
-mod layer;
 mod locations;
 mod proxy;
 mod resolve;
@@ -14,9 +14,9 @@ mod settings;
 mod variables;
 
 pub(crate) use agents::{AgentEntry, BUILT_IN, InvalidAgents};
+pub(crate) use endpoint_settings::{EndpointSettings, Header, Key, Proxy};
 pub(crate) use error::{ConfigError, Origin};
-pub(crate) use file::{Acp, File};
-pub(crate) use layer::{Header, Key, Layer, Proxy};
+pub(crate) use file::{Acp, NarrowsToml};
 pub(crate) use locations::{data_dir, default_file, load, runtime_dir};
 pub(crate) use resolve::{Flags, resolve};
 pub(crate) use variables::Variables;

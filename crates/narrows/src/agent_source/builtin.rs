@@ -12,7 +12,7 @@ use narrows_process::Spec;
 
 use super::{SelectedAgent, environment as agent_environment, visible_variables};
 use crate::cli::{AgentArgs, Output};
-use crate::config::{self, Flags, Layer};
+use crate::config::{self, EndpointSettings, Flags};
 use crate::environment;
 use crate::failure::Failure;
 use crate::{local_models, output};
@@ -31,7 +31,7 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     let loaded = config::load(model.config.as_deref(), &visible_variables(&env))?;
     // The configuration names the variables that hold keys.
     needed.extend(model.key_env.as_deref());
-    needed.extend(loaded.file.iter().flat_map(config::File::key_variables));
+    needed.extend(loaded.file.iter().flat_map(config::NarrowsToml::key_variables));
     let mut env = agent_environment::build(args, None, &needed)?;
     // The agent itself decides where sessions are stored.
     let flags = Flags { model: model.clone(), no_store: true, ..Flags::default() };
@@ -49,7 +49,7 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     }
     let demo = resolved.endpoints.is_empty();
     if demo {
-        if model.layer() != Layer::default() {
+        if model.endpoint_settings() != EndpointSettings::default() {
             return Err(Failure::no_endpoint());
         }
         env.set(environment::BASE_URL, DEMO_URL);

@@ -8,7 +8,7 @@ use clap::Args;
 use narrows_model::{Effort, Provider};
 
 use super::value;
-use crate::config::{Header, Key, Layer, Proxy};
+use crate::config::{EndpointSettings, Header, Key, Proxy};
 
 /// The help heading.
 const MODEL_HEADING: &str = "Model of the built-in agent";
@@ -100,8 +100,8 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// Returns the endpoint settings of the arguments.
-    pub(crate) fn layer(&self) -> Layer {
-        Layer {
+    pub(crate) fn endpoint_settings(&self) -> EndpointSettings {
+        EndpointSettings {
             base_url: self.base_url.clone(),
             key: self.key_env.clone().map(Key::Variable),
             model: self.model.clone(),

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::connect::report_to_editor;
 use crate::agent_source::Remote;
 use crate::cli::{Acp, Cli, McpChoice, ModelArgs, RemoteArgs, target};
-use crate::config::{self, Flags, Layer, Variables};
+use crate::config::{self, EndpointSettings, Flags, Variables};
 use crate::environment;
 use crate::failure::{ExitStatus, Failure};
 use crate::interrupt::Interrupts;
@@ -146,7 +146,7 @@ pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
     for warning in loaded.warnings.iter().chain(&resolved.warnings).chain(&resolved.deferred_warnings) {
         tracing::warn!("{warning}");
     }
-    if settings.routes.is_empty() && flags.model.layer() != Layer::default() {
+    if settings.routes.is_empty() && flags.model.endpoint_settings() != EndpointSettings::default() {
         tracing::warn!("model options ignored, no endpoint is configured and --base-url is not set");
     }
     Ok(Settings { accepts_servers, ..settings })

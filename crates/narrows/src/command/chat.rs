@@ -33,7 +33,7 @@ use connection::Connection;
 use describe::ChoiceList;
 use input::{Input, Typed, Words};
 use parse::ParsedLine;
-use turn::{ChatTurn, TurnAbort, TurnOutcome};
+use turn::{ChatTurn, ChatTurnOutcome, TurnAbort};
 
 const HISTORY_FILE: &str = "chat_history";
 
@@ -272,7 +272,7 @@ impl Conversation {
             Ok(turn) => turn,
             Err(failure) => return Some(ChatEnd::Failed(failure)),
         };
-        let TurnOutcome { outcome, denied, is_agent_lost, leave } =
+        let ChatTurnOutcome { outcome, denied, is_agent_lost, leave } =
             match turn.run(&connection.runtime, &connection.session, text).await {
                 Ok(turned) => turned,
                 Err(TurnAbort::Signal(signal)) => return Some(ChatEnd::Forced(signal)),

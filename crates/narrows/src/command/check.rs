@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{CheckFiles, CheckFormat};
 use crate::command::serve::identities;
-use crate::config::File;
+use crate::config::NarrowsToml;
 use crate::environment;
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
@@ -110,7 +110,7 @@ fn findings(kind: Option<FileKind>, path: &Path, text: &str) -> (Vec<Finding>, V
         Some(FileKind::Tokens) => identity_files::token_findings(path, None),
         Some(FileKind::Identities) => (identities::first_error(path).into_iter().collect(), Vec::new()),
         Some(FileKind::Rules) => (Rules::parse(text, &file).err().into_iter().collect(), Vec::new()),
-        Some(FileKind::Settings) => File::inspect(path, text, environment::home().as_deref()),
+        Some(FileKind::Settings) => NarrowsToml::inspect(path, text, environment::home().as_deref()),
         Some(FileKind::Bus) | None => {
             let error = Finding::error(file, SourcePos::START, "unknown kind of file")
                 .with_hint("a bus.toml has [[pool]], a narrows.toml [endpoint.NAME] or [agents.NAME], a file of rules [[rule]]");

@@ -68,7 +68,7 @@ use manifest::LoadedManifest;
 use manifest_server::{AgentKind, ManifestServer};
 use memory::MemoryWriter;
 use owners::SessionOwnerFile;
-use refusal_log::RefusalLog;
+use refusal_log::ClientRefusalLog;
 use shutdown::Shutdown;
 use trust::TrustStore;
 
@@ -144,7 +144,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
             }
             None => AgentKind::Program(Box::new(OnceCell::new())),
         };
-        let (gates, refusals) = (GateRegistry::default(), RefusalLog::default());
+        let (gates, refusals) = (GateRegistry::default(), ClientRefusalLog::default());
         let server = ManifestServer { manifest, log, data, identities, owners, gates, refusals, agent_kind };
         let limits = BusLimits { max_connections: args.max_connections as usize, ..args.web.limits() };
         match listeners.is_empty() {

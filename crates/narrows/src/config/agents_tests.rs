@@ -5,11 +5,11 @@ use std::path::Path;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::file::File;
+use super::super::file::NarrowsToml;
 use super::*;
 
 fn parse(text: &str) -> Result<Vec<AgentEntry>, ConfigError> {
-    let file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
+    let file = NarrowsToml::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
     match file.invalid_agents.into_iter().next() {
         Some((_, error)) => Err(error),
         None => Ok(file.agents),
@@ -200,7 +200,8 @@ fn invalid_agents_are_refused_with_a_suggestion() {
 #[test]
 fn an_invalid_agent_leaves_the_others_usable() {
     let text = "[agents.a]\ncommand = 'a'\n[agents.b]\ncomand = 'b'\n[agents.c]\ncommand = 'c'\n";
-    let file = File::parse(Path::new("/c/narrows.toml"), text, None).expect("the rest of the file is valid");
+    let file =
+        NarrowsToml::parse(Path::new("/c/narrows.toml"), text, None).expect("the rest of the file is valid");
     let names: Vec<&str> = file.agents.iter().map(|agent| agent.name.as_str()).collect();
     assert_eq!(names, ["a", "c"]);
     let wrong: Vec<String> =

@@ -59,7 +59,7 @@ impl From<String> for Proxy {
 
 /// The settings of an endpoint from one source. Absent settings are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Layer {
+pub(crate) struct EndpointSettings {
     pub(crate) base_url: Option<String>,
     pub(crate) key: Option<Key>,
     pub(crate) model: Option<String>,
@@ -86,7 +86,7 @@ pub(crate) struct Layer {
     pub(crate) total_timeout: Option<Duration>,
 }
 
-impl Layer {
+impl EndpointSettings {
     /// Returns these settings, completed by those of `below`.
     pub(crate) fn over(self, below: Self) -> Self {
         Self {
@@ -127,41 +127,41 @@ mod tests {
 
     #[test]
     fn the_upper_layer_overrides_only_what_it_sets() {
-        let below = Layer {
+        let below = EndpointSettings {
             base_url: Some("http://a".to_owned()),
             model: Some("m".to_owned()),
             headers: vec![header("X-A", "1"), header("X-B", "2")],
             query: vec![("v".to_owned(), "1".to_owned())],
             max_tokens: Some(7),
-            ..Layer::default()
+            ..EndpointSettings::default()
         };
-        let above = Layer {
+        let above = EndpointSettings {
             model: Some("n".to_owned()),
             headers: vec![header("x-a", "3")],
             query: vec![("w".to_owned(), "2".to_owned())],
-            ..Layer::default()
+            ..EndpointSettings::default()
         };
-        let expected = Layer {
+        let expected = EndpointSettings {
             base_url: Some("http://a".to_owned()),
             model: Some("n".to_owned()),
             headers: vec![header("X-B", "2"), header("x-a", "3")],
             query: vec![("v".to_owned(), "1".to_owned()), ("w".to_owned(), "2".to_owned())],
             max_tokens: Some(7),
-            ..Layer::default()
+            ..EndpointSettings::default()
         };
         assert_eq!(above.over(below.clone()), expected);
-        assert_eq!(Layer::default().over(below.clone()), below);
-        assert_eq!(below.clone().over(Layer::default()), below);
+        assert_eq!(EndpointSettings::default().over(below.clone()), below);
+        assert_eq!(below.clone().over(EndpointSettings::default()), below);
     }
 
     #[test]
     fn a_key_is_not_shown() {
-        let layer = Layer {
+        let settings = EndpointSettings {
             key: Some(Key::Inline("hunter2".to_owned().into())),
             headers: vec![header("Authorization", "hunter3")],
-            ..Layer::default()
+            ..EndpointSettings::default()
         };
-        let shown = format!("{layer:?}");
+        let shown = format!("{settings:?}");
         assert!(!shown.contains("hunter"), "{shown}");
     }
 }

@@ -10,8 +10,8 @@ use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
 
 use super::agents::{AgentEntry, InvalidAgents, agent};
+use super::endpoint_settings::{EndpointSettings, Header, HiddenText, Key, Proxy};
 use super::error::{ConfigError, Origin};
-use super::layer::{Header, HiddenText, Key, Layer, Proxy};
 use crate::cli::{Errors, NamedBy, RemoteArgs, target, value};
 
 /// The name of the endpoint that environment variables describe.
@@ -60,7 +60,7 @@ const LIMITS_KEYS: &[&str] = &["requests_per_turn", "tool_timeout", "server_star
 const ACP_KEYS: &[&str] = &["connect", "token_file", "ca", "cert", "key", "grace"];
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct File {
+pub(crate) struct NarrowsToml {
     pub(crate) default_endpoint: Option<String>,
     pub(crate) system_prompt: Option<String>,
     pub(crate) errors: Option<Errors>,
@@ -71,7 +71,7 @@ pub(crate) struct File {
     pub(crate) pace: Option<Duration>,
     /// In the order of the file, because the first one may be the default.
     pub(crate) endpoints: Vec<EndpointEntry>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: TurnLimits,
     /// The timeouts of a gate that `[deadlines]` sets, by name.
     pub(crate) deadlines: Vec<(&'static str, Duration)>,
     pub(crate) agents: Vec<AgentEntry>,
@@ -93,20 +93,20 @@ pub(crate) struct Acp {
 pub(crate) struct EndpointEntry {
     pub(crate) name: String,
     pub(crate) origin: Origin,
-    pub(crate) layer: Layer,
+    pub(crate) settings: EndpointSettings,
     /// The reason why the endpoint cannot be used. An error only for a command that starts with this
     /// endpoint.
     pub(crate) error: Option<ConfigError>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct TurnLimits {
     pub(crate) requests_per_turn: Option<u32>,
     pub(crate) tool_timeout: Option<Duration>,
     pub(crate) server_start_timeout: Option<Duration>,
 }
 
-impl File {
+impl NarrowsToml {
     /// Parses the text of the file at `path`. Relative paths in it start from its directory; `~` is `home`.
     pub(crate) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
@@ -137,19 +137,19 @@ impl File {
 
     /// Returns the names of the variables that hold API keys.
     pub(crate) fn key_variables(&self) -> impl Iterator<Item = &str> {
-        self.endpoints.iter().filter_map(|entry| match &entry.layer.key {
+        self.endpoints.iter().filter_map(|entry| match &entry.settings.key {
             Some(Key::Variable(name)) => Some(name.as_str()),
             _ => None,
         })
     }
 }
 
-fn file(table: Table<'_>, path_base: PathBase<'_>) -> Option<File> {
+fn file(table: Table<'_>, path_base: PathBase<'_>) -> Option<NarrowsToml> {
     table.only(TOP_LEVEL_KEYS, &[]);
     let endpoints = table.read("endpoint", |node| endpoints(node, path_base)).unwrap_or_default();
     let default_endpoint = table.read("default", |node| read_default(node, &endpoints));
     let (agents, invalid_agents) = table.read("agents", |node| agents(node, path_base)).unwrap_or_default();
-    Some(File {
+    Some(NarrowsToml {
         default_endpoint,
         system_prompt: table.read("system", string),
         errors: table.read("errors", |node| node.named(Errors::from_name, &Errors::NAMES)),
@@ -174,7 +174,7 @@ fn endpoints(node: SettingValue<'_>, path_base: PathBase<'_>) -> Option<Vec<Endp
             .unwrap_or_else(|error| EndpointEntry {
                 name: name.to_owned(),
                 origin: error.origin.clone(),
-                layer: Layer::default(),
+                settings: EndpointSettings::default(),
                 error: Some(error),
             })
     };
@@ -218,7 +218,7 @@ fn endpoint((name, node): (&str, SettingValue<'_>), path_base: PathBase<'_>) -> 
     };
     let headers = table.read("headers", texts).unwrap_or_default();
     let header = |(name, value): (String, String)| Header { name, value: value.into() };
-    let layer = Layer {
+    let settings = EndpointSettings {
         base_url: table.read("base_url", string),
         key,
         model: table.read("model", |item| item.parsed(value::model)),
@@ -236,7 +236,7 @@ fn endpoint((name, node): (&str, SettingValue<'_>), path_base: PathBase<'_>) -> 
         idle_timeout: table.read("idle_timeout", SettingValue::positive_duration),
         total_timeout: table.read("total_timeout", SettingValue::positive_duration),
     };
-    Some(EndpointEntry { name: name.to_owned(), origin: Origin::of_item(node), layer, error: None })
+    Some(EndpointEntry { name: name.to_owned(), origin: Origin::of_item(node), settings, error: None })
 }
 
 /// Reads the agents. Invalid ones are returned separately, because they must not stop a command that does not
@@ -277,10 +277,10 @@ fn acp(node: SettingValue<'_>, path_base: PathBase<'_>) -> Option<Acp> {
     Some(Acp { connect, remote })
 }
 
-fn limits(node: SettingValue<'_>) -> Option<Limits> {
+fn limits(node: SettingValue<'_>) -> Option<TurnLimits> {
     let table = node.table()?;
     table.only(LIMITS_KEYS, &[]);
-    Some(Limits {
+    Some(TurnLimits {
         requests_per_turn: table.read("requests_per_turn", |item| item.count(1, u32::MAX)),
         tool_timeout: table.read("tool_timeout", SettingValue::positive_duration),
         server_start_timeout: table.read("server_start_timeout", SettingValue::positive_duration),

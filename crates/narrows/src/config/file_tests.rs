@@ -10,8 +10,8 @@ use toml::{Table as Toml, Value};
 
 use super::*;
 
-fn parse(text: &str) -> Result<File, ConfigError> {
-    let mut file = File::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
+fn parse(text: &str) -> Result<NarrowsToml, ConfigError> {
+    let mut file = NarrowsToml::parse(Path::new("/c/narrows.toml"), text, Some(Path::new("/home/me")))?;
     let wrong = file.endpoints.iter_mut().find_map(|entry| entry.error.take());
     wrong.map_or(Ok(file), Err)
 }
@@ -63,12 +63,12 @@ tool_timeout = "1m"
     )
     .unwrap();
     let origin = |line| Origin::File { path: "/c/narrows.toml".into(), line };
-    let local = Layer {
+    let local = EndpointSettings {
         base_url: Some("http://localhost:11434/v1".to_owned()),
         model: Some("llama3.2".to_owned()),
-        ..Layer::default()
+        ..EndpointSettings::default()
     };
-    let work = Layer {
+    let work = EndpointSettings {
         base_url: Some("https://gateway.example.org/v1".to_owned()),
         key: Some(Key::Variable("WORK_KEY".to_owned())),
         model: Some("big".to_owned()),
@@ -82,9 +82,9 @@ tool_timeout = "1m"
         temperature: Some(1.0),
         effort: Some(Effort::High),
         idle_timeout: Some(Duration::from_secs(30)),
-        ..Layer::default()
+        ..EndpointSettings::default()
     };
-    let expected = File {
+    let expected = NarrowsToml {
         default_endpoint: Some("work".to_owned()),
         system_prompt: Some("Be brief.".to_owned()),
         errors: Some(Errors::Rpc),
@@ -92,11 +92,11 @@ tool_timeout = "1m"
         store: Some(true),
         pace: Some(Duration::ZERO),
         endpoints: vec![
-            EndpointEntry { name: "local".to_owned(), origin: origin(9), layer: local, error: None },
-            EndpointEntry { name: "work".to_owned(), origin: origin(13), layer: work, error: None },
+            EndpointEntry { name: "local".to_owned(), origin: origin(9), settings: local, error: None },
+            EndpointEntry { name: "work".to_owned(), origin: origin(13), settings: work, error: None },
         ],
         deadlines: vec![("new", Duration::from_secs(7)), ("silence", Duration::from_secs(1200))],
-        limits: Limits {
+        limits: TurnLimits {
             requests_per_turn: Some(5),
             tool_timeout: Some(Duration::from_secs(60)),
             server_start_timeout: None,
@@ -108,7 +108,7 @@ tool_timeout = "1m"
     };
     assert_eq!(file, expected);
     assert_eq!(file.key_variables().collect::<Vec<_>>(), ["WORK_KEY"]);
-    assert_eq!(parse(""), Ok(File::default()));
+    assert_eq!(parse(""), Ok(NarrowsToml::default()));
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn text() -> impl Strategy<Value = Option<String>> {
 }
 
 prop_compose! {
-    fn layer()(
+    fn settings()(
         (base_url, model) in (text(), text()),
         key in of(prop_oneof![
             "[!-~]{1,20}".prop_map(|key| Key::Inline(key.into())),
@@ -279,8 +279,8 @@ prop_compose! {
         ca_file in of("/[a-z]{1,9}"),
         proxy in of("[!-~]{1,9}"),
         times in (time(), time(), time(), time()),
-    ) -> Layer {
-        Layer {
+    ) -> EndpointSettings {
+        EndpointSettings {
             base_url,
             key,
             model,
@@ -309,44 +309,45 @@ fn written(time: Duration) -> Value {
     Value::String(format!("{}ms", time.as_millis()))
 }
 
-fn toml_of(layer: &Layer) -> Toml {
+fn toml_of(settings: &EndpointSettings) -> Toml {
     let mut table = Toml::new();
     let mut put = |name: &str, value: Option<Value>| {
         table.extend(value.map(|value| (name.to_owned(), value)));
     };
-    put("base_url", layer.base_url.clone().map(Value::String));
-    put("model", layer.model.clone().map(Value::String));
-    match layer.key.clone() {
+    put("base_url", settings.base_url.clone().map(Value::String));
+    put("model", settings.model.clone().map(Value::String));
+    match settings.key.clone() {
         Some(Key::Inline(key)) => put("key", Some(Value::String(key.reveal().to_owned()))),
         Some(Key::Variable(name)) => put("key_env", Some(Value::String(name))),
         Some(Key::File(path)) => put("key_file", Some(Value::String(path.to_str().unwrap().to_owned()))),
         None => {}
     }
-    let headers = layer.headers.iter().map(|header| (header.name.clone(), header.value.reveal().to_owned()));
+    let headers =
+        settings.headers.iter().map(|header| (header.name.clone(), header.value.reveal().to_owned()));
     put("headers", Some(strings(headers)));
-    put("query", Some(strings(layer.query.clone())));
-    put("provider", layer.provider.map(|provider| Value::String(provider.name().to_owned())));
-    put("effort", layer.effort.map(|effort| Value::String(effort.name().to_owned())));
-    put("context_window", layer.context_window.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
-    put("max_tokens", layer.max_tokens.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
-    put("temperature", layer.temperature.map(Value::Float));
-    put("ca_file", layer.ca_file.as_ref().map(|path| Value::String(path.to_str().unwrap().to_owned())));
-    let proxy = layer.proxy.clone().map(|proxy| match proxy {
+    put("query", Some(strings(settings.query.clone())));
+    put("provider", settings.provider.map(|provider| Value::String(provider.name().to_owned())));
+    put("effort", settings.effort.map(|effort| Value::String(effort.name().to_owned())));
+    put("context_window", settings.context_window.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
+    put("max_tokens", settings.max_tokens.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
+    put("temperature", settings.temperature.map(Value::Float));
+    put("ca_file", settings.ca_file.as_ref().map(|path| Value::String(path.to_str().unwrap().to_owned())));
+    let proxy = settings.proxy.clone().map(|proxy| match proxy {
         Proxy::None => "none".to_owned(),
         Proxy::Through(url) => url,
     });
     put("proxy", proxy.map(Value::String));
-    put("connect_timeout", layer.connect_timeout.map(written));
-    put("first_timeout", layer.first_timeout.map(written));
-    put("idle_timeout", layer.idle_timeout.map(written));
-    put("total_timeout", layer.total_timeout.map(written));
+    put("connect_timeout", settings.connect_timeout.map(written));
+    put("first_timeout", settings.first_timeout.map(written));
+    put("idle_timeout", settings.idle_timeout.map(written));
+    put("total_timeout", settings.total_timeout.map(written));
     table
 }
 
 proptest! {
     #[test]
     fn any_settings_are_read_unchanged(
-        layers in proptest::collection::btree_map("[a-z]{1,3}[0-9]", layer(), 0..4),
+        layers in proptest::collection::btree_map("[a-z]{1,3}[0-9]", settings(), 0..4),
         system in text(),
         pace in of(0..1000u64),
     ) {
@@ -354,19 +355,19 @@ proptest! {
         document.extend(system.clone().map(|system| ("system".to_owned(), Value::String(system))));
         document.extend(pace.map(|pace| ("pace".to_owned(), written(Duration::from_millis(pace)))));
         let endpoints: Toml =
-            layers.iter().map(|(name, layer)| (name.clone(), Value::Table(toml_of(layer)))).collect();
+            layers.iter().map(|(name, settings)| (name.clone(), Value::Table(toml_of(settings)))).collect();
         document.insert("endpoint".to_owned(), Value::Table(endpoints));
         let text = toml::to_string(&document).unwrap();
         let file = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        let sorted = |mut layer: Layer| {
-            layer.headers.sort_by(|a, b| a.name.cmp(&b.name));
-            layer.query.sort();
-            layer
+        let sorted = |mut settings: EndpointSettings| {
+            settings.headers.sort_by(|a, b| a.name.cmp(&b.name));
+            settings.query.sort();
+            settings
         };
-        let read: HashMap<String, Layer> =
-            file.endpoints.into_iter().map(|entry| (entry.name, sorted(entry.layer))).collect();
-        let meant: HashMap<String, Layer> =
-            layers.into_iter().map(|(name, layer)| (name, sorted(layer))).collect();
+        let read: HashMap<String, EndpointSettings> =
+            file.endpoints.into_iter().map(|entry| (entry.name, sorted(entry.settings))).collect();
+        let meant: HashMap<String, EndpointSettings> =
+            layers.into_iter().map(|(name, settings)| (name, sorted(settings))).collect();
         prop_assert_eq!(read, meant);
         prop_assert_eq!(file.system_prompt, system);
         prop_assert_eq!(file.pace, pace.map(Duration::from_millis));
@@ -386,17 +387,17 @@ proptest! {
     #[test]
     fn numbers_are_read_exactly_or_refused(number in any::<i64>(), fraction in any::<f64>()) {
         let tokens = parse(&format!("[endpoint.a]\nmax_tokens = {number}"));
-        let tokens = tokens.map(|file| file.endpoints[0].layer.max_tokens);
+        let tokens = tokens.map(|file| file.endpoints[0].settings.max_tokens);
         prop_assert_eq!(tokens.ok(), u64::try_from(number).ok().filter(|number| *number > 0).map(Some));
         let written = toml::to_string(&fraction_of(fraction)).unwrap();
-        let heat = parse(&written).map(|file| file.endpoints[0].layer.temperature);
+        let heat = parse(&written).map(|file| file.endpoints[0].settings.temperature);
         let expected = (fraction.is_finite() && fraction >= 0.0).then_some(Some(fraction));
         prop_assert_eq!(heat.ok(), expected);
     }
 }
 
 fn fraction_of(fraction: f64) -> Toml {
-    let layer: Toml = [("temperature".to_owned(), Value::Float(fraction))].into_iter().collect();
-    let endpoints: Toml = [("a".to_owned(), Value::Table(layer))].into_iter().collect();
+    let settings: Toml = [("temperature".to_owned(), Value::Float(fraction))].into_iter().collect();
+    let endpoints: Toml = [("a".to_owned(), Value::Table(settings))].into_iter().collect();
     [("endpoint".to_owned(), Value::Table(endpoints))].into_iter().collect()
 }

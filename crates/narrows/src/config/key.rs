@@ -5,18 +5,18 @@ use std::path::Path;
 use narrows_model::Provider;
 use url::Url;
 
-use super::layer::{HiddenText, Key, Layer};
+use super::endpoint_settings::{EndpointSettings, HiddenText, Key};
 use super::variables::Variables;
 use crate::environment as env;
 
 /// Returns the API key of an endpoint. An empty key counts as none. The error is the reason why the
 /// configured key cannot be read.
-pub(super) fn find(layer: &Layer, variables: &Variables) -> Result<Option<HiddenText>, String> {
-    let key = match &layer.key {
+pub(super) fn find(settings: &EndpointSettings, variables: &Variables) -> Result<Option<HiddenText>, String> {
+    let key = match &settings.key {
         Some(Key::Inline(key)) => Some(key.reveal().trim().to_owned().into()),
         Some(Key::Variable(name)) => Some(variable(name, variables)?),
         Some(Key::File(path)) => Some(file(path)?),
-        None => default_variable(layer).map(|name| variable(name, variables)).and_then(Result::ok),
+        None => default_variable(settings).map(|name| variable(name, variables)).and_then(Result::ok),
     };
     Ok(key.filter(|key| !key.reveal().is_empty()))
 }
@@ -36,18 +36,18 @@ fn file(path: &Path) -> Result<HiddenText, String> {
 }
 
 /// Returns the name of the variable that holds the key of an endpoint, if there is one.
-pub(super) fn key_variable(layer: &Layer) -> Option<&str> {
-    match &layer.key {
+pub(super) fn key_variable(settings: &EndpointSettings) -> Option<&str> {
+    match &settings.key {
         Some(Key::Variable(name)) => Some(name),
         Some(Key::Inline(_) | Key::File(_)) => None,
-        None => default_variable(layer),
+        None => default_variable(settings),
     }
 }
 
 /// Returns the variable that the documentation of the provider names for its key.
-fn default_variable(layer: &Layer) -> Option<&'static str> {
-    let of_url = || Url::parse(layer.base_url.as_deref()?).ok().map(|url| Provider::from_url(&url));
-    match layer.provider.or_else(of_url)? {
+fn default_variable(settings: &EndpointSettings) -> Option<&'static str> {
+    let of_url = || Url::parse(settings.base_url.as_deref()?).ok().map(|url| Provider::from_url(&url));
+    match settings.provider.or_else(of_url)? {
         Provider::Bedrock => Some(env::BEDROCK_KEY),
         Provider::AzureV1 | Provider::AzureDated => Some(env::AZURE_KEY),
         _ => None,
@@ -61,8 +61,9 @@ mod tests {
 
     #[track_caller]
     fn check(url: &str, key: Option<Key>, pairs: &[(&str, &str)], expected: Result<Option<&str>, &str>) {
-        let layer = Layer { base_url: Some(url.to_owned()), key, ..Layer::default() };
-        let found = find(&layer, &variables(pairs));
+        let settings =
+            EndpointSettings { base_url: Some(url.to_owned()), key, ..EndpointSettings::default() };
+        let found = find(&settings, &variables(pairs));
         let found = found.map(|key| key.map(|key| key.reveal().to_owned()));
         assert_eq!(found.as_ref().map(Option::as_deref).map_err(String::as_str), expected, "{url}");
     }

@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::endpoint_settings::Key;
 use super::error::{ConfigError, Origin};
-use super::file::File;
-use super::layer::Key;
+use super::file::NarrowsToml;
 use super::variables::Variables;
 use crate::environment as env;
 
@@ -15,7 +15,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// `None` if there is no file.
-    pub(crate) file: Option<File>,
+    pub(crate) file: Option<NarrowsToml>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -42,8 +42,8 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
     };
     // The path appears in errors, so it must not depend on the current directory.
     let path = std::path::absolute(&path).unwrap_or(path);
-    let file = File::parse(&path, &text, home(variables))?;
-    let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Inline(_))));
+    let file = NarrowsToml::parse(&path, &text, home(variables))?;
+    let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.settings.key, Some(Key::Inline(_))));
     let mut warnings = Vec::new();
     if open && holds_keys {
         warnings.push(format!(

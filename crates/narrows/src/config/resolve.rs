@@ -6,9 +6,9 @@ use std::time::Duration;
 use narrows_base::suggest::nearest;
 use narrows_model::DEMO_URL;
 
+use super::endpoint_settings::{EndpointSettings, HiddenText, Proxy};
 use super::error::{ConfigError, Origin};
-use super::file::{ENV_ENDPOINT, EndpointEntry, FLAGS_ENDPOINT, File, Limits};
-use super::layer::{HiddenText, Layer, Proxy};
+use super::file::{ENV_ENDPOINT, EndpointEntry, FLAGS_ENDPOINT, NarrowsToml, TurnLimits};
 use super::variables::Variables;
 use super::{key, locations, proxy};
 use crate::cli::{Errors, ModelArgs};
@@ -40,7 +40,7 @@ pub(crate) struct ResolvedEndpoint {
     /// The environment variable that sets its proxy, if there is one.
     pub(crate) proxy_from: Option<&'static str>,
     /// All other settings. `base_url` and `model` are set.
-    pub(crate) layer: Layer,
+    pub(crate) settings: EndpointSettings,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ pub(crate) struct Resolved {
     /// The directory of stored sessions. `None`: sessions are not stored.
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) pace: Option<Duration>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: TurnLimits,
     pub(crate) warnings: Vec<String>,
     /// Problems of the endpoints that are not selected. A command shows them as warnings if its user can
     /// select these endpoints.
@@ -62,7 +62,7 @@ pub(crate) struct Resolved {
 /// Merges the sources: flags override variables, and those override the file.
 pub(crate) fn resolve(
     flags: &Flags,
-    file: Option<File>,
+    file: Option<NarrowsToml>,
     variables: &Variables,
 ) -> Result<Resolved, ConfigError> {
     let file = file.unwrap_or_default();
@@ -106,7 +106,7 @@ fn take_first(
     variables: &Variables,
     warnings: &mut Vec<String>,
 ) -> Result<Option<EndpointEntry>, ConfigError> {
-    let (of_flags, of_variables) = (flags.layer(), variables.layer()?);
+    let (of_flags, of_variables) = (flags.endpoint_settings(), variables.endpoint_settings()?);
     let has_env = of_variables.base_url.is_some() || of_variables.key.is_some();
     let by_variable = || {
         Ok::<_, ConfigError>(
@@ -122,7 +122,7 @@ fn take_first(
     let env = has_env.then(|| EndpointEntry {
         name: ENV_ENDPOINT.to_owned(),
         origin: Origin::variable(env::BASE_URL),
-        layer: of_variables.clone().over(defaults()),
+        settings: of_variables.clone().over(defaults()),
         error: None,
     });
     let below = match (wanted, env) {
@@ -135,7 +135,7 @@ fn take_first(
         (None, _) if of_flags.base_url.is_some() => EndpointEntry {
             name: FLAGS_ENDPOINT.to_owned(),
             origin: Origin::Flag("--base-url"),
-            layer: of_variables.clone().over(defaults()),
+            settings: of_variables.clone().over(defaults()),
             error: None,
         },
         // Many users have an API key in the environment for other programs. A key alone must not move
@@ -160,8 +160,8 @@ fn take_first(
         (None, None) => entries.remove(default_index(default, entries)),
     };
     // If the variables do not describe an endpoint, they apply to the selected one.
-    let between = if has_env { Layer::default() } else { of_variables };
-    Ok(Some(EndpointEntry { layer: of_flags.over(between).over(below.layer), ..below }))
+    let between = if has_env { EndpointSettings::default() } else { of_variables };
+    Ok(Some(EndpointEntry { settings: of_flags.over(between).over(below.settings), ..below }))
 }
 
 /// Returns the index of the default endpoint of the file: the one with this name, otherwise the first.
@@ -170,11 +170,11 @@ fn default_index(default: Option<&str>, entries: &[EndpointEntry]) -> usize {
 }
 
 /// Returns the default settings of an endpoint that variables or `--base-url` describe.
-fn defaults() -> Layer {
-    Layer {
+fn defaults() -> EndpointSettings {
+    EndpointSettings {
         base_url: Some(DEFAULT_BASE_URL.to_owned()),
         model: Some(DEFAULT_MODEL.to_owned()),
-        ..Layer::default()
+        ..EndpointSettings::default()
     }
 }
 
@@ -206,29 +206,29 @@ fn take_named(
 
 /// Returns the effective settings of an endpoint. The error is the reason why it cannot be used.
 fn resolve_endpoint(entry: EndpointEntry, variables: &Variables) -> Result<ResolvedEndpoint, ConfigError> {
-    let EndpointEntry { name, origin, mut layer, error } = entry;
+    let EndpointEntry { name, origin, mut settings, error } = entry;
     if let Some(error) = error {
         return Err(error);
     }
     let lacks =
         |what: &str| ConfigError::new(origin.clone(), format!("the endpoint {name:?} has no `{what}`"));
-    let url = layer.base_url.as_deref().ok_or_else(|| lacks("base_url"))?;
-    let proxy_from = match &layer.proxy {
+    let url = settings.base_url.as_deref().ok_or_else(|| lacks("base_url"))?;
+    let proxy_from = match &settings.proxy {
         Some(_) => None,
         None => proxy::select(url, variables).map(|(url, name)| {
-            layer.proxy = Some(Proxy::Through(url));
+            settings.proxy = Some(Proxy::Through(url));
             name
         }),
     };
-    if layer.base_url.as_deref() == Some(DEMO_URL) {
-        layer.model = Some(DEMO_MODEL.to_owned());
-    } else if layer.model.is_none() {
+    if settings.base_url.as_deref() == Some(DEMO_URL) {
+        settings.model = Some(DEMO_MODEL.to_owned());
+    } else if settings.model.is_none() {
         return Err(lacks("model").hint("set it there, with --model, or in OPENAI_MODEL"));
     }
-    let key = key::find(&layer, variables).map_err(|reason| {
+    let key = key::find(&settings, variables).map_err(|reason| {
         ConfigError::new(origin.clone(), format!("the endpoint {name:?} cannot be used: {reason}"))
     })?;
-    Ok(ResolvedEndpoint { name, origin, key, proxy_from, layer })
+    Ok(ResolvedEndpoint { name, origin, key, proxy_from, settings })
 }
 
 fn data_dir(

@@ -23,14 +23,14 @@ fn flags(model: ModelArgs) -> Flags {
 }
 
 fn read(file: &str, model: ModelArgs, pairs: &[(&str, &str)]) -> Result<Resolved, ConfigError> {
-    let file = (!file.is_empty()).then(|| File::parse(Path::new("narrows.toml"), file, None).unwrap());
+    let file = (!file.is_empty()).then(|| NarrowsToml::parse(Path::new("narrows.toml"), file, None).unwrap());
     resolve(&flags(model), file, &variables(pairs))
 }
 
 /// Returns each endpoint as `NAME URL MODEL KEY`.
 fn routes(resolved: &Resolved) -> Vec<String> {
     let shown = |chosen: &ResolvedEndpoint| {
-        let (url, model) = (chosen.layer.base_url.as_deref(), chosen.layer.model.as_deref());
+        let (url, model) = (chosen.settings.base_url.as_deref(), chosen.settings.model.as_deref());
         let key = chosen.key.as_ref().map_or("-", |key| key.reveal());
         format!("{} {} {} {key}", chosen.name, url.unwrap_or("-"), model.unwrap_or("-"))
     };
@@ -118,7 +118,7 @@ fn a_url_on_the_command_line_is_an_endpoint_without_the_keys_of_others() {
 fn numbers_and_prompts_follow_the_same_order() {
     let tokens = |model: ModelArgs, pairs: &[(&str, &str)]| {
         let resolved = read(&FILE.replace("[endpoint.local]", "[endpoint.other]"), model, pairs).unwrap();
-        (resolved.endpoints[0].layer.max_tokens, resolved.system_prompt)
+        (resolved.endpoints[0].settings.max_tokens, resolved.system_prompt)
     };
     let work = || ModelArgs { endpoint: Some("work".to_owned()), ..none() };
     let key = ("WORK_KEY", "w");
@@ -227,7 +227,7 @@ fn a_variable_that_overrides_the_default_of_the_file_is_a_warning() {
 fn the_data_directory_follows_the_same_precedence() {
     #[track_caller]
     fn check(flags: &Flags, file: &str, pairs: &[(&str, &str)], expected: Option<&str>, warns: bool) {
-        let file = File::parse(Path::new("/c/narrows.toml"), file, None).unwrap();
+        let file = NarrowsToml::parse(Path::new("/c/narrows.toml"), file, None).unwrap();
         let resolved = resolve(flags, Some(file), &variables(pairs)).unwrap();
         assert_eq!(resolved.data_dir.as_deref(), expected.map(Path::new));
         assert_eq!(!resolved.warnings.is_empty(), warns, "{:?}", resolved.warnings);
@@ -250,7 +250,7 @@ fn the_proxy_is_selected_per_endpoint() {
     let proxy = |model: ModelArgs, url: &str, pairs: &[(&str, &str)]| {
         let model = ModelArgs { base_url: Some(url.to_owned()), ..model };
         let chosen = read("", model, pairs).unwrap().endpoints.remove(0);
-        (chosen.layer.proxy, chosen.proxy_from)
+        (chosen.settings.proxy, chosen.proxy_from)
     };
     let through = |url: &str| Some(Proxy::Through(url.to_owned()));
     let vars = [("HTTPS_PROXY", "http://p")];

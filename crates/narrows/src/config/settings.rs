@@ -4,9 +4,9 @@ use narrows_agent::{FailureFormat, Limits as AgentLimits, ModelRoute, Settings};
 use narrows_model::{Client, Endpoint, EndpointError, Limits, Secret};
 use narrows_process::{AllowList, Environment};
 
+use super::endpoint_settings::{EndpointSettings, Key, Proxy};
 use super::error::{ConfigError, Origin};
 use super::key;
-use super::layer::{Key, Layer, Proxy};
 use super::resolve::{Resolved, ResolvedEndpoint};
 use crate::cli::{Errors, ModelArgs};
 use crate::environment;
@@ -61,40 +61,40 @@ impl Resolved {
 }
 
 fn route(chosen: &ResolvedEndpoint) -> ModelRoute {
-    let ResolvedEndpoint { name, key, layer, .. } = chosen;
-    let mut endpoint = Endpoint::new(name, layer.base_url.clone().unwrap_or_default());
+    let ResolvedEndpoint { name, key, settings, .. } = chosen;
+    let mut endpoint = Endpoint::new(name, settings.base_url.clone().unwrap_or_default());
     endpoint.key = key.as_ref().map(|key| Secret::from(key.reveal()));
     let header = |header: &super::Header| (header.name.clone(), Secret::from(header.value.reveal()));
-    endpoint.headers = layer.headers.iter().map(header).collect();
-    endpoint.query.clone_from(&layer.query);
-    endpoint.provider = layer.provider;
-    endpoint.context_window = layer.context_window;
-    endpoint.ca_file.clone_from(&layer.ca_file);
-    endpoint.proxy = match &layer.proxy {
+    endpoint.headers = settings.headers.iter().map(header).collect();
+    endpoint.query.clone_from(&settings.query);
+    endpoint.provider = settings.provider;
+    endpoint.context_window = settings.context_window;
+    endpoint.ca_file.clone_from(&settings.ca_file);
+    endpoint.proxy = match &settings.proxy {
         Some(Proxy::Through(url)) => Some(url.clone()),
         Some(Proxy::None) | None => None,
     };
     let Limits { connect, first_event, idle, total, .. } = endpoint.limits;
-    endpoint.limits.connect = layer.connect_timeout.unwrap_or(connect);
-    endpoint.limits.first_event = layer.first_timeout.unwrap_or(first_event);
-    endpoint.limits.idle = layer.idle_timeout.unwrap_or(idle);
-    endpoint.limits.total = layer.total_timeout.unwrap_or(total);
+    endpoint.limits.connect = settings.connect_timeout.unwrap_or(connect);
+    endpoint.limits.first_event = settings.first_timeout.unwrap_or(first_event);
+    endpoint.limits.idle = settings.idle_timeout.unwrap_or(idle);
+    endpoint.limits.total = settings.total_timeout.unwrap_or(total);
     ModelRoute {
         endpoint,
-        model: layer.model.clone().unwrap_or_default(),
-        max_tokens: layer.max_tokens,
-        temperature: layer.temperature,
-        effort: layer.effort,
+        model: settings.model.clone().unwrap_or_default(),
+        max_tokens: settings.max_tokens,
+        temperature: settings.temperature,
+        effort: settings.effort,
     }
 }
 
 /// Returns the error about an endpoint that the model client rejects, with the origin of the wrong setting.
 fn endpoint_error(chosen: &ResolvedEndpoint, flags: &ModelArgs, error: &EndpointError) -> ConfigError {
-    let setting = match (error.setting.as_ref(), &chosen.layer.key) {
+    let setting = match (error.setting.as_ref(), &chosen.settings.key) {
         ("key", Some(Key::File(_))) => "key_file".to_owned(),
         (setting, _) => setting.to_owned(),
     };
-    let flags: Layer = flags.layer();
+    let flags: EndpointSettings = flags.endpoint_settings();
     let by_flag = match setting.as_str() {
         "base_url" => flags.base_url.is_some().then_some("--base-url"),
         "ca_file" => flags.ca_file.is_some().then_some("--ca-file"),
@@ -105,7 +105,7 @@ fn endpoint_error(chosen: &ResolvedEndpoint, flags: &ModelArgs, error: &Endpoint
     };
     let by_variable = match setting.as_str() {
         "proxy" => chosen.proxy_from.map(Origin::variable),
-        "key" => key::key_variable(&chosen.layer).map(|name| Origin::variable(name.to_owned())),
+        "key" => key::key_variable(&chosen.settings).map(|name| Origin::variable(name.to_owned())),
         _ => None,
     };
     let origin = by_flag.map(Origin::Flag).or(by_variable).unwrap_or_else(|| chosen.origin.clone());
@@ -124,7 +124,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::file::File;
+    use crate::config::file::NarrowsToml;
     use crate::config::resolve::{Flags, resolve};
     use crate::config::variables::variables;
 
@@ -133,7 +133,7 @@ mod tests {
         model: ModelArgs,
         pairs: &[(&str, &str)],
     ) -> (Result<Settings, ConfigError>, Vec<String>) {
-        let file = File::parse(Path::new("/c/narrows.toml"), text, None).unwrap();
+        let file = NarrowsToml::parse(Path::new("/c/narrows.toml"), text, None).unwrap();
         let flags = Flags { model, no_store: true, ..Flags::default() };
         let mut resolved = resolve(&flags, Some(file), &variables(pairs)).unwrap();
         let settings = resolved.settings(&flags.model);

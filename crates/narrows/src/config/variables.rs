@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
+use super::endpoint_settings::{EndpointSettings, Key};
 use super::error::{ConfigError, Origin};
-use super::layer::{Key, Layer};
 use crate::cli::value;
 use crate::environment as env;
 
@@ -45,15 +45,15 @@ impl Variables {
         })
     }
 
-    pub(crate) fn layer(&self) -> Result<Layer, ConfigError> {
-        Ok(Layer {
+    pub(crate) fn endpoint_settings(&self) -> Result<EndpointSettings, ConfigError> {
+        Ok(EndpointSettings {
             base_url: self.text(env::BASE_URL)?.map(str::to_owned),
             // Only the name of the variable, not its value, so that an error can name it.
             key: self.text(env::API_KEY)?.map(|_| Key::Variable(env::API_KEY.to_owned())),
             model: self.read(env::MODEL, value::model)?,
             max_tokens: self.read(env::MAX_TOKENS, value::tokens)?,
             temperature: self.read(env::TEMPERATURE, value::temperature)?,
-            ..Layer::default()
+            ..EndpointSettings::default()
         })
     }
 }
@@ -79,7 +79,7 @@ mod tests {
     fn invalid_numbers_are_reported_with_their_variable() {
         #[track_caller]
         fn check(name: &str, value: &str, expected: &str) {
-            let error = variables(&[(name, value)]).layer().expect_err(value);
+            let error = variables(&[(name, value)]).endpoint_settings().expect_err(value);
             assert_eq!(error.to_string(), expected);
             assert_eq!(error.hint, Some(format!("correct it, or unset {name}")));
         }
@@ -117,15 +117,15 @@ mod tests {
 
     #[test]
     fn an_empty_variable_counts_as_unset() {
-        let layer = variables(&[
+        let settings = variables(&[
             ("OPENAI_BASE_URL", ""),
             ("OPENAI_API_KEY", ""),
             ("OPENAI_MODEL", ""),
             ("OPENAI_MAX_TOKENS", ""),
             ("OPENAI_TEMPERATURE", ""),
         ])
-        .layer();
-        assert_eq!(layer, Ok(Layer::default()));
+        .endpoint_settings();
+        assert_eq!(settings, Ok(EndpointSettings::default()));
     }
 
     proptest! {
@@ -138,29 +138,29 @@ mod tests {
             temperature in 0.0..1e9f64,
         ) {
             let (tokens, heat) = (max_tokens.to_string(), temperature.to_string());
-            let layer = variables(&[
+            let settings = variables(&[
                 ("OPENAI_BASE_URL", &url),
                 ("OPENAI_API_KEY", &key),
                 ("OPENAI_MODEL", &model),
                 ("OPENAI_MAX_TOKENS", &tokens),
                 ("OPENAI_TEMPERATURE", &heat),
             ])
-            .layer();
-            prop_assert_eq!(layer, Ok(Layer {
+            .endpoint_settings();
+            prop_assert_eq!(settings, Ok(EndpointSettings {
                 base_url: Some(url),
                 key: Some(Key::Variable("OPENAI_API_KEY".to_owned())),
                 model: Some(model),
                 max_tokens: Some(max_tokens),
                 temperature: Some(temperature),
-                ..Layer::default()
+                ..EndpointSettings::default()
             }));
         }
 
         #[test]
         fn any_text_is_a_number_or_an_error(text in "\\PC{1,12}") {
-            let tokens = variables(&[("OPENAI_MAX_TOKENS", &text)]).layer().map(|layer| layer.max_tokens);
+            let tokens = variables(&[("OPENAI_MAX_TOKENS", &text)]).endpoint_settings().map(|settings| settings.max_tokens);
             prop_assert_eq!(tokens.ok(), text.trim().parse().ok().filter(|number| *number > 0).map(Some));
-            let heat = variables(&[("OPENAI_TEMPERATURE", &text)]).layer().map(|layer| layer.temperature);
+            let heat = variables(&[("OPENAI_TEMPERATURE", &text)]).endpoint_settings().map(|settings| settings.temperature);
             let expected = text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
             prop_assert_eq!(heat.ok(), expected.map(Some));
         }

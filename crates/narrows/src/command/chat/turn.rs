@@ -29,7 +29,7 @@ pub(super) enum TurnAbort {
     Output(Failure),
 }
 
-pub(super) struct TurnOutcome {
+pub(super) struct ChatTurnOutcome {
     pub(super) outcome: Result<(), Failure>,
     pub(super) denied: Vec<Refusal>,
     pub(super) is_agent_lost: bool,
@@ -91,7 +91,7 @@ impl<'a> ChatTurn<'a> {
         runtime: &Runtime,
         session: &Session,
         text: String,
-    ) -> Result<TurnOutcome, TurnAbort> {
+    ) -> Result<ChatTurnOutcome, TurnAbort> {
         let message_loss = runtime.message_loss();
         let started = match self.interrupts.unless_signal(session.run(RunRequest::text(text))).await {
             Ok(started) => started,
@@ -104,7 +104,7 @@ impl<'a> ChatTurn<'a> {
             Ok(handle) => handle.split(),
             Err(error) => {
                 let is_agent_lost = matches!(error.code(), "agent_exited" | "closed");
-                return Ok(TurnOutcome {
+                return Ok(ChatTurnOutcome {
                     outcome: Err(error.into()),
                     denied: Vec::new(),
                     is_agent_lost,
@@ -154,7 +154,7 @@ impl<'a> ChatTurn<'a> {
         };
         let message_loss = runtime.message_loss().since(message_loss);
         let outcome = outcome.and_then(|()| Failure::incomplete_answer(message_loss, unreadable));
-        Ok(TurnOutcome { outcome, denied, is_agent_lost, leave })
+        Ok(ChatTurnOutcome { outcome, denied, is_agent_lost, leave })
     }
 
     async fn follow(&mut self, events: &mut Events, cancel: &Canceller) -> Result<(), TurnAbort> {

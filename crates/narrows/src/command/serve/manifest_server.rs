@@ -26,7 +26,7 @@ use super::manifest::LoadedManifest;
 use super::memory::MemoryWriter;
 use super::parent_process;
 use super::proxy_chain;
-use super::refusal_log::RefusalLog;
+use super::refusal_log::ClientRefusalLog;
 use super::run_gate::{self, GateOutcome, MAX_QUEUED_REQUESTS};
 use super::shutdown::Shutdown;
 use super::{agent, server};
@@ -47,7 +47,7 @@ pub(super) struct ManifestServer {
     pub(super) identities: Identities,
     pub(super) owners: Arc<dyn SessionOwners>,
     pub(super) gates: GateRegistry,
-    pub(super) refusals: RefusalLog,
+    pub(super) refusals: ClientRefusalLog,
     pub(super) agent_kind: AgentKind,
 }
 

@@ -23,7 +23,7 @@ const COUNT: &str = "count";
 type Key = (String, &'static str);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct RefusalLog(Arc<Shared>);
+pub(super) struct ClientRefusalLog(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -81,7 +81,7 @@ impl Unrecorded {
     }
 }
 
-impl RefusalLog {
+impl ClientRefusalLog {
     /// Records a refused client: now, or later together with others of its identity. An entry that is written
     /// now is on disk when this returns.
     pub(super) async fn record(&self, manifest: &LoadedManifest, log: Option<&Log>, who: &Principal) {

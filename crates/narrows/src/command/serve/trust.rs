@@ -26,13 +26,13 @@ pub(super) struct PinnedFiles {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PinStatus {
-    New,
+    Unpinned,
     Unchanged,
-    Changed(Vec<FileChange>),
+    Changed(Vec<PinChange>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct FileChange {
+pub(super) struct PinChange {
     path: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct FileChange {
     now: Option<String>,
 }
 
-impl FileChange {
+impl PinChange {
     fn describe(&self) -> String {
         let path = self.path.display();
         match (&self.before, &self.now) {
@@ -80,7 +80,7 @@ impl TrustStore {
         };
         let pinned =
             pinned.map_err(|error| Failure::file_unreadable("the pins of this manifest", &path, &error))?;
-        let status = pinned.map_or(PinStatus::New, |pinned| pinned.compare(&now));
+        let status = pinned.map_or(PinStatus::Unpinned, |pinned| pinned.compare(&now));
         Ok(Self { path, now, status })
     }
 
@@ -88,10 +88,10 @@ impl TrustStore {
     pub(super) fn require_trusted(&self) -> Result<(), Failure> {
         match &self.status {
             PinStatus::Changed(changes) => {
-                let words: Vec<String> = changes.iter().map(FileChange::describe).collect();
+                let words: Vec<String> = changes.iter().map(PinChange::describe).collect();
                 Err(Failure::manifest_changed(&self.now.manifest, &words))
             }
-            PinStatus::New | PinStatus::Unchanged => Ok(()),
+            PinStatus::Unpinned | PinStatus::Unchanged => Ok(()),
         }
     }
 
@@ -110,7 +110,7 @@ impl TrustStore {
     /// Pins a new manifest and returns a notice. The log entry is written before the pins, so that trust is
     /// always recorded.
     pub(super) fn pin_new(&self, log: Option<&Log>, who: &str, id: &str) -> Result<Option<String>, Failure> {
-        if self.status != PinStatus::New {
+        if self.status != PinStatus::Unpinned {
             return Ok(None);
         }
         self.record_and_write("manifest.pinned", log, who, id)?;
@@ -147,7 +147,7 @@ impl TrustStore {
     fn event(&self, action: &str, who: &str, id: &str) -> Event {
         let changed = match &self.status {
             PinStatus::Changed(changes) => changes.as_slice(),
-            PinStatus::New | PinStatus::Unchanged => &[],
+            PinStatus::Unpinned | PinStatus::Unchanged => &[],
         };
         let manifest = self.now.manifest.display().to_string();
         let mut input = json!({"manifest": manifest, "files": self.now.files});
@@ -195,7 +195,7 @@ impl PinnedFiles {
         for (path, digest) in &now.files {
             match self.files.get(path) {
                 Some(pinned) if pinned == digest => {}
-                pinned => changes.push(FileChange {
+                pinned => changes.push(PinChange {
                     path: path.clone(),
                     before: pinned.cloned(),
                     now: Some(digest.clone()),
@@ -203,7 +203,7 @@ impl PinnedFiles {
             }
         }
         let gone = self.files.iter().filter(|(path, _)| !now.files.contains_key(*path));
-        changes.extend(gone.map(|(path, digest)| FileChange {
+        changes.extend(gone.map(|(path, digest)| PinChange {
             path: path.clone(),
             before: Some(digest.clone()),
             now: None,
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(pinned.compare(&pinned), PinStatus::Unchanged);
         let now = pins(&[("/w/ACP.md", "1"), ("/w/A.md", "0"), ("/w/C.md", "3")]);
         let PinStatus::Changed(changes) = pinned.compare(&now) else { panic!("it has changed") };
-        let said: Vec<String> = changes.iter().map(FileChange::describe_with_digests).collect();
+        let said: Vec<String> = changes.iter().map(PinChange::describe_with_digests).collect();
         let expected = [
             "/w/A.md changed: sha256 2 -> 0",
             "/w/C.md is new: sha256 nothing -> 3",
@@ -242,7 +242,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let path = home.path().join("pins/x.json");
         let now = pins(&[("/w/ACP.md", "1")]);
-        let store = TrustStore { path: path.clone(), now: now.clone(), status: PinStatus::New };
+        let store = TrustStore { path: path.clone(), now: now.clone(), status: PinStatus::Unpinned };
         store.write().expect("it is written");
         store.write().expect("and written over");
         let bytes = std::fs::read(&path).expect("the file exists");

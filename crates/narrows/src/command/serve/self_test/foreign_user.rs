@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::command::serve::identities::{Identities, UNAUTHENTICATED_OPTIONS, serve_unauthenticated};
 use crate::command::serve::manifest::LoadedManifest;
-use crate::command::serve::refusal_log::RefusalLog;
+use crate::command::serve::refusal_log::ClientRefusalLog;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -87,7 +87,7 @@ async fn try_as_user(
     let log = Log::open(&path, LogOptions::default()).map_err(io::Error::other)?;
     let (reader, writer) = stream.into_split();
     let link = narrows_link::stream(reader, writer, &UNAUTHENTICATED_OPTIONS);
-    RefusalLog::default().record(manifest, Some(&log), &who).await;
+    ClientRefusalLog::default().record(manifest, Some(&log), &who).await;
     serve_unauthenticated(&who, link, std::future::pending()).await;
     log.close();
     let answers =

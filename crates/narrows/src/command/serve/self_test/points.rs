@@ -175,11 +175,12 @@ impl Evidence<'_> {
             "{lines} lines of {actor}, {tools} tools, {} policies",
             self.manifest.bundle.policies.len()
         );
-        let SampleCalls { missed, unasked, untried, .. } = self.samples;
+        let SampleCalls { unknown_tool_policies, unrequested_action_policies, unmatched_policies, .. } =
+            self.samples;
         for (slugs, why) in [
-            (missed, "matches no tool"),
-            (unasked, "is about an action that is never requested"),
-            (untried, "matched none of the sample calls"),
+            (unknown_tool_policies, "matches no tool"),
+            (unrequested_action_policies, "is about an action that is never requested"),
+            (unmatched_policies, "matched none of the sample calls"),
         ] {
             slugs.iter().for_each(|slug| evidence.push_str(&format!("; `{slug}` {why}")));
         }
@@ -394,7 +395,7 @@ impl Evidence<'_> {
         let Some(step) = self.observed.step("unruly") else { return fails("nothing could be tested") };
         let interrupted =
             self.observed.lines(step).iter().find(|entry| entry["action"] == "operator.interrupted");
-        let poisoned = self.is_hidden_after_poison();
+        let poisoned = self.check_injection();
         let evidence = format!(
             "a denied tool with a harmless title that was run anyway: {}, the turn ended with {:?}; {}",
             entry_name(interrupted),
@@ -411,7 +412,7 @@ impl Evidence<'_> {
     }
 
     /// Passes if a tool output that claims that everything is allowed had no effect.
-    fn is_hidden_after_poison(&self) -> Result<String, String> {
+    fn check_injection(&self) -> Result<String, String> {
         let line = self.observed.line("policy.resolved", "poisoned");
         let is_denied = line.is_some_and(|line| line["policy"]["decision"] == "deny");
         let shown = self.observed.step("poison").is_some_and(|step| step.shows_call("poisoned"));

@@ -38,11 +38,11 @@ pub(super) struct SampleCalls {
     /// A call of a tool that the operator does not have.
     pub(super) unknown: Option<SampleCall>,
     /// Policies about tools that do not exist, so that they never match.
-    pub(super) missed: Vec<String>,
+    pub(super) unknown_tool_policies: Vec<String>,
     /// Policies about actions that no agent requests.
-    pub(super) unasked: Vec<String>,
+    pub(super) unrequested_action_policies: Vec<String>,
     /// Other policies that match none of the samples.
-    pub(super) untried: Vec<String>,
+    pub(super) unmatched_policies: Vec<String>,
 }
 
 impl SampleCalls {
@@ -72,17 +72,20 @@ impl SampleCalls {
         let asks = |sample: &SampleCall| is(sample, Class::RequireApproval) || is(sample, Class::Escalate);
         let denied = first(&|sample| is(sample, Class::Deny) && by_policy(sample));
         let slug = |bound: &BoundPolicy| bound.policy.front.slug.clone();
-        let missed: Vec<String> =
+        let unknown_tool_policies: Vec<String> =
             PolicyCoverage::new(bundle).unmatched_policies().into_iter().map(slug).collect();
         let has_matched = |slug: &String| samples.iter().any(|sample| decides(slug, &sample.ruling));
-        let unasked: Vec<String> =
+        let unrequested_action_policies: Vec<String> =
             PolicyCoverage::new(bundle).unknown_action_policies().into_iter().map(slug).collect();
-        let is_told = |slug: &String| missed.contains(slug) || unasked.contains(slug);
-        let untried = bundle.policies.iter().map(slug).filter(|slug| !is_told(slug) && !has_matched(slug));
+        let is_told = |slug: &String| {
+            unknown_tool_policies.contains(slug) || unrequested_action_policies.contains(slug)
+        };
+        let unmatched_policies =
+            bundle.policies.iter().map(slug).filter(|slug| !is_told(slug) && !has_matched(slug));
         Self {
-            untried: untried.collect(),
-            missed,
-            unasked,
+            unmatched_policies: unmatched_policies.collect(),
+            unknown_tool_policies,
+            unrequested_action_policies,
             allowed: first(&|sample| is(sample, Class::Allow)),
             denied: denied.or_else(|| first(&|sample| is(sample, Class::Deny))).or_else(|| unknown.clone()),
             approved: first(&|sample| asks(sample) && by_policy(sample)).or_else(|| first(&asks)),
@@ -177,13 +180,16 @@ mod tests {
 
     #[test]
     fn policies_that_match_nothing_are_listed() {
-        let check = |tools: &str, policy: &str, missed: &[&str], untried: &[&str]| {
+        let check = |tools: &str,
+                     policy: &str,
+                     unknown_tool_policies: &[&str],
+                     unmatched_policies: &[&str]| {
             let found = samples(tools, &format!("match: {{action: tool.call, {policy}}}\ndecision: deny"));
             assert_eq!(
-                (found.missed.as_slice(), found.untried.as_slice()),
+                (found.unknown_tool_policies.as_slice(), found.unmatched_policies.as_slice()),
                 (
-                    missed.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>().as_slice(),
-                    untried.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>().as_slice(),
+                    unknown_tool_policies.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>().as_slice(),
+                    unmatched_policies.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>().as_slice(),
                 ),
                 "{tools} {policy}"
             );
@@ -193,6 +199,9 @@ mod tests {
         check("{id: run_command}", "subject: 'workspace:/finance/**'", &[], &[]);
         check("{id: run_command}", "subject: session.set_mode", &[], &["pp"]);
         let found = samples("{id: run_command}", "match: {action: tool.cal}\ndecision: deny");
-        assert_eq!((found.unasked, found.missed, found.untried), (vec!["pp".to_owned()], vec![], vec![]));
+        assert_eq!(
+            (found.unrequested_action_policies, found.unknown_tool_policies, found.unmatched_policies),
+            (vec!["pp".to_owned()], vec![], vec![])
+        );
     }
 }
