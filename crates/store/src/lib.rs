@@ -33,10 +33,10 @@ mod database;
 mod error;
 mod history;
 mod lock;
-mod prune;
 mod record;
 mod schema;
 mod sessions;
+mod startup_cleanup;
 mod store;
 mod writer;
 
