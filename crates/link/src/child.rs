@@ -11,8 +11,8 @@ use narrows_process::Child;
 pub use narrows_process::{AllowList, Environment, Exit, ExitClass, Ladder, SpawnError, Spec, StderrTail};
 
 use crate::close::CloseReason;
+use crate::hangup;
 use crate::link::{Link, Options};
-use crate::peer_events;
 use crate::stream::{PeerSignals, stream_until};
 
 /// Time for a process that has closed its stdout to exit. Its exit then becomes the close reason.
@@ -40,7 +40,7 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
         return Err(SpawnError::Guardian);
     };
     let gateway = child.take_gateway();
-    let reader_gone = peer_events::reader_gone(stdin.as_fd().try_clone_to_owned());
+    let reader_gone = hangup::reader_gone(stdin.as_fd().try_clone_to_owned());
     let child = Arc::new(child);
     // The reader holds no strong reference: the process must end when its handles are dropped, which ends
     // the reader.

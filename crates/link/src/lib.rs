@@ -11,11 +11,11 @@
 pub mod child;
 mod close;
 mod external;
+mod hangup;
 mod input_budget;
 mod link;
 pub mod memory;
 pub mod peer;
-mod peer_events;
 pub mod queue;
 pub mod socket;
 pub mod stdio;

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::close::CloseReason;
+use crate::hangup;
 use crate::link::{Link, Options};
-use crate::peer_events;
 use crate::stream::{PeerSignals, stream, stream_until};
 
 /// An address as users write it: `tcp://127.0.0.1:9000` or `unix:/run/narrows.sock`.
@@ -229,7 +229,7 @@ fn tcp_link(peer: TcpStream, options: &Options) -> io::Result<Link> {
 /// Creates a link over a unix socket. Must be called inside a runtime. Unlike TCP, a unix socket
 /// distinguishes a peer that has closed the socket from one that only stopped sending.
 pub fn unix(peer: UnixStream, options: &Options) -> Link {
-    let reader_gone = peer_events::reader_gone(peer.as_fd().try_clone_to_owned());
+    let reader_gone = hangup::reader_gone(peer.as_fd().try_clone_to_owned());
     let (reader, writer) = peer.into_split();
     stream_until(
         reader,

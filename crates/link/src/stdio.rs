@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
 use crate::close::CloseReason;
+use crate::hangup;
 use crate::link::{Link, Options};
-use crate::peer_events;
 use crate::stream::{PeerSignals, stream_until};
 
 /// Takes stdin and stdout for the protocol. Must be called once, inside a runtime, before any other code
@@ -29,8 +29,8 @@ pub fn take(options: &Options) -> io::Result<Link> {
     let (input, output) = (Descriptor::new(input, OFlags::RDONLY)?, Descriptor::new(output, OFlags::WRONLY)?);
     let signs = PeerSignals {
         why: ready(CloseReason::Eof),
-        reader_gone: peer_events::reader_gone(output.fd().try_clone()),
-        peer_closed: peer_events::peer_closed(input.fd().try_clone()),
+        reader_gone: hangup::reader_gone(output.fd().try_clone()),
+        peer_closed: hangup::peer_closed(input.fd().try_clone()),
     };
     Ok(stream_until(input.into_reader()?, output.into_writer()?, options, signs))
 }
