@@ -13,7 +13,7 @@ use crate::{v1, v2};
 
 /// Next step after an agent has answered `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Negotiation {
+pub enum NegotiationOutcome {
     /// Continue: the agent accepted the offered version.
     Accepted(InitializeAnswer),
     /// Disconnect, and open another connection with an `initialize` in this lower version.
@@ -62,7 +62,7 @@ pub fn judge_result(
     spoken: Versions,
     offered: Version,
     result: &RawValue,
-) -> Result<Negotiation, NegotiationError> {
+) -> Result<NegotiationOutcome, NegotiationError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Chosen {
@@ -70,11 +70,13 @@ pub fn judge_result(
     }
     let Chosen { protocol_version: chosen } = read_object(result)?;
     match Version::from_number(chosen) {
-        Some(version) if version == offered => Ok(Negotiation::Accepted(match version {
+        Some(version) if version == offered => Ok(NegotiationOutcome::Accepted(match version {
             Version::V1 => InitializeAnswer::V1(read_object(result)?),
             Version::V2 => InitializeAnswer::V2(read_object(result)?),
         })),
-        Some(version) if version < offered && spoken.contains(version) => Ok(Negotiation::Reconnect(version)),
+        Some(version) if version < offered && spoken.contains(version) => {
+            Ok(NegotiationOutcome::Reconnect(version))
+        }
         _ => Err(NegotiationError::Chosen { chosen, offered, spoken }),
     }
 }
@@ -88,7 +90,7 @@ pub fn judge_error(
     offered: Version,
     code: i32,
     data: Option<&RawValue>,
-) -> Result<Negotiation, NegotiationError> {
+) -> Result<NegotiationOutcome, NegotiationError> {
     let lower = |version: &Version| *version < offered && spoken.contains(*version);
     match code.into() {
         v2::ErrorCode::UnsupportedProtocolVersion => {
@@ -98,7 +100,7 @@ pub fn judge_error(
             });
             let ours = supported.iter().copied().filter_map(Version::from_number);
             match ours.filter(lower).max() {
-                Some(version) => Ok(Negotiation::Reconnect(version)),
+                Some(version) => Ok(NegotiationOutcome::Reconnect(version)),
                 None => Err(NegotiationError::Unsupported { supported, spoken }),
             }
         }
@@ -106,7 +108,7 @@ pub fn judge_error(
         v2::ErrorCode::InvalidRequest | v2::ErrorCode::InvalidParams | v2::ErrorCode::InternalError
             if lower(&Version::V1) =>
         {
-            Ok(Negotiation::Reconnect(Version::V1))
+            Ok(NegotiationOutcome::Reconnect(Version::V1))
         }
         _ => Err(NegotiationError::Refused { code }),
     }
@@ -120,15 +122,15 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    fn describe(verdict: Result<Negotiation, NegotiationError>) -> String {
+    fn describe(verdict: Result<NegotiationOutcome, NegotiationError>) -> String {
         match verdict {
-            Ok(Negotiation::Accepted(InitializeAnswer::V1(answer))) => {
+            Ok(NegotiationOutcome::Accepted(InitializeAnswer::V1(answer))) => {
                 format!("accepted {}", answer.protocol_version)
             }
-            Ok(Negotiation::Accepted(InitializeAnswer::V2(answer))) => {
+            Ok(NegotiationOutcome::Accepted(InitializeAnswer::V2(answer))) => {
                 format!("accepted {} {}", answer.protocol_version, answer.info.name)
             }
-            Ok(Negotiation::Reconnect(version)) => format!("reconnect {version}"),
+            Ok(NegotiationOutcome::Reconnect(version)) => format!("reconnect {version}"),
             Err(unfit) => unfit.to_string(),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use narrows_acp::capability::{AUTHORIZES, AgentCan};
 use narrows_acp::method::INITIALIZE;
-use narrows_acp::offer::{InitializeAnswer, Negotiation, NegotiationError, judge_error, judge_result};
+use narrows_acp::offer::{InitializeAnswer, NegotiationError, NegotiationOutcome, judge_error, judge_result};
 use narrows_acp::{ProtocolVersion, Version, Versions, v1, v2};
 use narrows_link::Link;
 use narrows_link::child::{self, Process};
@@ -267,16 +267,20 @@ async fn initialize(
     };
     let verdict = match verdict {
         // Some agents echo any offered version, but answer in the format of version 1.
-        Err(NegotiationError::Answer(_)) if offered == Version::V2 => Ok(Negotiation::Reconnect(Version::V1)),
+        Err(NegotiationError::Answer(_)) if offered == Version::V2 => {
+            Ok(NegotiationOutcome::Reconnect(Version::V1))
+        }
         verdict => verdict,
     };
     match verdict.map_err(Problem::NoCommonVersion)? {
-        Negotiation::Accepted(answer) => Ok(InitializeOutcome::Agreed(introduced(&answer, raw, &agent.spec))),
-        Negotiation::Reconnect(version) => Ok(InitializeOutcome::Again(version)),
+        NegotiationOutcome::Accepted(answer) => {
+            Ok(InitializeOutcome::Agreed(introduced(&answer, raw, &agent.spec)))
+        }
+        NegotiationOutcome::Reconnect(version) => Ok(InitializeOutcome::Again(version)),
     }
 }
 
-fn refused(offered: Version, error: &RpcError) -> Result<Negotiation, NegotiationError> {
+fn refused(offered: Version, error: &RpcError) -> Result<NegotiationOutcome, NegotiationError> {
     let data = error.data.as_ref().and_then(|data| to_raw_value(data).ok());
     let code = i32::try_from(error.code).unwrap_or(Code::Internal.number());
     judge_error(Versions::Both, offered, code, data.as_deref())
