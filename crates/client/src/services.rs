@@ -549,9 +549,9 @@ impl CommandService for McpServices {
 }
 
 /// Decides about calls of hosted MCP servers.
-pub(crate) struct McpGate(pub(crate) Arc<PermissionService>);
+pub(crate) struct HostedCallAuthorizer(pub(crate) Arc<PermissionService>);
 
-impl Gate for McpGate {
+impl Gate for HostedCallAuthorizer {
     fn authorize(&self, asked: crate::mcp::ServerRequest) -> Pending<'_, Result<(), Refusal>> {
         let turn = self.0.turn();
         Box::pin(async move {

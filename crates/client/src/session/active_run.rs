@@ -57,7 +57,7 @@ pub(super) struct Abort {
     pub(super) until: Instant,
 }
 
-pub(super) struct Active {
+pub(super) struct ActiveRun {
     pub(super) run_id: Arc<str>,
     pub(super) event_queue: EventQueue<RuntimeEvent>,
     pub(super) result: Option<oneshot::Sender<RunResult>>,
@@ -77,7 +77,7 @@ pub(super) struct Active {
     pub(super) data: Option<Value>,
 }
 
-impl Active {
+impl ActiveRun {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self.abort {
             Some(abort) => Some(abort.until),

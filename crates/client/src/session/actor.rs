@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::active_run::{AbortReason, Active};
+use super::active_run::{AbortReason, ActiveRun};
 use super::client_run_commands::ClientRunCommands;
 use super::mode_guard::ModeGuard;
 use super::permission::{HeldRequest, SettledRequest};
@@ -61,7 +61,7 @@ pub(super) struct Actor {
     pub(super) hosting: Option<Hosting>,
     /// Dropped messages that were already reported.
     pub(super) message_loss: MessageLoss,
-    pub(super) run: Option<Active>,
+    pub(super) run: Option<ActiveRun>,
     /// `None` after the first prompt was sent.
     pub(super) first_prompt_delay: Option<FirstPromptDelay>,
     /// Requests that are being answered.

@@ -31,7 +31,7 @@ use crate::mcp::{self, Gate, HostServer, HostedServerKind, Hosting};
 use crate::peer_json;
 use crate::permissions::PermissionService;
 use crate::runtime::{SessionStart, Shared};
-use crate::services::{McpGate, McpServices, RequestBudget, Services};
+use crate::services::{HostedCallAuthorizer, McpServices, RequestBudget, Services};
 use crate::snapshot::Snapshot;
 
 const MAX_QUEUED_REQUESTS: usize = 16;
@@ -211,7 +211,7 @@ fn servers(
         HostedServerKind::Host(_) => None,
     });
     let names = names.collect();
-    let gate: Arc<dyn Gate> = Arc::new(McpGate(Arc::clone(&services.permissions)));
+    let gate: Arc<dyn Gate> = Arc::new(HostedCallAuthorizer(Arc::clone(&services.permissions)));
     let options = narrows_mcp::Options::new(&config.cwd, config.environment.clone());
     Ok(SessionServers { descriptors, names, hosting: Some(shared.mcp.host(plan.hosted, options, &gate)) })
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::active_run::{Abort, AbortReason, Active};
+use super::active_run::{Abort, AbortReason, ActiveRun};
 use super::actor::{Actor, now_ms};
 use super::open::MAX_HELD_MESSAGES;
 use crate::error::{ClientError, Problem, Stage, wants_login};
@@ -111,7 +111,7 @@ impl Actor {
         let (event_queue, reader) = event_queue(true);
         let (settle, result) = oneshot::channel();
         let now = Instant::now();
-        self.run = Some(Active {
+        self.run = Some(ActiveRun {
             run_id: Arc::clone(&run_id),
             event_queue,
             result: Some(settle),
