@@ -8,7 +8,7 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
-pub use budget::{Budget, BudgetExcess, BudgetLimit, BudgetUsage, RuleUsage};
+pub use budget::{Budget, BudgetLimit, BudgetUsage, ExhaustedBudget, RuleUsage};
 pub use class::{Class, Severity};
 pub use decision::{Approval, ConsideredRule, GovernanceDecision, GovernanceReason, RuleNote};
 pub use rule::{ACTIONS, GovernanceRule, GovernanceRuleError, Signer, is_known_action};
@@ -131,7 +131,7 @@ impl GovernanceRuleset {
         }
         let exhausted = rule.budget.as_ref().and_then(|budget| budget.exhausted(budget_usage, &rule.slug));
         match exhausted {
-            Some(BudgetExcess { what, used, limit }) if rule.class < Class::RequireApproval => {
+            Some(ExhaustedBudget { what, used, limit }) if rule.class < Class::RequireApproval => {
                 (Class::RequireApproval, GovernanceReason::Budget { clause: slug(), what, used, limit })
             }
             _ => (rule.class, GovernanceReason::Rule { clause: slug() }),

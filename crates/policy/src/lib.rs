@@ -39,8 +39,8 @@ pub use access::{Access, Narrowing, UnknownAccess};
 pub use action::{Action, Command, WordLink};
 pub use decision::{Decision, DecisionReason, RuleName, Verdict};
 pub use governance::{
-    ACTIONS, Approval, Budget, BudgetExcess, BudgetLimit, BudgetUsage, Class, ConsideredRule,
-    DefaultApproval, GovernanceDecision, GovernanceReason, GovernanceRule, GovernanceRuleError,
+    ACTIONS, Approval, Budget, BudgetLimit, BudgetUsage, Class, ConsideredRule, DefaultApproval,
+    ExhaustedBudget, GovernanceDecision, GovernanceReason, GovernanceRule, GovernanceRuleError,
     GovernanceRuleset, RuleNote, RuleUsage, Severity, Signer, is_known_action,
 };
 pub use kind::Kind;

@@ -64,14 +64,14 @@ impl fmt::Display for BudgetLimit {
 
 /// A limit that another request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BudgetExcess {
+pub struct ExhaustedBudget {
     pub what: BudgetLimit,
     /// Used amount, at most `limit`. `None` if it is unknown.
     pub used: Option<u64>,
     pub limit: u64,
 }
 
-impl BudgetExcess {
+impl ExhaustedBudget {
     fn new(what: BudgetLimit, used: u64, limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or_default();
         // Amounts above the limit are capped, so that the reason of a request stays the same while it waits
@@ -80,7 +80,7 @@ impl BudgetExcess {
     }
 }
 
-impl fmt::Display for BudgetExcess {
+impl fmt::Display for ExhaustedBudget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = if self.what == BudgetLimit::Amount { " cents" } else { "" };
         match self.used {
@@ -96,7 +96,7 @@ impl fmt::Display for BudgetExcess {
 
 impl Budget {
     /// Returns the limit that this request would exceed.
-    pub fn exhausted(&self, budget_usage: &BudgetUsage<'_>, clause: &str) -> Option<BudgetExcess> {
+    pub fn exhausted(&self, budget_usage: &BudgetUsage<'_>, clause: &str) -> Option<ExhaustedBudget> {
         let usage = (budget_usage.usage)(clause);
         let full = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used >= bound);
         // The cost of this request is added. If it is unknown, only the used amount counts.
@@ -106,11 +106,11 @@ impl Budget {
                 || budget_usage.amount_cents.is_none_or(|amount| amount > 0) && usage.amount_cents >= bound
         });
         if full(usage.hour, self.per_hour) {
-            Some(BudgetExcess::new(BudgetLimit::Hour, usage.hour, self.per_hour))
+            Some(ExhaustedBudget::new(BudgetLimit::Hour, usage.hour, self.per_hour))
         } else if full(usage.day, self.per_day) {
-            Some(BudgetExcess::new(BudgetLimit::Day, usage.day, self.per_day))
+            Some(ExhaustedBudget::new(BudgetLimit::Day, usage.day, self.per_day))
         } else if overspent {
-            Some(BudgetExcess::new(BudgetLimit::Amount, usage.amount_cents, self.amount_cents))
+            Some(ExhaustedBudget::new(BudgetLimit::Amount, usage.amount_cents, self.amount_cents))
         } else {
             None
         }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn an_exhausted_budget_names_its_limit_and_its_renewal() {
         let check = |what, used, limit, expected: &str| {
-            assert_eq!(BudgetExcess::new(what, used, Some(limit)).to_string(), expected);
+            assert_eq!(ExhaustedBudget::new(what, used, Some(limit)).to_string(), expected);
         };
         check(BudgetLimit::Hour, 2, 2, "2 of 2, renewed at the next full hour");
         check(BudgetLimit::Day, 7, 3, "3 of 3, renewed at 00:00 UTC");

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::budget::{BudgetExcess, BudgetLimit};
+use super::budget::{BudgetLimit, ExhaustedBudget};
 use super::class::{Class, Severity};
 use super::rule::Signer;
 use crate::action::Action;
@@ -153,7 +153,7 @@ impl fmt::Display for GovernanceReason {
                 write!(out, "policy `{clause}` is limited to autonomy {ceiling}, but the level is {level}")
             }
             Self::Budget { clause, what, used, limit } => {
-                let excess = BudgetExcess { what: *what, used: *used, limit: *limit };
+                let excess = ExhaustedBudget { what: *what, used: *used, limit: *limit };
                 write!(out, "the {what} under policy `{clause}` are exhausted ({excess})")
             }
             Self::Level { level } => write!(out, "autonomy {level} requires an approval"),
