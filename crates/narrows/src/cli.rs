@@ -10,6 +10,7 @@ mod check;
 mod connect;
 mod help;
 mod ignored_args;
+mod listener;
 mod model;
 mod policy;
 mod serve;
@@ -17,7 +18,6 @@ mod session;
 mod sessions;
 mod token;
 pub(crate) mod value;
-mod web;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,6 +38,7 @@ pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
 pub(crate) use check::{CheckFiles, CheckFormat};
 pub(crate) use connect::{Connect, NamedBy, RemoteArgs, intended_url, target};
+pub(crate) use listener::ListenerArgs;
 pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use serve::{Approve, Serve};
@@ -45,7 +46,6 @@ pub(crate) use session::SessionArgs;
 pub(crate) use sessions::{Delete, Sessions, SessionsCommand, SessionsList};
 pub(crate) use token::{Token, TokenCommand, TokenList, TokenNew, TokenRevoke};
 pub(crate) use value::Variable;
-pub(crate) use web::WebArgs;
 
 /// The output of `--version`.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {

@@ -6,5 +6,5 @@ pub mod client;
 pub mod identity;
 pub mod resume;
 pub mod server;
-pub mod tls;
+pub mod server_tls;
 pub mod tokens;

@@ -59,7 +59,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::identity::Identity;
 use crate::resume::Keep;
-use crate::tls::TlsFiles;
+use crate::server_tls::TlsFiles;
 use admission::{AdmittedClient, Credential};
 use codec::Codec;
 use io::Io;

@@ -6,7 +6,7 @@ use clap::Args;
 use narrows_bus::config::ListenerSettings;
 
 use super::value::{Deadline, deadline};
-use super::{CheckFormat, ModelArgs, WebArgs, help};
+use super::{CheckFormat, ListenerArgs, ModelArgs, help};
 
 /// Serve a governed agent described by a manifest
 ///
@@ -115,7 +115,7 @@ pub(crate) struct Serve {
     pub(crate) prompt: Vec<String>,
 
     #[command(flatten)]
-    pub(crate) web: WebArgs,
+    pub(crate) web: ListenerArgs,
 
     #[command(flatten)]
     pub(crate) model: ModelArgs,

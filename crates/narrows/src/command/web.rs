@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use narrows_bus::config::{self, ListenAddr, ListenerSettings, Web};
 use narrows_remote::server::{ClientAuth, HttpLimits, HttpListenerConfig};
-use narrows_remote::tls::TlsFiles;
+use narrows_remote::server_tls::TlsFiles;
 
 use crate::failure::Failure;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use narrows_bus::config::{PEM_HINT, TOKENS_HINT};
 use narrows_remote::server::ReloadError;
-use narrows_remote::tls::{FileFault, TlsError};
+use narrows_remote::server_tls::{FileFault, TlsError};
 use narrows_remote::tokens::TokenError;
 
 use crate::terminal::line;

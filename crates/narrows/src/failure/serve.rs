@@ -10,7 +10,7 @@ use narrows_govern::PathRefusal;
 use narrows_link::CloseReason;
 use narrows_manifest::version::VersionError;
 use narrows_remote::server::BindError;
-use narrows_remote::tls::TlsError;
+use narrows_remote::server_tls::TlsError;
 
 use super::credentials::tls_hint;
 use super::{ExitStatus, Failure};

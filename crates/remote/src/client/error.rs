@@ -8,7 +8,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use rustls::{AlertDescription, CertificateError};
 
 use super::ClientOptions;
-use crate::tls::TlsError;
+use crate::server_tls::TlsError;
 
 /// A reason why no connection was made.
 #[derive(Debug, thiserror::Error)]

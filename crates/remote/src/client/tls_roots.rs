@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 
 use super::{ClientOptions, DialError};
-use crate::tls::{self, FileFault, TlsError};
+use crate::server_tls::{self, FileFault, TlsError};
 
 /// A client certificate and its private key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,22 +59,22 @@ pub(super) fn config_without_roots() -> Result<ClientConfig, DialError> {
 fn client_certificate(
     files: &ClientCertificateFiles,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-    let chain = tls::certificates(&files.cert)?;
+    let chain = server_tls::certificates(&files.cert)?;
     let path = &files.key;
     // Like a token file: a user who can write it can impersonate its owner.
     if std::fs::metadata(path).is_ok_and(|about| about.mode() & 0o002 != 0) {
-        return Err(tls::file_error(path, FileFault::Exposed));
+        return Err(server_tls::file_error(path, FileFault::Exposed));
     }
-    Ok((chain, tls::private_key(path)?))
+    Ok((chain, server_tls::private_key(path)?))
 }
 
 fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, DialError> {
-    let all = tls::certificates(path).map_err(DialError::Ca)?;
+    let all = server_tls::certificates(path).map_err(DialError::Ca)?;
     let mut store = RootCertStore::empty();
     for certificate in &all {
         store.add(certificate.clone()).map_err(|error| {
             let fault = FileFault::Unknown(format!("a certificate is bad: {error}"));
-            DialError::Ca(tls::file_error(path, fault))
+            DialError::Ca(server_tls::file_error(path, fault))
         })?;
     }
     Ok(all)

@@ -219,7 +219,7 @@ async fn secure(http_listener: &HttpListener, stream: TcpStream) -> io::Result<S
         }
     };
     let chain = stream.get_ref().1.peer_certificates();
-    let named = chain.and_then(|chain| chain.first()).map(|leaf| crate::tls::identity(leaf));
+    let named = chain.and_then(|chain| chain.first()).map(|leaf| crate::server_tls::identity(leaf));
     let certificate = chain.map(|chain| ClientCertificate::new(chain, tls, verified_by));
     let identity = match named.transpose() {
         Ok(identity) => identity,

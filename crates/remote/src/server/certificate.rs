@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::tls::{ServerTls, expiry};
+use crate::server_tls::{ServerTls, expiry};
 
 /// Timers do not follow changes of the wall clock, and may stop while the machine sleeps, so expiry is checked this
 /// often.
@@ -103,7 +103,7 @@ mod tests {
 
     use super::super::tests::secure::{authority, files};
     use super::*;
-    use crate::tls::certificates;
+    use crate::server_tls::certificates;
 
     /// A wall clock that advances with tokio's paused clock.
     #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::token_names::TokenNames;
 use super::token_store::TokenStore;
 use super::{BindError, ClientAuth, HttpListenerConfig};
 use crate::identity::Identity;
-use crate::tls::{ServerTls, TlsError, TlsFiles};
+use crate::server_tls::{ServerTls, TlsError, TlsFiles};
 use crate::tokens::TokenError;
 
 /// An error that made a reload keep the previous files.

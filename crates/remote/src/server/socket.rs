@@ -61,7 +61,7 @@ pub(super) struct ClientSocket {
     unfinished: Option<(Instant, Instant, usize)>,
 }
 
-/// The result of [`Socket::hand_off`].
+/// The result of [`ClientSocket::hand_off`].
 #[derive(Debug)]
 pub(super) enum Handoff<T> {
     Taken(T, Option<SocketPermit>),

@@ -14,7 +14,7 @@ use narrows_remote::client::{
 };
 use narrows_remote::identity::Identity;
 use narrows_remote::server::{Backend, ClientAuth, HttpLimits, HttpListenerConfig, HttpServer, Opening};
-use narrows_remote::tls::TlsFiles;
+use narrows_remote::server_tls::TlsFiles;
 use narrows_remote::tokens;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use narrows_base::suggest::nearest;
 use narrows_bus::config::{Config, ListenAddr, Web};
 use narrows_config::{Finding, SourcePos};
-use narrows_remote::tls::{self, TlsError};
+use narrows_remote::server_tls::{self, TlsError};
 use narrows_remote::tokens::{self, InspectedTokens, TokenError};
 
 use crate::command::serve::identities;
@@ -139,7 +139,7 @@ fn unreadable(path: &Path, error: &TokenError) -> Finding {
 /// where the bus refers to them.
 fn unusable_tls(web: &Web, asked: impl Fn(&Path) -> (String, SourcePos)) -> Option<Finding> {
     let files = tls_files(web)?;
-    let error = tls::server_config(&files).err()?;
+    let error = server_tls::server_config(&files).err()?;
     let hint = tls_hint(&error);
     let ((file, pos), what) = match &error {
         TlsError::File { path, fault } => ((display_path(path), SourcePos::START), fault.to_string()),

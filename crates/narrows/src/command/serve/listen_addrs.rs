@@ -4,11 +4,11 @@ use std::path::Path;
 
 use narrows_bus::config::{ListenAddr, ListenerAuth, ListenerSettings, Tls, Web};
 use narrows_manifest::types::acp::{Role, Transport};
-use narrows_remote::tls;
+use narrows_remote::server_tls;
 use narrows_remote::tokens::Tokens;
 
 use super::manifest::LoadedManifest;
-use crate::cli::{Serve, WebArgs};
+use crate::cli::{ListenerArgs, Serve};
 use crate::command::web::{self, find_duplicate_listener};
 use crate::failure::Failure;
 
@@ -42,7 +42,7 @@ pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Lis
         })
         .collect();
     if webs.is_empty() {
-        if args.web != WebArgs::default() {
+        if args.web != ListenerArgs::default() {
             return Err(Failure::no_web_listener());
         }
         if serves && is_web_only {
@@ -56,7 +56,7 @@ pub(super) fn resolve(manifest: &LoadedManifest, args: &Serve) -> Result<Vec<Lis
 }
 
 /// Rejects credential files in the workspace, where the agent could read or change them.
-fn reject_files_in_workspace(root: &Path, args: &WebArgs) -> Result<(), Failure> {
+fn reject_files_in_workspace(root: &Path, args: &ListenerArgs) -> Result<(), Failure> {
     let files = [
         ("--tokens", &args.tokens),
         ("--cert", &args.cert),
@@ -91,14 +91,14 @@ fn check_credentials(listeners: &[ListenerSettings]) -> Result<(), Failure> {
             Tokens::read(tokens).map_err(|error| Failure::token_file_invalid(tokens, &error))?;
         }
         if let Some(files) = web::tls_files(web) {
-            tls::server_config(&files).map_err(|error| Failure::certificate_invalid(&error))?;
+            server_tls::server_config(&files).map_err(|error| Failure::certificate_invalid(&error))?;
         }
     }
     Ok(())
 }
 
-fn apply_web_args(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
-    let WebArgs { tokens, cert, key, client_ca, hosts, origins, .. } = args;
+fn apply_web_args(webs: Vec<&mut Web>, args: &ListenerArgs) -> Result<(), Failure> {
+    let ListenerArgs { tokens, cert, key, client_ca, hosts, origins, .. } = args;
     if cert.is_some() && !webs.iter().any(|web| web.secure) && !webs.is_empty() {
         return Err(Failure::certificate_unused());
     }
@@ -135,7 +135,7 @@ mod tests {
 
     /// Compares the resulting listeners, or the beginning of the error message.
     #[track_caller]
-    fn check(urls: &[&str], args: &WebArgs, expected: Result<&[&str], &str>) {
+    fn check(urls: &[&str], args: &ListenerArgs, expected: Result<&[&str], &str>) {
         let mut listeners: Vec<ListenerSettings> =
             urls.iter().map(|url| ListenerSettings::parse(url).expect(url)).collect();
         let webs = listeners.iter_mut().filter_map(|listener| match &mut listener.addr {
@@ -188,11 +188,11 @@ mod tests {
     #[test]
     fn remote_clients_need_a_proof_and_encryption() {
         let file = |name: &str| Some(name.into());
-        let none = WebArgs::default();
-        let tokens = WebArgs { tokens: file("t"), ..none.clone() };
-        let tls = WebArgs { cert: file("c"), key: file("k"), ..none.clone() };
-        let both = WebArgs { tokens: file("t"), ..tls.clone() };
-        let mtls = WebArgs { client_ca: file("a"), ..tls.clone() };
+        let none = ListenerArgs::default();
+        let tokens = ListenerArgs { tokens: file("t"), ..none.clone() };
+        let tls = ListenerArgs { cert: file("c"), key: file("k"), ..none.clone() };
+        let both = ListenerArgs { tokens: file("t"), ..tls.clone() };
+        let mtls = ListenerArgs { client_ca: file("a"), ..tls.clone() };
         let (here, safe) = ("ws://127.0.0.1:1", "wss://127.0.0.1:1");
         let (far, far_safe) = ("http://0.0.0.0:1", "https://0.0.0.0:1");
         check(&[here], &none, Ok(&["none -"]));

@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::super::{ClientAuth, HttpLimits, HttpListenerConfig};
 use super::kit::{LONG, Running, initialize, listener, start};
 use super::secure::{authority, client_config, client_config_of, files, tls};
-use crate::tls::TlsFiles;
+use crate::server_tls::TlsFiles;
 use crate::tokens;
 
 /// A server that admits clients of two authorities. The first has signed the certificates of the server and of the

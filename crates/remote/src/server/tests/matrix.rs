@@ -12,7 +12,7 @@ use super::kit::{
     Agent, JSON, LONG, Reader, Running, ask, initialize, listener, short_timeouts, start, start_with_token,
     web,
 };
-use crate::tls::TlsFiles;
+use crate::server_tls::TlsFiles;
 use crate::tokens;
 
 const KEY: (&str, &str) = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");

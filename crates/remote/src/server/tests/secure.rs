@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{ClientAuth, HttpLimits, HttpListenerConfig};
 use super::kit::{initialize, listener, start};
-use crate::tls::{TlsFiles, certificates};
+use crate::server_tls::{TlsFiles, certificates};
 
 /// Runs openssl in `directory`. Returns `false` if it is not installed.
 fn openssl(directory: &Path, arguments: &str) -> bool {

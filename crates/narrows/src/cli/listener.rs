@@ -12,7 +12,7 @@ use super::value::duration;
 /// Authentication and limits of HTTP and WebSocket clients.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "HTTP and WebSocket")]
-pub(crate) struct WebArgs {
+pub(crate) struct ListenerArgs {
     /// Accept clients that present a token from this file
     ///
     /// `narrows token new NAME --file FILE` creates a token. The scopes of a token limit the tools that its client
@@ -46,7 +46,7 @@ pub(crate) struct WebArgs {
     pub(crate) limits: Vec<Limit>,
 }
 
-impl WebArgs {
+impl ListenerArgs {
     /// Returns the limits of a bus, overridden by those of the arguments.
     pub(crate) fn limits(&self) -> BusLimits {
         let mut limits = BusLimits::default();
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn with(limit: Limit) -> BusLimits {
-        WebArgs { limits: vec![limit], ..WebArgs::default() }.limits()
+        ListenerArgs { limits: vec![limit], ..ListenerArgs::default() }.limits()
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_the_default_limits() {
-        let help = WebArgs::augment_args(clap::Command::new("x")).render_long_help().to_string();
+        let help = ListenerArgs::augment_args(clap::Command::new("x")).render_long_help().to_string();
         let (_, rest) = help.split_once("[defaults:").expect("the help lists the defaults");
         let (told, _) = rest.split_once(']').expect("the processes end");
         let told: Vec<&str> = told.split_whitespace().collect();
