@@ -21,6 +21,7 @@ const HARMLESS: &str = "\
 const MAX_HARMLESS_BYTES: usize = 64;
 
 impl Variable {
+    /// Creates an assignment of `value` to the variable `name`.
     pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self { name: name.into(), value: value.into() }
     }

@@ -74,6 +74,7 @@ impl Session {
         Self { id: id.into(), queue, alive }
     }
 
+    /// Returns the id that the session was claimed with.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id

@@ -51,6 +51,7 @@ impl ReplyTo {
     }
 }
 
+/// A request of the peer, with the only way to answer it.
 #[derive(Debug)]
 pub struct Request {
     pub frame: Frame,
