@@ -138,7 +138,7 @@ fn set_number<N: TryFrom<i128> + Copy>(
 ) {
     match table.get(key) {
         Some(item) if item.node.kind == ValueKind::Integer(0) => {
-            item.warn("cannot be 0 here; the default is used")
+            item.warn("cannot be 0 here; the default is used");
         }
         Some(item) => *target = item.count(least, most).unwrap_or(*target),
         None => {}

@@ -57,7 +57,7 @@ fn check_mcp_settings(table: Table<'_>, pool: &Pool) {
         match pool.mcp {
             Some(McpAccess::Any) => item.warn("has no effect with mcp = \"any\", which permits every member"),
             _ if pool.protocol == PoolProtocol::JsonRpc => {
-                item.warn("has no effect in a pool with \"jsonrpc\"")
+                item.warn("has no effect in a pool with \"jsonrpc\"");
             }
             _ => {}
         }

@@ -34,7 +34,7 @@ pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> ListenerAuth {
     match (auth, at) {
         (ListenerAuth::None, ListenAddr::Tcp(_)) => item.warn(ALL_USERS_WARNING),
         (ListenerAuth::None, _) => {
-            item.warn("has no effect here: only the user of the bus and root are admitted")
+            item.warn("has no effect here: only the user of the bus and root are admitted");
         }
         _ => {}
     }
