@@ -243,7 +243,7 @@ mod tests {
         check("https://127.0.0.1:1", |web| web.tls = tls(true), Some("tls"));
         check("https://127.0.0.1:1", |web| (web.auth, web.tls) = (ListenerAuth::Mtls, tls(true)), None);
         let both = |web: &mut Web| {
-            (web.auth, web.tokens, web.tls) = (ListenerAuth::Token, Some("t".into()), tls(true))
+            (web.auth, web.tokens, web.tls) = (ListenerAuth::Token, Some("t".into()), tls(true));
         };
         check("https://127.0.0.1:1", both, None);
         for far in ["0.0.0.0", "192.168.0.1", "[::]"] {
