@@ -188,7 +188,7 @@ pub type Opening<'a> = Pin<Box<dyn Future<Output = std::io::Result<StdUnixStream
 /// Serves the messages of accepted connections.
 pub trait Backend: Send + Sync {
     /// Opens a new connection of `identity` on the listener of this number. The returned socket carries one message per
-    /// line, both ways; either end may close it.
+    /// line, both ways; either end may close it. Lines to the client have no limit but the backend's own.
     ///
     /// The error kind [`WouldBlock`](std::io::ErrorKind::WouldBlock) means that no connection is free, and
     /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded) that this identity has too many. After either,

@@ -90,6 +90,12 @@ impl Codec {
     }
 }
 
+/// Returns a splitter for the output of a backend, without a limit: a line that was dropped here would be a response
+/// that never arrives. The backend limits what its agents write, and adds the client's id and names of sessions to it.
+pub(super) fn backend_splitter() -> Splitter {
+    Splitter::new(usize::MAX)
+}
+
 /// Appends a client's message as one line.
 pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
     let start = out.len();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_base::sync::lock;
-use narrows_wire::{DEFAULT_MAX_LINE_BYTES, LineRef, RpcError, Splitter};
+use narrows_wire::{LineRef, RpcError};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::admission::AdmittedClient;
 use super::authorize::Caller;
 use super::backend_writer::{BackendWriter, Waiting};
+use super::codec;
 use super::detached::DetachedConnection;
 use super::disconnect_stats::{DisconnectOutcome, DisconnectStats};
 use super::post_dedup::{PostDedup, PostState};
@@ -208,7 +209,7 @@ impl HttpSession {
 
     /// Reads the output of the agents as fast as the readers allow.
     async fn read_backend(&self, shared: &HttpServerState, mut backend: OwnedReadHalf) {
-        let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
+        let mut splitter = codec::backend_splitter();
         loop {
             while self.with(|streams| streams.is_full()) {
                 if timeout(shared.limits.idle_timeout, self.room.notified()).await.is_err() {
@@ -219,6 +220,7 @@ impl HttpSession {
                 let now = Instant::now().into_std();
                 self.with(|streams| {
                     splitter.feed(read, |piece| {
+                        // None is too long for this splitter.
                         if let LineRef::Whole(line) = piece {
                             streams.deliver(line, now);
                         }

@@ -59,10 +59,9 @@ pub(super) struct BackendLine {
 impl BackendLine {
     /// Creates the backend side of a connection that is not resumable.
     pub(super) fn new(backend: UnixStream) -> Self {
-        let splitter = Splitter::new(narrows_wire::DEFAULT_MAX_LINE_BYTES);
         Self {
             backend,
-            splitter,
+            splitter: codec::backend_splitter(),
             to_backend: Outbox::default(),
             ended: false,
             input_closed: false,
@@ -284,7 +283,7 @@ impl BackendLine {
         let mut socket = socket;
         let polled = scratch.poll_read(cx, backend, |read| {
             splitter.feed(read, |piece| {
-                // A line over the limit is dropped: no client could read it.
+                // None is too long for this splitter.
                 let LineRef::Whole(line) = piece else { return };
                 match (&mut *resume, &mut socket) {
                     (Some(resume), _) => resume.keep_line(line),

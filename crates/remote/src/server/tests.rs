@@ -7,6 +7,7 @@ mod http2;
 pub(super) mod kit;
 mod limits;
 mod logs;
+mod long_lines;
 mod matrix;
 mod refused;
 mod replay;

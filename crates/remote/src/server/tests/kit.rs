@@ -29,6 +29,7 @@ use crate::tokens;
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 /// Answers `session/prompt` with `params.count` updates before the response, and echoes every other request.
+/// Answers the notification `_test/long` with a response to 1 that has a text of `params.bytes`.
 #[derive(Default)]
 pub(in super::super) struct Agent {
     pub(super) opened: Mutex<Vec<Identity>>,
@@ -103,6 +104,11 @@ async fn act(stream: UnixStream, heard: Arc<Mutex<Vec<String>>>) {
                 let params = &message["params"];
                 match message["method"].as_str() {
                     Some("_test/close") => return,
+                    Some("_test/long") => {
+                        let bytes = params["bytes"].as_u64().unwrap_or(0);
+                        let text = "x".repeat(usize::try_from(bytes).unwrap());
+                        out = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"{text}\"}}\n");
+                    }
                     Some("_test/ask") => {
                         let ask = json!({"jsonrpc": "2.0", "id": "q", "method": "session/request_permission", "params": params});
                         out.push_str(&format!("{ask}\n"));
