@@ -42,8 +42,6 @@ struct Attach {
     socket: ClientSocket,
     client: AdmittedClient,
     ask: ResumeRequest,
-    /// Messages that were read after the resume request.
-    rest: Vec<Bytes>,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +92,7 @@ pub(super) async fn serve(
         () = shared.stopping() => return socket.close(GOING_AWAY_CODE, "going away", &shared.scratch).await,
         () = client.revoked() => return socket.close(UNAUTHORIZED_CODE, "not authorized", &shared.scratch).await,
     };
-    let messages = match first {
+    let mut messages = match first {
         Ok(Ok(messages)) => messages,
         // An unused socket takes the place of another client.
         Err(_) => {
@@ -103,24 +101,25 @@ pub(super) async fn serve(
         }
         Ok(Err(end)) => return finish(&shared, socket, PumpEnd::Socket(end)).await,
     };
-    let Some(opening) = messages.first().cloned() else { return };
-    let view = View::parse(&opening);
-    match resume::first(&view) {
+    let Some(opening) = messages.first().map(|opening| View::parse(opening)) else { return };
+    match resume::first(&opening) {
         FirstMessage::Plain | FirstMessage::Marked if !client.claim() => {
             // Released before the socket has closed, for a client that resumes.
             drop(client);
             shared.refusals.add(RefusalReason::Limit);
-            socket.put(&too_many(view.id().unwrap_or(b"null")), &shared.scratch);
+            socket.put(&too_many(opening.id().unwrap_or(b"null")), &shared.scratch);
             socket.close(TRY_AGAIN_LATER_CODE, "try again later", &shared.scratch).await;
         }
-        FirstMessage::Plain => serve_plain(&shared, socket, client, &messages).await,
+        FirstMessage::Plain => serve_plain(&shared, socket, client, messages).await,
         // Boxed, so that it does not enlarge the future of other connections.
         FirstMessage::Marked => {
-            Box::pin(serve_resumable(&shared, socket, client, &messages, view.id().unwrap_or_default()))
-                .await;
+            let id = opening.id().map(Bytes::copy_from_slice).unwrap_or_default();
+            Box::pin(serve_resumable(&shared, socket, client, messages, id)).await;
         }
         FirstMessage::Resume(ask) => {
-            attach(&shared, Attach { socket, client, ask, rest: messages[1..].to_vec() }).await;
+            socket.unread(messages.split_off(1));
+            drop(messages);
+            attach(&shared, Attach { socket, client, ask }).await;
         }
         FirstMessage::Broken(answer) => {
             drop(client);
@@ -164,19 +163,21 @@ async fn read_first(socket: &mut ClientSocket, scratch: &Scratch) -> Result<Vec<
     Ok(messages)
 }
 
+/// Opens the backend for a client that has sent `messages`, which are still to be read from the socket then.
 async fn open_backend(
     shared: &HttpServerState,
     socket: &mut ClientSocket,
     client: &AdmittedClient,
-    messages: &[Bytes],
+    messages: Vec<Bytes>,
 ) -> Option<BackendLine> {
+    let opening = messages.first().cloned().unwrap_or_default();
+    socket.unread(messages);
     match shared.open_backend(client).await {
-        Ok(backend) => Some(BackendLine::new(backend)),
+        Ok(backend) => Some(BackendLine::new(backend, shared.unfinished.part(client.identity()))),
         Err(error) => {
             tracing::warn!(%error, "backend unavailable");
             shared.refusals.add(RefusalReason::Backend);
-            let opening = messages.first().map_or(&b""[..], |message| &**message);
-            let id = View::parse(opening).id().unwrap_or(b"null");
+            let id = View::parse(&opening).id().unwrap_or(b"null");
             let refusal = RpcError::new(Code::Backpressure, "no agent is available");
             socket.put(&message::error(id, &refusal), &shared.scratch);
             None
@@ -184,24 +185,12 @@ async fn open_backend(
     }
 }
 
-fn forward(line: &mut BackendLine, messages: &[Bytes], socket: &mut ClientSocket, scratch: &Scratch) {
-    for message in messages {
-        if let Some(answer) = line.accept_message(message, scratch) {
-            line.send_to_client(answer, socket, scratch);
-        }
-    }
-}
-
-async fn serve_plain(
-    shared: &Arc<HttpServerState>,
-    socket: ClientSocket,
-    mut client: AdmittedClient,
-    messages: &[Bytes],
-) {
+async fn serve_plain(shared: &Arc<HttpServerState>, socket: ClientSocket, mut client: AdmittedClient, messages: Vec<Bytes>) {
     let scratch = &shared.scratch;
-    let mut socket = match socket.hand_off(messages, |upgraded| shared.hand_off(&client, upgraded)) {
+    let mut socket = match socket.hand_off(&messages, |upgraded| shared.hand_off(&client, upgraded)) {
         Ok(Handoff::Here(socket)) => *socket,
         Ok(Handoff::Taken(served, place)) => {
+            drop(messages);
             supervise_handoff(shared, served, &mut client).await;
             return drop(place);
         }
@@ -210,7 +199,6 @@ async fn serve_plain(
     let Some(mut line) = open_backend(shared, &mut socket, &client, messages).await else {
         return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
-    forward(&mut line, messages, &mut socket, scratch);
     let (end, code, reason) = tokio::select! {
         biased;
         end = poll_fn(|cx| line.poll_pump(cx, &mut socket, scratch)) => (Some(end), 0, ""),
@@ -272,8 +260,8 @@ async fn serve_resumable(
     shared: &Arc<HttpServerState>,
     mut socket: ClientSocket,
     client: AdmittedClient,
-    messages: &[Bytes],
-    id: &[u8],
+    messages: Vec<Bytes>,
+    id: Bytes,
 ) {
     let scratch = &shared.scratch;
     let Some(random) = shared.random() else {
@@ -285,8 +273,7 @@ async fn serve_resumable(
     };
     let granted = Granted { connection: connection.clone(), grace: shared.limits.grace };
     let share = shared.replay_memory.share(client.identity());
-    line.make_resumable(ResumableEnd::new(shared.limits.keep()), share, Bytes::copy_from_slice(id), granted);
-    forward(&mut line, messages, &mut socket, scratch);
+    line.make_resumable(ResumableEnd::new(shared.limits.keep()), share, id, granted);
     socket.limit_kernel_buffers();
     let mut attaching = shared.resumable.add(&connection, &client);
     let last = serve_sockets(shared, line, socket, client, &mut attaching).await;
@@ -422,12 +409,11 @@ fn take_over(
     attach: Attach,
     scratch: &Scratch,
 ) -> (ClientSocket, Result<AdmittedClient, Bytes>) {
-    let Attach { mut socket, client, ask, rest } = attach;
+    let Attach { mut socket, client, ask } = attach;
     let resumed = match line.resumable().map(|end| end.resume(ask.received)) {
         Some(Ok(received)) => {
             socket.limit_kernel_buffers();
-            socket.put(&ask.answer(&ResumeResponse::Resumed { received }), scratch);
-            forward(line, &rest, &mut socket, scratch);
+            socket.put(&ask.answer(&Answer::Resumed { received }), scratch);
             Ok(client)
         }
         Some(Err(resume::ReplayGap)) => Err(ask.answer(&ResumeResponse::Gap)),

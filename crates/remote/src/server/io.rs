@@ -165,6 +165,11 @@ impl Outbox {
         self.bytes.len() - self.at
     }
 
+    /// Returns the bytes in memory, those included that are already written.
+    pub(super) fn held(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }

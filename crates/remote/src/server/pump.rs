@@ -14,6 +14,7 @@ use super::codec::{self, Received};
 use super::io::{Outbox, Scratch};
 use super::replay_memory::ReplayShare;
 use super::socket::{ClientSocket, SocketEnd};
+use super::unfinished::Part;
 use crate::resume::{self, Granted, ResumableEnd};
 
 /// Bytes queued for a socket at a time.
@@ -51,6 +52,8 @@ pub(super) struct BackendLine {
     backend: UnixStream,
     splitter: Splitter,
     to_backend: Outbox,
+    /// The memory of `to_backend`. It counts also while there is no socket.
+    queued: Part,
     ended: bool,
     input_closed: bool,
     resume: Option<ResumeState>,
@@ -58,11 +61,12 @@ pub(super) struct BackendLine {
 
 impl BackendLine {
     /// Creates the backend side of a connection that is not resumable.
-    pub(super) fn new(backend: UnixStream) -> Self {
+    pub(super) fn new(backend: UnixStream, queued: Part) -> Self {
         Self {
             backend,
             splitter: codec::backend_splitter(),
             to_backend: Outbox::default(),
+            queued,
             ended: false,
             input_closed: false,
             resume: None,
@@ -93,7 +97,7 @@ impl BackendLine {
     }
 
     /// Accepts a message of the client. Returns an error response if it is blank.
-    pub(super) fn accept_message(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
+    fn accept_message(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
         if let Some(resume) = &mut self.resume {
             if message.len() <= MAX_CLOSE_REQUEST_BYTES && resume::is_farewell(&View::parse(message)) {
                 resume.farewell = true;
@@ -111,7 +115,7 @@ impl BackendLine {
     }
 
     /// Sends the client a message that does not come from the backend.
-    pub(super) fn send_to_client(&mut self, message: Bytes, socket: &mut ClientSocket, scratch: &Scratch) {
+    fn send_to_client(&mut self, message: Bytes, socket: &mut ClientSocket, scratch: &Scratch) {
         match &mut self.resume {
             Some(resume) => {
                 resume.endpoint.send(message);
@@ -194,7 +198,7 @@ impl BackendLine {
 
     /// Writes what is queued for the backend. Returns `true` if the queue is empty.
     fn poll_backend(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> bool {
-        match self.to_backend.poll_write(cx, &mut self.backend, scratch) {
+        let is_empty = match self.to_backend.poll_write(cx, &mut self.backend, scratch) {
             Poll::Pending => false,
             Poll::Ready(Ok(_)) => true,
             Poll::Ready(Err(_)) => {
@@ -203,7 +207,11 @@ impl BackendLine {
                 self.to_backend.clear(scratch);
                 true
             }
-        }
+        };
+        // At most what one read has completed: the socket is read only while this is empty. A long message has counted
+        // since it began.
+        self.queued.set(self.to_backend.held());
+        is_empty
     }
 
     /// Carries messages from the backend to the client. Returns `true` if anything moved.

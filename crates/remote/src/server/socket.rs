@@ -43,6 +43,8 @@ pub(super) struct ClientSocket {
     codec: Codec,
     /// Input that was read before this socket was created.
     head: Bytes,
+    /// Messages that were read, but are to be read again.
+    unread: Vec<Bytes>,
     out: Outbox,
     /// Written bytes may be buffered in the TLS layer.
     unflushed: bool,
@@ -55,7 +57,7 @@ pub(super) struct ClientSocket {
     ended: Option<SocketEnd>,
     tick: Pin<Box<Sleep>>,
     permit: Option<SocketPermit>,
-    /// The memory of an incomplete message.
+    /// The memory of an incomplete message and of `unread`.
     part: MessageMemory,
     /// When that message exceeded the free bytes, when it last grew, and its size then.
     unfinished: Option<(Instant, Instant, usize)>,
@@ -85,6 +87,7 @@ impl ClientSocket {
             io,
             codec,
             head,
+            unread: Vec::new(),
             out: Outbox::default(),
             unflushed: false,
             idle,
@@ -142,6 +145,13 @@ impl ClientSocket {
         }
     }
 
+    /// Puts messages back, so that they are read before anything else. They count towards the limits until then.
+    pub(super) fn unread(&mut self, messages: Vec<Bytes>) {
+        let bytes = messages.iter().map(Bytes::len).sum::<usize>();
+        self.part.set(self.codec.partial() + bytes);
+        self.unread = messages;
+    }
+
     pub(super) fn queued(&self) -> usize {
         self.out.len()
     }
@@ -158,6 +168,13 @@ impl ClientSocket {
         scratch: &Scratch,
         mut each: impl FnMut(Received<'_>),
     ) -> Poll<Result<usize, SocketEnd>> {
+        if !self.unread.is_empty() {
+            let messages = std::mem::take(&mut self.unread);
+            let count = messages.iter().map(Bytes::len).sum();
+            messages.iter().for_each(|message| each(Received::Message(message)));
+            self.part.set(self.codec.partial());
+            return Poll::Ready(Ok(count));
+        }
         if let Some(end) = self.ended {
             return Poll::Ready(Err(end));
         }

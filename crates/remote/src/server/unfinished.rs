@@ -1,4 +1,5 @@
-//! Limits the memory of incomplete messages: of all clients, and of each identity.
+//! Limits the memory of messages that the backend does not have yet, most of them incomplete: of all clients, and of
+//! each identity.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,6 +91,15 @@ pub(super) struct MessageMemory {
 impl MessageMemory {
     /// Changes the size. Returns `false` and changes nothing if there is no room.
     pub(super) fn resize(&mut self, bytes: usize) -> bool {
+        self.change(bytes, false)
+    }
+
+    /// Changes the size even if there is no room, for bytes that are in memory already.
+    pub(super) fn set(&mut self, bytes: usize) {
+        self.change(bytes, true);
+    }
+
+    fn change(&mut self, bytes: usize, may_exceed: bool) -> bool {
         let bytes = if bytes <= FREE_BYTES && self.free.is_some() { 0 } else { bytes };
         if bytes == self.bytes {
             return true;
@@ -98,7 +108,7 @@ impl MessageMemory {
         let done = of.with(|held| {
             let own = held.by_identity.get(identity.as_str()).copied().unwrap_or_default();
             let (all, own) = (held.bytes - *before + bytes, own - *before + bytes);
-            if bytes > *before && (all > of.all || own > of.each) {
+            if !may_exceed && bytes > *before && (all > of.all || own > of.each) {
                 return false;
             }
             held.bytes = all;

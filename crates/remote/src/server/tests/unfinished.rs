@@ -1,17 +1,20 @@
 //! Incomplete messages, and the limits of their memory.
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream as StdUnixStream;
 
+use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
-use super::super::HttpLimits;
+use super::super::{Adopted, Limits};
 use super::kit::{
-    JSON, LONG, Reader, ask, connect, initialize, listener, receive, short_timeouts, start, start_with_token,
+    JSON, LONG, Reader, Running, ask, connect, expect_disconnects, initialize, listener, receive,
+    short_timeouts, start, start_with_token,
 };
 use crate::identity::Identity;
 use crate::tokens;
@@ -186,4 +189,57 @@ async fn a_web_socket_with_an_endless_message_makes_room() {
     let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
     super::kit::send(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
     receive(&mut web).await.unwrap();
+}
+
+/// Opens a resumable connection over lines, and sends `lines` after `initialize`.
+async fn resumable(running: &Running, lines: &str) -> UnixStream {
+    let (ours, theirs) = StdUnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    running.handle.adopt(Adopted::Unix(theirs), Bytes::new(), Identity::local(), 0).unwrap();
+    let mut stream = UnixStream::from_std(ours).unwrap();
+    let initialize =
+        r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"_meta":{"narrows":{"resume":1}}}}"#;
+    stream.write_all(format!("{initialize}\n{lines}").as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn whole_messages_count_until_the_backend_reads_them() {
+    let limits = Limits {
+        max_message: 4 * MIB,
+        unfinished_per_identity: 4 * MIB,
+        replay_bytes: 64 << 10,
+        ..Limits::default()
+    };
+    let running = start(listener(), limits);
+    let held = || running.handle.shared.unfinished.part(&Identity::local()).held();
+    let text = "x".repeat(3 * MIB);
+    let long = format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"_x\",\"params\":[\"{text}\"]}}\n");
+    // The agent does not read while its own output is not read.
+    let prompt = r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"count":20000}}"#;
+    let stuck = resumable(&running, &format!("{prompt}\n{long}")).await;
+    let is_held = async {
+        while held() < 3 * MIB {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, is_held).await.expect("a counted message");
+    // It still counts when the client is gone, because its connection is kept.
+    drop(stuck);
+    expect_disconnects(&running, [1, 0, 0, 0]).await;
+    assert!(held() >= 3 * MIB, "{}", held());
+    let mut other = resumable(&running, "").await;
+    _ = tokio::time::timeout(LONG, other.write_all(long.as_bytes())).await.unwrap();
+    let mut rest = Vec::new();
+    _ = tokio::time::timeout(LONG, other.read_to_end(&mut rest)).await.expect("no room for another one");
+    assert!(held() <= 4 * MIB, "{}", held());
+    // Room for one of them is enough for short messages.
+    let mut short = resumable(&running, "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"_y\"}\n").await;
+    let mut read = String::new();
+    while !read.contains("\"id\":7") {
+        let mut piece = [0; 1024];
+        let count = tokio::time::timeout(LONG, short.read(&mut piece)).await.unwrap().unwrap();
+        assert!(count > 0, "{read}");
+        read.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
 }
