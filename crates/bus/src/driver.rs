@@ -21,6 +21,7 @@ mod poll_token;
 mod queue_stats;
 mod router;
 mod silent_clients;
+mod slow_readers;
 pub(crate) mod stream;
 mod websocket;
 mod workers;

@@ -15,7 +15,7 @@ use super::event_log::Names;
 use super::flow::{Intake, Outflow};
 use super::handshake::FirstLine;
 use super::identity_usage::Accounts;
-use super::outbox::{BufferPool, Framing};
+use super::outbox::{BufferPool, Framing, Outbox};
 use super::owner_barrier::OwnerBarrier;
 use super::poll_token::PollToken;
 use super::stream::Stream;
@@ -354,6 +354,18 @@ impl Connections {
             if let Some(close_state) = &mut conn.close_state {
                 (close_state.until, close_state.reads_reason) = (Some(until), true);
             }
+        }
+    }
+
+    /// Drops the queue of a client that is being disconnected, and the client with it.
+    pub(super) fn drop_queue(&mut self, slot: u32) {
+        let now = self.now;
+        if let Some(conn) = self.client(slot)
+            && let Some(close_state) = &mut conn.close_state
+        {
+            conn.outflow.outbox = Outbox::default();
+            // A message may be cut off, so nothing follows it, not even a close frame.
+            (close_state.shut, close_state.told, close_state.until) = (true, true, Some(now));
         }
     }
 

@@ -70,6 +70,11 @@ impl Outbox {
         self.bytes.len() - self.head
     }
 
+    /// Returns the bytes of memory that the queue occupies, which may be many more than wait.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     #[inline]
     pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut BufferPool) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -100,7 +105,7 @@ impl Outbox {
         self.rest = if begun { self.bytes.len() } else { 0 };
     }
 
-    /// Removes the messages between the one that is being written and the last one.
+    /// Removes the messages between the one that is being written and the last one, and releases their memory.
     pub(super) fn keep_last(&mut self, framing: Framing) {
         let first = self.boundary(framing, self.head);
         let mut last = first;
@@ -115,7 +120,10 @@ impl Outbox {
                 }
             }
         }
-        self.bytes.drain(first..last);
+        // A copy, because a vector keeps the memory of what is removed from it.
+        self.bytes = [&self.bytes[self.head..first], &self.bytes[last..]].concat();
+        self.rest = first - self.head;
+        self.head = 0;
     }
 
     /// Returns the position of the first message that begins at or after `at`.
@@ -162,6 +170,23 @@ impl Outbox {
         self.head = 0;
     }
 
+    /// Releases the memory of written bytes if little is left of a large queue.
+    fn shrink(&mut self) {
+        let capacity = self.bytes.capacity();
+        if capacity > MAX_SPARE_BUFFER_BYTES && self.waiting() < capacity / 4 {
+            self.take_out_written();
+            self.bytes.shrink_to(2 * self.bytes.len());
+        }
+    }
+
+    /// Releases all memory but that of the bytes that wait.
+    pub(super) fn compact(&mut self) {
+        if self.head > 0 {
+            self.take_out_written();
+        }
+        self.bytes.shrink_to_fit();
+    }
+
     #[inline]
     fn make_room(&mut self, length: usize, spare: &mut BufferPool) {
         if self.bytes.capacity() == 0 {
@@ -203,6 +228,8 @@ impl Outbox {
         if !blocked {
             spare.put_back(std::mem::take(&mut self.bytes));
             (self.head, self.rest) = (0, 0);
+        } else {
+            self.shrink();
         }
         Ok(Flushed { written, blocked })
     }
@@ -317,6 +344,33 @@ mod tests {
             expected.append(&[b"end of it\n"], &mut spare);
             expected.push(framing, &[b"why"], &mut spare);
             assert_eq!(outbox.into_unsent(), expected.into_unsent());
+        }
+    }
+
+    #[test]
+    fn removed_and_written_messages_occupy_no_memory() {
+        for framing in [Framing::Lines, Framing::Frames] {
+            let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
+            for _ in 0..80 {
+                outbox.push(framing, &[&[b'x'; 100 << 10]], &mut spare);
+            }
+            outbox.flush(&mut spare, |_| Ok(1000)).unwrap();
+            outbox.push(framing, &[b"why"], &mut spare);
+            outbox.keep_last(framing);
+            assert!(outbox.memory() < 101 << 10, "{}", outbox.memory());
+            // A second reason replaces the first one.
+            outbox.push(framing, &[b"why"], &mut spare);
+            outbox.keep_last(framing);
+            assert!(outbox.waiting() < 101 << 10, "{}", outbox.waiting());
+        }
+        let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
+        for _ in 0..80 {
+            outbox.push(Framing::Lines, &[&[b'x'; 100 << 10]], &mut spare);
+        }
+        while outbox.waiting() > 1000 {
+            outbox.flush(&mut spare, |bytes| Ok((200 << 10).min(bytes.len() - 1))).unwrap();
+            let bound = (6 * outbox.waiting()).max(2 * MAX_SPARE_BUFFER_BYTES);
+            assert!(outbox.memory() <= bound, "{} of {}", outbox.memory(), outbox.waiting());
         }
     }
 

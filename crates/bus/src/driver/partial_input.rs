@@ -1,10 +1,6 @@
 //! Limits of incomplete messages, for all clients together and for each identity. Over the limit, the longest
 //! is dropped.
 
-use std::collections::HashMap;
-
-use narrows_wire::{Code, RpcError};
-
 use crate::core::{ClientId, Time, unfinished_error};
 
 use super::websocket::ClientDecoder;
@@ -57,7 +53,10 @@ impl<B: Router> Driver<B> {
         if self.conns.accounts.unfinished > most {
             self.drop_longest_input(now, None, most);
         }
-        self.cut_outboxes(most);
+        if self.conns.cut_outboxes(most) {
+            // Released at the next check, not only after the usual interval.
+            self.checks.release_heap_at_next_check();
+        }
         let timeout = self.limits.stall_timeout;
         let old: Vec<u32> = (0..)
             .zip(&self.conns.clients)
@@ -67,34 +66,6 @@ impl<B: Router> Driver<B> {
             .collect();
         for slot in old {
             self.drop_input(now, slot);
-        }
-    }
-
-    /// Disconnects slow readers until at most `most` bytes are queued. The identity with the most queued
-    /// bytes comes first, and of its clients the one with the longest queue.
-    fn cut_outboxes(&mut self, most: usize) {
-        let mut each: Vec<(u32, usize, u32)> = (0..)
-            .zip(&self.conns.clients)
-            .filter_map(|(slot, conn)| Some((slot, conn.as_ref().filter(|conn| conn.close_state.is_none())?)))
-            .map(|(slot, conn)| (conn.account, conn.outflow.outbox.waiting(), slot))
-            .filter(|(_, waiting, _)| *waiting > 0)
-            .collect();
-        // The largest of each identity comes last.
-        each.sort_unstable();
-        let mut sizes: HashMap<u32, usize> = HashMap::new();
-        for (account, waiting, _) in &each {
-            *sizes.entry(*account).or_default() += waiting;
-        }
-        let mut all: usize = sizes.values().sum();
-        while all > most {
-            let Some((account, size)) = sizes.iter_mut().max_by_key(|(_, size)| **size) else { return };
-            let Some(at) = each.iter().rposition(|(of, ..)| of == account) else { return };
-            let (_, waiting, slot) = each.remove(at);
-            *size -= waiting;
-            all -= waiting;
-            let error = RpcError::new(Code::Backpressure, "bus is short of memory");
-            self.conns.disconnect(slot, &error);
-            self.conns.skip_to_reason(slot);
         }
     }
 

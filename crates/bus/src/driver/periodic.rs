@@ -48,6 +48,11 @@ impl PeriodicChecks {
         self.out_of_memory || self.short_of_memory && is_anonymous
     }
 
+    /// Lets the next memory check release free heap memory, because much was freed.
+    pub(super) fn release_heap_at_next_check(&mut self) {
+        self.release_after = Time::ZERO;
+    }
+
     pub(super) fn schedule_websocket_check(&mut self, by: Time) {
         self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
     }
