@@ -42,6 +42,55 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.sessions.get(session).is_none_or(|session| self.may_use(client, session.pool))
     }
 
+    /// Ends what clients do in sessions whose pools they may no longer use. A running turn of such a client goes on.
+    pub(super) fn end_forbidden_use(&mut self) {
+        let mut clients: Vec<ClientKey> = self.core.clients.iter().map(|(client, _)| client).collect();
+        clients.retain(|client| self.is_restricted(*client));
+        for client in clients {
+            let Some(state) = self.core.clients.get(client) else { continue };
+            let mut observed: Vec<SessionKey> = state.observing.iter().copied().collect();
+            let mut controlled: Vec<SessionKey> = state.sessions.iter().copied().collect();
+            observed.sort_unstable();
+            controlled.sort_unstable();
+            for key in observed {
+                self.remove_if_forbidden(client, key);
+            }
+            for key in controlled {
+                self.end_forbidden_control(key);
+            }
+        }
+    }
+
+    /// Makes an observer the controller of a session whose controller may no longer use its pool, unless a turn runs.
+    pub(super) fn end_forbidden_control(&mut self, key: SessionKey) {
+        if self.has_forbidden_control(key) {
+            self.promote(key);
+        }
+    }
+
+    /// Returns `true` if no turn runs in a session and its controller may not use its pool.
+    pub(super) fn has_forbidden_control(&self, key: SessionKey) -> bool {
+        let Some(session) = self.core.sessions.get(key).filter(|session| !session.is_busy()) else {
+            return false;
+        };
+        session.owner.is_some_and(|owner| !self.may_reach(owner, key))
+    }
+
+    /// Removes an observer that may not use the pool of a session, and its right to answer requests of that session.
+    pub(super) fn remove_if_forbidden(&mut self, client: ClientKey, key: SessionKey) {
+        if self.may_reach(client, key) {
+            return;
+        }
+        self.detach(client, key);
+        let Some(state) = self.core.clients.get(client) else { return };
+        let of_session = state.asked.iter().filter(|(_, asked)| asked.session == Some(key));
+        let mut numbers: Vec<u64> = of_session.map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            self.withdraw_unanswered(client, number);
+        }
+    }
+
     /// Returns the pool that a client asks for. A pool that the client may not use is refused whether it
     /// exists or not.
     pub(super) fn wanted_pool(&mut self, client: ClientKey, name: &str) -> Result<PoolId, RpcError> {

@@ -370,6 +370,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
+    /// Withdraws a request of a worker from a client. If no other client may answer it, the worker gets an answer.
+    pub(super) fn withdraw_unanswered(&mut self, client: ClientKey, number: u64) {
+        let Some(asked) = self.core.client(client).and_then(|state| state.asked.remove(&number)) else {
+            return;
+        };
+        if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": number})) {
+            self.write_client(client, &[&line]);
+        }
+        if !self.another_may_answer(client, number, &asked) {
+            self.answer_without_client(&asked);
+        }
+    }
+
     pub(super) fn answer_without_client(&mut self, asked: &Asked) {
         if !asked.is_permission {
             self.fail_asked(asked, &RpcError::new(Code::Cancelled, "client disconnected"));

@@ -17,6 +17,7 @@ use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
 use super::state::{Asked, MAX_OPEN_REQUESTS, RequestOrigin, Tenants, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
+use super::timer::Timer;
 
 /// Number of protocol violations within the restart window after which a worker is replaced.
 const MAX_STRIKES: usize = 3;
@@ -435,6 +436,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if !running {
             self.end_if_retired(worker);
+            if self.has_forbidden_control(key) {
+                // After the controller has this update.
+                self.core.timers.set(self.now, Timer::Abandoned(key));
+            }
         }
     }
 

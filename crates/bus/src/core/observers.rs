@@ -317,6 +317,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.sessions.remove(&key);
             state.observing.insert(key);
         }
+        if let Some(before) = before {
+            self.remove_if_forbidden(before, key);
+        }
     }
 
     /// Makes an observer the controller of a session whose client has disconnected. Returns `true` if there
@@ -326,8 +329,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
         };
         let observers = self.sharing(key).map(|sharing| sharing.observers.clone()).unwrap_or_default();
-        let may_control =
-            |client: &ClientKey| is_there(self.core, client) && !self.has_other_scopes(*client, key);
+        let may_control = |client: &ClientKey| {
+            is_there(self.core, client)
+                && !self.has_other_scopes(*client, key)
+                && self.may_reach(*client, key)
+        };
         let Some(next) = observers.into_iter().find(may_control) else {
             return false;
         };

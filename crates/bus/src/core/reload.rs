@@ -14,6 +14,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn reload(&mut self, config: &Config) {
         self.core.limits = config.limits.clone();
         self.core.listeners.clone_from(&config.listen);
+        self.end_forbidden_use();
         let before = std::mem::take(&mut self.core.order);
         self.core.order = config.pools.iter().map(|settings| self.settle_pool(settings)).collect();
         // After all pools are settled, so that clients of a removed worker are served by the pools that

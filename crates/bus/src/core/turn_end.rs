@@ -221,8 +221,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Cancels the turn of a session whose client has been disconnected for the grace period.
+    /// Cancels the turn of a session whose client has been disconnected for the grace period, and ends the control of a
+    /// client without the right to it.
     pub(super) fn abandon(&mut self, key: SessionKey) {
+        self.end_forbidden_control(key);
         let Some(session) = self.core.sessions.get(key) else { return };
         let grace = self.core.limits.disconnect_grace;
         // If the client disconnected, returned and disconnected again, the grace period started again.
@@ -299,6 +301,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     session.prompts.retain(|prompt| *prompt != number);
                     session.end_cancelling();
                 }
+                self.end_forbidden_control(key);
             }
             RequestKind::Replay => self.finish_replay(key, succeeded),
             RequestKind::Close | RequestKind::Delete if succeeded => {
