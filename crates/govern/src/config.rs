@@ -1,8 +1,10 @@
 //! Gate settings that follow from a manifest: the operator, its tools and scopes, and timeouts.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use narrows_audit::is_log_file;
 use narrows_manifest::types::acp::{McpTransport, Role};
 use narrows_manifest::types::governance::Approver;
 use narrows_manifest::types::operator::Scope;
@@ -10,6 +12,7 @@ use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
 use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
 
+use crate::recovery::GatePresence;
 use crate::scope;
 use crate::timeouts::GateTimeouts;
 
@@ -38,6 +41,9 @@ pub struct GateConfig {
     pub read_only: Vec<PathBuf>,
     /// Files and directories that govern the agent. They must not be changed, even if a policy allows it.
     pub protected: Vec<PathBuf>,
+    /// Active file of the audit log, without symbolic links. All files of the log are protected by their
+    /// names, because a rotation adds files.
+    pub log: Option<PathBuf>,
     /// Approvers for actions whose policy names none. If empty, the client is asked.
     pub approvers: Vec<Approver>,
     /// Actions that need no approval.
@@ -94,6 +100,7 @@ impl GateConfig {
             approvers: bundle.governance.as_ref().map(|it| it.config.approvers.clone()).unwrap_or_default(),
             read_only: Vec::new(),
             protected: Vec::new(),
+            log: None,
             autonomy,
             timeouts: GateTimeouts::default(),
             asks_first: bundle.role == Role::Server,
@@ -111,6 +118,13 @@ impl GateConfig {
         let depth = |root: &&PathBuf| root.components().count();
         let innermost = self.roots.iter().filter(|root| path.starts_with(root)).max_by_key(depth);
         innermost.is_some_and(|root| self.read_only.contains(root))
+    }
+
+    /// Returns `true` if `path` is, or will be, a file of the audit log.
+    pub(crate) fn is_of_log(&self, path: &Path) -> bool {
+        let Some(log) = &self.log else { return false };
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        path.parent() == log.parent() && (is_log_file(log, name) || path == GatePresence::path(log))
     }
 }
 

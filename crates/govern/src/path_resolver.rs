@@ -83,6 +83,12 @@ pub trait PathResolver: fmt::Debug + Send + Sync {
         DiskEntry::Missing
     }
 
+    /// Returns the paths of the entries of a directory. A directory that cannot be read has none.
+    fn files_in(&self, directory: &Path) -> Vec<PathBuf> {
+        _ = directory;
+        Vec::new()
+    }
+
     /// Returns `true` if the file at `path` is a hard link to one of `places` or to a file in them. A file
     /// that cannot be read counts as one.
     fn is_linked_to(&self, path: &Path, places: &[PathBuf]) -> bool {
@@ -122,6 +128,10 @@ impl PathResolver for SystemPathResolver {
             }
             false => DiskEntry::Unknown,
         }
+    }
+
+    fn files_in(&self, directory: &Path) -> Vec<PathBuf> {
+        std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     }
 
     fn is_linked_to(&self, path: &Path, places: &[PathBuf]) -> bool {

@@ -20,7 +20,7 @@ pub(crate) fn protected_violation(
     roots: &[PathBuf],
     resolver: &dyn PathResolver,
 ) -> Option<String> {
-    if config.protected.is_empty() {
+    if config.protected.is_empty() && config.log.is_none() {
         return None;
     }
     let action = call.action();
@@ -47,16 +47,32 @@ pub(crate) fn protected_violation(
                 [&real, &candidate].iter().any(|at| at.starts_with(protected))
                     || (takes_along && protected.starts_with(&real))
             };
+            let is_log = config.is_of_log(&real) || config.is_of_log(&candidate);
             linked += usize::from(resolver.has_several_names(&real));
             if linked > MAX_LINKED_FILES {
                 return Some("too many files have several hard links".to_owned());
             }
-            if config.protected.iter().any(is_in) || resolver.is_linked_to(&real, &config.protected) {
+            if is_log
+                || config.protected.iter().chain(&config.log).any(is_in)
+                || resolver.is_linked_to(&real, &config.protected)
+                || is_linked_to_log(&real, config, resolver)
+            {
                 return Some(format!("{shown:?} is protected because it governs the agent"));
             }
         }
     }
     None
+}
+
+/// Returns `true` if the file is a hard link to a file that the log has now.
+fn is_linked_to_log(real: &Path, config: &GateConfig, resolver: &dyn PathResolver) -> bool {
+    let Some(directory) = config.log.as_deref().and_then(Path::parent) else { return false };
+    if !resolver.has_several_names(real) {
+        return false;
+    }
+    let files: Vec<PathBuf> =
+        resolver.files_in(directory).into_iter().filter(|path| config.is_of_log(path)).collect();
+    resolver.is_linked_to(real, &files)
 }
 
 #[cfg(test)]
@@ -140,5 +156,37 @@ mod tests {
         check("read", "GOVERNANCE.md", false);
         check("delete", ".", true);
         check("delete", "sub", false);
+    }
+
+    #[test]
+    fn files_that_a_rotation_of_the_log_adds_are_protected() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("sub")).unwrap();
+        let config = GateConfig { log: Some(root.join("log.jsonl")), ..GateConfig::default() };
+        let roots = [root.clone()];
+        let check = |kind: &str, path: &str, refused: bool| {
+            for path in [path.to_owned(), root.join(path).display().to_string()] {
+                let call = Call::new(None, "x", kind, json!({"path": path}));
+                let found = protected_violation(&call, &config, &roots, &Disk);
+                assert_eq!(found.is_some(), refused, "{kind} {path} {found:?}");
+            }
+        };
+        let rotated = "log.000000000123.jsonl";
+        let names = ["log.jsonl", rotated, "log.jsonl.lock", "log.jsonl.sealing", "log.jsonl.gates"];
+        for name in names.into_iter().chain(["sub/../log.000000000007.jsonl"]) {
+            check("edit", name, true);
+            check("delete", name, true);
+            check("read", name, false);
+        }
+        std::fs::write(root.join(rotated), "").unwrap();
+        std::fs::hard_link(root.join(rotated), root.join("sub/innocent")).unwrap();
+        symlink(root.join(rotated), root.join("sub/soft")).unwrap();
+        check("edit", "sub/innocent", true);
+        check("edit", "sub/soft", true);
+        check("move", ".", true);
+        for name in ["log.txt", "sub/log.jsonl", "log.1.jsonl", "other.jsonl"] {
+            check("edit", name, false);
+        }
     }
 }

@@ -243,6 +243,22 @@ fn unenforceable_fields_are_refused_by_name() {
         "{told}"
     );
     assert!(told.contains("(sandbox_read_only)") && told.contains("exit 2") && action.is_null(), "{told}");
+    // The agent could read and forge the files that a rotation adds to its directory.
+    let governed = sandboxed("mounts: [{source: workspace, at: /work}]\n", "");
+    for log in ["./audit-log.jsonl", "./to-root/audit-log.jsonl"] {
+        let audit = format!("    audit: {{kind: external, ref: {log}}}\n");
+        let bound = format!("    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n{audit}");
+        governed.file("ACP.md", &acp("bridge", "sandboxed", &bound));
+        let _ = std::os::unix::fs::symlink(".", governed.root().join("to-root"));
+        for command in [governed.serve(&[]), governed.dir.narrows(["check", "ws"])] {
+            let told = governed.dir.output_of(command);
+            assert!(
+                told.contains("metadata.aip44.audit.ref: the log is in the root of the workspace"),
+                "{told}"
+            );
+            assert!(told.contains("exit 2"), "{told}");
+        }
+    }
     if !is_available() {
         return;
     }

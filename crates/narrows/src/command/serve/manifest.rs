@@ -1,9 +1,10 @@
 //! A manifest with all its files, and the workspace that it is served for.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use narrows_audit::is_log_file;
-use narrows_govern::{GatePresence, GateTimeouts};
+use narrows_govern::{Disk, GateTimeouts};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, ManifestKind, PlannedMount, Severity};
 
@@ -18,6 +19,9 @@ use crate::config::{self, Variables};
 use crate::failure::Failure;
 use crate::output;
 use crate::terminal::{Color, line};
+
+/// Directory of the signatures of approvals, beside the governance.
+pub(super) const SIGNATURES_DIR: &str = "signatures";
 
 pub(super) struct LoadedManifest {
     pub(super) bundle: Bundle,
@@ -69,14 +73,34 @@ impl LoadedManifest {
         paths.extend(keys.paths().map(|path| root.join(path)));
         paths.extend(scripts.paths().map(Path::to_owned));
         paths.extend(self.log_paths());
-        if let Some(governance) = &bundle.governance {
-            paths.push(root.join(&governance.scope).join("signatures"));
-        }
+        paths.extend(self.signatures_dir());
         let real: Vec<PathBuf> = paths.iter().filter_map(|place| place.canonicalize().ok()).collect();
         paths.extend(real);
         paths.sort();
         paths.dedup();
         paths
+    }
+
+    fn signatures_dir(&self) -> Option<PathBuf> {
+        let governance = self.bundle.governance.as_ref()?;
+        Some(self.root.join(&governance.scope).join(SIGNATURES_DIR))
+    }
+
+    /// Creates the directories of protected files that may not exist yet: of signatures, keys and the log. A
+    /// sandbox can protect them only if they exist. It reports those that could not be created.
+    pub(super) fn create_protected_dirs(&self) {
+        let keys = self.keys.paths().map(|path| self.root.join(path));
+        let of_keys = keys.filter_map(|path| Some((path.parent()?.to_owned(), 0o755)));
+        let private = self.signatures_dir().into_iter().chain(self.log_paths()).map(|path| (path, 0o700));
+        for (directory, mode) in of_keys.chain(private) {
+            // A link must not lead out of the workspace.
+            if !directory.exists()
+                && let Ok(real) =
+                    narrows_govern::resolve_in_roots(&directory, std::slice::from_ref(&self.root), &Disk)
+            {
+                let _ = DirBuilder::new().recursive(true).mode(mode).create(real);
+            }
+        }
     }
 
     /// Returns the paths of the log, which the agent must not see: a process that opens its lock file can
@@ -119,21 +143,19 @@ impl LoadedManifest {
     }
 }
 
-/// Returns the directory of a log, or only the log's files if that directory contains the workspace.
+/// Returns the directory of a log, or only the log if that directory contains the workspace. Then the gate
+/// protects the log's files by their names, and no sandbox is built ([`preflight`]).
 fn log_paths(root: &Path, log: &Path) -> Vec<PathBuf> {
-    match (log.parent(), log.file_name().and_then(|name| name.to_str())) {
-        (Some(above), _) if !root.starts_with(above) => vec![above.to_owned()],
-        (Some(above), Some(name)) => {
-            let found = std::fs::read_dir(above).into_iter().flatten().flatten();
-            let files = found
-                .filter(|entry| entry.file_name().to_str().is_some_and(|name| is_log_file(log, name)))
-                .map(|entry| entry.path());
-            files
-                .chain([log.to_owned(), above.join(format!("{name}.lock")), GatePresence::path(log)])
-                .collect()
-        }
+    match log.parent() {
+        Some(directory) if !contains(directory, root) => vec![directory.to_owned()],
         _ => vec![log.to_owned()],
     }
+}
+
+/// Returns `true` if `directory` is `root` or contains it.
+pub(super) fn contains(directory: &Path, root: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(root).starts_with(real(directory))
 }
 
 /// Returns the gate deadlines of narrows.toml, overridden by flags.

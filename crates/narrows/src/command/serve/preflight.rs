@@ -8,12 +8,13 @@ use narrows_govern::{PolicyCoverage, Principal, is_signer, mcp_server_config};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::agent_cli::Block;
 use narrows_manifest::types::policy::Decision;
-use narrows_manifest::{BoundPolicy, Bundle, Code, Finding, Findings, Severity};
+use narrows_manifest::{AuditTarget, BoundPolicy, Bundle, Code, Finding, Findings, Severity};
 use narrows_policy::Signer;
 use narrows_process::{SpawnError, Spec};
 
 use super::agent::{resolve_program, with_search_path};
 use super::keys::{DEFAULT_KEYS_FILE, KeyFiles, Keys};
+use super::manifest::contains;
 use super::os_users::approver_roles;
 use super::sandbox_bounds::{SandboxBounds, Unenforceable, requested_sandboxes};
 use super::unavailable_tools;
@@ -61,9 +62,26 @@ fn inspect(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
     if runs && let Err(refused) = sandbox_bounds(root, bundle) {
         findings.push(unenforceable(&refused, bundle));
     }
+    if runs && !requested_sandboxes(bundle, bundle.agent.as_ref()).is_empty() {
+        log_beside_workspace(root, bundle).into_iter().for_each(|finding| findings.push(finding));
+    }
     emptied_by_agent(bundle).into_iter().for_each(|finding| findings.push(finding));
     unavailable_tools::findings(bundle).into_iter().for_each(|finding| findings.push(finding));
     (keys, findings)
+}
+
+/// Reports a log in the root of the workspace: a sandbox can hide the directory of a log, but not the files
+/// that rotations add to a directory that the agent uses.
+fn log_beside_workspace(root: &Path, bundle: &Bundle) -> Option<Finding> {
+    let AuditTarget::Log(log) = &bundle.audit else { return None };
+    let log = root.join(log);
+    log.parent().filter(|directory| contains(directory, root))?;
+    let place = bundle.acp.place_of(&["metadata", "aip44", "audit", "ref"]);
+    let message = "the log is in the root of the workspace, where a sandbox cannot hide it (sandbox_unenforceable)";
+    let finding =
+        Finding::new(Severity::Error, Code::Unenforceable, &bundle.acp.path, place, message.to_owned());
+    let hint = "write a path in a directory that has nothing else in it, such as ./audit/audit-log.jsonl";
+    Some(finding.about("metadata.aip44.audit.ref").advising(hint))
 }
 
 /// Reports hosts that the tier's sandbox allows and the agent's own sandbox does not mention, which blocks

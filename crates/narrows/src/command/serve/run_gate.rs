@@ -45,6 +45,7 @@ pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, F
         notice,
         read_only,
         protected: sealed,
+        log: audit_log::path(manifest)?,
         ..GateConfig::from_bundle(&manifest.bundle, roots)
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
