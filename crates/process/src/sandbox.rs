@@ -57,7 +57,8 @@ pub struct Sandbox {
     pub writable: Vec<PathBuf>,
     /// Paths within `writable` that must not be changed, if they exist at the start and the mechanism can
     /// protect them ([`Confined::protected`]). If a path cannot be examined, the nearest directory around
-    /// it that can be is protected.
+    /// it that can be is protected. With a `view`, that is also done for a path that does not exist, so that
+    /// nothing can be created there; it is an error if that directory is a mount.
     pub protected: Vec<PathBuf>,
     /// The visible paths besides the system's programs and libraries. `None` shows everything. With a view,
     /// the mounts also define the writable paths, and `writable` must be empty. The tree then has a private

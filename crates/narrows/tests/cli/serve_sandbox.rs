@@ -116,6 +116,10 @@ try governance 'echo x > GOVERNANCE.md'
 try log 'echo x >> audit/audit-log.jsonl'
 try move-log 'mv /work/audit /work/elsewhere'
 try remove-log 'rm -r audit'
+try signature 'mkdir -p /work/signatures && echo x > /work/signatures/x.signature.json'
+try move-signatures 'mv signatures elsewhere && mkdir signatures'
+try revoke 'mkdir -p .well-known; echo "[]" > .well-known/governance-revoked.json'
+try move-keys 'mv /work/.well-known /work/elsewhere'
 try own-script 'echo x >> agent.sh'
 try move-own-script 'mv /work/agent.sh /work/other.sh'
 try network '{connect}'
@@ -151,6 +155,10 @@ try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
     log failed
     move-log failed
     remove-log failed
+    signature failed
+    move-signatures failed
+    revoke failed
+    move-keys failed
     own-script failed
     move-own-script failed
     network failed

@@ -84,7 +84,9 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
         let source = std::slice::from_ref(&mount.source);
         let mut sealed = protected_paths::protected(protected, source)?;
         sealed.extend(protected_paths::links(protected, source));
+        sealed.extend(protected_paths::parents_of_missing(protected, source)?);
         sealed.sort();
+        sealed.dedup();
         let pinned: Vec<PathBuf> =
             protected_paths::pinned(&sealed, source).into_iter().map(Path::to_owned).collect();
         let inner = pinned
@@ -133,7 +135,7 @@ pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
         PathEnd::At(end) => Some(end),
         // The content of the directory is unknown and may be the hidden path.
         PathEnd::Unknown(directory) => Some(directory),
-        PathEnd::Missing => None,
+        PathEnd::Missing(_) => None,
     });
     for path in ends {
         found.extend(pieces.iter().filter_map(|piece| {
@@ -292,7 +294,7 @@ mod tests {
         let top = directory.path().canonicalize().unwrap();
         fs::create_dir_all(top.join("lib/keep")).unwrap();
         fs::create_dir_all(top.join("docs")).unwrap();
-        match pieces(&mounts(&top), &[top.join("lib/keep"), top.join("lib/none")]) {
+        match pieces(&mounts(&top), &[top.join("lib/keep"), top.join("lib/keep/none")]) {
             Ok(pieces) => {
                 let name = |path: &Path| path.display().to_string().replace(&*top.to_string_lossy(), "WS");
                 let line = |Mount { source, at, writable }: &Mount| {
@@ -322,6 +324,32 @@ mod tests {
         );
         let read_only = |top: &Path| vec![mount(top, "/work", false), mount(top, "/work", true)];
         assert_eq!(describe_pieces(&read_only), "WS /work ro", "the stricter of two mounts counts");
+    }
+
+    #[test]
+    fn nothing_can_be_created_at_a_protected_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        fs::create_dir_all(top.join("etc/keys")).unwrap();
+        symlink("etc/none", top.join("dangling")).unwrap();
+        let check = |protected: &str, source: &Path, writable: bool, expected: Option<&str>| {
+            let found = pieces(&[mount(source, "/work", writable)], &[top.join(protected)]);
+            let kept = found.ok().map(|pieces| {
+                let kept = pieces.iter().filter(|piece| !piece.writable);
+                kept.map(|piece| piece.at.display().to_string()).collect::<Vec<_>>().join(" ")
+            });
+            assert_eq!(kept.as_deref(), expected, "{protected}");
+        };
+        check("etc/keys/none", &top, true, Some("/work/etc/keys"));
+        check("etc/keys/none/deep", &top, true, Some("/work/etc/keys"));
+        check("etc/none", &top, true, Some("/work/etc"));
+        check("dangling", &top, true, Some("/work/dangling /work/etc"));
+        // All of a mount would become read-only.
+        check("none", &top, true, None);
+        check("none/deep", &top, true, None);
+        check("etc/keys/none", &top.join("etc/keys"), true, None);
+        check("etc/none", &top.join("etc/keys"), true, Some(""));
+        check("none", &top, false, Some("/work"));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<
     let mut found: Vec<PathBuf> = Vec::new();
     for path in places {
         match follow(path).end {
-            PathEnd::Missing => {}
+            PathEnd::Missing(_) => {}
             PathEnd::At(end) => found.extend(is_within(&end).then_some(end)),
             PathEnd::Unknown(directory) => {
                 found.extend(writable.iter().filter(|root| root.starts_with(&directory)).cloned());
@@ -56,6 +56,27 @@ pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<
         }),
         None => Ok(found),
     }
+}
+
+/// Returns the directories that must be read-only so that nothing can be created at those `places` that do
+/// not exist.
+///
+/// # Errors
+/// If such a directory is a writable path itself.
+pub(crate) fn parents_of_missing(
+    places: &[PathBuf],
+    writable: &[PathBuf],
+) -> Result<Vec<PathBuf>, SpawnError> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in places {
+        let PathEnd::Missing(parent) = follow(path).end else { continue };
+        if writable.contains(&parent) {
+            let why = "it must be protected and does not exist; create it, or use a path in a subdirectory";
+            return Err(SpawnError::SandboxPlace { path: path.clone(), source: io::Error::other(why) });
+        }
+        found.extend(is_inside(&parent, writable).then_some(parent));
+    }
+    Ok(found)
 }
 
 /// Returns the links on the way to protected paths, including the paths themselves, within the writable
@@ -81,8 +102,8 @@ pub(crate) struct Followed {
 pub(crate) enum PathEnd {
     /// This path, which contains no links.
     At(PathBuf),
-    /// Nothing, or a cycle of links.
-    Missing,
+    /// Nothing, or a cycle of links: there is nothing with the next name in this directory.
+    Missing(PathBuf),
     /// This directory, after which the path cannot be followed: the directory may not be searchable, or the
     /// disk fails.
     Unknown(PathBuf),
@@ -113,14 +134,14 @@ fn follow_to_end(path: &Path, links: &mut Vec<PathBuf>) -> PathEnd {
             Ok(Some(target)) => {
                 links.push(next);
                 if links.len() > MAX_LINKS {
-                    return PathEnd::Missing;
+                    return PathEnd::Missing(at);
                 }
                 if target.is_absolute() {
                     at = PathBuf::from("/");
                 }
                 rest.extend(reversed(&target));
             }
-            Err(error) if is_missing(&error) => return PathEnd::Missing,
+            Err(error) if is_missing(&error) => return PathEnd::Missing(at),
             Err(_) => return PathEnd::Unknown(at),
         }
     }

@@ -23,7 +23,7 @@ use super::approval_protocol::{
 };
 use super::gate_registry::GateRegistry;
 use super::live_keys::{CountedKey, LiveKeys};
-use super::manifest::LoadedManifest;
+use super::manifest::{LoadedManifest, SIGNATURES_DIR};
 use super::socket_files;
 use crate::config::{Variables, runtime_dir};
 use crate::failure::Failure;
@@ -36,8 +36,6 @@ const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The delay after a failed accept, such as for a lack of descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-
-const SIGNATURES_DIR: &str = "signatures";
 
 /// An open admin socket. Closes when dropped.
 #[derive(Debug)]

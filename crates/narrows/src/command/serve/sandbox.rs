@@ -175,6 +175,9 @@ async fn build_sandbox(
             view.extend(mounts);
         }
     }
+    if view.iter().any(|mount| mount.writable) {
+        manifest.create_protected_dirs();
+    }
     let (protected, hidden) = (manifest.protected_paths(), manifest.log_paths());
     let sandbox = Sandbox { view: Some(view), protected, hidden, gateway, ..Sandbox::new(support) };
     sandbox.try_out(&bounds.cwd).await.map_err(|why| refused("mounts", why))?;
