@@ -21,9 +21,9 @@ const ENTRY_BYTES: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     open: HashMap<u64, OpenBatch>,
-    /// Batches with a request of this id, in order. Ids are normalized as in the gate. Each request gets an
-    /// answer, even if its id is already in use.
-    by_request_id: HashMap<Box<[u8]>, VecDeque<u64>>,
+    /// The batch of each request that is not answered yet. Ids are normalized as in the gate. A further request
+    /// with such an id is refused here: its answer could not be told from that of the first.
+    by_request_id: HashMap<Box<[u8]>, u64>,
     serial: u64,
     /// Bytes of all entries that wait for an earlier answer.
     held: usize,
@@ -90,6 +90,10 @@ fn id_key(id: &[u8]) -> Cow<'_, [u8]> {
     comparable_id(id).unwrap_or(Cow::Borrowed(id))
 }
 
+fn duplicate_id(id: &[u8]) -> Bytes {
+    message::error(id, &RpcError::new(Code::DuplicateId, "a request with this id is still unanswered"))
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutcome {
     /// Messages to handle now, in order.
@@ -104,6 +108,12 @@ impl Batches {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
+    }
+
+    /// Returns the refusal of a request outside of batches whose id is that of an unanswered entry.
+    pub(crate) fn refuse_used_id(&self, frame: &Frame) -> Option<Bytes> {
+        let id = frame.id().filter(|_| !self.is_empty() && frame.kind() == Kind::Request)?;
+        self.by_request_id.contains_key(&*id_key(id)).then(|| duplicate_id(id))
     }
 
     pub(crate) fn split(&mut self, frame: &Frame) -> BatchOutcome {
@@ -175,10 +185,14 @@ impl Batches {
                 }
                 Some(BatchStep::Deliver(frame)) => {
                     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
+                        if self.by_request_id.contains_key(&*id_key(id)) {
+                            outcome.line = open.batch.answer(duplicate_id(id)).or(outcome.line);
+                            continue;
+                        }
                         let id: Box<[u8]> = id_key(id).into();
                         let first = frame.method().is_some_and(|method| method::is_lifecycle(&method));
                         open.barrier = first.then(|| id.clone());
-                        self.by_request_id.entry(id).or_default().push_back(key);
+                        self.by_request_id.insert(id, key);
                     }
                     outcome.deliver.push(frame);
                 }
@@ -193,11 +207,7 @@ impl Batches {
         let view = View::parse(line);
         let compared = id_key(view.id().filter(|_| view.kind() == Kind::Response)?);
         let id = &*compared;
-        let arrays = self.by_request_id.get_mut(id)?;
-        let key = arrays.pop_front()?;
-        if arrays.is_empty() {
-            self.by_request_id.remove(id);
-        }
+        let key = self.by_request_id.remove(id)?;
         let open = self.open.get_mut(&key)?;
         let answer = if self.budget.has_room_for(line.len()) {
             open.answered += line.len();
@@ -264,10 +274,34 @@ mod tests {
         // Ambiguous ids, and ids in use, are answered too.
         let odd = r#"{"jsonrpc":"2.0","id":3.0,"method":"x"}"#.to_owned();
         batches.split(&array(&[odd, request(1, "y")]));
-        batches.split(&array(&[request(1, "y")]));
-        let answers = [r#"{"jsonrpc":"2.0","id":3.0,"result":{}}"#.to_owned(), response(1), response(1)];
+        let again = batches.split(&array(&[request(1, "y")]));
+        assert!(again.deliver.is_empty() && String::from_utf8_lossy(&again.line.unwrap()).contains("-32014"));
+        let answers = [r#"{"jsonrpc":"2.0","id":3.0,"result":{}}"#.to_owned(), response(1)];
         let lines = answers.map(|answer| batches.collect_answer(answer.as_bytes()).unwrap().line.is_some());
-        assert_eq!(lines, [false, true, true]);
+        assert_eq!(lines, [false, true]);
+        assert!(batches.is_empty() && batches.by_request_id.is_empty());
+    }
+
+    #[test]
+    fn an_id_in_use_in_a_batch_is_refused_everywhere() {
+        let mut batches = Batches::default();
+        let plain =
+            |id: &str| Frame::parse(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x"}}"#)));
+        assert_eq!(batches.refuse_used_id(&plain("9")), None);
+        let opened = batches.split(&array(&[request(9, "x"), request(10, "y"), request(9, "z")]));
+        assert_eq!((methods(&opened), opened.line), (vec!["x".into(), "y".into()], None));
+        let refused = batches.refuse_used_id(&plain("9")).unwrap();
+        assert!(String::from_utf8_lossy(&refused).contains("-32014"));
+        assert_eq!(batches.refuse_used_id(&plain("11")), None);
+        assert!(batches.collect_answer(response(9).as_bytes()).unwrap().line.is_none());
+        assert_eq!(batches.refuse_used_id(&plain("9")), None);
+        let whole = batches.collect_answer(response(10).as_bytes()).unwrap().line.unwrap();
+        let whole: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+        let ids: Vec<_> =
+            whole.as_array().unwrap().iter().map(|one| (&one["id"], &one["error"]["code"])).collect();
+        let (null, code) = (serde_json::Value::Null, serde_json::json!(-32014));
+        let [nine, ten] = [9, 10].map(|id| serde_json::json!(id));
+        assert_eq!(ids, [(&nine, &code), (&nine, &null), (&ten, &null)]);
         assert!(batches.is_empty() && batches.by_request_id.is_empty());
     }
 

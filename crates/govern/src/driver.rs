@@ -301,7 +301,7 @@ impl GateDriver {
                 let _ = end.sender.push(line);
             }
             for frame in outcome.deliver {
-                self.handle_frame(from, &frame);
+                self.handle_message(from, &frame);
             }
             return;
         }
@@ -311,6 +311,16 @@ impl GateDriver {
             GateSide::Agent => self.gate.handle_agent_message(now, frame.view(), &mut self.output),
         }
         self.flush_output();
+        let end = self.side(from);
+        if let Some(line) = end.batches.refuse_used_id(frame) {
+            let _ = end.sender.push(line);
+            return;
+        }
+        self.handle_message(from, frame);
+    }
+
+    /// Handles a message of one line that is not a batch.
+    fn handle_message(&mut self, from: GateSide, frame: &Frame) {
     }
 
     /// Reports to the gate which events were recorded and which failed.

@@ -65,6 +65,9 @@ pub fn is_for_proxy(frame: &Frame) -> bool {
 impl ProxyCore {
     /// Handles a message of the conductor.
     pub fn handle_conductor(&mut self, frame: Frame, output: &mut ProxyOutput) {
+        if let Some(line) = self.batches.refuse_used_id(&frame) {
+            return output.to_conductor.push(line);
+        }
         self.queue.push_back(frame);
         self.process_queue(output);
     }

@@ -89,6 +89,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !self.gate.sessions.contains_key(&*name) {
             self.stop_stray_agent(&name, &message.method().unwrap_or_default());
         } else if !self.gate.is_replaying(&name) {
+            // Without a digest: the message may have too many values to read it.
+            let input = json!({"bytes": message.bytes().len()});
+            let event = self.parties(&name).refused("tool.refused", "ambiguous_call", input);
+            self.record(event);
             self.halt_turn(&name, "it sent an update that cannot be judged");
         }
     }

@@ -93,7 +93,7 @@ fn terminal_key(id: &str) -> Box<str> {
 impl<O: GateOutput> GateCtx<'_, O> {
     pub(super) fn handle_terminal_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
         let Ok(told) = serde_json::from_slice::<TerminalUpdate<'_>>(update) else {
-            return self.halt_unreadable(name, update);
+            return self.halt_unreadable(name, update, "tool call");
         };
         let own_key = terminal_key(&told.terminal_id);
         let Some(session) = self.gate.sessions.get_mut(name) else { return };

@@ -41,7 +41,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             return;
         };
         let Ok((kind, update)) = update_kind(message) else {
-            return self.halt_turn(&name, "it sent an ambiguous update");
+            return self.halt_unreadable(&name, message.params().unwrap_or_default(), "update");
         };
         if kind == "subagent_update" {
             return self.handle_subagent_update(&name, update, message);
@@ -64,7 +64,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             // More content of a call needs no decision. It is shown if the call is shown.
             "tool_call_content_chunk" => {
                 let Ok(call_update) = serde_json::from_slice::<CallUpdate<'_>>(update) else {
-                    return self.halt_unreadable(&name, update);
+                    return self.halt_unreadable(&name, update, "tool call");
                 };
                 // A file change needs a decision, whatever kind of update reports it.
                 if call_update.is_change() {
@@ -111,7 +111,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     fn handle_call_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
         match serde_json::from_slice::<CallUpdate<'_>>(update) {
             Ok(call_update) => self.apply_tool_update(name, call_update, message),
-            Err(_) => self.halt_unreadable(name, update),
+            Err(_) => self.halt_unreadable(name, update, "tool call"),
         }
     }
 
@@ -247,13 +247,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops a turn because of an ambiguous or invalid tool call. Such a call cannot be judged, so it counts
-    /// as a call that runs without permission.
-    pub(super) fn halt_unreadable(&mut self, name: &str, update: &[u8]) {
+    /// Stops a turn because of an ambiguous or invalid message (`what`) about a tool call. Such a call cannot be
+    /// judged, so it counts as a call that runs without permission.
+    pub(super) fn halt_unreadable(&mut self, name: &str, update: &[u8], what: &str) {
         let input = json!({"bytes": update.len(), "sha256": audit_events::secret_safe_digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
         self.record(event);
-        self.halt_turn(name, "it sent an ambiguous tool call");
+        self.halt_turn(name, &format!("it sent an ambiguous {what}"));
     }
 
     /// Excuses a call that failed because the client request that it needs was refused. Each refusal excuses

@@ -173,6 +173,7 @@ fn ambiguous_updates_are_not_passed_on() {
     fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
     fixture.settle_events();
     assert_snapshot!(fixture.take_seen(), @r#"
+    log tool.refused deny code="ambiguous_call"
     log operator.interrupted reason="it sent an ambiguous update"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
