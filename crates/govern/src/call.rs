@@ -3,6 +3,7 @@
 mod changes;
 mod content;
 mod part_cache;
+mod recorded;
 mod request;
 
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
 use self::part_cache::{PartCache, PartCaches};
+use self::recorded::RecordedParts;
 use self::request::mcp_read_action;
 use crate::coverage::NON_TOOL_ACTIONS;
 use crate::gate::value_bytes;
@@ -24,6 +26,8 @@ use crate::unique_keys::UnambiguousJson;
 
 /// Prefix of a tool kind in lists of tool names: `kind:read` stands for all tools of this kind.
 const KIND_PREFIX: &str = "kind:";
+
+pub(crate) use self::recorded::repeated_input;
 
 pub(crate) type Digest = [u8; 32];
 
@@ -181,6 +185,8 @@ pub(crate) struct Call {
     /// Further members of an MCP tool request, as an object. The server may act on them.
     extra_members: Option<Value>,
     part_caches: PartCaches,
+    /// What the log has of the input. Kept for further runs, which have the same input.
+    recorded_parts: RecordedParts,
 }
 
 impl Call {
@@ -220,6 +226,7 @@ impl Call {
             .chain(lists);
         let paths = self.locations.iter().chain(&self.resolved_path);
         size_of::<Self>()
+            + self.recorded_parts.retained_bytes()
             + texts.map(String::len).sum::<usize>()
             + values.map(value_bytes).sum::<usize>()
             + paths.map(|path| size_of::<PathBuf>() + path.as_os_str().len()).sum::<usize>()

@@ -19,7 +19,7 @@ use super::turn::CANCELLED;
 use super::{GateCtx, RawRequestId};
 use crate::audit_events::{self, ApprovalOutcome};
 use crate::authorizer::CallDecision;
-use crate::call::{Call, Digest};
+use crate::call::{Call, Digest, repeated_input};
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 
@@ -411,7 +411,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
             tool: &approval.tool,
             id: &approval.call,
             claimed: approval.claimed.as_deref(),
-            input: &approval.input,
+        // The decision that asked for the approval is in the log with the whole input.
+        let input = repeated_input(&approval.input, audit_events::has_secret);
+            input: &input,
             kinds: &approval.kinds,
             call: None,
         };

@@ -375,10 +375,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
         decision
     }
 
-    pub(super) fn decision_event(&self, name: &str, id: &str, spent: Option<&BudgetUse>) -> Option<Event> {
+    pub(super) fn decision_event(
+        &mut self,
+        name: &str,
+        id: &str,
+        spent: Option<&BudgetUse>,
+    ) -> Option<Event> {
         let record = self.gate.sessions.get(name)?.calls.get(id)?;
         let decision = record.decision.as_ref()?;
-        let (tool, input, kinds) = (record.call.tool(), record.call.approval_input(), record.call.kinds());
+        let (tool, input, kinds) = (record.call.tool(), record.call.input_for_log(), record.call.kinds());
         let named = audit_events::AuditedCall {
             tool: &tool,
             id,
@@ -387,7 +392,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
             kinds: &kinds,
             call: Some(&record.call),
         };
-        Some(self.parties(name).call_decided(&named, &decision.ruling, &record.outcome, spent))
+        let event = self.parties(name).call_decided(&named, &decision.ruling, &record.outcome, spent);
+        self.call_record(name, id)?.call.set_input_recorded();
+        Some(event)
     }
 
     pub(super) fn outcome_event(
@@ -398,7 +405,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         output: Value,
     ) -> Option<Event> {
         let decision = record.decision.as_ref()?;
-        let (tool, input, kinds) = (record.call.tool(), record.call.approval_input(), record.call.kinds());
+        let (tool, input, kinds) = (record.call.tool(), record.call.input_for_log(), record.call.kinds());
         let named = audit_events::AuditedCall {
             tool: &tool,
             id,
