@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::batches::Batches;
 use crate::gate::{
-    ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, ToolCheck, VoteError, value_bytes,
+    ApprovalRequest, ApprovalSummary, ApprovalVote, AuditSeq, Gate, GateOutput, ToolCheck, VoteError,
+    value_bytes,
 };
 
 /// With this many events not yet durable, neither peer is read.
@@ -58,7 +59,12 @@ pub enum GateExit {
 /// A request to a running gate.
 #[derive(Debug)]
 pub enum GateRequest {
+    /// The pending approvals in full.
     ListApprovals(oneshot::Sender<Vec<ApprovalRequest>>),
+    /// The pending approvals for a list.
+    SummarizeApprovals(oneshot::Sender<Vec<ApprovalSummary>>),
+    /// The pending approval with this id.
+    ShowApproval(String, oneshot::Sender<Option<ApprovalRequest>>),
     /// Asks if the built-in agent may call a tool. The answer is the reason of a refusal, or `None`.
     CheckTool(ToolCheck, oneshot::Sender<Option<String>>),
     Vote(ApprovalVote, oneshot::Sender<Result<(), VoteError>>),
@@ -305,12 +311,6 @@ impl GateDriver {
             }
             return;
         }
-        let now = self.started.elapsed();
-        match from {
-            GateSide::Client => self.gate.handle_client_message(now, frame.view(), &mut self.output),
-            GateSide::Agent => self.gate.handle_agent_message(now, frame.view(), &mut self.output),
-        }
-        self.flush_output();
         let end = self.side(from);
         if let Some(line) = end.batches.refuse_used_id(frame) {
             let _ = end.sender.push(line);
@@ -321,6 +321,12 @@ impl GateDriver {
 
     /// Handles a message of one line that is not a batch.
     fn handle_message(&mut self, from: GateSide, frame: &Frame) {
+        let now = self.started.elapsed();
+        match from {
+            GateSide::Client => self.gate.handle_client_message(now, frame.view(), &mut self.output),
+            GateSide::Agent => self.gate.handle_agent_message(now, frame.view(), &mut self.output),
+        }
+        self.flush_output();
     }
 
     /// Reports to the gate which events were recorded and which failed.
@@ -411,6 +417,12 @@ impl GateDriver {
             // Sending fails if the caller no longer waits for the answer.
             GateRequest::ListApprovals(answer) => {
                 let _ = answer.send(self.gate.pending_approvals());
+            }
+            GateRequest::SummarizeApprovals(answer) => {
+                let _ = answer.send(self.gate.approval_summaries());
+            }
+            GateRequest::ShowApproval(id, answer) => {
+                let _ = answer.send(self.gate.pending_approval(&id));
             }
             GateRequest::CheckTool(request, answer) => {
                 self.last_check += 1;

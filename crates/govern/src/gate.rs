@@ -8,6 +8,7 @@
 mod api;
 mod approval;
 mod approval_notice;
+mod approval_summary;
 mod approvers;
 mod child_sessions;
 mod client_services;
@@ -54,8 +55,8 @@ use crate::shared_budget::BudgetSource;
 use crate::timeouts::GateTimeouts;
 
 pub use api::{
-    ApprovalRequest, ApprovalVote, AuditSeq, GateOutput, GateStart, GateTime, SessionSlot, SessionSlots,
-    SignatureValidity, ToolCheck, VoteError, VoteSignature,
+    ApprovalRequest, ApprovalSummary, ApprovalVote, AuditSeq, GateOutput, GateStart, GateTime, SessionSlot,
+    SessionSlots, SignatureValidity, ToolCheck, VoteError, VoteSignature,
 };
 pub use approvers::is_signer;
 pub(crate) use retained::{ByteCharge, RetainedBytes, value_bytes};

@@ -119,8 +119,8 @@ pub use config::{Autonomy, GateConfig, bundle_policy, mcp_server_config};
 pub use coverage::{BUILT_IN_TOOLS, PolicyCoverage};
 pub use driver::{GateExit, GateRequest, run_gate};
 pub use gate::{
-    ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, GateStart, GateTime, SessionSlot,
-    SessionSlots, SignatureValidity, ToolCheck, VoteError, VoteSignature, is_signer,
+    ApprovalRequest, ApprovalSummary, ApprovalVote, AuditSeq, Gate, GateOutput, GateStart, GateTime,
+    SessionSlot, SessionSlots, SignatureValidity, ToolCheck, VoteError, VoteSignature, is_signer,
 };
 pub use identity::{IdentityMethod, Principal, SessionOwners};
 pub use path_resolver::{PathRefusal, PathResolver, SystemPathResolver, resolve_in_roots};

@@ -96,6 +96,22 @@ pub struct ApprovalRequest {
     pub is_client_asked: bool,
 }
 
+/// A pending approval in a list. Each text is bounded, whatever the peers wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApprovalSummary {
+    /// [`ApprovalRequest::id`]
+    pub id: String,
+    pub tool: String,
+    /// The input as JSON. A long one is cut, and followed by its length and digest.
+    pub input: String,
+    pub reason: String,
+    /// Readable description of the required approvals.
+    pub needs: String,
+    /// Identity of the client.
+    pub client: String,
+    pub until: u64,
+}
+
 /// Validity of the key of a counted signature, which may have been revoked after the vote.
 pub trait SignatureValidity: Debug + Send + Sync {
     /// Checks the key. Blocks while the keys are read.

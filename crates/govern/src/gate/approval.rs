@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::api::{
     ApprovalRequest, ApprovalVote, AuditSeq, GateOutput, GateStart, GateTime, VoteError, VoteSignature,
 };
+use super::approval_summary::{MAX_PENDING_APPROVALS, summarize_input};
 use super::approvers::{ApprovalRequirement, approval_requirements, requirements_met};
 use super::client_services::MOVED;
 use super::outbox::{GateDirection, OnAuditFailure};
@@ -33,7 +34,7 @@ const MAX_NAMED_FILES: usize = 8;
 /// Reason for refusing an approval whose call has changed.
 const CHANGED: &str = "the call changed while it waited for approval";
 
-/// Reason for refusing an approval when the byte budget is exhausted.
+/// Reason for refusing an approval when there are too many, or the byte budget is exhausted.
 const NO_ROOM: &str = "too many pending approvals";
 
 #[derive(Debug)]
@@ -44,6 +45,7 @@ pub(super) struct PendingApproval {
     /// Reserved name that the agent reported as the tool name.
     claimed: Option<String>,
     input: Value,
+    pub(super) input_summary: Box<str>,
     kinds: Vec<&'static str>,
     /// Digest of everything about the call that is judged and shown.
     digest: Digest,
@@ -88,7 +90,7 @@ impl PendingApproval {
 
     fn retained_bytes(&self) -> usize {
         let texts = self.session.len() + self.call.len() + self.tool.len() + self.reason.len();
-        let values = value_bytes(&self.input) + value_bytes(&self.content);
+        let values = value_bytes(&self.input) + value_bytes(&self.content) + self.input_summary.len();
         size_of::<Self>() + texts + values + self.origin.retained_bytes()
     }
 
@@ -208,12 +210,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let Some(decision) = &record.decision else { return };
         let requirements = approval_requirements(&decision.ruling, &self.gate.config.approvers);
         let tool_call = record.call.permission_tool_call(call);
+        let approval_id = approval_name(&self.gate.start, number);
+        let input = record.call.approval_input().into_owned();
         let mut approval = PendingApproval {
             session: name.into(),
             call: call.into(),
             tool: record.call.tool(),
             claimed: record.call.claimed_name().map(str::to_owned),
-            input: record.call.approval_input().into_owned(),
+            input_summary: summarize_input(&approval_id, &input).into(),
+            input,
             kinds: record.call.kinds(),
             digest: record.call.digest(),
             content: record.call.output.clone(),
@@ -228,13 +233,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
             charge: ByteCharge::default(),
         };
         let bytes = approval.retained_bytes();
-        let has_room = self.has_room_for(name, bytes);
+        let has_room = self.gate.approvals.len() < MAX_PENDING_APPROVALS && self.has_room_for(name, bytes);
         approval.charge = self.gate.retained.charge(bytes);
         let asks = approval.can_be_approved_by(&self.gate.principal);
         let has_no_approvers = approval.has_no_approvers();
         approval.notifies_client =
             has_no_approvers || !requirements_met(&approval.requirements, &[&self.gate.principal]);
-        let approval_id = approval_name(&self.gate.start, number);
         let id = format!("\"aip44:{}:{number}\"", self.gate.start.nonce);
         let mut params = json!({"sessionId": name});
         if self.gate.is_v2 {
@@ -407,12 +411,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 record.mark_used();
             }
         }
+        // The decision that asked for the approval is in the log with the whole input.
+        let input = repeated_input(&approval.input, audit_events::has_secret);
         let shown = audit_events::AuditedCall {
             tool: &approval.tool,
             id: &approval.call,
             claimed: approval.claimed.as_deref(),
-        // The decision that asked for the approval is in the log with the whole input.
-        let input = repeated_input(&approval.input, audit_events::has_secret);
             input: &input,
             kinds: &approval.kinds,
             call: None,

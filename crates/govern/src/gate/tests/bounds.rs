@@ -382,3 +382,30 @@ fn a_session_has_a_bounded_number_of_directories_and_servers() {
         assert!(seen.contains("has more than 64 entries") && !seen.contains("a < "), "{key}: {seen}");
     }
 }
+
+#[test]
+fn pending_approvals_are_bounded() {
+    let mut fixture = Fixture::with_turn();
+    let long = "\u{1}".repeat(5_000);
+    for number in 0..70 {
+        let call = json!({"toolCallId": number.to_string(), "name": long, "kind": "edit", "rawInput": {"path": "/w/a"}});
+        let options =
+            json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+        let params = json!({"sessionId": "s", "toolCall": call, "options": options});
+        fixture.agent_requests(number, "session/request_permission", &params);
+    }
+    assert!(fixture.take_seen().contains("too many pending approvals"));
+    let listed = fixture.gate.approval_summaries();
+    assert_eq!(listed.len(), fixture.gate.pending_approvals().len());
+    assert_eq!(listed.len(), 64);
+    assert!(
+        listed.iter().all(|one| one.tool.len() + one.reason.len() + one.input.len() < 4096),
+        "{:?}",
+        listed[0]
+    );
+    let found = fixture.gate.pending_approval(&listed[3].id).unwrap();
+    assert_eq!((&found.id, found.tool.len()), (&listed[3].id, 5_000));
+    for unknown in ["n-0", "n-", "m-1", "", "n-01", "n-99999"] {
+        assert_eq!(fixture.gate.pending_approval(unknown), None, "{unknown}");
+    }
+}

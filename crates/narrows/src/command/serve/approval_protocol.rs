@@ -1,7 +1,9 @@
 //! The protocol of the admin socket: one line of JSON in each direction.
 
+use std::collections::{HashMap, HashSet};
+
 use narrows_audit::{Approval, jcs};
-use narrows_govern::ApprovalRequest;
+use narrows_govern::{ApprovalRequest, ApprovalSummary};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -11,7 +13,10 @@ pub(super) const MAX_REQUEST_BYTES: u64 = 4 << 20;
 /// An input may be as long as a message, and gets longer when it is serialized again.
 pub(super) const MAX_RESPONSE_BYTES: u64 = 128 << 20;
 
-/// Most bytes of an input that a list includes.
+/// Most actions of a list. Gates bound each of them.
+const MAX_LISTED_ACTIONS: usize = 512;
+
+/// Most bytes of an input in one line.
 const MAX_SUMMARY_BYTES: usize = 4 << 10;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,11 +30,19 @@ pub(super) enum SocketRequest {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SocketResponse {
-    Open(Vec<PendingActionSummary>),
+    Open(PendingList),
     /// The requested action, if it is still pending.
     Whole(Option<Box<PendingAction>>),
     Counted,
     Refused(String),
+}
+
+/// The pending actions of all gates.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct PendingList {
+    pub(super) actions: Vec<PendingActionSummary>,
+    /// Number of pending actions that are not in the list.
+    pub(super) omitted: usize,
 }
 
 /// An action that waits for approvals.
@@ -74,10 +87,40 @@ pub(super) struct PendingActionSummary {
     pub(super) until: u64,
 }
 
-impl From<&PendingAction> for PendingActionSummary {
-    fn from(action: &PendingAction) -> Self {
-        let PendingAction { id, tool, reason, needs, until, .. } = action.clone();
-        Self { input: action.input_summary(), id, tool, reason, needs, until }
+impl From<ApprovalSummary> for PendingActionSummary {
+    fn from(summary: ApprovalSummary) -> Self {
+        let ApprovalSummary { id, tool, input, reason, needs, until, client: _ } = summary;
+        Self { id, tool, input, reason, needs, until }
+    }
+}
+
+impl PendingList {
+    /// Returns the list of these actions, or of an equal share of each client if there are too many, and of each
+    /// gate of a client: a client cannot hide the actions of others. `gates` are the actions of each gate.
+    pub(super) fn new(gates: Vec<Vec<ApprovalSummary>>) -> Self {
+        // In the order in which they get a place: first actions of gates, then second ones.
+        let mut candidates: Vec<(usize, usize, &str)> = Vec::new();
+        for (gate, actions) in gates.iter().enumerate() {
+            candidates.extend(actions.iter().enumerate().map(|(at, action)| (at, gate, &*action.client)));
+        }
+        candidates.sort_unstable();
+        let mut of_client: HashMap<&str, usize> = HashMap::new();
+        let mut ranked: Vec<(usize, usize, usize)> = Vec::with_capacity(candidates.len());
+        for (at, gate, client) in candidates {
+            let rank = of_client.entry(client).or_default();
+            ranked.push((*rank, at, gate));
+            *rank += 1;
+        }
+        ranked.sort_unstable();
+        let omitted = ranked.len().saturating_sub(MAX_LISTED_ACTIONS);
+        let kept: HashSet<(usize, usize)> =
+            ranked.into_iter().take(MAX_LISTED_ACTIONS).map(|(_, at, gate)| (gate, at)).collect();
+        let all = gates.into_iter().enumerate().flat_map(|(gate, actions)| {
+            actions.into_iter().enumerate().map(move |(at, action)| ((gate, at), action))
+        });
+        let actions =
+            all.filter(|(place, _)| kept.contains(place)).map(|(_, action)| action.into()).collect();
+        Self { actions, omitted }
     }
 }
 
@@ -153,18 +196,43 @@ mod tests {
         for long in ["a".repeat(5 << 20), "é".repeat(5 << 20)] {
             let (one, other) = (action(&long), action(&format!("{long}!")));
             assert!(one.input_summary().ends_with("; in full: narrows approve n-1 --show)"));
-            let listed = PendingActionSummary::from(&one);
-            assert!(
-                listed.input.len() < MAX_SUMMARY_BYTES + 180
-                    && listed.input.starts_with(&format!("\"{}", &long[..8]))
-            );
-            assert!(listed.input.contains(&format!("… ({} bytes, sha256:", long.len() + 2)));
+            let told = one.input_summary();
+            assert!(told.len() < MAX_SUMMARY_BYTES + 180 && told.starts_with(&format!("\"{}", &long[..8])));
+            assert!(told.contains(&format!("… ({} bytes, sha256:", long.len() + 2)));
             assert_ne!(one.input_summary(), other.input_summary());
             assert_ne!(
                 one.signed_artifact().expect("the action is not nested too deeply"),
                 other.signed_artifact().expect("the action is not nested too deeply")
             );
         }
+    }
+
+    #[test]
+    fn a_list_has_a_share_of_every_client_and_gate() {
+        let gate = |gate: usize, client: &str, actions: usize| -> Vec<ApprovalSummary> {
+            let action = |at| ApprovalSummary {
+                id: format!("{gate}-{at}"),
+                client: client.to_owned(),
+                ..ApprovalSummary::default()
+            };
+            (0..actions).map(action).collect()
+        };
+        let ids = |list: &PendingList, gate: usize| {
+            list.actions.iter().filter(|action| action.id.starts_with(&format!("{gate}-"))).count()
+        };
+        let few = PendingList::new(vec![gate(0, "b", 2), gate(1, "a", 1), Vec::new()]);
+        let order: Vec<&str> = few.actions.iter().map(|action| &*action.id).collect();
+        assert_eq!((order, few.omitted), (vec!["0-0", "0-1", "1-0"], 0));
+        // Many connections of one client, and two of another one.
+        let mut gates: Vec<_> = (0..48).map(|number| gate(number, "attacker", 64)).collect();
+        gates.extend([gate(48, "other", 3), gate(49, "other", 1)]);
+        let all: usize = gates.iter().map(Vec::len).sum();
+        let list = PendingList::new(gates);
+        assert_eq!((list.actions.len(), list.omitted), (MAX_LISTED_ACTIONS, all - MAX_LISTED_ACTIONS));
+        assert_eq!((ids(&list, 48), ids(&list, 49)), (3, 1));
+        // One client: each connection has its share.
+        let list = PendingList::new((0..64).map(|number| gate(number, "one", 64)).collect());
+        assert!((0..64).all(|number| ids(&list, number) == MAX_LISTED_ACTIONS / 64));
     }
 
     #[test]

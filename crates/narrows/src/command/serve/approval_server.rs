@@ -14,12 +14,12 @@ use narrows_govern::{ApprovalVote, GateRequest, VoteSignature};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::approval_connections::{ApprovalConnections, HasAsked};
 use super::approval_protocol::{
-    MAX_REQUEST_BYTES, PendingAction, PendingActionSummary, SocketRequest, SocketResponse,
+    MAX_REQUEST_BYTES, PendingAction, PendingList, SocketRequest, SocketResponse,
 };
 use super::gate_registry::GateRegistry;
 use super::live_keys::{CountedKey, LiveKeys};
@@ -146,7 +146,8 @@ impl ApprovalService {
             .await??;
         has_asked.store(true, Ordering::Relaxed);
         let answer = timeout(REQUEST_TIMEOUT, self.respond(&line)).await?;
-        let mut text = serde_json::to_vec(&answer)?;
+        // Long answers must not delay the connections of the runtime.
+        let mut text = spawn_blocking(move || serde_json::to_vec(&answer)).await??;
         text.push(b'\n');
         timeout(REQUEST_TIMEOUT, output.write_all(&text)).await??;
         output.shutdown().await
@@ -154,15 +155,12 @@ impl ApprovalService {
 
     async fn respond(&self, line: &str) -> SocketResponse {
         match serde_json::from_str::<SocketRequest>(line) {
-            Ok(SocketRequest::List) => SocketResponse::Open(
-                self.pending_actions()
-                    .await
-                    .iter()
-                    .map(|(_, action)| PendingActionSummary::from(action))
-                    .collect(),
-            ),
+            Ok(SocketRequest::List) => {
+                let of_gates = self.ask_gates(GateRequest::SummarizeApprovals).await;
+                SocketResponse::Open(PendingList::new(of_gates.into_iter().map(|(_, open)| open).collect()))
+            }
             Ok(SocketRequest::Show(id)) => {
-                let found = self.pending_actions().await.into_iter().find(|(_, action)| action.id == id);
+                let found = self.pending_action(&id).await;
                 SocketResponse::Whole(found.map(|(_, action)| Box::new(action)))
             }
             Ok(SocketRequest::Approval(approval)) => match self.count_approval(&approval).await {
@@ -173,24 +171,36 @@ impl ApprovalService {
         }
     }
 
-    async fn pending_actions(&self) -> Vec<(mpsc::Sender<GateRequest>, PendingAction)> {
-        let mut waiting = Vec::new();
+    /// Asks all gates at once and returns the answers. A gate that has just ended has none, and a busy one must
+    /// not delay those of others for long.
+    async fn ask_gates<T>(
+        &self,
+        request: impl Fn(oneshot::Sender<T>) -> GateRequest,
+    ) -> Vec<(mpsc::Sender<GateRequest>, T)> {
         let mut asked = Vec::new();
         for gate in self.gates.senders() {
-            let (answer, open) = oneshot::channel();
+            let (answer, answered) = oneshot::channel();
             // A full queue means that the gate has not processed earlier requests, so it is skipped.
-            if gate.try_send(GateRequest::ListApprovals(answer)).is_ok() {
-                asked.push((gate, open));
+            if gate.try_send(request(answer)).is_ok() {
+                asked.push((gate, answered));
             }
         }
         let deadline = Instant::now() + GATE_TIMEOUT;
-        for (gate, open) in asked {
-            // A gate that has just ended has no pending actions, and a busy one must not hide those of
-            // others.
-            let open = timeout_at(deadline, open).await.ok().and_then(Result::ok).unwrap_or_default();
-            waiting.extend(open.into_iter().map(|open| (gate.clone(), PendingAction::from(open))));
+        let mut answers = Vec::new();
+        for (gate, answered) in asked {
+            if let Ok(Ok(answer)) = timeout_at(deadline, answered).await {
+                answers.push((gate, answer));
+            }
         }
-        waiting
+        answers
+    }
+
+    /// Returns the pending action with this id, and its gate. No list is made, so that the number of actions
+    /// of others does not matter.
+    async fn pending_action(&self, id: &str) -> Option<(mpsc::Sender<GateRequest>, PendingAction)> {
+        let answers = self.ask_gates(|answer| GateRequest::ShowApproval(id.to_owned(), answer)).await;
+        let (gate, action) = answers.into_iter().find_map(|(gate, action)| Some((gate, action?)))?;
+        Some((gate, PendingAction::from(action)))
     }
 
     /// Counts an approval. The error is the reason why it does not count.
@@ -201,23 +211,26 @@ impl ApprovalService {
         approval.verify(&key).map_err(|error| error.to_string())?;
         let now = Timestamp::now();
         let signer = keys.holder(&key, now, &self.approvers).map_err(|rejection| rejection.to_string())?;
-        let waiting = self.pending_actions().await;
-        let is_meant = |action: &PendingAction| {
-            action.signed_artifact().is_ok_and(|artifact| artifact == approval.artifact)
-        };
-        let found = waiting.iter().find(|(_, action)| is_meant(action));
-        let (gate, action) = found.ok_or("no pending approval matches the signature")?;
+        let unknown = "no pending approval matches the signature";
+        let (id, _) = approval.artifact.split_once('#').ok_or(unknown)?;
+        let (gate, action) = self.pending_action(id).await.ok_or(unknown)?;
+        let id = action.id.clone();
+        // The digest of a large action takes a while.
+        let artifact = spawn_blocking(move || action.signed_artifact()).await;
+        if !artifact.is_ok_and(|artifact| artifact.is_ok_and(|artifact| artifact == approval.artifact)) {
+            return Err(unknown.to_owned());
+        }
         let approves = match approval.decision {
             ApprovalDecision::Approve => true,
             ApprovalDecision::Reject => false,
             ApprovalDecision::Abstain => return Err("an abstention has no effect".to_owned()),
         };
         let file = self
-            .store_signature(&action.id, approval)
+            .store_signature(&id, approval)
             .map_err(|error| format!("cannot store the signature: {error}"))?;
         let validity = Arc::new(CountedKey { keys: Arc::clone(&self.keys), key, counted_at: now });
         let ballot = ApprovalVote {
-            id: action.id.clone(),
+            id,
             signer,
             approves,
             reason: approval.reason.clone(),
@@ -285,7 +298,7 @@ mod tests {
         asking.write_all(b"\"list\"\n").await.expect("asked");
         let mut answer = String::new();
         asking.read_to_string(&mut answer).await.expect("answered");
-        assert_eq!(answer, "{\"open\":[]}\n");
+        assert_eq!(answer, "{\"open\":{\"actions\":[],\"omitted\":0}}\n");
         task.abort();
     }
 }

@@ -10,7 +10,9 @@ use narrows_audit::{Approval, ApprovalDecision, ApprovalSigner, Timestamp, key};
 use narrows_base::text::approval_line;
 use serde_json::json;
 
-use super::approval_protocol::{MAX_RESPONSE_BYTES, PendingActionSummary, SocketRequest, SocketResponse};
+use super::approval_protocol::{
+    MAX_RESPONSE_BYTES, PendingAction, PendingActionSummary, SocketRequest, SocketResponse,
+};
 use super::approval_text;
 use super::socket_files;
 use crate::cli::Approve;
@@ -25,27 +27,10 @@ const MAX_LINE_CHARS: usize = 8 << 10;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
-    let (mut waiting, mut silent) = (Vec::new(), Vec::new());
-    for socket in gate_sockets(args.socket.as_deref())? {
-        match send_request(&socket, &SocketRequest::List) {
-            Ok(SocketResponse::Open(actions)) => {
-                waiting.extend(actions.into_iter().map(|action| (socket.clone(), action)));
-            }
-            Ok(_) => silent.push((socket, io::ErrorKind::InvalidData.into())),
-            // The gate of this socket has exited, so it has no pending actions.
-            Err(error) if args.socket.is_none() && is_disconnected(&error) => {}
-            Err(error) => silent.push((socket, error)),
-        }
-    }
-    let Some(id) = &args.id else { return list(&waiting, silent, args.json) };
-    let Some((socket, _)) = waiting.into_iter().find(|(_, action)| action.id == *id) else {
-        return Err(last_silent(silent).unwrap_or_else(|| Failure::no_pending_approval(id)));
-    };
-    let action = match send_request(&socket, &SocketRequest::Show(id.clone())) {
-        Ok(SocketResponse::Whole(Some(action))) => action,
-        Ok(SocketResponse::Whole(None)) => return Err(Failure::no_pending_approval(id)),
-        Ok(_) => return Err(Failure::approval_not_counted("the gate does not support this request")),
-        Err(error) => return Err(Failure::gate_unreachable(&socket, &error)),
+    let sockets = gate_sockets(args.socket.as_deref())?;
+    let Some(id) = &args.id else { return list(&sockets, args) };
+    let Some((socket, action)) = find(id, &sockets, args)? else {
+        return Err(Failure::no_pending_approval(id));
     };
     let Some(file) = args.key.as_ref().filter(|_| !args.show) else {
         match args.json {
@@ -96,22 +81,53 @@ fn last_silent(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
     Some(Failure::gate_unreachable(&socket, &error))
 }
 
+/// Returns the pending action with this id, and the socket of its gate. Fails if no gate has it and one did not
+/// answer.
+fn find(id: &str, sockets: &[PathBuf], args: &Approve) -> Result<Option<(PathBuf, PendingAction)>, Failure> {
+    let mut silent = Vec::new();
+    for socket in sockets {
+        match send_request(socket, &SocketRequest::Show(id.to_owned())) {
+            Ok(SocketResponse::Whole(Some(action))) => return Ok(Some((socket.clone(), *action))),
+            Ok(SocketResponse::Whole(None)) => {}
+            Ok(_) => silent.push((socket.clone(), io::ErrorKind::InvalidData.into())),
+            // The gate of this socket has exited, so it has no pending actions.
+            Err(error) if args.socket.is_none() && is_disconnected(&error) => {}
+            Err(error) => silent.push((socket.clone(), error)),
+        }
+    }
+    last_silent(silent).map_or(Ok(None), Err)
+}
+
 /// Prints the pending actions. Fails if a gate did not answer, because it may have more of them.
-fn list(
-    waiting: &[(PathBuf, PendingActionSummary)],
-    silent: Vec<(PathBuf, io::Error)>,
-    as_json: bool,
-) -> Result<ExitCode, Failure> {
-    if as_json {
-        let actions: Vec<_> = waiting.iter().map(|(_, listed)| listed).collect();
-        output::print_json(json!({ "pending": actions }))?;
+fn list(sockets: &[PathBuf], args: &Approve) -> Result<ExitCode, Failure> {
+    let (mut waiting, mut omitted, mut silent) = (Vec::new(), 0, Vec::new());
+    for socket in sockets {
+        match send_request(socket, &SocketRequest::List) {
+            Ok(SocketResponse::Open(open)) => {
+                waiting.extend(open.actions);
+                omitted += open.omitted;
+            }
+            Ok(_) => silent.push((socket.clone(), io::ErrorKind::InvalidData.into())),
+            Err(error) if args.socket.is_none() && is_disconnected(&error) => {}
+            Err(error) => silent.push((socket.clone(), error)),
+        }
+    }
+    if args.json {
+        let mut told = json!({ "pending": waiting });
+        if omitted > 0 {
+            told["omitted"] = json!(omitted);
+        }
+        output::print_json(told)?;
         return last_silent(silent).map_or_else(|| Ok(ExitStatus::Success.exit_code()), Err);
     }
     if waiting.is_empty() && silent.is_empty() {
         output::write_stderr("no pending approvals\n");
     }
-    for (_, listed) in waiting {
+    for listed in &waiting {
         output::print(format!("{}\n", render(listed)).as_bytes())?;
+    }
+    if omitted > 0 {
+        output::write_stderr(&format!("{omitted} more pending approvals, not listed\n"));
     }
     last_silent(silent).map_or_else(|| Ok(ExitStatus::Success.exit_code()), Err)
 }

@@ -77,7 +77,8 @@ fn log_beside_workspace(root: &Path, bundle: &Bundle) -> Option<Finding> {
     let log = root.join(log);
     log.parent().filter(|directory| contains(directory, root))?;
     let place = bundle.acp.place_of(&["metadata", "aip44", "audit", "ref"]);
-    let message = "the log is in the root of the workspace, where a sandbox cannot hide it (sandbox_unenforceable)";
+    let message =
+        "the log is in the root of the workspace, where a sandbox cannot hide it (sandbox_unenforceable)";
     let finding =
         Finding::new(Severity::Error, Code::Unenforceable, &bundle.acp.path, place, message.to_owned());
     let hint = "write a path in a directory that has nothing else in it, such as ./audit/audit-log.jsonl";
