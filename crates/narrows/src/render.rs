@@ -164,7 +164,9 @@ impl Renderer {
                 if !matches!(output.status.as_str(), "completed" | "interrupted") {
                     pieces.push_back(self.side_note(&format!("tool: {}", line(&output.status))));
                 }
-                let contents = output.content.iter().map(Json::value);
+                // Before its end, the content is only what the call wants to change.
+                let is_done = output.status == "completed";
+                let contents = output.content.iter().filter(|_| is_done).map(Json::value);
                 for change in contents.filter(|content| content["type"] == "diff") {
                     pieces.extend(change::change_lines(&change).iter().map(|text| self.side_note(text)));
                 }

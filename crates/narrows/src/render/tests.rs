@@ -93,11 +93,17 @@ fn notes_are_short_and_escaped() {
 fn changes_show_only_differing_lines() {
     let change = json!({"type": "diff", "path": "/a", "oldText": "1\n2\n3", "newText": "1\ntwo\n3"});
     let result = json!({
-        "type": "tool.result", "callId": "1", "output": {"status": "completed", "content": [change]},
+        "type": "tool.result", "callId": "1", "output": {"status": "completed", "content": [&change]},
     });
     check([event(result)], "[changed: /a][- 2][+ two]");
     let failed = json!({"type": "tool.result", "callId": "1", "output": {"status": "failed"}});
     check([event(failed)], "[tool: failed]");
+    for (status, expected) in [("interrupted", ""), ("failed", "[tool: failed]")] {
+        let denied = json!({
+            "type": "tool.result", "callId": "1", "output": {"status": status, "content": [change]},
+        });
+        check([event(denied)], expected);
+    }
 }
 
 #[test]
