@@ -38,7 +38,8 @@ use crate::{SpawnError, sys};
 /// network or not. The tree can use harmless devices such as `/dev/null`, and no terminals.
 ///
 /// The tree has its own temporary directory, named by `TMPDIR` and removed with the tree. If this program
-/// is killed first, a directory on disk stays until another sandbox is created there.
+/// ends first, a directory on disk stays until another sandbox is created there, and is then removed in the
+/// background.
 ///
 /// The tree cannot open sockets to services of this machine (`AF_UNIX`), because these act outside the
 /// sandbox for their clients; pairs of stream sockets work. With the network it reaches TCP and UDP

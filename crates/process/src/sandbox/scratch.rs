@@ -1,14 +1,15 @@
 //! A private temporary directory that is removed with its tree.
 //!
 //! The process that uses the directory holds a lock on it. The lock ends with that process in any case, so
-//! an unlocked directory is stale, and the next process removes it.
+//! an unlocked directory is stale, and a thread of the next process removes it. That can take several
+//! processes: a command can leave any number of files, and the exit of a process does not wait for the removal.
 
 use std::ffi::CString;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, chmodat, fchmod, flock, fstat, mkdirat, openat,
@@ -45,7 +46,7 @@ impl Scratch {
         for _ in 0..MAX_NAME_ATTEMPTS {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             if number.is_multiple_of(SWEEP_EVERY) {
-                remove_stale(&parent);
+                remove_stale_in_background(parent.clone());
             }
             let name = format!("{NAME_PREFIX}{}-{}", std::process::id(), RandomState::new().hash_one(number));
             let path = parent.join(name);
@@ -78,6 +79,22 @@ impl Drop for Scratch {
 fn remove(path: &Path, directory: BorrowedFd<'_>) -> Result<(), Errno> {
     clear(directory)?;
     unlinkat(CWD, path, AtFlags::REMOVEDIR)
+}
+
+/// Removes stale directories on a thread of its own, because this can take long. At most one such thread runs
+/// at a time.
+fn remove_stale_in_background(parent: PathBuf) {
+    static IS_RUNNING: AtomicBool = AtomicBool::new(false);
+    if IS_RUNNING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let run = move || {
+        remove_stale(&parent);
+        IS_RUNNING.store(false, Ordering::Relaxed);
+    };
+    if std::thread::Builder::new().name("remove-stale".to_owned()).spawn(run).is_err() {
+        IS_RUNNING.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Removes stale directories of this program.
@@ -310,7 +327,6 @@ mod tests {
 
     #[test]
     fn exchanged_entries_do_not_prevent_the_removal_of_the_rest() {
-        use std::sync::atomic::AtomicBool;
         let parent = tempfile::tempdir().unwrap();
         let foreign = parent.path().join("foreign");
         fs::create_dir(&foreign).unwrap();
