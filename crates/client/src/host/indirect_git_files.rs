@@ -5,15 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use narrows_policy::{common_directory, git_file_target, has_repository_layout};
 use narrows_process::is_missing;
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::git_config::{self, Parsed};
 use super::links;
@@ -379,10 +379,11 @@ impl<'a> Search<'a> {
 /// Returns the beginning of a file: one byte more than [`MAX_CONFIG_BYTES`] if it is longer. A directory
 /// counts as empty.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    // Opening a pipe must not wait for its writer.
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let found = file.metadata()?;
+    // Opening a pipe or a device has effects, and a repository can name any path. So the path is opened
+    // without its file, and the file only if it is a regular one.
+    let named = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let named = File::from(named);
+    let found = named.metadata()?;
     let mut text = Vec::new();
     if found.is_dir() {
         return Ok(text);
@@ -390,6 +391,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if !found.is_file() && path != Path::new("/dev/null") {
         return Err(io::ErrorKind::InvalidInput.into());
     }
+    let file = File::open(format!("/proc/self/fd/{}", named.as_raw_fd()))?;
     file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text)?;
     Ok(text)
 }

@@ -198,3 +198,30 @@ fn settings_that_cannot_be_read_as_a_whole_are_incomplete() {
     assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = ~nobody-has-this-name/hooks")]));
     assert!(!is_complete(&[("r/.git/config", "[core]\nhooksPath = %(prefix)/hooks")]));
 }
+
+/// A cloned repository can name a pipe or a device outside of the roots.
+#[test]
+fn settings_that_are_no_regular_files_are_not_opened() {
+    let (_place, root) = tree(&[(".git/HEAD", "ref: refs/heads/main\n")]);
+    let pipe = root.join("pipe");
+    rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    fs::write(root.join(".git/config"), "[include]\npath = ../pipe\n").expect("a file");
+    let opened = root.join("opened");
+    let waiting = pipe.clone();
+    // A writer waits until the pipe has a reader.
+    let mut writer = std::process::Command::new("sh");
+    writer.args(["-c", "exec 3> \"$0\"; touch \"$1\""]).arg(&waiting).arg(&opened);
+    let mut writer = writer.spawn().expect("a shell");
+    for _ in 0..20 {
+        let settings =
+            read_settings(&root.join(".git"), &root, UserSettings::default(), &mut LookupBudget::new());
+        assert!(!settings.is_complete);
+        // sleep: the writer has no sign that it waits.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let is_opened = opened.exists();
+    writer.kill().expect("it is killed");
+    writer.wait().expect("it ends");
+    assert!(!is_opened, "the pipe was opened");
+    assert!(read_file(Path::new("/dev/null")).expect("a device").is_empty());
+}
