@@ -6,6 +6,7 @@
 mod agent;
 mod allowed;
 mod config;
+mod created_report;
 mod deadline;
 mod early_requests;
 mod error;

@@ -291,10 +291,8 @@ impl PermissionService {
     async fn follow(&self, action: &Action) -> Option<Action> {
         let (here, files) = (self.local_root()?.to_owned(), self.files.clone());
         let mut action = action.clone();
-        let following = tokio::task::spawn_blocking(move || {
-            links::follow_links(&mut action, &here, &files).map(|()| action)
-        });
-        following.await.ok()?.ok()
+        let following = move || links::follow_links(&mut action, &here, &files).map(|()| action);
+        self.files.look_up(following).await.ok()
     }
 
     /// Adds the link targets of the paths to `action`, if they are on this machine. If a path cannot be

@@ -1,11 +1,10 @@
 //! Files and commands of the client for the agent. Each request needs a decision first.
 
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use narrows_acp::method::{FS_READ_TEXT_FILE, FS_WRITE_TEXT_FILE, TERMINAL_CREATE};
@@ -13,26 +12,25 @@ use narrows_policy::{Action, Command, Kind, Variable, Verdict};
 use narrows_process::{CwdLinks, Environment, Sandbox, Spec};
 use narrows_wire::{Code, RpcError};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::allowed::ClientAction;
-use crate::event::{Json, Payload};
+use crate::created_report::report_created;
 use crate::host::command_sandbox::CommandSandbox;
-use crate::host::created::{Baseline, Created, CreationGuard};
+use crate::host::created::{Baseline, CreationGuard};
 use crate::host::files::{FileError, FileErrorKind, Files, Found, PathLinks};
 use crate::host::links;
 use crate::host::terminal::{Create, Guard, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
-use crate::permissions::{
-    ClientActionAt, Denied, PermissionNotice, PermissionService, RequestSubject, TurnId,
-};
+use crate::permissions::{ClientActionAt, Denied, PermissionService, RequestSubject, TurnId};
 
 /// Maximum number of lookups of a file that is being replaced.
 const MAX_FILE_TRIES: usize = 8;
 
-/// Maximum number of new repositories named in a report.
-const MAX_NAMED_REPOSITORIES: usize = 5;
+/// Locked from the last lookup before a change until its end. Each of several changes can be harmless alone,
+/// and together make a directory a repository. Shared by all sessions, because their roots can overlap.
+static CHANGES: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// Number of output bytes kept of a command if the agent sets no limit.
 const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
@@ -193,7 +191,7 @@ impl Services {
     }
 
     /// Judges the file that `path` leads to, and applies `act` to it. If the path then leads to another file,
-    /// decides again.
+    /// or a change counts as another one, decides again.
     async fn with_permitted_file<T: Send + 'static>(
         self: &Arc<Self>,
         kind: Kind,
@@ -202,46 +200,73 @@ impl Services {
         client_action: Option<ClientAction>,
         act: impl Fn(&Found) -> Result<T, FileError> + Clone + Send + 'static,
     ) -> Result<WithSlot<T>, ServiceFailure> {
-        let mut permitted: Option<PathBuf> = None;
+        let mut permitted: Option<Action> = None;
         let mut tries = MAX_FILE_TRIES;
         loop {
-            let (services, asked) = (Arc::clone(self), path.to_owned());
-            let find = move || match links {
-                PathLinks::Follow => services.files.find(&asked),
-                PathLinks::Refuse => services.files.find(&asked).and_then(Found::without_links),
-            };
-            let found = match blocking(find).await {
+            // Acquired after the decision, because a person may take long to answer.
+            let slot = if permitted.is_some() { self.budget.large_answer().await } else { None };
+            let is_change = kind == Kind::Edit && permitted.is_some();
+            let change = if is_change { Some(Arc::clone(&CHANGES).lock_owned().await) } else { None };
+            let (found, action) = match self.find(kind, (path, links), permitted.as_ref()).await {
                 Err(error) if *error.kind() == FileErrorKind::Outside => {
                     self.permissions.refuse_unreachable(&about(path), &error.to_string()).await;
                     return Err(error.into());
                 }
                 found => found?,
             };
-            if permitted.as_deref() != Some(found.path()) {
-                let action = self.file_action(kind, path, found.path()).await;
-                let client_action =
-                    client_action.as_ref().map(|client_action| (client_action, Some(found.path())));
-                self.permissions.permit(&action, about(found.path()), client_action).await?;
-                permitted = Some(found.path().to_owned());
+            if permitted.as_ref() == Some(&action) {
+                let act = act.clone();
+                let acting = move || {
+                    let outcome = act(&found);
+                    drop(change);
+                    outcome
+                };
+                match blocking(acting).await {
+                    Err(error) if *error.kind() == FileErrorKind::Changed && tries > 0 => tries -= 1,
+                    outcome => return Ok(WithSlot { value: outcome?, slot }),
+                }
+                continue;
             }
-            let act = act.clone();
-            // Acquired after the decision, because a person may take long to answer.
-            let slot = self.budget.large_answer().await;
-            tries -= 1;
-            match blocking(move || act(&found)).await {
-                Err(error) if *error.kind() == FileErrorKind::Changed && tries > 0 => {}
-                outcome => return Ok(WithSlot { value: outcome?, slot }),
+            if permitted.is_some() {
+                tries = tries.checked_sub(1).ok_or_else(|| FileError::new(path, FileErrorKind::Changed))?;
             }
+            let found = {
+                let path = found.path().to_owned();
+                // Neither a descriptor nor a slot is held while a person is asked.
+                drop((found, slot, change));
+                path
+            };
+            let client_action =
+                client_action.as_ref().map(|client_action| (client_action, Some(found.as_path())));
+            self.permissions.permit(&action, about(&found), client_action).await?;
+            permitted = Some(action);
         }
     }
 
-    /// Returns the action for the file `found`, which was requested as `asked`.
-    async fn file_action(&self, kind: Kind, asked: &Path, found: &Path) -> Action {
-        let (asked, found) = (asked.to_owned(), found.to_owned());
-        let files = self.permissions.files().clone();
-        let reading = move || Ok::<_, Infallible>(links::file_action(kind, &asked, &found, &files));
-        let Ok(action) = blocking(reading).await;
-        action
+    /// Finds the file that `asked` leads to, and returns the action that counts for it. A change is judged
+    /// anew each time, because other changes may have given its path another meaning. A reading is only
+    /// compared with the `permitted` one.
+    async fn find(
+        &self,
+        kind: Kind,
+        (asked, links): (&Path, PathLinks),
+        permitted: Option<&Action>,
+    ) -> Result<(Found, Action), FileError> {
+        let protected = self.permissions.files().clone();
+        let (files, asked) = (self.files.clone(), asked.to_owned());
+        let permitted = permitted.filter(|_| kind == Kind::Read).cloned();
+        let find = move || {
+            let found = match links {
+                PathLinks::Follow => files.find(&asked)?,
+                PathLinks::Refuse => files.find(&asked).and_then(Found::without_links)?,
+            };
+            let action = match permitted {
+                Some(action) if action.paths.first().is_some_and(|path| path == found.path()) => action,
+                _ => links::file_action(kind, &asked, found.path(), &protected),
+            };
+            Ok((found, action))
+        };
+        self.permissions.files().look_up(find).await
     }
 
     /// Starts a command. Returns the id of its terminal.
@@ -312,9 +337,8 @@ impl Services {
         }
         let files = self.permissions.files().clone();
         let mut followed = action.clone();
-        let is_followed =
-            blocking(move || links::follow_links_in(&mut followed, &directory, &files).map(|()| followed))
-                .await;
+        let following = move || links::follow_links_in(&mut followed, &directory, &files).map(|()| followed);
+        let is_followed = self.permissions.files().look_up(following).await;
         is_followed.unwrap_or_else(|_| Action { also: vec![Kind::Other], ..action })
     }
 
@@ -364,7 +388,7 @@ impl Services {
             return Ok((asked.to_owned(), asked.to_owned()));
         }
         let path = asked.to_owned();
-        let real = blocking(move || links::real(&path)).await;
+        let real = self.permissions.files().look_up(move || links::real(&path)).await;
         let real = real
             .ok()
             .flatten()
@@ -388,44 +412,6 @@ impl Services {
         let found =
             narrows_process::find(&spec).map_err(|error| ServiceFailure::Terminal(error.to_string()))?;
         Ok(found.into())
-    }
-}
-
-/// Reports created paths that git uses, each as a denied change, and new repositories.
-async fn report_created(
-    permissions: &PermissionService,
-    turn: TurnId,
-    created: Vec<Created>,
-    repositories: Vec<PathBuf>,
-) {
-    for Created { path, moved } in created {
-        let became = match moved {
-            Ok(moved) => format!("it was moved to {}", moved.display()),
-            Err(error) => format!("it cannot be moved aside: {error}"),
-        };
-        let words = format!("a command created it in a repository, and git would use it; {became}");
-        let about = RequestSubject {
-            turn,
-            method: TERMINAL_CREATE,
-            title: format!("Create {}", path.display()),
-            kind: "edit",
-            paths: vec![path],
-            ..RequestSubject::default()
-        };
-        permissions.refuse_unreachable(&about, &words).await;
-    }
-    if !repositories.is_empty() {
-        let shown = repositories.iter().take(MAX_NAMED_REPOSITORIES).map(|path| path.display().to_string());
-        let shown: Vec<String> = shown.collect();
-        let more = repositories.len() - shown.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let problem = format!(
-            "a command created a git repository, and git runs what its settings name: {}{more}",
-            shown.join(", ")
-        );
-        let data = Json::write(&json!({"problem": problem, "paths": shown, "count": repositories.len()}));
-        let name = "repository.created".to_owned();
-        permissions.send_notice(PermissionNotice::Other(Payload::Other { name, data })).await;
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use narrows_base::sync::lock;
 use narrows_policy::Policy;
 use narrows_process::is_missing;
+use tokio::sync::Semaphore;
 
 use super::indirect_git_files::{self, Extent, LookupBudget};
 use super::links;
@@ -43,7 +44,11 @@ pub struct ProtectedFiles {
     known: Arc<Mutex<Known>>,
     /// Time of the next search for file requests. Locked during a search.
     next_search: Arc<Mutex<Option<Instant>>>,
+    lookups: Arc<Semaphore>,
 }
+
+/// Maximum number of concurrent lookups of files for requests of one session.
+const MAX_LOOKUPS: usize = 16;
 
 /// Files found by any search of this session, as long as they exist. So a command cannot hide a file from the
 /// next search.
@@ -73,6 +78,7 @@ impl ProtectedFiles {
             git_settings: files.into(),
             known: Arc::default(),
             next_search: Arc::default(),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
         }
     }
 
@@ -120,6 +126,25 @@ impl ProtectedFiles {
     pub(super) fn add_created(&self, repositories: BTreeSet<PathBuf>) -> Vec<PathBuf> {
         let created = &mut lock(&self.known).created;
         repositories.into_iter().filter(|path| created.insert(path.clone())).collect()
+    }
+
+    /// Runs `work`, which blocks, on another thread. At most [`MAX_LOOKUPS`] run at once in a session: an
+    /// agent can send any number of requests, and each lookup holds a thread and descriptors.
+    pub(crate) async fn look_up<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        // The semaphore is never closed.
+        let permit = Arc::clone(&self.lookups).acquire_owned().await;
+        let work = move || {
+            let _permit = permit;
+            work()
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(outcome) => outcome,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime shuts down, and drops this future.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 
     /// Returns `true` if the client has written the file at `path`, or a file below it.

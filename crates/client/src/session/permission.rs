@@ -110,15 +110,14 @@ impl JudgedSubjects {
         let Some(here) = permissions.local_root().map(Path::to_owned) else { return self };
         let files = permissions.files().clone();
         let mut subjects = self.subjects.clone();
-        let following = tokio::task::spawn_blocking(move || {
+        let following = move || {
             let mut actions = subjects.iter_mut().map(|subject| &mut subject.action);
             let followed = actions.try_for_each(|action| follow_links(action, &here, &files));
             followed.map(|()| subjects)
-        });
-        match following.await {
-            Ok(Ok(subjects)) => self.subjects = subjects,
-            // The join fails only if the runtime shuts down.
-            Ok(Err(Unfollowed)) | Err(_) => self.is_partial = true,
+        };
+        match permissions.files().look_up(following).await {
+            Ok(subjects) => self.subjects = subjects,
+            Err(Unfollowed) => self.is_partial = true,
         }
         self
     }

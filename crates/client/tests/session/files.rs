@@ -218,3 +218,39 @@ async fn hooks_and_settings_that_git_uses_under_other_names_are_not_written() {
         driven.leave().await;
     }
 }
+
+/// Each file alone is harmless, and the last one makes the directory a repository with their settings.
+#[tokio::test]
+async fn concurrent_writes_do_not_make_a_directory_a_repository() {
+    let stage = Stage::new(Version::V1, Access::Medium);
+    let cwd = stage.config.cwd.clone();
+    std::fs::write(cwd.join("big"), "x".repeat(4 << 20)).expect("a file");
+    let big = |_| ("fs/read_text_file", json!({"path": cwd.join("big")}));
+    let mut wanted: Vec<_> = (0..4).map(big).collect();
+    let directories: Vec<_> = (0..20).map(|number| cwd.join(format!("d{number}"))).collect();
+    for directory in &directories {
+        std::fs::create_dir_all(directory.join("objects")).expect("a directory");
+        std::fs::write(directory.join("config"), "").expect("a file");
+        for name in ["HEAD", "refs/x"] {
+            let params = json!({"path": directory.join(name), "content": "ref: refs/heads/x\n"});
+            wanted.push(("fs/write_text_file", params));
+        }
+    }
+    let answers = wanted.len();
+    let request = |(id, (method, mut params)): (usize, (&str, serde_json::Value))| {
+        params["sessionId"] = json!("s");
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+    };
+    let requests = wanted.into_iter().enumerate().map(request).collect();
+    let (link, far) = memory::pair(&narrows_link::Options::default());
+    let agent = tokio::spawn(asking(far, requests, answers));
+    let driven = stage.open_on(link, tokio::spawn(async {})).await;
+    driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
+    for directory in &directories {
+        let is_repository = directory.join("HEAD").exists() && directory.join("refs").exists();
+        assert!(!is_repository, "{}", directory.display());
+    }
+    driven.leave().await;
+    let denied = agent.await.expect("no panic").into_iter().flatten().count();
+    assert_eq!(denied, directories.len());
+}

@@ -55,7 +55,7 @@ pub(crate) enum FileErrorKind {
 }
 
 impl FileError {
-    pub(super) fn new(path: &Path, kind: FileErrorKind) -> Self {
+    pub(crate) fn new(path: &Path, kind: FileErrorKind) -> Self {
         Self { path: path.to_owned(), kind, effects: Effects::None }
     }
 

@@ -320,3 +320,26 @@ fn a_directory_that_cannot_be_read_is_protected_as_a_whole() {
     let found = protected_files(medium(), &unreadable).search(100);
     assert_eq!((found.unsearchable, found.is_complete), (vec![unreadable.join("")], true));
 }
+
+#[tokio::test]
+async fn lookups_are_bounded() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let files = protected_files(medium(), Path::new("/none"));
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut lookups = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let (files, running, most) = (files.clone(), Arc::clone(&running), Arc::clone(&most));
+        lookups.spawn(async move {
+            let work = move || {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                // sleep: so that more lookups would run at once if they could.
+                std::thread::sleep(Duration::from_millis(2));
+                running.fetch_sub(1, Ordering::SeqCst);
+            };
+            files.look_up(work).await;
+        });
+    }
+    lookups.join_all().await;
+    let most = most.load(Ordering::SeqCst);
+    assert!((2..=MAX_LOOKUPS).contains(&most), "{most}");
+}
