@@ -21,8 +21,9 @@ pub(crate) async fn report_created(
 ) {
     for Created { path, moved } in created {
         let became = match moved {
-            Ok(moved) => format!("it was moved to {}", moved.display()),
-            Err(error) => format!("it cannot be moved aside: {error}"),
+            Ok(Some(moved)) => format!("it was moved to {}", moved.display()),
+            Ok(None) => "it was removed".to_owned(),
+            Err(error) => format!("it cannot be moved aside, remove it before you use git: {error}"),
         };
         let words = format!("a command created it in a repository, and git would use it; {became}");
         let about = RequestSubject {

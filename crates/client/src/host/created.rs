@@ -16,7 +16,7 @@ use narrows_base::sync::lock;
 use narrows_process::is_missing;
 use tokio::time::{Instant, sleep};
 
-use super::files::Files;
+use super::files::{Aside, Files};
 use super::protected::{Found, MAX_ENTRIES, ProtectedFiles};
 
 /// Shortest time between two checks while a command runs.
@@ -50,8 +50,8 @@ impl Baseline {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Created {
     pub(crate) path: PathBuf,
-    /// New path after moving it aside, or the error.
-    pub(crate) moved: Result<PathBuf, String>,
+    /// New path after moving it aside, `None` if it was removed instead, or the error.
+    pub(crate) moved: Result<Option<PathBuf>, String>,
 }
 
 /// Watches the files that one command creates. Checks a last time on drop.
@@ -117,11 +117,15 @@ impl Watched {
                 continue;
             }
             let moved = match self.files.move_aside(path) {
-                Ok(Some(moved)) => Ok(moved),
-                Ok(None) => continue,
+                Ok(Aside::Moved(moved)) => Ok(Some(moved)),
+                Ok(Aside::Removed) => Ok(None),
+                Ok(Aside::Missing) => continue,
                 Err(error) => Err(error.to_string()),
             };
-            tracing::warn!(?path, ?moved, "command created a path that git uses");
+            match &moved {
+                Ok(moved) => tracing::warn!(?path, ?moved, "command created a path that git uses"),
+                Err(error) => tracing::error!(?path, %error, "path that git uses cannot be moved aside"),
+            }
             let mut created = lock(&self.created);
             created.retain(|created| created.path != *path);
             created.push(Created { path: path.clone(), moved });

@@ -24,6 +24,7 @@ use narrows_wire::Effects;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
+pub(crate) use aside::Aside;
 pub(crate) use error::{FileError, FileErrorKind};
 pub(crate) use roots::Roots;
 

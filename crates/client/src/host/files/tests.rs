@@ -4,7 +4,7 @@ mod race;
 mod writing;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 
 use serde_json::json;
@@ -492,4 +492,45 @@ fn agents_receive_the_reason_of_a_failure() {
     assert_eq!(strange.message, "Resource not found: file:///a/no%20such%23%3F.t%C3%A4t");
     let long = FileError::new(Path::new(&"/x".repeat(5000)), FileErrorKind::Malformed);
     assert!(long.to_string().len() < 400);
+}
+
+#[test]
+fn an_entry_is_moved_aside_whatever_names_are_taken() {
+    let disk = Disk::new();
+    let files = disk.files(PathResolver::Walk);
+    let long = "x".repeat(255);
+    for name in ["commondir", &long] {
+        let path = disk.root.join(name);
+        for number in 1..=1000 {
+            _ = fs::write(disk.root.join(format!("{name}.denied-{number}")), "taken");
+        }
+        fs::write(&path, "moved").unwrap();
+        let Ok(Aside::Moved(moved)) = files.move_aside(&path) else { panic!("{name}") };
+        assert!(!path.exists());
+        assert_eq!(fs::read_to_string(moved).unwrap(), "moved");
+        assert_eq!(files.move_aside(&path).unwrap(), Aside::Missing);
+    }
+}
+
+/// Root ignores modes, so a test of [`crate::host::confinement`] runs this as another user.
+#[test]
+fn an_entry_is_moved_aside_whatever_the_modes_of_its_directories() {
+    let disk = Disk::new();
+    let files = disk.files(PathResolver::Walk);
+    let set_mode =
+        |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for (outer, inner) in [(0o700, 0o500), (0o700, 0o000), (0o000, 0o000), (0o500, 0o555)] {
+        let (a, b) = (disk.root.join("a"), disk.root.join("a/b"));
+        fs::create_dir_all(&b).unwrap();
+        fs::write(b.join("commondir"), "x").unwrap();
+        set_mode(&b, inner);
+        set_mode(&a, outer);
+        let moved = files.move_aside(&b.join("commondir"));
+        assert_eq!(moved.unwrap(), Aside::Moved(b.join("commondir.denied-1")), "{outer:o} {inner:o}");
+        assert_eq!(fs::metadata(&a).unwrap().permissions().mode() & 0o777, outer);
+        set_mode(&a, 0o700);
+        assert_eq!(fs::metadata(&b).unwrap().permissions().mode() & 0o777, inner);
+        set_mode(&b, 0o700);
+        fs::remove_dir_all(&a).unwrap();
+    }
 }
