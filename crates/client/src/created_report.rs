@@ -1,23 +1,22 @@
 //! Reports what a command has created and git would use.
 
-use std::path::PathBuf;
-
 use narrows_acp::method::TERMINAL_CREATE;
 use serde_json::json;
 
 use crate::event::{Json, Payload};
 use crate::host::created::Created;
+use crate::host::protected::NewRepositories;
 use crate::permissions::{PermissionNotice, PermissionService, RequestSubject, TurnId};
 
-/// Maximum number of new repositories named in a report.
-const MAX_NAMED_REPOSITORIES: usize = 5;
+/// Maximum number of bytes of the new repositories that one notice names.
+const MAX_NOTICE_BYTES: usize = 8 << 10;
 
 /// Reports created paths that git uses, each as a denied change, and new repositories.
 pub(crate) async fn report_created(
     permissions: &PermissionService,
     turn: TurnId,
     created: Vec<Created>,
-    repositories: Vec<PathBuf>,
+    new: NewRepositories,
 ) {
     for Created { path, moved } in created {
         let became = match moved {
@@ -36,16 +35,29 @@ pub(crate) async fn report_created(
         };
         permissions.refuse_unreachable(&about, &words).await;
     }
-    if !repositories.is_empty() {
-        let shown = repositories.iter().take(MAX_NAMED_REPOSITORIES).map(|path| path.display().to_string());
-        let shown: Vec<String> = shown.collect();
-        let more = repositories.len() - shown.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let NewRepositories { mut paths, unnamed } = new;
+    while !paths.is_empty() {
+        let (mut bytes, mut shown) = (0, Vec::new());
+        while let Some(path) = paths.first().map(|path| path.display().to_string()) {
+            bytes += path.len();
+            if bytes > MAX_NOTICE_BYTES && !shown.is_empty() {
+                break;
+            }
+            shown.push(path);
+            paths.remove(0);
+        }
+        let count = shown.len() + paths.len() + unnamed;
+        let more = if paths.is_empty() && unnamed > 0 {
+            format!(", and {unnamed} more, which are named after the next command")
+        } else {
+            String::new()
+        };
         let problem = format!(
-            "a command created a git repository, and git runs what its settings name: {}{more}",
+            "a command created a git repository, or a directory with too many entries to search for one, and git \
+             runs what the settings of a repository name: {}{more}",
             shown.join(", ")
         );
-        let data = Json::write(&json!({"problem": problem, "paths": shown, "count": repositories.len()}));
+        let data = Json::write(&json!({"problem": problem, "paths": shown, "count": count}));
         let name = "repository.created".to_owned();
         permissions.send_notice(PermissionNotice::Other(Payload::Other { name, data })).await;
     }

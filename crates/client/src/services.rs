@@ -21,6 +21,7 @@ use crate::host::command_sandbox::CommandSandbox;
 use crate::host::created::{Baseline, CreationGuard};
 use crate::host::files::{FileError, FileErrorKind, Files, Found, PathLinks};
 use crate::host::links;
+use crate::host::protected::NewRepositories;
 use crate::host::terminal::{Create, Guard, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
 use crate::permissions::{ClientActionAt, Denied, PermissionService, RequestSubject, TurnId};
@@ -372,7 +373,7 @@ impl Services {
     fn guard(&self, turn: TurnId, baseline: Baseline) -> Guard {
         let creation = CreationGuard::new(self.files.clone(), self.permissions.files().clone(), baseline);
         let permissions = Arc::clone(&self.permissions);
-        let report = move |created, repositories| {
+        let report = move |created, repositories: NewRepositories| {
             let permissions = Arc::clone(&permissions);
             let reporting: Pin<Box<dyn Future<Output = ()> + Send>> =
                 Box::pin(async move { report_created(&permissions, turn, created, repositories).await });

@@ -50,17 +50,26 @@ pub struct ProtectedFiles {
 /// Maximum number of concurrent lookups of files for requests of one session.
 const MAX_LOOKUPS: usize = 16;
 
+/// Repositories that a command may have created.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct NewRepositories {
+    /// New repositories, and directories that can contain one and were not searched.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Number of further ones, which are named after later commands.
+    pub(crate) unnamed: usize,
+}
+
 /// Files found by any search of this session, as long as they exist. So a command cannot hide a file from the
 /// next search.
 #[derive(Debug, Default)]
 struct Known {
     paths: BTreeSet<PathBuf>,
     links: BTreeSet<LinkedName>,
-    commands: usize,
-    /// Repositories that existed when no command was running. A repository that a command has cloned is not
-    /// guarded.
-    guarded: BTreeSet<PathBuf>,
-    created: BTreeSet<PathBuf>,
+    repositories: BTreeSet<PathBuf>,
+    /// Created repositories that were named to the user.
+    named: BTreeSet<PathBuf>,
+    /// Created repositories that are still to be named.
+    unnamed: BTreeSet<PathBuf>,
     /// Protected files that the client has written for an agent, with permission.
     written: BTreeSet<PathBuf>,
 }
@@ -96,36 +105,38 @@ impl ProtectedFiles {
 
     /// Searches for protected paths, and adds the paths that earlier searches of this session found. Blocks.
     pub(super) fn search(&self, max_entries: usize) -> Found {
-        let mut found = search::search(self, max_entries);
+        let repositories = lock(&self.known).repositories.clone();
+        let mut found = search::search(self, max_entries, &repositories);
         let mut known = lock(&self.known);
+        // A later search may have ended first.
+        known.repositories.append(&mut found.repositories);
+        known.repositories.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
         known.paths.append(&mut found.paths);
         known.links.append(&mut found.links);
         // Keeps inaccessible paths: a command may have changed the mode of a directory above.
         known.paths.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
         known.links.retain(LinkedName::holds);
         found.has_hard_link = known.paths.iter().any(|path| is_hard_linked(path));
-        Found { paths: known.paths.clone(), ..found }
+        Found { paths: known.paths.clone(), repositories: known.repositories.clone(), ..found }
     }
 
-    /// Records the start of a command, before which `repositories` existed. Returns those that are not
-    /// guarded.
-    pub(super) fn command_starts(&self, repositories: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
-        let mut known = lock(&self.known);
-        if known.commands == 0 {
-            known.guarded = repositories.difference(&known.created).cloned().collect();
+    /// Adds repositories that a command may have created. Returns those to name now, at most `max_bytes` of
+    /// paths: the rest is named after later commands.
+    pub(super) fn add_created(&self, repositories: BTreeSet<PathBuf>, max_bytes: usize) -> NewRepositories {
+        let known = &mut *lock(&self.known);
+        known.unnamed.extend(repositories.into_iter().filter(|path| !known.named.contains(path)));
+        let mut new = NewRepositories::default();
+        let mut bytes = 0;
+        while let Some(path) = known.unnamed.first() {
+            bytes += path.as_os_str().len();
+            if bytes > max_bytes && !new.paths.is_empty() {
+                break;
+            }
+            new.paths.extend(known.unnamed.pop_first());
         }
-        known.commands += 1;
-        repositories.difference(&known.guarded).cloned().collect()
-    }
-
-    pub(super) fn command_ends(&self) {
-        lock(&self.known).commands -= 1;
-    }
-
-    /// Adds repositories that a command has created. Returns the new ones.
-    pub(super) fn add_created(&self, repositories: BTreeSet<PathBuf>) -> Vec<PathBuf> {
-        let created = &mut lock(&self.known).created;
-        repositories.into_iter().filter(|path| created.insert(path.clone())).collect()
+        known.named.extend(new.paths.iter().cloned());
+        new.unnamed = known.unnamed.len();
+        new
     }
 
     /// Runs `work`, which blocks, on another thread. At most [`MAX_LOOKUPS`] run at once in a session: an

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use self::ring::Ring;
 use super::created::{Created, CreationGuard};
+use super::protected::NewRepositories;
 
 /// Time for a killed command to clean up, and for its remaining children to exit after it.
 const KILL_GRACE: Duration = Duration::from_millis(500);
@@ -64,7 +65,7 @@ pub(crate) struct Create {
 /// Watches the files that a command creates, and reports them.
 pub(crate) struct Guard {
     pub(crate) creation: CreationGuard,
-    pub(crate) report: Box<dyn Fn(Vec<Created>, Vec<PathBuf>) -> Reporting + Send + Sync>,
+    pub(crate) report: Box<dyn Fn(Vec<Created>, NewRepositories) -> Reporting + Send + Sync>,
 }
 
 type Reporting = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -298,7 +299,7 @@ async fn follow(
     };
     let exit = creation.watch(end, stop).await;
     let (created, repositories) = creation.finish().await;
-    if !created.is_empty() || !repositories.is_empty() {
+    if !created.is_empty() || !repositories.paths.is_empty() {
         // Has no effect while the session closes.
         _ = timeout(CHECK_TIMEOUT / 3, report(created, repositories)).await;
     }

@@ -21,6 +21,11 @@ fn git(directory: &Path, words: &[&str]) {
 /// Opens a session with a sandbox, in a repository without hooks, whose agent runs `script`. Returns `None`
 /// if this machine has no such sandbox.
 async fn repository(script: &str) -> Option<Driven> {
+    prepared(|_| {}, &[script]).await
+}
+
+/// Like [`repository`], for several commands after `prepare`.
+async fn prepared(prepare: impl FnOnce(&Path), scripts: &[&str]) -> Option<Driven> {
     let mut stage = Stage::new(Version::V1, Access::Medium);
     let support = narrows_process::Sandbox::support().await;
     if !support.confined().protected {
@@ -30,9 +35,13 @@ async fn repository(script: &str) -> Option<Driven> {
     git(&stage.config.cwd, &["init", "-q", "--template=", "."]);
     git(&stage.config.cwd, &["commit", "-q", "--allow-empty", "-m", "x"]);
     // The policy does not see the content of a file.
-    std::fs::write(stage.config.cwd.join("job"), script).expect("a file");
-    let script = "[[turn]]\nsteps = [{ terminal = { command = ['sh', 'job'] } }, { say = '{last}' }]\n";
-    Some(stage.open(script).await)
+    prepare(&stage.config.cwd);
+    let mut steps = String::new();
+    for (number, script) in scripts.iter().enumerate() {
+        std::fs::write(stage.config.cwd.join(format!("job{number}")), script).expect("a file");
+        steps += &format!("{{ terminal = {{ command = ['sh', 'job{number}'] }} }}, {{ say = '{{last}}' }}, ");
+    }
+    Some(stage.open(&format!("[[turn]]\nsteps = [{steps}]\n")).await)
 }
 
 /// Returns the paths of denied changes, the reported problems, and the output.
@@ -100,4 +109,97 @@ async fn a_new_repository_is_reported() {
     let sub = driven.path("sub/.git");
     assert!(problems.len() == 1 && problems[0].ends_with(&format!(": {}", sub.display())), "{problems:?}");
     driven.leave().await;
+}
+
+#[tokio::test]
+async fn what_git_settings_name_is_watched_under_each_name() {
+    let hooks = "mkdir -p scripts/hooks; echo x > scripts/hooks/pre-commit; sleep 300";
+    for (settings, file, link, scripts, moved) in [
+        (
+            &["core.hooksPath", "scripts/hooks"],
+            "scripts/build",
+            None,
+            &["mv scripts s2; ln -s s2 scripts", "rm scripts; mv s2 scripts; mkdir scripts/hooks; sleep 300"]
+                [..],
+            "scripts/hooks",
+        ),
+        (&["core.hooksPath", "scripts/hooks"], "scripts/build", None, &[hooks], "scripts/hooks"),
+        (
+            &["include.path", "../conf/local.inc"],
+            "conf/build",
+            None,
+            &["mv conf s2; ln -s s2 conf", "rm conf; mv s2 conf; echo > conf/local.inc; sleep 300"],
+            "conf/local.inc",
+        ),
+        (
+            &["include.path", "../conf/x/../none"],
+            "conf/build",
+            None,
+            &["mkdir -p o/deep; echo > o/none; ln -s ../o/deep conf/x; sleep 300"],
+            "conf/x",
+        ),
+        (
+            &["core.hooksPath", "hk"],
+            "a",
+            Some(("real-hk", "hk")),
+            &["mkdir real-hk; touch real-hk/pre-commit; sleep 300"],
+            "real-hk",
+        ),
+    ] {
+        let prepare = |root: &Path| {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            std::fs::write(path, "").expect("a file");
+            git(root, &["config", settings[0], settings[1]]);
+            if let Some((target, name)) = link {
+                std::os::unix::fs::symlink(target, root.join(name)).expect("a link");
+            }
+        };
+        let Some(driven) = prepared(prepare, scripts).await else { return };
+        let (denied, _, text) = played(&driven).await;
+        assert_eq!(denied.len(), 1, "{scripts:?}: {denied:?} {text}");
+        assert!(driven.path(moved).symlink_metadata().is_err(), "{scripts:?}");
+        assert!(driven.path(&format!("{moved}.denied-1")).symlink_metadata().is_ok(), "{scripts:?}");
+        driven.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn a_repository_is_guarded_from_every_later_command_whoever_created_it() {
+    let create = "echo > lib/.git/commondir; sleep 300";
+    let init = "git init -q --template= lib; echo done";
+    let fill = "cd vendor; i=0; while [ $i -lt 6000 ]; do mkdir f$i; i=$((i+1)); done";
+    let hidden = "echo > vendor/lib/.git/commondir; sleep 300";
+    for (scripts, path) in [
+        (&[init, create][..], "lib/.git/commondir"),
+        (&[fill, hidden], "vendor/lib/.git/commondir"),
+        (&[fill, "rmdir vendor/f*", hidden], "vendor/lib/.git/commondir"),
+    ] {
+        let prepare = |root: &Path| {
+            std::fs::create_dir_all(root.join("vendor/lib")).expect("a directory");
+            git(&root.join("vendor/lib"), &["init", "-q", "--template=", "."]);
+        };
+        let Some(driven) = prepared(prepare, scripts).await else { return };
+        let (denied, problems, text) = played(&driven).await;
+        assert_eq!(denied, [driven.path(path).to_string_lossy()], "{scripts:?}: {text}");
+        assert!(!problems.iter().any(|problem| problem.contains("vendor/lib")), "{problems:?}");
+        driven.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn every_place_that_may_hide_a_new_repository_is_reported() {
+    let many =
+        "mkdir node_modules; cd node_modules; i=0; while [ $i -lt 6000 ]; do mkdir f$i; i=$((i+1)); done";
+    for (script, named) in [
+        ("git init -q .husky; echo done", "/.husky/.git"),
+        ("for i in 1 2 3 4 5 6 zz; do git init -q $i; done; echo done", "/zz/.git"),
+        (many, "/node_modules"),
+    ] {
+        let Some(driven) = repository(script).await else { return };
+        let (_, problems, text) = played(&driven).await;
+        let path = driven.path(named.trim_start_matches('/')).display().to_string();
+        assert!(problems.iter().any(|problem| problem.contains(&path)), "{script}: {problems:?} {text}");
+        driven.leave().await;
+    }
 }

@@ -75,12 +75,16 @@ pub(in crate::host) struct Found {
     pub(in crate::host) is_complete: bool,
     /// `true` if a protected file has another hard link that is not mounted.
     pub(super) has_hard_link: bool,
-    /// Missing paths that git would use if they existed, each with its repository.
-    pub(in crate::host) absent: BTreeSet<(PathBuf, PathBuf)>,
+    /// Missing paths that git would use if they existed.
+    pub(in crate::host) absent: BTreeSet<PathBuf>,
+    /// Names in git settings, each with the path that it leads to.
+    pub(in crate::host) led: BTreeSet<(PathBuf, PathBuf)>,
     /// Missing directories of repositories that may contain other repositories.
     pub(in crate::host) missing_repository_parents: BTreeSet<PathBuf>,
     /// Repositories, and files and links that lead to them.
     pub(in crate::host) repositories: BTreeSet<PathBuf>,
+    /// Directories that were not searched completely, so that they may contain other repositories.
+    pub(in crate::host) unsearched: BTreeSet<PathBuf>,
 }
 
 impl Found {
@@ -148,8 +152,9 @@ struct Search<'a> {
 /// A directory that the current permissions do not allow to examine is protected as a whole. Otherwise a
 /// command that owns it could change its mode, and write files that were not found. No name or layout of
 /// files in the workspace can end the search. In the directories named in [`INSTALLED`], it finds only
-/// repositories.
-pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
+/// repositories. Repositories that are `known` are examined wherever they are, so that a command cannot hide
+/// one behind other entries.
+pub(super) fn search(files: &ProtectedFiles, most: usize, known: &BTreeSet<PathBuf>) -> Found {
     let mut search = Search {
         policy: files.policy(),
         roots: files.roots(),
@@ -166,11 +171,14 @@ pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
             is_complete: true,
             has_hard_link: false,
             absent: BTreeSet::new(),
+            led: BTreeSet::new(),
             missing_repository_parents: BTreeSet::new(),
             repositories: BTreeSet::new(),
+            unsearched: BTreeSet::new(),
         },
     };
     search.run(most);
+    search.add_known(known);
     search.found
 }
 
@@ -180,7 +188,7 @@ impl<'a> Search<'a> {
             let mut settings = indirect_git_files::read_user_settings(root, self.user, &mut self.budget);
             let is_inside = |path: &Path| self.roots.iter().any(|root| path.starts_with(root));
             settings.named.retain(|named| is_inside(&named.path) || is_inside(&named.spelled));
-            self.add_settings(root, settings, Path::new(""));
+            self.add_settings(root, settings);
             self.add_named_above(root);
             self.open.push_back(QueuedDirectory {
                 root: root.as_path(),
@@ -194,10 +202,11 @@ impl<'a> Search<'a> {
                 if !self.look_through(&next, &mut most) {
                     tracing::debug!(roots = ?self.roots, "search for protected paths incomplete");
                     self.found.is_complete = false;
+                    self.found.unsearched.extend(self.roots.iter().cloned());
                     return;
                 }
             }
-            let Some(next) = self.installed.pop_front().filter(|_| most_installed > 0) else { return };
+            let Some(next) = self.installed.pop_front() else { return };
             self.find_repositories(next, &mut most_installed);
         }
     }
@@ -208,8 +217,13 @@ impl<'a> Search<'a> {
     fn find_repositories(&mut self, top: QueuedDirectory<'a>, left: &mut usize) {
         let mut most = MAX_INSTALLED_ENTRIES.min(*left);
         *left -= most;
+        let path = top.root.join(&top.inside);
         let mut queue = VecDeque::from([top]);
-        while let Some(open) = queue.pop_front().filter(|_| most > 0) {
+        while let Some(open) = queue.pop_front() {
+            if most == 0 {
+                self.found.unsearched.insert(path);
+                return;
+            }
             let directory = open.root.join(&open.inside);
             let entries = match directory.read_dir() {
                 Ok(entries) => entries,
@@ -221,7 +235,11 @@ impl<'a> Search<'a> {
             };
             let mut names = BTreeSet::new();
             let mut directories = Vec::new();
-            for entry in entries.flatten().take(most) {
+            for entry in entries.flatten() {
+                if most == 0 {
+                    self.found.unsearched.insert(path.clone());
+                    break;
+                }
                 most -= 1;
                 let name = entry.file_name();
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -257,8 +275,9 @@ impl<'a> Search<'a> {
         let is_in_git = is_git || area == Area::Protected && inside.iter().any(|name| name == ".git");
         let is_repository = area == Area::Plain && (is_git || indirect_git_files::is_repository(&directory));
         if is_repository {
-            self.add_named_by_settings(root, &directory);
-            self.add_missing(root, inside, is_git);
+            self.add_repository(root, inside);
+        } else if area == Area::Protected && indirect_git_files::is_repository(&directory) {
+            self.found.repositories.insert(directory.clone());
         }
         for entry in entries {
             let Ok(entry) = entry else {
@@ -284,12 +303,17 @@ impl<'a> Search<'a> {
             // The directories in `.git/modules` have the names of the submodules.
             let is_searched = kind.is_dir() && !is_git_data && (is_in_git || !is_installed);
             if area == Area::Protected {
+                if name == ".git" {
+                    self.found.repositories.insert(root.join(&path));
+                }
                 if kind.is_symlink() {
                     if !real(&root.join(&path)).is_some_and(|real| self.is_kept(&real)) {
                         self.add_protected(root, path);
                     }
                 } else if is_searched {
                     self.open_protected(root, path);
+                } else if is_installed {
+                    self.installed.push_back(Open { root, inside: path, area: Area::Installed });
                 }
                 continue;
             }
@@ -321,6 +345,7 @@ impl<'a> Search<'a> {
 
     /// Records a directory that cannot be searched. A protected one cannot be changed, but may contain links.
     fn add_unsearchable(&mut self, directory: PathBuf, area: Area) {
+        self.found.unsearched.insert(directory.clone());
         match area {
             Area::Protected => self.found.is_complete = false,
             Area::Plain | Area::AfterLink | Area::Installed => self.found.unsearchable.push(directory),
@@ -372,41 +397,62 @@ impl<'a> Search<'a> {
         if !settings.is_complete {
             tracing::debug!(?git, "git settings unreadable");
         }
-        self.add_settings(root, settings, git);
+        self.add_settings(root, settings);
     }
 
-    fn add_settings(&mut self, root: &Path, settings: Settings, git: &Path) {
+    fn add_settings(&mut self, root: &Path, settings: Settings) {
         self.found.is_complete &= settings.is_complete;
         for Named { path, spelled, stands_for } in settings.named {
             if path != stands_for {
                 let (real, spelled, name) = (path.clone(), spelled.clone(), stands_for.clone());
                 self.found.links.insert(LinkedName { real, spelled, name });
             }
-            let is_there = path.symlink_metadata().is_ok() || spelled.symlink_metadata().is_ok();
             if !self.policy.protects_change(root, &stands_for) {
                 continue;
             }
-            if !is_there {
-                let is_inside = self.roots.iter().any(|root| path.starts_with(root));
-                self.found.absent.extend(is_inside.then(|| (path, git.to_owned())));
-                continue;
+            let is_there = |path: &Path| !path.symlink_metadata().is_err_and(|error| is_missing(&error));
+            // Links on the way must not be changed either. A missing name cannot be sealed, and a directory
+            // before a `..` is not: so what the name leads to is watched as well.
+            let is_inside = |path: &Path| self.roots.iter().any(|root| path.starts_with(root));
+            if spelled != path && is_inside(&spelled) {
+                self.found.led.insert((spelled.clone(), path.clone()));
             }
-            // Links on the way must not be changed either.
-            self.found.paths.extend((links::plain(&spelled) != path).then_some(spelled));
-            self.found.paths.insert(path);
+            let is_behind_link = links::plain(&spelled) != path;
+            self.found.paths.extend((is_behind_link && is_there(&spelled)).then_some(spelled));
+            if is_there(&path) {
+                self.found.paths.insert(path);
+            } else if is_inside(&path) {
+                self.found.absent.insert(path);
+            }
         }
     }
 
-    /// Adds a repository, and the missing paths in it that git would use.
-    fn add_missing(&mut self, root: &Path, inside: &Path, is_git: bool) {
+    /// Adds repositories that an earlier search has found, if this one has not.
+    fn add_known(&mut self, known: &BTreeSet<PathBuf>) {
+        for path in known {
+            let root = self.roots.iter().find(|root| path.starts_with(root));
+            let Some(root) = root.filter(|_| !self.found.repositories.contains(path)) else { continue };
+            let Ok(inside) = path.strip_prefix(root) else { continue };
+            match path.symlink_metadata() {
+                Ok(found) if found.is_dir() => self.add_repository(root, inside),
+                Ok(_) => self.add_named_by_settings(root, path),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Adds a repository, what its configuration names, and the missing paths in it that git would use.
+    fn add_repository(&mut self, root: &Path, inside: &Path) {
         let directory = root.join(inside);
+        self.add_named_by_settings(root, &directory);
+        let is_git = inside.file_name().is_some_and(|name| name == ".git");
         let named = if is_git { inside.to_owned() } else { inside.join(".git") };
         let is_missing = |name: &str| {
             let is_missing = directory.join(name).symlink_metadata().is_err_and(|error| is_missing(&error));
             is_missing && self.policy.protects_change(root, &named.join(name))
         };
         for name in GIT_TRIGGER_NAMES.into_iter().filter(|name| is_missing(name)) {
-            self.found.absent.insert((directory.join(name), directory.clone()));
+            self.found.absent.insert(directory.join(name));
         }
         self.found.missing_repository_parents.extend(
             REPOSITORY_PARENTS.iter().filter(|name| is_missing(name)).map(|name| directory.join(name)),

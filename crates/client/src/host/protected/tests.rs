@@ -321,6 +321,75 @@ fn a_directory_that_cannot_be_read_is_protected_as_a_whole() {
     assert_eq!((found.unsearchable, found.is_complete), (vec![unreadable.join("")], true));
 }
 
+#[test]
+fn a_known_repository_is_not_hidden_by_other_entries() {
+    let root = tree(&["vendor/lib/.git/HEAD", "vendor/lib/.git/config"]);
+    let top = root.path().canonicalize().unwrap();
+    let files = protected_files(medium(), &top);
+    let (git, vendor) = (top.join("vendor/lib/.git"), top.join("vendor"));
+    let first = files.search(MAX_ENTRIES);
+    assert_eq!((&first.repositories, &first.unsearched), (&BTreeSet::from([git.clone()]), &BTreeSet::new()));
+    fs::create_dir(vendor.join("more")).unwrap();
+    for number in 0..=search::MAX_INSTALLED_ENTRIES {
+        fs::create_dir(vendor.join("more").join(number.to_string())).unwrap();
+        fs::create_dir(vendor.join(number.to_string())).unwrap();
+    }
+    let second = files.search(MAX_ENTRIES);
+    assert_eq!((second.repositories, second.unsearched), (first.repositories, BTreeSet::from([vendor])));
+    assert_eq!((&second.absent, second.paths), (&first.absent, first.paths));
+    assert!(second.absent.contains(&git.join("commondir")));
+    fs::remove_dir_all(&git).unwrap();
+    assert!(files.search(MAX_ENTRIES).repositories.is_empty());
+}
+
+#[test]
+fn repositories_in_protected_directories_are_found() {
+    let root = tree(&[".husky/.git/HEAD", ".vscode/a/.git", ".zed/node_modules/b/.git/HEAD"]);
+    for name in ["HEAD", "objects", "refs"] {
+        fs::create_dir_all(root.path().join(".husky/bare").join(name)).unwrap();
+    }
+    let top = root.path().canonicalize().unwrap();
+    let found = protected_files(medium(), &top).search(MAX_ENTRIES).repositories;
+    let all = [".husky/.git", ".husky/bare", ".vscode/a/.git", ".zed/node_modules/b/.git"];
+    assert_eq!(found, all.map(|name| top.join(name)).into());
+}
+
+#[test]
+fn names_in_settings_are_watched_besides_what_they_lead_to() {
+    let root = tree(&[".git/HEAD", "s2/x", "conf/local.inc"]);
+    let top = root.path().canonicalize().unwrap();
+    symlink("s2", top.join("scripts")).unwrap();
+    symlink("real-hk", top.join("hk")).unwrap();
+    let check = |settings: &str, absent: &[&str], led: &[(&str, &str)]| {
+        fs::write(top.join(".git/config"), settings).unwrap();
+        let found = protected_files(medium(), &top).search(MAX_ENTRIES);
+        let in_root = |path: &PathBuf| !path.starts_with(top.join(".git"));
+        let is_led: Vec<_> = found.led.into_iter().filter(|(name, _)| in_root(name)).collect();
+        let expected: Vec<_> = led.iter().map(|(name, path)| (top.join(name), top.join(path))).collect();
+        assert_eq!(is_led, expected, "{settings}");
+        for path in absent {
+            assert!(found.absent.contains(&top.join(path)), "{settings}: {path}");
+        }
+    };
+    check("[core]\nhooksPath = scripts/hooks\n", &["s2/hooks"], &[("scripts/hooks", "s2/hooks")]);
+    check("[core]\nhooksPath = hk\n", &["real-hk"], &[("hk", "real-hk")]);
+    let raw = |path: &str| format!("[include]\npath = {}\n", top.join(path).display());
+    check(&raw("conf/../none"), &["none"], &[("conf/../none", "none")]);
+    check(&raw("missing/../none"), &["none"], &[("missing/../none", "none")]);
+    check(&raw("conf/x/../local.inc"), &[], &[("conf/x/../local.inc", "conf/local.inc")]);
+}
+
+#[test]
+fn each_created_repository_is_named_once_and_within_a_bound() {
+    let files = protected_files(medium(), Path::new("/none"));
+    let set = |names: &[&str]| names.iter().map(PathBuf::from).collect::<BTreeSet<_>>();
+    let new = |names: &[&str], unnamed| NewRepositories { paths: set(names).into_iter().collect(), unnamed };
+    assert_eq!(files.add_created(set(&["/aa", "/bb", "/cc"]), 6), new(&["/aa", "/bb"], 1));
+    assert_eq!(files.add_created(set(&["/aa"]), 6), new(&["/cc"], 0));
+    assert_eq!(files.add_created(set(&["/aa", "/long name"]), 6), new(&["/long name"], 0));
+    assert_eq!(files.add_created(set(&[]), 6), new(&[], 0));
+}
+
 #[tokio::test]
 async fn lookups_are_bounded() {
     use std::sync::atomic::{AtomicUsize, Ordering};
