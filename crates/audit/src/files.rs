@@ -1,8 +1,8 @@
 //! The files of a log, opened at one moment.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,19 @@ pub(crate) struct Files(Vec<SegmentFile>);
 struct SegmentFile {
     name: String,
     first: Option<u64>,
-    file: File,
+    content: Content,
     length: u64,
+}
+
+/// A sealed file is opened for each read of a piece. A log can have more files than a process may open.
+enum Content {
+    Sealed {
+        path: PathBuf,
+        /// The device and inode.
+        id: (u64, u64),
+    },
+    /// The active file may be renamed at any time.
+    Active(File),
 }
 
 impl Files {
@@ -67,15 +78,41 @@ pub(crate) fn list_names(directory: &Path) -> io::Result<Vec<String>> {
 }
 
 fn open_segment(directory: &Path, name: String, first: Option<u64>) -> io::Result<SegmentFile> {
-    let file = open_regular(&directory.join(&name))?;
-    let length = file.metadata()?.len();
-    Ok(SegmentFile { name, first, file, length })
+    let path = directory.join(&name);
+    let file = open_regular(&path)?;
+    let found = file.metadata()?;
+    let content = match first {
+        Some(_) => Content::Sealed { path, id: (found.dev(), found.ino()) },
+        None => Content::Active(file),
+    };
+    Ok(SegmentFile { name, first, content, length: found.len() })
 }
 
 /// Opens a regular file for reading. Fails for other files: reading a pipe might block forever or never end.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or_default();
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let file =
+        File::options().read(true).custom_flags(flags(OFlags::NONBLOCK | OFlags::NOCTTY)).open(path)?;
+    check_regular(file)
+}
+
+/// Opens a lock file for writing, and creates it with this mode if it is missing. Fails for a link, which
+/// would lock or create another file, and for a file that is not regular.
+pub fn open_lock(path: &Path, mode: u32) -> io::Result<File> {
+    let options = &mut File::options();
+    check_regular(lock_options(options).create(true).truncate(false).mode(mode).open(path)?)
+}
+
+/// Sets the options to open a lock file: for writing, because its mode does not allow reading, and without
+/// following a link or waiting for the reader of a pipe.
+fn lock_options(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.write(true).custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY))
+}
+
+pub(crate) fn flags(flags: OFlags) -> i32 {
+    i32::try_from(flags.bits()).unwrap_or_default()
+}
+
+fn check_regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
@@ -85,8 +122,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Blocks writers while the returned file is open. Returns `None` if the lock cannot be used. Reading then
 /// continues without the lock.
 fn lock_for_reading(lock: &Path) -> Option<File> {
-    // The mode of the lock file does not allow reading.
-    let file = File::options().write(true).open(lock).ok()?;
+    let file = check_regular(lock_options(&mut File::options()).open(lock).ok()?).ok()?;
     let deadline = Instant::now() + READ_LOCK_TIMEOUT;
     loop {
         match file.try_lock_shared() {
@@ -113,6 +149,15 @@ impl Source for SegmentFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(buffer, offset)
+        let (path, id) = match &self.content {
+            Content::Active(file) => return file.read_at(buffer, offset),
+            Content::Sealed { path, id } => (path, *id),
+        };
+        let file = open_regular(path)?;
+        let found = file.metadata()?;
+        if (found.dev(), found.ino()) != id {
+            return Err(io::Error::other("the log was replaced during verification"));
+        }
+        file.read_at(buffer, offset)
     }
 }

@@ -54,7 +54,7 @@ pub use disk::{FileStatus, LogDirectory, LogFile, SystemDirectory};
 pub use entry::{Algorithm, DOCTYPE, Entry, GENESIS, SCHEMA};
 pub use event::{Actor, Event, EventError, LoggedDecision, MAX_DEPTH, PolicyRef, Subject, UnknownDecision};
 pub use facts::{Fact, Facts};
-pub use files::open_regular;
+pub use files::{open_lock, open_regular};
 pub use head::{Head, SignedHead};
 pub use jiff::Timestamp;
 pub use key::{PublicKey, Signature, SigningKey};

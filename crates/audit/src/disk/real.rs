@@ -28,8 +28,7 @@ impl SystemDirectory {
     /// Opens the directory at `path` with a lock of this name. Creates the directory if it is missing.
     pub fn open(path: &Path, lock: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        let lock =
-            options().read(false).mode(LOCK_MODE).create(true).truncate(false).open(path.join(lock))?;
+        let lock = files::open_lock(&path.join(lock), LOCK_MODE)?;
         if lock.metadata()?.mode() & 0o777 != LOCK_MODE {
             // An earlier version of Narrows created the file with another mode. Only the owner can change the
             // mode.
@@ -120,11 +119,12 @@ impl LogFile for File {
     }
 }
 
-/// Options that make files accessible only to their owner, and never open a link.
+/// Options that make files accessible only to their owner, never open a link, and never wait for a pipe or a
+/// device.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    let no_links = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
-    options.read(true).write(true).mode(0o600).custom_flags(no_links);
+    let flags = files::flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY);
+    options.read(true).write(true).mode(0o600).custom_flags(flags);
     options
 }
 

@@ -2,36 +2,54 @@
 //! appended.
 
 use std::io;
+use std::sync::Mutex;
+
+use narrows_base::sync::lock;
 
 use super::commit::Committer;
 use super::error::CommitError;
 use super::note;
-use crate::disk::{FileStatus, LogFile};
+use crate::disk::{Disk, FileStatus, LogFile};
 use crate::draft::LogPosition;
 use crate::verify::{self, ChainEnd, Source, Start, VerifyProblem};
 
-struct OpenSegment {
+struct Segment {
     name: String,
     first: Option<u64>,
-    handle: Box<dyn LogFile>,
+    /// `None` for a sealed file, which is opened for each read of a piece. A log can have more files than a
+    /// process may open.
+    handle: Option<Box<dyn LogFile>>,
     seen: FileStatus,
 }
 
-impl Source for OpenSegment {
+/// A segment as input of the verifier.
+struct SegmentSource<'a> {
+    segment: &'a Segment,
+    disk: &'a Mutex<&'a mut Box<dyn Disk>>,
+}
+
+impl Source for SegmentSource<'_> {
     fn name(&self) -> &str {
-        &self.name
+        &self.segment.name
     }
 
     fn first(&self) -> Option<u64> {
-        self.first
+        self.segment.first
     }
 
     fn length(&self) -> u64 {
-        self.seen.length
+        self.segment.seen.length
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        self.handle.read_at(offset, buffer)
+        if let Some(handle) = &self.segment.handle {
+            return handle.read_at(offset, buffer);
+        }
+        let handle = lock(self.disk).open(&self.segment.name)?;
+        if handle.status()?.file != self.segment.seen.file {
+            return Err(io::Error::other("the log was replaced during verification"));
+        }
+        handle.read_at(offset, buffer)
     }
 }
 
@@ -81,40 +99,44 @@ impl Committer {
             // The creator of the file may have died before the file name was on disk.
             self.renamed |= self.id != Some(part.seen.file);
             self.id = Some(part.seen.file);
-            self.file = if self.is_sync_failed { None } else { Some(part.handle) };
+            self.file = if self.is_sync_failed { None } else { part.handle };
         } else {
             (self.file, self.id) = (None, None);
         }
         Ok(())
     }
 
-    /// Opens the files from the current one on.
-    fn parts(&mut self, now: Option<FileStatus>) -> Result<Vec<OpenSegment>, CommitError> {
+    /// Returns the files from the current one on.
+    fn parts(&mut self, now: Option<FileStatus>) -> Result<Vec<Segment>, CommitError> {
         let names = self.disk.list_names()?;
         let sealed = self.names.sealed_among(names).into_iter().filter(|(first, _)| *first >= self.first);
         let mut parts = Vec::new();
         for (first, name) in sealed {
-            let handle = self.disk.open(&name)?;
-            let seen = handle.status()?;
-            parts.push(OpenSegment { name, first: Some(first), handle, seen });
+            let seen = self.disk.status(&name)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+            parts.push(Segment { name, first: Some(first), handle: None, seen });
         }
         if now.is_some() {
             let name = self.names.current().to_owned();
             let handle = self.disk.open(&name)?;
             let seen = handle.status()?;
-            parts.push(OpenSegment { name, first: None, handle, seen });
+            parts.push(Segment { name, first: None, handle: Some(handle), seen });
         }
         Ok(parts)
     }
 
     /// Verifies the lines after the known end, and moves there. Returns the index of the file with the new
     /// end. If `cut` is set, removes the part of a line that a crash has left.
-    fn read(&mut self, parts: &mut [OpenSegment], cut: bool) -> Result<usize, CommitError> {
+    fn read(&mut self, parts: &mut [Segment], cut: bool) -> Result<usize, CommitError> {
         let ts = self.ts.map(|ts| i128::from(ts) * 1_000_000);
         let chain_end = ChainEnd { next: self.position.seq, hash: self.position.prev.clone(), ts };
         let start = Start { chain_end, offset: self.length };
-        let sources: Vec<&dyn Source> = parts.iter().map(|part| part as &dyn Source).collect();
-        let outcome = verify::check(&sources, &start, &verify::VerifyOptions::default())?;
+        let outcome = {
+            let disk = Mutex::new(&mut self.disk);
+            let sources: Vec<_> =
+                parts.iter().map(|segment| SegmentSource { segment, disk: &disk }).collect();
+            let sources: Vec<&dyn Source> = sources.iter().map(|source| source as &dyn Source).collect();
+            verify::check(&sources, &start, &verify::VerifyOptions::default())?
+        };
         let mut extents = outcome.extents;
         if let Some(bad) = outcome.bad {
             if bad.why != VerifyProblem::TornTail {
@@ -122,7 +144,10 @@ impl Committer {
             }
             if cut {
                 let part = &mut parts[outcome.bad_source];
-                part.handle.truncate(bad.offset)?;
+                match &mut part.handle {
+                    Some(handle) => handle.truncate(bad.offset)?,
+                    None => self.disk.open(&part.name)?.truncate(bad.offset)?,
+                }
                 let bytes = part.seen.length - bad.offset;
                 self.append_note(note::truncation(&bad, bytes));
                 // The files after the last verified one are empty.

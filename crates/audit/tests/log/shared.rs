@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use narrows_audit::{Log, LogOptions, OpenError};
+use narrows_audit::{Event, Log, LogOptions, OpenError};
 
 use crate::{event, verified};
 
@@ -41,7 +41,8 @@ fn an_event_waits_for_room() {
     let numbers: BTreeSet<_> =
         appends.into_iter().map(|append| append.wait().expect("written").seq).collect();
     assert_eq!(numbers, (0..50).collect());
-    let error = log.append(event(0, 5000)).wait().expect_err("too long");
+    let metadata = [("text".to_owned(), "x".repeat(5000).into())].into_iter().collect();
+    let error = log.append(Event { metadata, ..event(0, 10) }).wait().expect_err("too long");
     assert!(error.to_string().starts_with("the event cannot be logged: the event takes "), "{error}");
     assert!(!error.is_retryable());
 }
@@ -138,4 +139,47 @@ fn readers_cannot_lock_the_log() {
     std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).expect("ours");
     drop(Log::open(&directory.path().join("audit-log.jsonl"), LogOptions::default()).expect("a log"));
     assert_eq!(mode(), 0o200);
+}
+
+/// The lock file of a log in a workspace may come with the workspace.
+#[test]
+fn a_lock_that_is_not_a_file_neither_blocks_nor_is_followed() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let lock = directory.path().join("audit-log.jsonl.lock");
+    let log = Log::open(&path, Options::default()).expect("a log");
+    log.append(event(0, 10)).wait().expect("written");
+    log.close();
+    std::fs::remove_file(&lock).expect("there");
+    mknodat(CWD, &lock, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    assert!(Log::open(&path, Options::default()).is_err());
+    assert_eq!(verified(&path), (1, None));
+    std::fs::remove_file(&lock).expect("there");
+    let elsewhere = directory.path().join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, &lock).expect("a link");
+    assert!(Log::open(&path, Options::default()).is_err());
+    assert_eq!(verified(&path), (1, None));
+    assert!(!elsewhere.exists());
+}
+
+/// A long log has more files than a process may open.
+#[test]
+fn the_number_of_files_is_not_limited() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("audit-log.jsonl");
+    let options = Options { segment_bytes: 1, ..Options::default() };
+    let log = Log::open(&path, options.clone()).expect("a log");
+    for number in 0..150 {
+        log.append(event(number, 10)).wait().expect("written");
+    }
+    log.close();
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(100), ..before }).expect("a lower limit");
+    let found = verified(&path);
+    let log = Log::open(&path, options);
+    setrlimit(Resource::Nofile, before).expect("the old limit");
+    assert_eq!(found, (150, None));
+    assert_eq!(log.expect("a log").append(event(150, 10)).wait().expect("written").seq, 150);
 }
