@@ -168,7 +168,7 @@ mod tests {
         let check = |kind: &str, path: &str, refused: bool| {
             for path in [path.to_owned(), root.join(path).display().to_string()] {
                 let call = Call::new(None, "x", kind, json!({"path": path}));
-                let found = protected_violation(&call, &config, &roots, &Disk);
+                let found = protected_violation(&call, &config, &roots, &SystemPathResolver);
                 assert_eq!(found.is_some(), refused, "{kind} {path} {found:?}");
             }
         };

@@ -9,7 +9,7 @@ use narrows_base::sync::lock;
 use super::commit::Committer;
 use super::error::CommitError;
 use super::note;
-use crate::disk::{Disk, FileStatus, LogFile};
+use crate::disk::{FileStatus, LogDirectory, LogFile};
 use crate::draft::LogPosition;
 use crate::verify::{self, ChainEnd, Source, Start, VerifyProblem};
 
@@ -25,7 +25,7 @@ struct Segment {
 /// A segment as input of the verifier.
 struct SegmentSource<'a> {
     segment: &'a Segment,
-    disk: &'a Mutex<&'a mut Box<dyn Disk>>,
+    disk: &'a Mutex<&'a mut Box<dyn LogDirectory>>,
 }
 
 impl Source for SegmentSource<'_> {

@@ -148,17 +148,17 @@ fn a_lock_that_is_not_a_file_neither_blocks_nor_is_followed() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
     let lock = directory.path().join("audit-log.jsonl.lock");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     log.append(event(0, 10)).wait().expect("written");
     log.close();
     std::fs::remove_file(&lock).expect("there");
     mknodat(CWD, &lock, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-    assert!(Log::open(&path, Options::default()).is_err());
+    assert!(Log::open(&path, LogOptions::default()).is_err());
     assert_eq!(verified(&path), (1, None));
     std::fs::remove_file(&lock).expect("there");
     let elsewhere = directory.path().join("elsewhere");
     std::os::unix::fs::symlink(&elsewhere, &lock).expect("a link");
-    assert!(Log::open(&path, Options::default()).is_err());
+    assert!(Log::open(&path, LogOptions::default()).is_err());
     assert_eq!(verified(&path), (1, None));
     assert!(!elsewhere.exists());
 }
@@ -169,7 +169,7 @@ fn the_number_of_files_is_not_limited() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let options = Options { segment_bytes: 1, ..Options::default() };
+    let options = LogOptions { segment_bytes: 1, ..LogOptions::default() };
     let log = Log::open(&path, options.clone()).expect("a log");
     for number in 0..150 {
         log.append(event(number, 10)).wait().expect("written");

@@ -66,7 +66,7 @@ mod tests {
     use super::super::connections::ClientConn;
     use super::super::stream::Stream;
     use super::*;
-    use crate::core::{ClientId, CoreOutput, Reason};
+    use crate::core::{ClientCloseReason, ClientId, CoreOutput};
 
     const MIB: usize = 1 << 20;
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn clients_that_are_being_closed_are_cut_too() {
         let (mut conns, _peers) = unread(&[(1, [64 << 10; 100].as_slice())]);
-        conns.close_client(0, Reason::Served);
+        conns.close_client(0, ClientCloseReason::Served);
         assert!(conns.cut_outboxes(MIB));
         assert!(memory(&conns)[0] <= MIB);
     }

@@ -131,8 +131,8 @@ impl Call {
             self.changes_digest(),
             self.locations,
             self.unusual_locations,
-            self.asked,
-            self.beside,
+            self.asked_command,
+            self.extra_members,
         ]))
     }
 }

@@ -185,7 +185,12 @@ async fn open_backend(
     }
 }
 
-async fn serve_plain(shared: &Arc<HttpServerState>, socket: ClientSocket, mut client: AdmittedClient, messages: Vec<Bytes>) {
+async fn serve_plain(
+    shared: &Arc<HttpServerState>,
+    socket: ClientSocket,
+    mut client: AdmittedClient,
+    messages: Vec<Bytes>,
+) {
     let scratch = &shared.scratch;
     let mut socket = match socket.hand_off(&messages, |upgraded| shared.hand_off(&client, upgraded)) {
         Ok(Handoff::Here(socket)) => *socket,
@@ -413,7 +418,7 @@ fn take_over(
     let resumed = match line.resumable().map(|end| end.resume(ask.received)) {
         Some(Ok(received)) => {
             socket.limit_kernel_buffers();
-            socket.put(&ask.answer(&Answer::Resumed { received }), scratch);
+            socket.put(&ask.answer(&ResumeResponse::Resumed { received }), scratch);
             Ok(client)
         }
         Some(Err(resume::ReplayGap)) => Err(ask.answer(&ResumeResponse::Gap)),

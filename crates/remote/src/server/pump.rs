@@ -14,7 +14,7 @@ use super::codec::{self, Received};
 use super::io::{Outbox, Scratch};
 use super::replay_memory::ReplayShare;
 use super::socket::{ClientSocket, SocketEnd};
-use super::unfinished::Part;
+use super::unfinished::MessageMemory;
 use crate::resume::{self, Granted, ResumableEnd};
 
 /// Bytes queued for a socket at a time.
@@ -53,7 +53,7 @@ pub(super) struct BackendLine {
     splitter: Splitter,
     to_backend: Outbox,
     /// The memory of `to_backend`. It counts also while there is no socket.
-    queued: Part,
+    queued: MessageMemory,
     ended: bool,
     input_closed: bool,
     resume: Option<ResumeState>,
@@ -61,7 +61,7 @@ pub(super) struct BackendLine {
 
 impl BackendLine {
     /// Creates the backend side of a connection that is not resumable.
-    pub(super) fn new(backend: UnixStream, queued: Part) -> Self {
+    pub(super) fn new(backend: UnixStream, queued: MessageMemory) -> Self {
         Self {
             backend,
             splitter: codec::backend_splitter(),

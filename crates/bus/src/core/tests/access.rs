@@ -362,32 +362,35 @@ fn a_reload_can_forbid_a_pool_to_connected_clients() {
 }
 
 /// Returns a bus whose two listeners permit all pools, and a client at each of them.
-fn two_listeners(protocol: Protocol) -> (TestBus, [u32; 2]) {
+fn two_listeners(protocol: PoolProtocol) -> (TestBus, [u32; 2]) {
     let listen = vec![network_listener(None), network_listener(None)];
     let mut bus = TestBus::new(&Config { listen, ..config(pools_of(protocol)) });
     for worker in 0..2 {
         bus.up(worker);
         let v2 = json!({"protocolVersion": 2, "capabilities": {}});
-        bus.answer(worker, 1, &if protocol == Protocol::V2 { v2 } else { able() });
+        bus.answer(worker, 1, &if protocol == PoolProtocol::V2 { v2 } else { able() });
     }
     let clients = [0, 1].map(|listener| enter(&mut bus, listener, None));
     for client in clients {
-        let version = if protocol == Protocol::V2 { 2 } else { 1 };
+        let version = if protocol == PoolProtocol::V2 { 2 } else { 1 };
         bus.request(client, 1, "initialize", &json!({"protocolVersion": version}));
     }
     (bus, clients)
 }
 
-fn pools_of(protocol: Protocol) -> Vec<Pool> {
-    ["one", "two"].map(|name| Pool { name: name.into(), protocol, ..pool(Share::All) }).into()
+fn pools_of(protocol: PoolProtocol) -> Vec<Pool> {
+    ["one", "two"].map(|name| Pool { name: name.into(), protocol, ..pool(ShareMode::All) }).into()
 }
 
-fn network_listener(pools: Option<&[&str]>) -> Listen {
-    Listen { pools: listener(None, pools).pools, ..Listen::parse("http://127.0.0.1:1/acp").unwrap() }
+fn network_listener(pools: Option<&[&str]>) -> ListenerSettings {
+    ListenerSettings {
+        pools: listener(None, pools).pools,
+        ..ListenerSettings::parse("http://127.0.0.1:1/acp").unwrap()
+    }
 }
 
 /// Takes all pools but `two` from one of the listeners.
-fn restrict(bus: &mut TestBus, listener: usize, protocol: Protocol) {
+fn restrict(bus: &mut TestBus, listener: usize, protocol: PoolProtocol) {
     let permitted = |number| (number == listener).then_some(["two"].as_slice());
     let listen = [0, 1].map(|number| network_listener(permitted(number))).into();
     let config = Config { listen, ..config(pools_of(protocol)) };
@@ -399,13 +402,13 @@ const YES: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"sel
 
 #[test]
 fn a_reload_removes_observers_that_may_no_longer_use_the_pool() {
-    let (mut bus, [one, two]) = two_listeners(Protocol::V1);
+    let (mut bus, [one, two]) = two_listeners(PoolProtocol::V1);
     bus.session(one, 0, "s");
     bus.request(two, 2, "session/resume", &json!({"sessionId": "s"}));
     bus.request(one, 3, "session/prompt", &super::prompt("s"));
     bus.worker_sends(0, PERMISSION);
     assert_eq!(bus.seen().matches("session/request_permission").count(), 2);
-    restrict(&mut bus, 1, Protocol::V1);
+    restrict(&mut bus, 1, PoolProtocol::V1);
     assert_eq!(
         bus.seen(),
         "c1 < {\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{\"requestId\":1}}"
@@ -424,13 +427,13 @@ fn a_reload_removes_observers_that_may_no_longer_use_the_pool() {
 
 #[test]
 fn a_controller_that_may_no_longer_use_the_pool_is_replaced_after_its_turn() {
-    let (mut bus, [one, two]) = two_listeners(Protocol::V1);
+    let (mut bus, [one, two]) = two_listeners(PoolProtocol::V1);
     bus.session(one, 0, "s");
     bus.request(two, 2, "session/resume", &json!({"sessionId": "s"}));
     bus.request(one, 3, "session/prompt", &super::prompt("s"));
     let turn = bus.last_id(0);
     bus.seen();
-    restrict(&mut bus, 0, Protocol::V1);
+    restrict(&mut bus, 0, PoolProtocol::V1);
     bus.update(0, "s", "of its turn");
     assert!(bus.seen().contains("c0 <"), "the turn goes on");
     bus.worker_sends(0, PERMISSION);
@@ -448,7 +451,7 @@ fn a_controller_that_may_no_longer_use_the_pool_is_replaced_after_its_turn() {
 
 #[test]
 fn in_version_2_the_controller_gets_the_end_of_its_turn_before_it_is_replaced() {
-    let (mut bus, [one, two]) = two_listeners(Protocol::V2);
+    let (mut bus, [one, two]) = two_listeners(PoolProtocol::V2);
     bus.session(one, 0, "s");
     bus.request(two, 2, "session/resume", &json!({"sessionId": "s"}));
     bus.request(one, 3, "session/prompt", &super::prompt("s"));
@@ -460,7 +463,7 @@ fn in_version_2_the_controller_gets_the_end_of_its_turn_before_it_is_replaced() 
         bus.worker_sends(0, &line.to_string());
     };
     state(&mut bus, "running");
-    restrict(&mut bus, 0, Protocol::V2);
+    restrict(&mut bus, 0, PoolProtocol::V2);
     bus.seen();
     state(&mut bus, "idle");
     let seen = bus.seen();

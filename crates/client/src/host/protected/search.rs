@@ -313,7 +313,7 @@ impl<'a> Search<'a> {
                 } else if is_searched {
                     self.open_protected(root, path);
                 } else if is_installed {
-                    self.installed.push_back(Open { root, inside: path, area: Area::Installed });
+                    self.installed.push_back(QueuedDirectory { root, inside: path, area: Area::Installed });
                 }
                 continue;
             }

@@ -4,7 +4,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Disk, GateTimeouts};
+use narrows_govern::{GateTimeouts, SystemPathResolver};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, ManifestKind, PlannedMount, Severity};
 
@@ -95,8 +95,11 @@ impl LoadedManifest {
         for (directory, mode) in of_keys.chain(private) {
             // A link must not lead out of the workspace.
             if !directory.exists()
-                && let Ok(real) =
-                    narrows_govern::resolve_in_roots(&directory, std::slice::from_ref(&self.root), &Disk)
+                && let Ok(real) = narrows_govern::resolve_in_roots(
+                    &directory,
+                    std::slice::from_ref(&self.root),
+                    &SystemPathResolver,
+                )
             {
                 let _ = DirBuilder::new().recursive(true).mode(mode).create(real);
             }

@@ -82,7 +82,7 @@ fn log_beside_workspace(root: &Path, bundle: &Bundle) -> Option<Finding> {
     let finding =
         Finding::new(Severity::Error, Code::Unenforceable, &bundle.acp.path, place, message.to_owned());
     let hint = "write a path in a directory that has nothing else in it, such as ./audit/audit-log.jsonl";
-    Some(finding.about("metadata.aip44.audit.ref").advising(hint))
+    Some(finding.with_key("metadata.aip44.audit.ref").with_hint(hint))
 }
 
 /// Reports hosts that the tier's sandbox allows and the agent's own sandbox does not mention, which blocks

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use super::super::{Adopted, Limits};
+use super::super::{Adopted, HttpLimits};
 use super::kit::{JSON, LONG, Stream, ask, connect, listener, start};
 use crate::identity::Identity;
 
@@ -20,7 +20,7 @@ fn request() -> String {
 
 #[tokio::test]
 async fn the_longest_message_of_the_backend_is_not_dropped() {
-    let running = start(listener(), Limits::default());
+    let running = start(listener(), HttpLimits::default());
     let (ours, theirs) = StdUnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     running.handle.adopt(Adopted::Unix(theirs), Bytes::new(), Identity::local(), 0).unwrap();

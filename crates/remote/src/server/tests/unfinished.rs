@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
-use super::super::{Adopted, Limits};
+use super::super::{Adopted, HttpLimits};
 use super::kit::{
     JSON, LONG, Reader, Running, ask, connect, expect_disconnects, initialize, listener, receive,
     short_timeouts, start, start_with_token,
@@ -205,11 +205,11 @@ async fn resumable(running: &Running, lines: &str) -> UnixStream {
 
 #[tokio::test]
 async fn whole_messages_count_until_the_backend_reads_them() {
-    let limits = Limits {
+    let limits = HttpLimits {
         max_message: 4 * MIB,
         unfinished_per_identity: 4 * MIB,
         replay_bytes: 64 << 10,
-        ..Limits::default()
+        ..HttpLimits::default()
     };
     let running = start(listener(), limits);
     let held = || running.handle.shared.unfinished.part(&Identity::local()).held();
