@@ -35,7 +35,8 @@ pub(crate) struct LogPosition {
 }
 
 impl Draft {
-    /// Redacts `event` and formats it as a line of at most `limit` bytes.
+    /// Redacts `event` and formats it as a line of at most `limit` bytes. An input or output that does not
+    /// fit is replaced by its length.
     pub(crate) fn new(event: Event, redaction: &Redaction, limit: usize) -> Result<Self, EventError> {
         Self::with_buffer(Vec::new(), event, redaction, limit)
     }
@@ -48,6 +49,16 @@ impl Draft {
         limit: usize,
     ) -> Result<Self, EventError> {
         event.check()?;
+        for value in [&mut event.input, &mut event.output].into_iter().flatten() {
+            *value = event::into_object(value.take());
+            event::make_exact(value);
+        }
+        let before = (event.input.clone(), event.output.clone());
+        redaction.clean_values(&mut event);
+        let pairs = [(before.0.as_ref(), event.input.as_ref()), (before.1.as_ref(), event.output.as_ref())];
+        if let Some(taken) = redaction.with_removed(pairs) {
+            taken.clean_peer_texts(&mut event);
+        }
         let is_alone = event.metadata.is_empty() && redaction.leaves(&event.facts);
         if !event.facts.is_empty() && !is_alone {
             event.facts.add_to(&mut event.metadata);
@@ -57,21 +68,14 @@ impl Draft {
         if let Value::Object(members) = metadata {
             event.metadata = members;
         }
-        for value in [&mut event.input, &mut event.output].into_iter().flatten() {
-            *value = event::into_object(value.take());
-            event::make_exact(value);
-        }
-        let before = (event.input.clone(), event.output.clone());
-        redaction.clean_values(&mut event);
-        let pairs = [(before.0.as_ref(), event.input.as_ref()), (before.1.as_ref(), event.output.as_ref())];
-        let more = redaction.with_removed(pairs);
-        let redaction = more.as_ref().unwrap_or(redaction);
-        if !event.facts.is_empty() && !redaction.leaves(&event.facts) {
-            event.facts.add_to(&mut event.metadata);
-        }
         redaction.clean_texts(&mut event);
-        let draft = Self::from_event(&event, buffer)?;
-        let bytes = draft.text.len() + MAX_POSITION_BYTES;
+        let mut draft = Self::from_event(&event, buffer)?;
+        // A decision must not be left out because of its input or output. The marks of removed secrets can
+        // make a value many times longer.
+        while draft.len() > limit && event::truncate_value(&mut event) {
+            draft = Self::from_event(&event, draft.into_buffer())?;
+        }
+        let bytes = draft.len();
         if bytes > limit { Err(EventError::TooLarge { bytes, limit }) } else { Ok(draft) }
     }
 
@@ -305,8 +309,34 @@ mod tests {
 
     #[test]
     fn a_long_event_is_refused() {
-        let event = Event { input: Some(json!({"text": "x".repeat(2000)})), ..full() };
-        let error = Draft::new(event, &Redaction::default(), 1024).expect_err("too long");
+        let metadata = json!({"text": "x".repeat(2000)}).as_object().cloned().expect("an object");
+        let error =
+            Draft::new(Event { metadata, ..full() }, &Redaction::default(), 1024).expect_err("too long");
         assert!(matches!(error, EventError::TooLarge { limit: 1024, .. }), "{error}");
+    }
+
+    #[track_caller]
+    fn check_truncated(input: Value, output: Value, expected: [Option<&str>; 2]) {
+        let event = Event { input: Some(input), output: Some(output), ..full() };
+        let draft = Draft::new(event, &Redaction::default(), 4 << 10).expect("a draft");
+        let mut line = Vec::new();
+        draft.write_line(&LogPosition::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
+        let entry: Entry = serde_json::from_slice(&line).expect("an entry");
+        let found =
+            [entry.input, entry.output].map(|value| value.map(|value| Value::Object(value).to_string()));
+        assert_eq!(found.each_ref().map(Option::as_deref), expected);
+    }
+
+    #[test]
+    fn an_input_that_does_not_fit_is_replaced_by_its_length() {
+        let long = json!({"text": "x".repeat(5000)});
+        let gone = Some(r#"{"$truncated":true,"bytes":5011}"#);
+        let short = json!({"a": 1});
+        check_truncated(long.clone(), short.clone(), [gone, Some(r#"{"a":1}"#)]);
+        check_truncated(short.clone(), long.clone(), [Some(r#"{"a":1}"#), gone]);
+        check_truncated(long.clone(), long, [gone, gone]);
+        // Each number becomes a mark.
+        let grows = json!({"kind": "Secret", "data": vec![1; 1000]});
+        check_truncated(grows, short, [Some(r#"{"$truncated":true,"bytes":50026}"#), Some(r#"{"a":1}"#)]);
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::facts::Facts;
+use crate::jcs;
 use crate::secret::{self, reason};
 
 pub const MAX_DEPTH: usize = 128;
@@ -158,6 +159,24 @@ impl Event {
 /// Returns an object unchanged, and any other value as the only member of an object.
 pub(crate) fn into_object(value: Value) -> Value {
     if value.is_object() { value } else { json!({"value": value}) }
+}
+
+/// Replaces the longer of input and output by its length. Returns `false` if that would not make the event
+/// shorter.
+pub(crate) fn truncate_value(event: &mut Event) -> bool {
+    // A value that is nested too deeply was already replaced.
+    let length = |value: &Value| jcs::to_vec(value).map_or(0, |text| text.len());
+    let values = [&mut event.input, &mut event.output].into_iter().flatten();
+    let Some((bytes, value)) = values.map(|value| (length(value), value)).max_by_key(|(bytes, _)| *bytes)
+    else {
+        return false;
+    };
+    let truncated = json!({"$truncated": true, "bytes": bytes});
+    let is_shorter = length(&truncated) < bytes;
+    if is_shorter {
+        *value = truncated;
+    }
+    is_shorter
 }
 
 /// Changes a value so that every reader sees the same value. Integers that some readers round become texts,

@@ -18,15 +18,24 @@ pub enum Fact {
     /// A number that every reader represents exactly.
     Number(u32),
     Value(Box<Value>),
+    /// A value with texts that the peer wrote or that were made of them. The secrets of the event's input and
+    /// output are removed from it. They are not removed from other facts, which the peer must not be able to
+    /// erase.
+    Peer(Box<Value>),
 }
 
 impl Fact {
+    /// Creates a fact with texts of the peer.
+    pub fn peer(value: impl Into<Value>) -> Self {
+        Self::Peer(Box::new(value.into()))
+    }
+
     /// Converts the fact to JSON.
     pub fn into_value(self) -> Value {
         match self {
             Self::Text(text) => Value::String(text.into_owned()),
             Self::Number(number) => number.into(),
-            Self::Value(value) => *value,
+            Self::Value(value) | Self::Peer(value) => *value,
         }
     }
 }
@@ -91,6 +100,14 @@ impl Facts {
         self.0.iter().map(|(name, fact)| (*name, fact))
     }
 
+    /// Iterates over the values with texts of the peer.
+    pub(crate) fn peer_values(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.0.iter_mut().filter_map(|(_, fact)| match fact {
+            Fact::Peer(value) => Some(&mut **value),
+            _ => None,
+        })
+    }
+
     /// Adds the facts to `metadata`, beside its other members.
     pub(crate) fn add_to(&mut self, metadata: &mut Map<String, Value>) {
         let told = metadata.entry(AIP44).or_insert_with(|| Value::Object(Map::new()));
@@ -114,7 +131,7 @@ impl Facts {
                 Fact::Text(text) => jcs::write_text(text, out),
                 Fact::Number(number) => jcs::write_integer((*number).into(), out),
                 // A fact that could be too deep is moved to the metadata before, where depths are limited.
-                Fact::Value(value) => jcs::write(value, out)?,
+                Fact::Value(value) | Fact::Peer(value) => jcs::write(value, out)?,
             }
         }
         out.push(b'}');
@@ -175,6 +192,7 @@ mod tests {
         prop_oneof![
             text.clone().prop_map(Fact::from),
             text.clone().prop_map(|text| Fact::from(json!(text))),
+            text.clone().prop_map(Fact::peer),
             text.prop_map(|text| Fact::from(json!({"refused": [text]}))),
             any::<u32>().prop_map(Fact::Number),
             any::<i64>().prop_map(|number| Fact::from(json!(number))),

@@ -15,6 +15,7 @@ mod object;
 mod pair;
 mod private_key;
 mod program;
+mod taken;
 mod token;
 mod token_patterns;
 mod value;
@@ -41,9 +42,6 @@ const DIGEST_KEY: &str = "sha256";
 
 /// Bound for the further passes over a text with a secret.
 const ROUNDS: usize = 8;
-
-/// Bound for the secrets of one value that are searched for in other texts.
-const MAX_REMOVED_TEXTS: usize = 64;
 
 /// Rules that define secrets. The default knows common names and tokens; a caller can add others.
 #[derive(Clone, Debug)]
@@ -168,25 +166,6 @@ impl Redaction {
         self.members(&mut event.metadata);
     }
 
-    /// Returns the same rules, extended by the secrets that were removed from the values of an event. Another
-    /// text made of such a value may lack its quotes and names, so it cannot be recognized by them. Returns
-    /// `None` if nothing was removed.
-    pub(crate) fn with_removed(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
-        let mut removed = Vec::new();
-        for (before, after) in pairs {
-            if let (Some(before), Some(after)) = (before, after) {
-                collect_removed(before, after, &mut removed);
-            }
-        }
-        removed.sort_unstable();
-        removed.dedup();
-        let secrets = removed
-            .into_iter()
-            .filter(|text| token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES));
-        let secrets: Vec<Secret> = secrets.take(MAX_REMOVED_TEXTS).map(Secret::new).collect();
-        (!secrets.is_empty()).then(|| secrets.into_iter().fold(self.clone(), Self::known))
-    }
-
     /// Returns `true` if all facts can be written without redaction.
     pub(crate) fn leaves(&self, facts: &Facts) -> bool {
         let leaves_name = |name: &str| !self.is_name(name) && !self.is_secret(name);
@@ -194,6 +173,7 @@ impl Redaction {
             let leaves_fact = match fact {
                 Fact::Text(text) => !self.is_secret(text),
                 Fact::Number(_) => true,
+                Fact::Peer(value) => value.as_str().is_some_and(|text| !self.is_secret(text)),
                 // A value is redacted as a part of the metadata.
                 Fact::Value(_) => false,
             };
@@ -522,53 +502,6 @@ fn hide_all(value: &mut Value) -> bool {
             *value = mark(reason::KEY);
             true
         }
-    }
-}
-
-/// Collects the texts of a value that are missing in its redacted form.
-fn collect_removed<'a>(before: &'a Value, after: &Value, removed: &mut Vec<&'a str>) {
-    match (before, after) {
-        (Value::String(text), Value::Object(mark)) => {
-            let shown = member(mark, "text").and_then(Value::as_str).unwrap_or(PLACEHOLDER);
-            collect_gaps(text, shown, removed);
-        }
-        (Value::Array(before), Value::Array(after)) => {
-            before.iter().zip(after).for_each(|(before, after)| collect_removed(before, after, removed));
-        }
-        (before, Value::Object(after)) if is_mark(after) => collect_texts(before, removed),
-        (Value::Object(before), Value::Object(after)) => {
-            for (key, value) in before {
-                if let Some(after) = after.get(key) {
-                    collect_removed(value, after, removed);
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Collects the removed parts of a text: those between the parts that are still shown.
-fn collect_gaps<'a>(text: &'a str, shown: &str, gaps: &mut Vec<&'a str>) {
-    let mut parts = shown.split(PLACEHOLDER);
-    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return };
-    let mut parts = parts.peekable();
-    while let Some(part) = parts.next() {
-        let length = match parts.peek() {
-            Some(_) => rest.find(part),
-            None => rest.strip_suffix(part).map(str::len),
-        };
-        let Some((gap, more)) = length.map(|length| rest.split_at(length)) else { return };
-        gaps.extend(Some(gap.trim()).filter(|gap| !gap.contains(PLACEHOLDER)));
-        rest = more.get(part.len()..).unwrap_or_default();
-    }
-}
-
-fn collect_texts<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
-    match value {
-        Value::String(text) => texts.push(text),
-        Value::Array(items) => items.iter().for_each(|item| collect_texts(item, texts)),
-        Value::Object(members) => members.values().for_each(|member| collect_texts(member, texts)),
-        _ => {}
     }
 }
 

@@ -12,6 +12,7 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
+use crate::log_text::{gate_fact, identifier, peer_fact, shorten, tool_fact};
 use crate::shared_budget::BudgetUse;
 use crate::unique_keys;
 
@@ -40,9 +41,9 @@ impl AuditContext<'_> {
     ) -> Event {
         let mut facts = Facts::from(about);
         facts.insert("operator", self.config.operator.clone());
-        facts.insert("session", self.session.to_owned());
+        facts.insert("session", identifier(self.session));
         if let Some(parent) = self.parent {
-            facts.insert("parentSessionId", parent.to_owned());
+            facts.insert("parentSessionId", identifier(parent));
         }
         facts.insert("identity", self.principal.id.clone());
         facts.insert("identity_method", self.principal.method.name());
@@ -60,11 +61,15 @@ impl AuditContext<'_> {
     }
 
     fn session_subject(&self) -> Subject {
-        Subject { kind: "session".to_owned(), reference: Some(clip(self.session, 256)), path: None }
+        Subject {
+            kind: "session".to_owned(),
+            reference: Some(clip(&identifier(self.session), 256)),
+            path: None,
+        }
     }
 
     pub(crate) fn state_changed(&self, life: OperatorState, reason: Option<&str>) -> Event {
-        let about = [("kind", Some("state".into())), ("reason", reason.map(text_fact))];
+        let about = [("kind", Some("state".into())), ("reason", reason.map(peer_fact))];
         self.event(life.action(), self.session_subject(), about)
     }
 
@@ -78,7 +83,7 @@ impl AuditContext<'_> {
 
     /// Returns the event for a message that was refused without involving a tool.
     pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
-        let about = [("kind", Some("refusal".into())), ("code", Some(text_fact(code)))];
+        let about = [("kind", Some("refusal".into())), ("code", Some(gate_fact(code)))];
         Event {
             input: Some(shorten_value(input)),
             policy: Some(PolicyRef {
@@ -118,13 +123,13 @@ impl AuditContext<'_> {
         let about = [
             ("kind", Some("deadline".into())),
             ("method", Some(clip(method, 128).into())),
-            ("reason", Some(text_fact(reason))),
+            ("reason", Some(peer_fact(reason))),
         ];
         self.event(what, self.session_subject(), about)
     }
 
     pub(crate) fn session_closed(&self, reason: &str) -> Event {
-        let about = [("kind", Some("state".into())), ("reason", Some(text_fact(reason)))];
+        let about = [("kind", Some("state".into())), ("reason", Some(peer_fact(reason)))];
         self.event("session.closed", self.session_subject(), about)
     }
 
@@ -137,14 +142,15 @@ impl AuditContext<'_> {
         approval: &ApprovalOutcome,
         spent: Option<&BudgetUse>,
     ) -> Event {
+        let reason = ruling.to_string();
         let about = [
             ("kind", Some("decision".into())),
-            ("tool", Some(text_fact(call.tool))),
-            ("toolCallId", Some(text_fact(call.id))),
-            ("claimedTool", call.claimed.map(text_fact)),
+            ("tool", Some(tool_fact(call.tool))),
+            ("toolCallId", Some(identifier(call.id).into())),
+            ("claimedTool", call.claimed.map(tool_fact)),
             ("toolKinds", Some(call.kinds.join(", ").into())),
-            ("approval", Some(approval.name())),
-            ("reason", Some(ruling.to_string().into())),
+            ("approval", Some(approval.name(&reason))),
+            ("reason", Some(peer_fact(&reason))),
             ("risk", Some(ruling.risk.into())),
             ("spent", spent.map(|spent| json!(spent).into())),
         ];
@@ -167,11 +173,11 @@ impl AuditContext<'_> {
     ) -> Event {
         let about = [
             ("kind", Some("tool-call".into())),
-            ("tool", Some(text_fact(call.tool))),
-            ("toolCallId", Some(text_fact(call.id))),
-            ("claimedTool", call.claimed.map(text_fact)),
+            ("tool", Some(tool_fact(call.tool))),
+            ("toolCallId", Some(identifier(call.id).into())),
+            ("claimedTool", call.claimed.map(tool_fact)),
             ("toolKinds", Some(call.kinds.join(", ").into())),
-            ("approval", Some(approval.name())),
+            ("approval", Some(approval.name(&ruling.to_string()))),
         ];
         Event {
             input: Some(call.shortened_input()),
@@ -237,12 +243,15 @@ impl ApprovalOutcome {
         matches!(self, Self::Auto | Self::By { .. })
     }
 
-    fn name(&self) -> Fact {
+    /// Returns the fact about who approved or refused. Only the `reason` of the policy contains texts of the
+    /// peer.
+    fn name(&self, reason: &str) -> Fact {
         match self {
             Self::Pending => "pending".into(),
             Self::Auto => "auto".into(),
-            Self::By { approvers, .. } => approvers.join(", ").into(),
-            Self::Refused(why) => json!({"refused": why}).into(),
+            Self::By { approvers, .. } => gate_fact(&approvers.join(", ")),
+            Self::Refused(why) if why == reason => Fact::peer(json!({"refused": shorten(why)})),
+            Self::Refused(why) => json!({"refused": shorten(why)}).into(),
         }
     }
 
@@ -260,10 +269,6 @@ impl ApprovalOutcome {
             _ => Vec::new(),
         }
     }
-}
-
-fn text_fact(text: &str) -> Fact {
-    text.to_owned().into()
 }
 
 fn tool_subject(name: &str) -> Subject {
@@ -360,6 +365,10 @@ static REDACTION: LazyLock<Redaction> = LazyLock::new(|| Redaction::default().fo
 
 pub(crate) fn has_secret(value: Value) -> bool {
     REDACTION.is_in(value)
+}
+
+pub(crate) fn is_secret_text(text: &str) -> bool {
+    REDACTION.is_secret(text)
 }
 
 /// Returns the SHA-256 of data that is not logged, in hexadecimal. Returns `None` if the data contains a

@@ -99,6 +99,7 @@ mod driver;
 mod gate;
 mod identity;
 mod lifecycle;
+mod log_text;
 mod lookalike_keys;
 mod meta;
 mod path_resolver;

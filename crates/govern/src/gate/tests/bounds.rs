@@ -383,29 +383,61 @@ fn a_session_has_a_bounded_number_of_directories_and_servers() {
     }
 }
 
-#[test]
-fn pending_approvals_are_bounded() {
-    let mut fixture = Fixture::with_turn();
-    let long = "\u{1}".repeat(5_000);
-    for number in 0..70 {
-        let call = json!({"toolCallId": number.to_string(), "name": long, "kind": "edit", "rawInput": {"path": "/w/a"}});
-        let options =
-            json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
-        let params = json!({"sessionId": "s", "toolCall": call, "options": options});
-        fixture.agent_requests(number, "session/request_permission", &params);
+/// Writes the recorded events to a log. Returns the entries, whose number must be that of the events.
+fn logged(fixture: &mut Fixture) -> Vec<narrows_audit::Entry> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log.jsonl");
+    let log = narrows_audit::Log::open(&path, narrows_audit::Options::default()).unwrap();
+    for event in std::mem::take(&mut fixture.output.events) {
+        log.append(event).wait().unwrap();
     }
-    assert!(fixture.take_seen().contains("too many pending approvals"));
-    let listed = fixture.gate.approval_summaries();
-    assert_eq!(listed.len(), fixture.gate.pending_approvals().len());
-    assert_eq!(listed.len(), 64);
-    assert!(
-        listed.iter().all(|one| one.tool.len() + one.reason.len() + one.input.len() < 4096),
-        "{:?}",
-        listed[0]
-    );
-    let found = fixture.gate.pending_approval(&listed[3].id).unwrap();
-    assert_eq!((&found.id, found.tool.len()), (&listed[3].id, 5_000));
-    for unknown in ["n-0", "n-", "m-1", "", "n-01", "n-99999"] {
-        assert_eq!(fixture.gate.pending_approval(unknown), None, "{unknown}");
+    let mut reader = narrows_audit::Reader::open(&path, narrows_audit::Filter::default()).unwrap();
+    std::iter::from_fn(|| reader.next_entry().unwrap()).collect()
+}
+
+#[test]
+fn long_texts_of_a_peer_do_not_keep_entries_out_of_the_log() {
+    let long = "X".repeat(5_000_000);
+    let count = |entries: &[narrows_audit::Entry], action: &str| {
+        entries.iter().filter(|entry| entry.action == action).count()
+    };
+
+    for (id, name) in [(&*long, "Bash"), ("1", &*long)] {
+        let mut fixture = Fixture::with_turn();
+        fixture.agent_calls(id, name, "in_progress", &json!({"command": "rm -rf /"}));
+        assert_eq!(count(&logged(&mut fixture), "policy.resolved"), 1);
+    }
+
+    let mut fixture = Fixture::with_turn();
+    let error = json!({"code": -32000, "message": long});
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "id": 2, "error": error}));
+    assert_eq!(count(&logged(&mut fixture), "operator.interrupted"), 1);
+
+    let mut fixture = Fixture::with_turn();
+    fixture.client_requests(9, "session/prompt", &json!({"sessionId": long, "prompt": []}));
+    let entries = logged(&mut fixture);
+    assert_eq!(count(&entries, "session.refused"), 1);
+    let session = entries.last().unwrap().session().unwrap();
+    assert!(session.len() < 5000 && session.starts_with("(5000000 bytes, SHA-256 "), "{session}");
+}
+
+/// An agent names the facts of the gate as its secrets.
+#[test]
+fn an_agent_cannot_erase_facts_of_the_gate() {
+    let mut fixture = Fixture::with_turn();
+    let input = json!({"command": "ls", "password": "policy.resolved", "token": "Bash", "secret": "call-one",
+        "api_key": "local", "passwd": "operator:notes", "pin": "notes", "auth_token": "governance-aware"});
+    fixture.agent_calls("call-one", "Bash", "in_progress", &input);
+    let expected = fixture.output.events.clone();
+    let entries = logged(&mut fixture);
+    assert!(entries.iter().any(|entry| entry.action == "policy.resolved"));
+    for (event, entry) in expected.iter().zip(&entries) {
+        assert_eq!(
+            (&event.action, &event.actor, &event.subject),
+            (&entry.action, &entry.actor, &entry.subject)
+        );
+        for (name, fact) in event.facts.iter().filter(|(name, _)| !matches!(*name, "reason" | "approval")) {
+            assert_eq!(entry.aip44(name), Some(&fact.clone().into_value()), "{name}");
+        }
     }
 }
