@@ -15,7 +15,7 @@ use crate::call::{Call, Digest};
 use crate::config::{Autonomy, GateConfig};
 use crate::identity::Principal;
 
-use crate::shared_budget::{BudgetSource, BudgetUse};
+use crate::shared_budget::{BudgetSource, BudgetUse, MAX_CENTS};
 
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
@@ -266,6 +266,8 @@ impl Authorizer {
         }
         let all = paid.max(decision.amount.unwrap_or(0));
         *counted = Some(CountedCall { digest, policies: policies.clone(), cents: all, at, is_used: false });
+        // The log would write a larger number as a text. Its readers take this one for more than any budget.
+        let cents = cents.map(|cents| cents.min(MAX_CENTS));
         (!policies.is_empty()).then(|| BudgetUse { gate: self.name.clone(), policies, cents, at })
     }
 

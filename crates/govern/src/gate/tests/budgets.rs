@@ -126,3 +126,22 @@ fn each_change_of_a_call_counts_as_another_call() {
     let seen = fixture.take_seen();
     assert!(seen.contains("c < ") && !seen.contains("without an approval"), "{seen}");
 }
+
+#[test]
+fn every_amount_can_be_read_by_other_gates() {
+    for amount in [json!(-1), json!("abc"), json!(1e300), json!(u64::MAX), json!(1_u64 << 60), json!(7)] {
+        let mut fixture = daily_budget(3);
+        assert!(announce_payment(&mut fixture, "1", "pending", &json!({"amount_cents": amount})));
+        let log = tempfile::tempdir().unwrap();
+        let path = log.path().join("log.jsonl");
+        let events = std::mem::take(&mut fixture.output.events);
+        let written = narrows_audit::Log::open(&path, narrows_audit::Options::default()).unwrap();
+        for event in events {
+            written.append(event).wait().unwrap();
+        }
+        let news = crate::AuditLogBudget::new(path, 0);
+        let news = crate::BudgetSource::read_new(&mut { news }).unwrap();
+        assert_eq!(news.len(), 1, "{amount}");
+        assert_eq!(news[0].cents.unwrap() == 7, amount == json!(7));
+    }
+}
