@@ -6,11 +6,10 @@
 //! the lock exclusively knows that no gate of the log is alive, and that all unfinished work was interrupted.
 //! While other gates live, nothing is added; the next process that starts alone does it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use narrows_audit::{
@@ -19,6 +18,12 @@ use narrows_audit::{
 use serde_json::{Value, json};
 
 const REASON: &str = "the gate was killed";
+
+/// Bound for the events that wait to be written.
+const MAX_PENDING: usize = 1024;
+
+/// Bound for the input of an open call that is kept in memory and recorded again.
+const MAX_INPUT_BYTES: usize = 4096;
 
 /// Fields that every entry of a session has.
 const SESSION_FIELDS: [&str; 6] =
@@ -62,20 +67,11 @@ impl GatePresence {
     ///
     /// If the lock fails, or the log cannot be read or written.
     pub fn announce(log: &Log, path: &Path) -> Result<Self, RecoveryError> {
-        let lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(Self::path(path))?;
+        let lock = narrows_audit::open_lock(&Self::path(path), 0o600)?;
         let mut closed = 0;
         match lock.try_lock() {
             Ok(()) => {
-                for event in missing_events(path)? {
-                    log.append(event).wait()?;
-                    closed += 1;
-                }
+                closed = append_all(log, missing_events(path)?)?;
             }
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error.into()),
@@ -83,6 +79,28 @@ impl GatePresence {
         lock.lock_shared()?;
         Ok(Self { _lock: lock, closed })
     }
+}
+
+/// Appends events, many of them in one write. Returns their number when all are on disk.
+fn append_all(log: &Log, events: Vec<Event>) -> Result<usize, AppendError> {
+    let count = events.len();
+    let mut pending = VecDeque::new();
+    for event in events {
+        let append = log.append(event);
+        if append.is_waiting() {
+            // The events keep their order.
+            append.wait()?;
+            continue;
+        }
+        pending.push_back(append);
+        if pending.len() > MAX_PENDING
+            && let Some(oldest) = pending.pop_front()
+        {
+            oldest.wait()?;
+        }
+    }
+    pending.into_iter().try_for_each(|append| append.wait().map(drop))?;
+    Ok(count)
 }
 
 /// A session whose end is not recorded.
@@ -120,10 +138,12 @@ fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
         let Some(session) = sessions.get_mut(&key) else { continue };
         let call = text("toolCallId");
         match (&*entry.action, steps) {
-            (_, Some("running" | "suspended" | "resumed")) => session.is_working = true,
+            (_, Some("running" | "suspended" | "resumed")) | ("prompt.accepted", _) => {
+                session.is_working = true;
+            }
             (_, Some("completed" | "interrupted")) => session.is_working = false,
             ("policy.resolved", _) if entry.decision() == Some(LoggedDecision::Allow) && !call.is_empty() => {
-                session.calls.insert(call, entry);
+                session.calls.insert(call, with_short_input(entry));
             }
             ("policy.resolved" | "tool.call", _) => drop(session.calls.remove(&call)),
             _ => {}
@@ -132,6 +152,16 @@ fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
     let mut sessions: Vec<OpenSession> = sessions.into_values().collect();
     sessions.sort_by_key(|session| session.first.seq);
     Ok(sessions.iter().flat_map(OpenSession::closing_events).collect())
+}
+
+/// Replaces a long input by its length and the number of the entry that has it.
+fn with_short_input(entry: Entry) -> Entry {
+    let bytes = entry.input.as_ref().map_or(0, |input| json!(input).to_string().len());
+    if bytes <= MAX_INPUT_BYTES {
+        return entry;
+    }
+    let short = [("$truncated", json!(true)), ("bytes", json!(bytes)), ("entry", json!(entry.seq))];
+    Entry { input: Some(short.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()), ..entry }
 }
 
 impl OpenSession {
@@ -185,6 +215,9 @@ fn event_like(entry: &Entry, action: &str, subject: Subject, more: &[&'static st
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use narrows_audit::{Actor, Facts, LogOptions, PolicyRef};
 
     use super::*;
@@ -274,6 +307,66 @@ mod tests {
             &[("ada", "operator.invoked"), ("ada", "policy.resolved=deny a"), ("ada", "operator.completed")],
             &["ada session.closed"],
         );
+    }
+
+    #[test]
+    fn a_silent_turn_is_closed() {
+        check(
+            &[("ada", "operator.invoked"), ("ada", "prompt.accepted")],
+            &["ada operator.interrupted", "ada session.closed"],
+        );
+        check(
+            &[("ada", "operator.invoked"), ("ada", "prompt.accepted"), ("ada", "operator.completed")],
+            &["ada session.closed"],
+        );
+    }
+
+    /// Many calls are closed in few commits, in their order.
+    #[test]
+    fn many_calls_are_closed_together() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        let commits = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&commits);
+        let observer: narrows_audit::CommitObserver =
+            Arc::new(move |_| drop(counted.fetch_add(1, Ordering::Relaxed)));
+        let options = Options {
+            observer: Some(observer),
+            window: std::time::Duration::from_millis(20),
+            queue_bytes: 100_000,
+            max_line: 50_000,
+            ..Options::default()
+        };
+        let log = Log::open(&path, options).unwrap();
+        let call = |number: usize| {
+            let mut event = line("ada", "policy.resolved=allow a");
+            event.facts.insert("toolCallId", format!("call-{number:05}"));
+            let long = if number == 7 { "x".repeat(5000) } else { "ls".to_owned() };
+            Event { input: Some(json!({"command": long})), ..event }
+        };
+        let events = std::iter::once(line("ada", "operator.invoked")).chain((0..2000).map(call)).collect();
+        append_all(&log, events).unwrap();
+        commits.store(0, Ordering::Relaxed);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 2001);
+        assert!(commits.load(Ordering::Relaxed) < 200, "{commits:?}");
+        let mut reader = Reader::open(&path, Filter::default()).unwrap();
+        let entries: Vec<Entry> = std::iter::from_fn(|| reader.next_entry().unwrap()).skip(2001).collect();
+        for (number, entry) in entries[..2000].iter().enumerate() {
+            assert_eq!(entry.aip44("toolCallId"), Some(&json!(format!("call-{number:05}"))));
+        }
+        assert_eq!(json!(entries[7].input), json!({"$truncated": true, "bytes": 5014, "entry": 8}));
+        assert_eq!(entries[2000].action, "session.closed");
+    }
+
+    #[test]
+    fn the_lock_does_not_follow_a_link() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        let log = Log::open(&path, Options::default()).unwrap();
+        let elsewhere = home.path().join("elsewhere");
+        std::os::unix::fs::symlink(&elsewhere, GatePresence::path(&path)).unwrap();
+        assert!(GatePresence::announce(&log, &path).is_err());
+        assert!(!elsewhere.exists());
     }
 
     #[test]
