@@ -33,6 +33,14 @@ impl OperatorState {
         }
         is_step
     }
+
+    /// Forgets the end of the previous turn, so that the end of the next one is recorded even if the agent
+    /// is silent in it.
+    pub(crate) fn begin_turn(&mut self) {
+        if matches!(self, Self::Completed | Self::Interrupted) {
+            *self = Self::Invoked;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,5 +64,7 @@ mod tests {
         ];
         let counted: Vec<bool> = steps.into_iter().map(|next| life.advance(next)).collect();
         assert_eq!(counted, [true, false, true, true, false, true, true, true, true, true]);
+        life.begin_turn();
+        assert!(life.advance(Interrupted), "of another turn");
     }
 }

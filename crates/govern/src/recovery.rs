@@ -329,7 +329,7 @@ mod tests {
         let commits = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&commits);
         let observer: narrows_audit::CommitObserver =
-            Arc::new(move |_| drop(counted.fetch_add(1, Ordering::Relaxed)));
+            Arc::new(move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
         let options = Options {
             observer: Some(observer),
             window: std::time::Duration::from_millis(20),

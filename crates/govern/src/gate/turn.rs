@@ -118,6 +118,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let Some(session) = self.session(name) {
             if !session.is_working() {
                 session.forget_terminals();
+                session.operator_state.begin_turn();
             }
             session.prompts.push(id.into());
             session.is_running = is_v2;
