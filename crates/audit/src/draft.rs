@@ -56,8 +56,8 @@ impl Draft {
         let before = (event.input.clone(), event.output.clone());
         redaction.clean_values(&mut event);
         let pairs = [(before.0.as_ref(), event.input.as_ref()), (before.1.as_ref(), event.output.as_ref())];
-        if let Some(taken) = redaction.with_removed(pairs) {
-            taken.clean_peer_texts(&mut event);
+        if let Some(removed) = redaction.with_removed(pairs) {
+            removed.clean_peer_texts(&mut event);
         }
         let is_alone = event.metadata.is_empty() && redaction.leaves(&event.facts);
         if !event.facts.is_empty() && !is_alone {

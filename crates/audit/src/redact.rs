@@ -15,7 +15,7 @@ mod object;
 mod pair;
 mod private_key;
 mod program;
-mod taken;
+mod removed;
 mod token;
 mod token_patterns;
 mod value;

@@ -330,12 +330,12 @@ mod tests {
         let counted = Arc::clone(&commits);
         let observer: narrows_audit::CommitObserver =
             Arc::new(move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
-        let options = Options {
+        let options = LogOptions {
             observer: Some(observer),
             window: std::time::Duration::from_millis(20),
             queue_bytes: 100_000,
             max_line: 50_000,
-            ..Options::default()
+            ..LogOptions::default()
         };
         let log = Log::open(&path, options).unwrap();
         let call = |number: usize| {
@@ -349,7 +349,7 @@ mod tests {
         commits.store(0, Ordering::Relaxed);
         assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 2001);
         assert!(commits.load(Ordering::Relaxed) < 200, "{commits:?}");
-        let mut reader = Reader::open(&path, Filter::default()).unwrap();
+        let mut reader = LogReader::open(&path, Filter::default()).unwrap();
         let entries: Vec<Entry> = std::iter::from_fn(|| reader.next_entry().unwrap()).skip(2001).collect();
         for (number, entry) in entries[..2000].iter().enumerate() {
             assert_eq!(entry.aip44("toolCallId"), Some(&json!(format!("call-{number:05}"))));
@@ -362,7 +362,7 @@ mod tests {
     fn the_lock_does_not_follow_a_link() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
-        let log = Log::open(&path, Options::default()).unwrap();
+        let log = Log::open(&path, LogOptions::default()).unwrap();
         let elsewhere = home.path().join("elsewhere");
         std::os::unix::fs::symlink(&elsewhere, GatePresence::path(&path)).unwrap();
         assert!(GatePresence::announce(&log, &path).is_err());

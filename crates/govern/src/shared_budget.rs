@@ -186,7 +186,7 @@ mod tests {
         let path = home.path().join("audit-log.jsonl");
         let now = u64::try_from(Timestamp::now().as_second()).unwrap();
         let mut budget_source = AuditLogBudget::new(path.clone(), now);
-        let log = Log::open(&path, Options::default()).unwrap();
+        let log = Log::open(&path, LogOptions::default()).unwrap();
         let good = json!({"gate": "a", "policies": ["few"]});
         for (action, spent) in [(action, spent), ("policy.resolved", good)] {
             log.append(event(action, &json!({"aip44": {"spent": spent}}))).wait().unwrap();
@@ -214,7 +214,7 @@ mod tests {
         for (cents, expected) in [(7, 7), (MAX_CENTS - 1, MAX_CENTS - 1), (MAX_CENTS, u64::MAX)] {
             let home = tempfile::tempdir().unwrap();
             let path = home.path().join("audit-log.jsonl");
-            let log = Log::open(&path, Options::default()).unwrap();
+            let log = Log::open(&path, LogOptions::default()).unwrap();
             let spent =
                 BudgetUse { gate: "a".into(), policies: vec!["few".into()], cents: Some(cents), at: 0 };
             log.append(event("policy.resolved", &json!({"aip44": {"spent": spent}}))).wait().unwrap();

@@ -1,7 +1,7 @@
 //! Tests that no secret reaches the disk, in any part of an event.
 
 use narrows_audit::{
-    Actor, Event, Fact, Facts, Filter, Log, LogOptions, PolicyRef, Reader, Redaction, Secret, Subject,
+    Actor, Event, Fact, Facts, Filter, Log, LogOptions, LogReader, PolicyRef, Redaction, Secret, Subject,
 };
 use serde_json::json;
 
@@ -94,7 +94,7 @@ fn secrets_of_an_input_are_removed_from_all_texts() {
 fn secrets_of_an_input_do_not_erase_facts() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("audit-log.jsonl");
-    let log = Log::open(&path, Options::default()).expect("a log");
+    let log = Log::open(&path, LogOptions::default()).expect("a log");
     let named = [
         "user:root",
         "session-1",
@@ -134,7 +134,7 @@ fn secrets_of_an_input_do_not_erase_facts() {
         metadata: [("count".to_owned(), json!(7))].into_iter().collect(),
     };
     log.append(event).wait().expect("written");
-    let entry = Reader::open(&path, Filter::default()).expect("a log").next_entry().expect("readable");
+    let entry = LogReader::open(&path, Filter::default()).expect("a log").next_entry().expect("readable");
     let entry = entry.expect("an entry");
     assert!(
         named

@@ -387,11 +387,11 @@ fn a_session_has_a_bounded_number_of_directories_and_servers() {
 fn logged(fixture: &mut Fixture) -> Vec<narrows_audit::Entry> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log.jsonl");
-    let log = narrows_audit::Log::open(&path, narrows_audit::Options::default()).unwrap();
+    let log = narrows_audit::Log::open(&path, narrows_audit::LogOptions::default()).unwrap();
     for event in std::mem::take(&mut fixture.output.events) {
         log.append(event).wait().unwrap();
     }
-    let mut reader = narrows_audit::Reader::open(&path, narrows_audit::Filter::default()).unwrap();
+    let mut reader = narrows_audit::LogReader::open(&path, narrows_audit::Filter::default()).unwrap();
     std::iter::from_fn(|| reader.next_entry().unwrap()).collect()
 }
 

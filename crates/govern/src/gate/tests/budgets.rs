@@ -135,7 +135,7 @@ fn every_amount_can_be_read_by_other_gates() {
         let log = tempfile::tempdir().unwrap();
         let path = log.path().join("log.jsonl");
         let events = std::mem::take(&mut fixture.output.events);
-        let written = narrows_audit::Log::open(&path, narrows_audit::Options::default()).unwrap();
+        let written = narrows_audit::Log::open(&path, narrows_audit::LogOptions::default()).unwrap();
         for event in events {
             written.append(event).wait().unwrap();
         }

@@ -12,25 +12,25 @@ use crate::facts::AIP44;
 use crate::secret::Secret;
 
 /// Bound for the secrets of one value that are searched for in other texts.
-const MAX_TAKEN_TEXTS: usize = 64;
+const MAX_REMOVED_TEXTS: usize = 64;
 
 impl Redaction {
     /// Returns the same rules, extended by the secrets that were removed from the values of an event. Another
     /// text made of such a value may lack its quotes and names, so it cannot be recognized by them. Returns
     /// `None` if nothing was removed.
-    pub(crate) fn with_taken(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
-        let mut taken = Vec::new();
+    pub(crate) fn with_removed(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
+        let mut removed = Vec::new();
         for (before, after) in pairs {
             if let (Some(before), Some(after)) = (before, after) {
-                collect_taken(before, after, &mut taken);
+                collect_removed(before, after, &mut removed);
             }
         }
-        taken.sort_unstable();
-        taken.dedup();
-        let secrets = taken
+        removed.sort_unstable();
+        removed.dedup();
+        let secrets = removed
             .into_iter()
             .filter(|text| token_patterns::can_be_value(text.as_bytes(), token_patterns::MIN_OPTION_BYTES));
-        let secrets: Vec<Secret> = secrets.take(MAX_TAKEN_TEXTS).map(Secret::new).collect();
+        let secrets: Vec<Secret> = secrets.take(MAX_REMOVED_TEXTS).map(Secret::new).collect();
         (!secrets.is_empty()).then(|| secrets.into_iter().fold(self.clone(), Self::known))
     }
 
@@ -69,20 +69,20 @@ fn is_identifier(text: &str) -> bool {
 }
 
 /// Collects the texts of a value that are missing in its redacted form.
-fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>) {
+fn collect_removed<'a>(before: &'a Value, after: &Value, removed: &mut Vec<&'a str>) {
     match (before, after) {
         (Value::String(text), Value::Object(mark)) => {
             let shown = member(mark, "text").and_then(Value::as_str).unwrap_or(PLACEHOLDER);
-            collect_gaps(text, shown, taken);
+            collect_gaps(text, shown, removed);
         }
         (Value::Array(before), Value::Array(after)) => {
-            before.iter().zip(after).for_each(|(before, after)| collect_taken(before, after, taken));
+            before.iter().zip(after).for_each(|(before, after)| collect_removed(before, after, removed));
         }
-        (before, Value::Object(after)) if is_mark(after) => collect_texts(before, taken),
+        (before, Value::Object(after)) if is_mark(after) => collect_texts(before, removed),
         (Value::Object(before), Value::Object(after)) => {
             for (key, value) in before {
                 if let Some(after) = after.get(key) {
-                    collect_taken(value, after, taken);
+                    collect_removed(value, after, removed);
                 }
             }
         }
