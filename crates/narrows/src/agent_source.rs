@@ -33,14 +33,13 @@ pub(crate) struct SelectedAgent {
     pub(crate) agent: Agent,
     /// `true` if the demo model is used, because nothing else is configured.
     pub(crate) demo: bool,
-    /// Absolute.
+    /// The working directory, as an absolute path.
     pub(crate) cwd: PathBuf,
     model: Option<String>,
     route: Option<Box<ModelRoute>>,
-    /// `true` if the endpoint must list the model.
+    /// `true` with `--require-model`: the start fails if the endpoint does not list the model.
     requires_model: bool,
     defaults: AgentDefaults,
-    /// `None` for a local agent.
     remote: Option<Remote>,
 }
 
@@ -54,7 +53,8 @@ struct AgentDefaults {
 }
 
 impl AgentDefaults {
-    /// Returns what named a file: the flag if `given`, else the `key` of narrows.toml.
+    /// Returns the setting that named a file, for error messages: `flag` if `given`, otherwise `key` of
+    /// narrows.toml.
     fn named_by(&self, given: bool, flag: &str, key: &str) -> String {
         match &self.origin {
             Some(origin) if !given => format!("{origin}: `{key}`"),
@@ -103,7 +103,7 @@ impl SelectedAgent {
                 match Runtime::connect(self.agent.clone(), link, offer).await {
                     Ok(runtime) => Ok(runtime),
                     Err(error) => {
-                        // Over HTTP a refused or failed connection shows only now.
+                        // Over HTTP a refused or failed connection is reported only when the connection ends.
                         remote.finish().await?;
                         Err(error.into())
                     }
@@ -169,7 +169,7 @@ fn select_remote(wanted: &str, args: &AgentArgs) -> Result<SelectedAgent, Failur
     if let Some((flag, _)) = about_process.iter().find(|(_, given)| *given) {
         return Err(Failure::local_only_flag(flag, &target));
     }
-    // A path that does not exist here is taken as a path of the remote host.
+    // A path that does not exist on this machine is taken as a path on the host of the remote agent.
     let wished = args.cwd.as_deref().unwrap_or(Path::new("."));
     let cwd = match absolute_dir(wished) {
         Ok(cwd) => cwd,
@@ -208,9 +208,10 @@ pub(crate) fn from_command(
         return Err(Failure::setup("start an agent without a command", &io::ErrorKind::InvalidInput.into()));
     };
     let path = match program.as_str() {
-        // This program, whether it is installed or not.
+        // The name `narrows` stands for this executable, even if it is not in PATH.
         "narrows" => std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?,
-        // Paths are relative to the user's directory, not to that of the agent.
+        // A relative program path starts from the user's directory, not from the working directory of the
+        // agent.
         path if path.contains('/') => {
             std::path::absolute(path).map_err(|error| Failure::setup("find the current directory", &error))?
         }
@@ -251,7 +252,7 @@ pub(crate) fn session_request(
     let defaults = &selected.defaults;
     let policy = policy::policy(args, defaults)?;
     let can = policy.offers();
-    // Capabilities that would always be denied are not offered.
+    // Capabilities that the policy would always deny are not offered to the agent.
     let mut offer = Offer { read_files: can.read, write_files: can.write, run_commands: can.execute };
     let is_remote = selected.remote.is_some() && !selected.cwd.is_dir();
     if is_remote {

@@ -47,7 +47,6 @@ pub(crate) use sessions::{Delete, Sessions, SessionsCommand, SessionsList};
 pub(crate) use token::{Token, TokenCommand, TokenList, TokenNew, TokenRevoke};
 pub(crate) use value::Variable;
 
-/// The output of `--version`.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     format!(
         "{}\nprotocol: ACP versions {}\nplatform: {} {}",
@@ -85,7 +84,7 @@ impl Cli {
         command
     }
 
-    /// Parses the arguments. The first is the name of the program.
+    /// Parses the arguments. The first argument is the name of the program.
     pub(crate) fn parse_args(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         // The arguments of other subcommands are built only if an error may name them: building all of them takes
@@ -212,7 +211,6 @@ pub(crate) struct Run {
     pub(crate) session: SessionArgs,
 }
 
-/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// Text, streamed
@@ -223,7 +221,6 @@ pub(crate) enum Output {
     Json,
 }
 
-/// The format of messages on stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InputFormat {
     /// Permission answers and cancellations, one JSON object per line

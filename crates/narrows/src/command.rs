@@ -95,7 +95,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
     Ok(outcome)
 }
 
-/// Runs `work` until a signal. Everything that it holds is dropped.
+/// Runs `work` until a signal arrives. A signal drops `work` with everything that it holds.
 async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let mut interrupts =
         Interrupts::listen().map_err(|error| Failure::setup("listen for signals", &error))?;

@@ -23,9 +23,9 @@ const COMMANDS_WITHOUT_ERROR_OBJECTS: [&str; 6] =
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorFormat {
-    /// `{"error": {…}}`.
+    /// An object with the member `error` alone.
     Object,
-    /// The object of `run --output json` with only `error`.
+    /// The object that `run --output json` prints, with `error` set and all other members empty or null.
     RunObject,
     /// One `error` event.
     Event,
@@ -221,7 +221,7 @@ mod tests {
         check("run --output", None);
         check("run --bogus -- --output json", None);
         check("run --agent json --bogus", None);
-        // Their stdout has another purpose.
+        // These commands use stdout for a protocol or a script.
         check("acp --json --bogus", None);
         check("fake-agent --json --bogus", None);
         check("connect --output json", None);

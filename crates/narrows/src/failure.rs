@@ -45,12 +45,12 @@ pub(crate) enum ExitStatus {
     Timeout,
     Denied,
     Internal,
-    /// SIGHUP.
+    /// Ended by SIGHUP.
     HungUp,
     Interrupted,
-    /// A reader closed stdout.
+    /// The reader of stdout closed it.
     OutputClosed,
-    /// SIGTERM.
+    /// Ended by SIGTERM.
     Terminated,
 }
 
@@ -76,12 +76,12 @@ impl ExitStatus {
         self.row().0
     }
 
-    /// Returns the name in JSON output.
+    /// Returns the name of this exit status in JSON output.
     pub(crate) fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// Returns the description in the help.
+    /// Returns the description of this exit status in the help.
     pub(crate) fn meaning(self) -> &'static str {
         self.row().2
     }
@@ -157,8 +157,8 @@ impl Failure {
         self.is_reported
     }
 
-    /// Returns `lost`, the failure of a lost connection, in place of this failure if this one follows from
-    /// it.
+    /// If this failure follows from a lost connection, returns `lost`, the failure of that connection,
+    /// instead.
     pub(crate) fn or_connection_failure(self, lost: Option<Self>) -> Self {
         if self.is_agent_lost { lost.unwrap_or(self) } else { self }
     }
@@ -314,7 +314,6 @@ impl Failure {
         self.rpc.as_deref()
     }
 
-    /// Returns the report of the agent about its failed model request.
     pub(crate) fn fault(&self) -> Option<&Fault> {
         self.fault.as_deref()
     }

@@ -4,7 +4,6 @@ use std::io;
 
 use tokio::signal::unix::{self, SignalKind};
 
-/// A signal that asks the program to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// SIGINT, as sent by Ctrl-C.

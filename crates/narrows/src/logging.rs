@@ -20,12 +20,12 @@ use crate::terminal::line;
 
 const TARGET_PREFIX: &str = "narrows";
 
-/// Lines that may wait for the thread. Further lines are dropped and counted.
+/// Maximum number of lines that wait for the log thread. Further lines are dropped and counted.
 const MAX_QUEUED_LINES: usize = 1024;
 
 const MAX_LINE_BYTES: usize = 16 << 10;
 
-/// Time for the thread to write the rest at exit, if stderr blocks.
+/// The time for the log thread to write the remaining lines at exit, if stderr blocks.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
 
 static LINES: OnceLock<SyncSender<Entry>> = OnceLock::new();
@@ -56,7 +56,7 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> Result<(), Failu
         .spawn(move || write(&lines))
         .map_err(|error| Failure::setup("start the log", &error))?;
     let _ = LINES.set(sender);
-    // Only our own targets are known not to log keys and prompts.
+    // Only the targets of this project are known not to log keys and prompts.
     let ours = filter_fn(|event| event.target().starts_with(TARGET_PREFIX));
     let lines = fmt::layer().with_writer(|| LineWriter).with_ansi(false);
     let lines = match format {

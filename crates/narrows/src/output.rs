@@ -11,7 +11,7 @@ use crate::error_report::{self, ErrorFormat};
 use crate::failure::{ExitStatus, Failure};
 use crate::terminal::line;
 
-/// Time for the last write at exit, if stderr blocks.
+/// The time for the last write at exit, if stderr blocks.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) fn stdout() -> io::Result<File> {
@@ -32,7 +32,6 @@ pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Warns the user on stderr, in one line.
 pub(crate) fn warn(text: &str) {
     write_stderr(&format!("warning: {}\n", line(text)));
 }

@@ -8,9 +8,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::output;
 
-/// Most pieces and bytes in the queue. When one of the limits is reached, nothing more is read from the
-/// agent. A piece larger than the limit waits until the queue is empty.
+/// Maximum number of pieces in the queue. When the queue is full, nothing more is read from the agent.
 const MAX_QUEUED_PIECES: usize = 16;
+
+/// Maximum size of the queue in bytes. A larger piece waits until the queue is empty.
 const MAX_QUEUED_BYTES: u32 = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub(crate) enum OutputPiece {
     Status(String),
     /// A status that may interrupt a line of text.
     Alert(String),
-    /// No output. It is done when all earlier pieces are on the screen, and the cursor is at the beginning of
-    /// a line.
+    /// No output. This piece is done when all earlier pieces are on the screen, and the cursor is at the
+    /// beginning of a line.
     Rest,
 }
 
@@ -36,7 +37,7 @@ impl OutputPiece {
         let bytes = match self {
             Self::Text(text) | Self::Note(text) | Self::Status(text) | Self::Alert(text) => text.len(),
             Self::LineEnd => 0,
-            // At least one, so that the queue can wait for it.
+            // The cost is at least 1, so that the queue can wait for this piece.
             Self::Rest => 1,
         };
         u32::try_from(bytes).map_or(MAX_QUEUED_BYTES, |bytes| bytes.min(MAX_QUEUED_BYTES))

@@ -32,7 +32,7 @@ const DEFAULT_SIZE: Size = Size { rows: 24, columns: 80 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApprovalSource {
     OwnGate,
-    /// The agent, or a gate in front of it. This is unproven, because any agent can claim it.
+    /// The agent, or a gate in front of the agent. Every agent can claim to have a gate.
     Unproven,
 }
 
@@ -45,14 +45,14 @@ pub(crate) fn is_possible(output: Output) -> bool {
 pub(crate) struct PermissionPrompt {
     answered: oneshot::Receiver<PermissionReply>,
     stage: PromptStage,
-    /// One byte written here lets the thread accept answers. Closing it tells the thread that no answer is
-    /// needed any more.
+    /// The thread accepts answers once a byte is written here. Closing this pipe tells the thread that no
+    /// answer is needed any more.
     control: PipeWriter,
 }
 
 enum PromptStage {
     Writing(oneshot::Receiver<()>),
-    /// On the screen since this time; answers do not count yet.
+    /// The prompt is on the screen since this time. Answers do not count yet.
     Reading(Instant),
     Answering,
 }

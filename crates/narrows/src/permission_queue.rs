@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep_until};
 use crate::permission_prompt::{ApprovalSource, PermissionPrompt};
 use crate::terminal::Color;
 
-/// Most requests that wait. Further ones are denied.
+/// Maximum number of requests that wait. Further requests are denied.
 const MAX_QUEUED_REQUESTS: usize = 64;
 
-/// Most requests that are remembered because their event was shown, but not yet their prompt.
+/// Maximum number of remembered requests whose event was shown and whose prompt was not.
 const MAX_ANNOUNCED_REQUESTS: usize = 4096;
 
-/// Time for which a request waits for its event.
+/// The time for which a request waits for the event that announces it.
 const MAX_EVENT_DELAY: Duration = Duration::from_secs(1);
 
 /// The pause after a withdrawn prompt. A user who is about to answer it sees that it is gone before the next
@@ -38,7 +38,7 @@ pub(crate) struct PermissionQueue {
 }
 
 impl PermissionQueue {
-    /// Creates a queue for a session. `source` is where its approvals come from.
+    /// Creates a queue for a session. `source` tells where approvals of this session come from.
     pub(crate) fn open(source: ApprovalSource) -> (Self, mpsc::Receiver<QueuedRequest>) {
         let (questions, request) = mpsc::channel(MAX_QUEUED_REQUESTS);
         (Self { questions, source }, request)
@@ -57,7 +57,7 @@ impl PermissionHandler for PermissionQueue {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PromptProgress {
     Advanced,
-    /// The current request is no longer needed and must be withdrawn.
+    /// The agent no longer needs the answer to the current request, so the prompt must be withdrawn.
     Withdrawn,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct PromptQueue<'a> {
     waiting: VecDeque<(QueuedRequest, Instant)>,
     announced: HashSet<String>,
     prompt: Option<(QueuedRequest, PermissionPrompt)>,
-    /// Earliest time for the next prompt, after one was withdrawn.
+    /// The earliest time for the next prompt, set when a prompt is withdrawn.
     not_before: Option<Instant>,
 }
 
@@ -87,8 +87,8 @@ impl<'a> PromptQueue<'a> {
         }
     }
 
-    /// Records that a request was announced, if `event` does that. All output before the announcement is
-    /// shown by then.
+    /// Records the request that `event` announces, if any. All output before the announcement is shown by
+    /// then.
     pub(crate) fn record_event(&mut self, event: &RuntimeEvent) {
         if let EventBody::Provider { payload: Payload::PermissionRequested(request), .. } = &event.body
             && self.announced.len() < MAX_ANNOUNCED_REQUESTS

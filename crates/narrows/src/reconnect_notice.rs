@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use crate::output_thread::OutputPiece;
 use crate::terminal::{Color, Style};
 
-/// Shorter outages are not reported.
+/// Outages shorter than this are not reported.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
-/// The interval of notices that stay visible.
+/// The interval of notices if stderr is not a terminal.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl ReconnectNotice {
         }
     }
 
-    /// Returns the next notice, if one is due. On a terminal it is a status line that is updated
+    /// Returns the next notice, if one is due. On a terminal, the notice is a status line that is updated
     /// continuously.
     pub(crate) fn next(&mut self, is_terminal: bool, color: Color) -> Option<OutputPiece> {
         let outage = self.state.as_ref()?.outage();

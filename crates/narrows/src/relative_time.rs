@@ -9,7 +9,7 @@ const DAY: u64 = 24 * HOUR;
 /// Returns the time from `then`, in RFC 3339, until `now`.
 pub(crate) fn ago(then: &str, now: SystemTime) -> Option<String> {
     let then = UNIX_EPOCH + Duration::from_secs(u64::try_from(parse_rfc3339(then)?).ok()?);
-    // The clock of another machine may be ahead. A future time counts as now.
+    // The clock of another machine may be ahead, so a time in the future counts as now.
     let passed = now.duration_since(then).unwrap_or_default().as_secs();
     let (count, unit) = match passed {
         0..MINUTE => return Some("just now".to_owned()),

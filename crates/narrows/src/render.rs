@@ -19,7 +19,7 @@ use plan::Plans;
 use refusals::RefusalTracker;
 pub(crate) use refusals::{BY_ANSWER, BY_GATE, Refusal};
 
-/// Longest text of one JSON object.
+/// Maximum size of the answer in one JSON object.
 const MAX_TEXT_BYTES: usize = 64 << 20;
 
 const MAX_THOUGHT_CHARS: usize = 100;
@@ -51,17 +51,16 @@ pub(crate) struct Renderer {
     format: Output,
     /// `true` if the answer is collected and printed at the end, not streamed.
     quiet: bool,
-    /// `true` if the answer is written to a terminal.
     on_terminal: bool,
-    /// `true` if the last piece of text ended with a carriage return, which may be half of a line end.
+    /// `true` if the last piece of text ended with a carriage return, which may be half of a CRLF.
     held_return: bool,
     /// `true` if a user watches stderr.
     watched: bool,
     color: Color,
     kept: String,
-    /// `true` if something else was shown after the last text.
+    /// `true` if other output was shown after the last answer text.
     needs_separator: bool,
-    /// `true` if the text does not end with a line end.
+    /// `true` if the last answer text does not end with a line end.
     line_open: bool,
     thought: String,
     announced: HashSet<String>,

@@ -27,7 +27,7 @@ impl Color {
         Self(std::io::stderr().is_terminal() && environment::wants_color())
     }
 
-    /// Returns hidden styles.
+    /// Returns styles that have no effect.
     #[cfg(test)]
     pub(crate) fn off() -> Self {
         Self(false)
@@ -54,8 +54,8 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// Hides keys that are typed into stdin, because they are for the next prompt. Returns `None` without a
-    /// terminal.
+    /// Hides keys that are typed into stdin during a turn, because they are for the next prompt. Returns
+    /// `None` without a terminal.
     pub(crate) fn off() -> Option<Self> {
         Self::set(std::io::stdin().as_fd(), false)
     }

@@ -19,7 +19,7 @@ use crate::{local_models, output};
 
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The delay of the demo model before each word, for a reader.
+/// The delay of the demo model before each word if a user watches the output.
 const DEMO_DELAY: Duration = Duration::from_millis(25);
 
 /// Prepares the built-in agent. Settings are read here, so that errors are reported before anything is
@@ -29,11 +29,11 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     let mut needed = environment::AGENT.to_vec();
     let env = agent_environment::build(args, None, &needed)?;
     let loaded = config::load(model.config.as_deref(), &visible_variables(&env))?;
-    // The configuration names the variables that hold keys.
+    // The agent process also gets the variables that hold API keys. The configuration names them.
     needed.extend(model.key_env.as_deref());
     needed.extend(loaded.file.iter().flat_map(config::NarrowsToml::key_variables));
     let mut env = agent_environment::build(args, None, &needed)?;
-    // The agent itself decides where sessions are stored.
+    // This process stores no sessions: the agent process finds the session directory itself.
     let flags = Flags { model: model.clone(), no_store: true, ..Flags::default() };
     let mut resolved = config::resolve(&flags, loaded.file, &visible_variables(&env))?;
     let mut route = resolved.settings(model)?.routes.into_iter().next();
@@ -60,14 +60,15 @@ pub(super) fn prepare(args: &AgentArgs, cwd: PathBuf, format: Output) -> Result<
     }
     let program = std::env::current_exe().map_err(|error| Failure::setup("find this program", &error))?;
     let mut spec = Spec::new(program);
-    // `--local` prevents that a variable turns a bare `narrows acp` into a remote agent.
+    // Without `--local`, NARROWS_CONNECT or narrows.toml could turn this command into a bridge to a remote
+    // agent.
     spec.args = ["acp", "--local"].into_iter().map(OsString::from).chain(words).collect();
     spec.cwd = Some(cwd.clone());
     spec.env = env;
     let mut agent = Agent::new("narrows acp", spec);
     agent.usage_scope = UsageScope::Session;
     agent.acts_through_client = true;
-    // Its flags set the model.
+    // The model is not set here, because the arguments of the agent process select it.
     Ok(SelectedAgent { demo, route: route.map(Box::new), ..SelectedAgent::from_agent(agent, cwd) })
 }
 
@@ -88,7 +89,8 @@ pub(super) async fn require_model(route: &ModelRoute) -> Result<(), Failure> {
     }
 }
 
-/// Returns the delay of the demo model. `None` if it is set already, or if no user watches the output.
+/// Returns the default delay of the demo model. `None` if a delay is configured, or no user watches the
+/// output.
 fn demo_delay(said: Option<Duration>, format: Output, is_watched: bool) -> Option<Duration> {
     (said.is_none() && format == Output::Text && is_watched).then_some(DEMO_DELAY)
 }

@@ -7,8 +7,8 @@ use crate::config::AgentEntry;
 use crate::environment;
 use crate::failure::Failure;
 
-/// Builds the environment: that of the user, as an agent is started from their shell, or the ordinary variables and
-/// those in `needed`.
+/// Builds the environment of an agent: all variables of the user, or with `clean_env` only the ordinary ones,
+/// the allowed ones and those in `needed`. Variables that are set for the agent are added.
 pub(super) fn build(
     args: &AgentArgs,
     entry: Option<&AgentEntry>,

@@ -10,8 +10,8 @@ use crate::environment;
 use crate::failure::Failure;
 use crate::text_input;
 
-/// Combines preset, flags and rule file. A restriction applies whichever of them sets it. The preset of a
-/// flag wins over that of the file, and both win over the default preset of the agent.
+/// Combines access preset, flags and rule file. Each restriction of a flag or of the file applies. The preset
+/// of a flag wins over that of the file, and the preset of the file over the default of the agent.
 pub(super) fn policy(args: &SessionArgs, defaults: &AgentDefaults) -> Result<Policy, Failure> {
     let file = args.policy.as_deref().or(defaults.policy.as_deref());
     let by = defaults.named_by(args.policy.is_some(), "--policy", "policy");

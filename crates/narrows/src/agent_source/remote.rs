@@ -28,7 +28,7 @@ pub(crate) struct Remote {
     pub(crate) target: Target,
     args: RemoteArgs,
     options: client::ClientOptions,
-    /// Set once the agent is connected.
+    /// The outcome of the connection. `None` before the agent is connected.
     outcome: Mutex<Option<ConnectionOutcome>>,
 }
 
@@ -108,7 +108,8 @@ impl Remote {
 }
 
 impl RemoteArgs {
-    /// Returns the flags that variables set. Credentials are left out unless they belong to `target`.
+    /// Returns the flags that environment variables set. If the variables are for another agent than
+    /// `target`, returns no flags.
     pub(crate) fn from_variables(variables: &Variables, target: &Target) -> Self {
         let meant =
             variables.get(environment::CONNECT).map(|said| said.to_str().and_then(|said| said.parse().ok()));
@@ -131,14 +132,14 @@ impl RemoteArgs {
         let Self { token_file, token_by, ca, cert, key, grace } = self;
         let (token_file, token_by) =
             if token_file.is_some() { (token_file, token_by) } else { (others.token_file, others.token_by) };
-        // A key belongs to its certificate.
+        // Certificate and key are taken from the same source.
         let (cert, key) =
             if (&cert, &key) == (&None, &None) { (others.cert, others.key) } else { (cert, key) };
         Self { token_file, token_by, ca: ca.or(others.ca), cert, key, grace: grace.or(others.grace) }
     }
 }
 
-/// Returns the first of these flags that is given.
+/// Returns the name of the first flag in `args` that applies only to remote agents.
 pub(super) fn first_flag(args: &RemoteArgs) -> Option<&'static str> {
     let RemoteArgs { token_file, token_by: _, ca, cert, key, grace } = args;
     let given = [

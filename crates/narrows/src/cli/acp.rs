@@ -45,12 +45,10 @@ pub(crate) struct Acp {
     #[arg(long, hide_short_help = true)]
     pub(crate) local: bool,
 
-    /// Arguments that `narrows acp` does not know.
     #[arg(skip)]
     pub(crate) ignored: Vec<String>,
 }
 
-/// The MCP servers that clients may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum McpChoice {
     /// None that the agent would start or connect to
@@ -59,7 +57,6 @@ pub(crate) enum McpChoice {
     Any,
 }
 
-/// The form in which model errors reach the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Errors {
     /// As text in the answer, which every client displays
@@ -69,10 +66,8 @@ pub(crate) enum Errors {
 }
 
 impl Errors {
-    /// All names.
     pub(crate) const NAMES: [&str; 2] = ["text", "rpc"];
 
-    /// Returns the form with this name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "text" => Some(Self::Text),

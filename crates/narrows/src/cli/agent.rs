@@ -62,7 +62,6 @@ pub(crate) struct AgentArgs {
     pub(crate) model: ModelArgs,
 }
 
-/// A protocol version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Protocol {
     /// Spoken by nearly every agent

@@ -108,7 +108,6 @@ pub(crate) struct AuditShow {
     pub(crate) json: bool,
 }
 
-/// The output format of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AuditFormat {
     /// One line of text per entry

@@ -117,7 +117,6 @@ pub(crate) struct BusStatus {
     pub(crate) watch: Option<Duration>,
 }
 
-/// The log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Lines of text
@@ -127,7 +126,6 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Which clients share a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Share {
     /// None: each connection has its own worker
@@ -148,7 +146,6 @@ impl From<Share> for config::ShareMode {
     }
 }
 
-/// The protocol of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BusProtocol {
     /// ACP version 1
@@ -171,7 +168,6 @@ impl From<BusProtocol> for config::PoolProtocol {
     }
 }
 
-/// Parses the path of the admin socket.
 fn socket(text: OsString) -> Result<PathBuf, &'static str> {
     match text.to_str() {
         Some(text) if text.starts_with("tcp:") || text.starts_with("http:") => {
@@ -185,7 +181,6 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
     }
 }
 
-/// Parses a listener.
 pub(super) fn parse_listener(url: &str) -> Result<ListenerSettings, String> {
     let expanded = expand_home(url, environment::home().as_deref());
     ListenerSettings::parse(&expanded).map_err(|reason| match value::bare_address(url) {
@@ -206,7 +201,6 @@ fn listen(url: &str) -> Result<ListenerSettings, String> {
     })
 }
 
-/// Parses the name of a pool.
 fn pool_name(text: &str) -> Result<String, &'static str> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match !text.is_empty() && text.len() <= 64 && text.chars().all(known) {

@@ -54,7 +54,6 @@ fn kind() -> impl TypedValueParser<Value = ManifestKind> {
     PossibleValuesParser::new(files).try_map(|name| name.parse::<ManifestKind>())
 }
 
-/// The output format of `narrows check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CheckFormat {
     /// Text

@@ -42,7 +42,7 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "FILE", help_heading = REMOTE)]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// The source of that path.
+    /// The source of the path in `token_file`.
     #[arg(skip)]
     pub(crate) token_by: NamedBy,
 
@@ -72,7 +72,6 @@ pub(crate) enum NamedBy {
     Setting,
 }
 
-/// Parses the URL of a remote agent.
 pub(crate) fn target(text: &str) -> Result<Target, String> {
     text.parse().map_err(|error: TargetError| match intended_url(text, &error) {
         Some(meant) => format!("{error}; did you mean {meant}?"),
@@ -80,7 +79,7 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
     })
 }
 
-/// Returns the URL that was probably meant by an invalid one.
+/// Returns the URL that the user probably meant by the invalid text.
 pub(crate) fn intended_url(text: &str, error: &TargetError) -> Option<String> {
     match error {
         TargetError::Lines(_) => {

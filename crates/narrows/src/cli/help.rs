@@ -8,7 +8,6 @@ use crate::failure::ExitStatus;
 /// A command line and its description.
 pub(super) type Example = (&'static str, &'static str);
 
-/// Examples of `narrows`.
 pub(super) const MAIN: &[Example] = &[
     ("narrows run \"Hello, who are you?\"", "First turn, without a key or network"),
     ("narrows run --agent \"opencode acp\" \"What is this?\"", "Any other agent that speaks ACP"),
@@ -19,7 +18,6 @@ pub(super) const MAIN: &[Example] = &[
     ("narrows fake-agent --list", "Agents that misbehave, for tests"),
 ];
 
-/// Examples of `narrows run`.
 pub(super) const RUN: &[Example] = &[
     ("narrows run \"Hello, who are you?\"", "First turn, without a key or network"),
     ("narrows run --base-url http://localhost:11434/v1 --model llama3.2 \"Hi\"", "Model on this machine"),
@@ -29,7 +27,6 @@ pub(super) const RUN: &[Example] = &[
     ("narrows run --agent my-agent --timeout 5m --output json \"Hi\"", "Script: time limit and JSON output"),
 ];
 
-/// Examples of `narrows chat`.
 pub(super) const CHAT: &[Example] = &[
     ("narrows chat", "First conversation, without a key or network"),
     ("narrows chat --agent \"opencode acp\"", "Any other agent that speaks ACP"),
@@ -41,14 +38,12 @@ pub(super) const CHAT: &[Example] = &[
     ),
 ];
 
-/// Examples of `narrows agents`.
 pub(super) const AGENTS: &[Example] = &[
     ("narrows agents", "Agents of narrows.toml, and whether they are installed"),
     ("narrows agents --probe \"opencode acp\"", "Capabilities of an agent"),
     ("narrows agents --probe my-agent --json", "The same, for a script"),
 ];
 
-/// Examples of `narrows sessions`.
 pub(super) const SESSIONS: &[Example] = &[
     ("narrows sessions", "Sessions of the built-in agent in this directory"),
     ("narrows sessions --agent my-agent --all", "All sessions of another agent"),
@@ -58,7 +53,6 @@ pub(super) const SESSIONS: &[Example] = &[
     ("narrows sessions delete ID --agent my-agent", "Delete a session"),
 ];
 
-/// Examples of `narrows policy`.
 pub(super) const POLICY: &[Example] = &[
     ("narrows policy check rules.toml", "Validate rules and run their examples"),
     ("narrows policy explain rules.toml -- git push origin main", "Decision about a command, and the reason"),
@@ -68,7 +62,6 @@ pub(super) const POLICY: &[Example] = &[
     ),
 ];
 
-/// Examples of `narrows policy explain`.
 pub(super) const POLICY_EXPLAIN: &[Example] = &[
     ("narrows policy explain rules.toml -- git push origin main", "Program with arguments"),
     ("narrows policy explain rules.toml -- 'make && ./deploy'", "Shell command line"),
@@ -79,17 +72,14 @@ pub(super) const POLICY_EXPLAIN: &[Example] = &[
     ("narrows policy explain rules.toml --server github --tool create_issue", "Tool of an MCP server"),
 ];
 
-/// Examples of `narrows policy check`.
 pub(super) const POLICY_CHECK: &[Example] =
     &[("narrows policy check rules.toml", "Errors of a rule file, with their position")];
 
-/// Examples of `narrows policy test`.
 pub(super) const POLICY_TEST: &[Example] = &[
     ("narrows run --agent my-agent --output events \"Hi\" > run.jsonl", "Record a run"),
     ("narrows policy test rules.toml --events run.jsonl", "Decisions of these rules that differ"),
 ];
 
-/// Examples of `narrows bus`.
 pub(super) const BUS: &[Example] = &[
     (
         "narrows bus --listen tcp://127.0.0.1:9000 --instances 4 --share all -- narrows acp",
@@ -100,7 +90,6 @@ pub(super) const BUS: &[Example] = &[
     ("narrows bus status --watch", "Live status"),
 ];
 
-/// Exit codes of `narrows bus`.
 pub(super) const BUS_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "stopped by a signal, or its client on stdin disconnected"),
     (ExitStatus::Usage, "invalid arguments or configuration, or an address is in use"),
@@ -109,7 +98,6 @@ pub(super) const BUS_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Interrupted, "Ctrl-C was pressed twice"),
 ];
 
-/// Exit codes of `narrows bus status`.
 pub(super) const BUS_STATUS_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "the bus answered"),
     (ExitStatus::Agent, "no bus is running, or it does not answer"),
@@ -121,13 +109,11 @@ pub(super) const BUS_STATUS_CODES: &[(ExitStatus, &str)] = &[
 /// Environment variables of a bus, as opposed to those of its workers.
 pub(super) const BUS_VARIABLES: &[&str] = &[environment::LOG, environment::RUNTIME_DIR, environment::HOME];
 
-/// Examples of `narrows bus status`.
 pub(super) const BUS_STATUS: &[Example] = &[
     ("narrows bus status --watch", "Pools, workers and rates, every 2 seconds"),
     ("narrows bus status --json | jq .sessions", "For a script"),
 ];
 
-/// Examples of `narrows check`.
 pub(super) const CHECK: &[Example] = &[
     ("narrows check bus.toml", "Errors of a configuration, with their position"),
     ("narrows check --verbose bus.toml", "All settings, including defaults"),
@@ -135,7 +121,6 @@ pub(super) const CHECK: &[Example] = &[
     ("narrows check --print-schema operator", "JSON Schema of an OPERATOR.md"),
 ];
 
-/// Exit codes of `narrows check`.
 pub(super) const CHECK_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "all files are valid"),
     (
@@ -145,7 +130,6 @@ pub(super) const CHECK_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::OutputClosed, "stdout was closed"),
 ];
 
-/// Examples of `narrows audit`.
 pub(super) const AUDIT: &[Example] = &[
     ("narrows audit verify audit/audit-log.jsonl", "Verify the log"),
     ("narrows audit show audit/audit-log.jsonl --decision deny", "Denied actions"),
@@ -155,7 +139,6 @@ pub(super) const AUDIT: &[Example] = &[
     ),
 ];
 
-/// Examples of `narrows audit verify`.
 pub(super) const AUDIT_VERIFY: &[Example] = &[
     ("narrows audit verify audit/audit-log.jsonl", "Verify the log"),
     (
@@ -164,14 +147,12 @@ pub(super) const AUDIT_VERIFY: &[Example] = &[
     ),
 ];
 
-/// Exit codes of `narrows audit verify`.
 pub(super) const AUDIT_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "the log is valid"),
     (ExitStatus::Agent, "the log is invalid, or the head has another signer"),
     (ExitStatus::Usage, "invalid arguments, or a file cannot be read"),
 ];
 
-/// Exit codes of `narrows audit show`.
 pub(super) const AUDIT_READ_CODES: &[(ExitStatus, &str)] = &[
     (
         ExitStatus::Success,
@@ -183,41 +164,34 @@ pub(super) const AUDIT_READ_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::OutputClosed, "stdout was closed"),
 ];
 
-/// Exit codes of `narrows audit head`.
 pub(super) const AUDIT_HEAD_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "the head was printed"),
     (ExitStatus::Agent, "the log is invalid and was not signed"),
     (ExitStatus::Usage, "invalid arguments, the log is empty, or a file cannot be used"),
 ];
 
-/// Exit codes of `narrows audit keygen`.
 pub(super) const AUDIT_KEYGEN_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "the key was created"),
     (ExitStatus::Usage, "invalid arguments, or a file exists or cannot be written"),
     (ExitStatus::Internal, "no random numbers are available"),
 ];
 
-/// Environment variables of `narrows audit`.
 pub(super) const AUDIT_VARIABLES: &[&str] = &[environment::LOG];
 
-/// Examples of `narrows audit show`.
 pub(super) const AUDIT_SHOW: &[Example] = &[
     ("narrows audit show audit/audit-log.jsonl --session ID", "Entries of a session"),
     ("narrows audit show audit/audit-log.jsonl --follow --decision deny", "New denials, as they are written"),
     ("narrows audit show audit/audit-log.jsonl --format aip44 | jq .tool", "Tool calls, for a script"),
 ];
 
-/// Examples of `narrows audit head`.
 pub(super) const AUDIT_HEAD: &[Example] = &[(
     "narrows audit head audit/audit-log.jsonl --key me.key > head.json",
     "Signed head, to be stored elsewhere",
 )];
 
-/// Examples of `narrows audit keygen`.
 pub(super) const AUDIT_KEYGEN: &[Example] =
     &[("narrows audit keygen me.key", "Private key in me.key, public key in me.key.pub")];
 
-/// Examples of `narrows token`.
 pub(super) const TOKEN: &[Example] = &[
     (
         "narrows token new laptop --file tokens.toml --out laptop.token",
@@ -227,7 +201,6 @@ pub(super) const TOKEN: &[Example] = &[
     ("narrows token revoke laptop --file tokens.toml", "Revoke a token"),
 ];
 
-/// Examples of `narrows token new`.
 pub(super) const TOKEN_NEW: &[Example] = &[
     (
         "narrows token new laptop --file tokens.toml --out laptop.token",
@@ -236,16 +209,13 @@ pub(super) const TOKEN_NEW: &[Example] = &[
     ("narrows token new ci --scope kind:read --file tokens.toml", "Token with a scope"),
 ];
 
-/// Examples of `narrows token list`.
 pub(super) const TOKEN_LIST: &[Example] = &[("narrows token list --file tokens.toml", "List tokens")];
 
-/// Examples of `narrows token revoke`.
 pub(super) const TOKEN_REVOKE: &[Example] = &[(
     "narrows token revoke laptop --file tokens.toml",
     "Revoke a token; its connections are closed within seconds",
 )];
 
-/// Examples of `narrows serve`.
 pub(super) const SERVE: &[Example] = &[
     ("narrows serve governed/ACP.md", "On stdio, for an editor"),
     (
@@ -266,7 +236,6 @@ pub(super) const SERVE: &[Example] = &[
     ("narrows audit verify governed/audit/audit-log.jsonl", "Verify the audit log"),
 ];
 
-/// Exit codes of `narrows serve`.
 pub(super) const SERVE_CODES: &[(ExitStatus, &str)] = &[
     (
         ExitStatus::Success,
@@ -289,7 +258,6 @@ pub(super) const SERVE_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Terminated, "SIGTERM, on stdio"),
 ];
 
-/// Exit codes of `narrows approve`.
 pub(super) const APPROVE_CODES: &[(ExitStatus, &str)] = &[
     (
         ExitStatus::Success,
@@ -301,11 +269,9 @@ pub(super) const APPROVE_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Denied, "not accepted: unknown key, key not authorized for this call, or duplicate"),
 ];
 
-/// Environment variables of `narrows approve`.
 pub(super) const APPROVE_VARIABLES: &[&str] =
     &[environment::LOG, environment::RUNTIME_DIR, environment::HOME];
 
-/// Examples of `narrows approve`.
 pub(super) const APPROVE: &[Example] = &[
     ("narrows approve --list", "Pending approvals, their reasons and approvers"),
     ("narrows approve ID --show", "Full details of a pending approval"),
@@ -318,14 +284,12 @@ pub(super) const APPROVE: &[Example] = &[
     ),
 ];
 
-/// Examples of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
     ("OPENAI_API_KEY=… narrows acp", "In an editor, with OpenAI's gpt-4o"),
     ("narrows acp --base-url http://localhost:11434/v1 --model llama3.2", "Model on this machine"),
     ("narrows acp --endpoint work --log debug", "Endpoint of narrows.toml, with debug messages in the log"),
 ];
 
-/// Examples of `narrows connect`.
 pub(super) const CONNECT: &[Example] = &[
     ("narrows connect ws://127.0.0.1:8787/acp", "In an editor, for a bus on this machine"),
     ("narrows connect wss://bus.example/acp --token-file ~/.config/narrows/token", "Bus on another machine"),
@@ -333,7 +297,6 @@ pub(super) const CONNECT: &[Example] = &[
     ("NARROWS_CONNECT=wss://bus.example/acp narrows acp", "For editors that only start `narrows acp`"),
 ];
 
-/// Exit codes of `narrows connect`.
 pub(super) const CONNECT_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "the editor disconnected"),
     (ExitStatus::Agent, "the connection was lost and not re-established"),
@@ -344,7 +307,6 @@ pub(super) const CONNECT_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Terminated, "ended by SIGTERM"),
 ];
 
-/// Environment variables of `narrows connect`.
 pub(super) const CONNECT_VARIABLES: &[&str] = &[
     environment::LOG,
     environment::TOKEN_FILE,
@@ -354,14 +316,12 @@ pub(super) const CONNECT_VARIABLES: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
-/// Examples of `narrows fake-agent`.
 pub(super) const FAKE_AGENT: &[Example] = &[
     ("narrows fake-agent --list", "List the built-in scripts"),
     ("narrows fake-agent --print echo > mine.toml", "Start your own script from a built-in one"),
     ("narrows run --agent \"narrows fake-agent mine.toml\" \"Hi\"", "Run a turn with it"),
 ];
 
-/// Examples of `narrows completions`.
 pub(super) const COMPLETIONS: &[Example] = &[
     (
         "mkdir -p ~/.local/share/bash-completion/completions && \\\n  narrows completions bash > ~/.local/share/bash-completion/completions/narrows",

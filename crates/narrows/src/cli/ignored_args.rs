@@ -23,7 +23,7 @@ pub(super) fn split_known(
     words: Vec<OsString>,
 ) -> Result<(Vec<OsString>, Vec<String>), clap::Error> {
     let Some(at) = subcommand(command, &words) else { return Ok((words, Vec::new())) };
-    // Built separately: `command` builds the arguments of its subcommands only when it parses.
+    // `acp` is built here because `command` builds the arguments of its subcommands only when it parses.
     let tolerant = Acp::augment_args(Command::new(LENIENT_COMMAND));
     let mut left = Vec::with_capacity(words.len());
     let mut ignored = Vec::new();
@@ -57,7 +57,7 @@ fn concerns_mcp(tolerant: &Command, word: &OsString) -> bool {
     let Some(bare) = option.strip_prefix('-') else { return false };
     let bare = bare.trim_start_matches('-');
     let known = tolerant.get_arguments().filter_map(clap::Arg::get_long);
-    // `--acp` is a flag of other agents.
+    // `--acp` is a flag of other agents, not a misspelling of `--mcp`.
     bare.contains("mcp") || bare != LENIENT_COMMAND && suggest::nearest(bare, known) == MCP.strip_prefix("--")
 }
 
@@ -85,7 +85,7 @@ fn subcommand(command: &Command, words: &[OsString]) -> Option<usize> {
         } else if !after_unknown || command.find_subcommand(word).is_some() {
             return None;
         } else {
-            // The word is the value of an unknown option.
+            // A word after an unknown option counts as the value of that option.
             after_unknown = false;
         }
         at += 1;

@@ -47,7 +47,7 @@ pub(crate) struct ListenerArgs {
 }
 
 impl ListenerArgs {
-    /// Returns the limits of a bus, overridden by those of the arguments.
+    /// Returns the default limits of a bus, overridden by the `--limit` arguments.
     pub(crate) fn limits(&self) -> BusLimits {
         let mut limits = BusLimits::default();
         self.limits.iter().for_each(|limit| limit.set(&mut limits));
@@ -66,7 +66,6 @@ pub(crate) enum Limit {
     Rate(u64),
 }
 
-/// The names of all limits.
 const LIMIT_NAMES: [&str; 6] = [
     "header_timeout",
     "idle_timeout",

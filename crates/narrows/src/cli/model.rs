@@ -10,7 +10,6 @@ use narrows_model::{Effort, Provider};
 use super::value;
 use crate::config::{EndpointSettings, Header, Key, Proxy};
 
-/// The help heading.
 const MODEL_HEADING: &str = "Model of the built-in agent";
 
 /// Model, endpoint and request settings. Each overrides a setting of `narrows.toml`.
@@ -121,11 +120,12 @@ impl ModelArgs {
         }
     }
 
-    /// Returns the arguments for another `narrows` in another directory: paths are absolute.
+    /// Returns these settings as arguments for another `narrows` process. Paths are made absolute, because
+    /// the other process may run in another directory.
     pub(crate) fn words(&self) -> std::io::Result<Vec<OsString>> {
         let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let time = |time: Option<Duration>| {
-            // Less than a millisecond must not become zero, which disables a timeout.
+            // A duration below a millisecond must not become zero, because zero disables a timeout.
             time.map(|time| format!("{}ms", time.as_millis().max(u128::from(!time.is_zero()))))
         };
         let mut words = FlagWords(Vec::new());
@@ -164,7 +164,7 @@ fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     std::path::absolute(path)
 }
 
-/// Arguments, one word each, so that a value may begin with a dash.
+/// Arguments of the form `--FLAG=VALUE`, so that a value may begin with a dash.
 struct FlagWords(Vec<OsString>);
 
 impl FlagWords {

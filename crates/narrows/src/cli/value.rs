@@ -9,7 +9,6 @@ use narrows_policy::Access;
 
 use crate::config::{Header, Proxy};
 
-/// A program and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentCommand {
     pub(crate) program: String,
@@ -33,13 +32,11 @@ pub(crate) fn bare_address(text: &str) -> Option<String> {
     (is_host && is_port && is_one).then(|| format!("tcp://{text}"))
 }
 
-/// Parses an access preset.
 pub(crate) fn access() -> impl TypedValueParser<Value = Access> {
     let names = [Access::Low, Access::Medium, Access::High].map(Access::name);
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Access>())
 }
 
-/// An environment variable for the agent.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Variable {
     pub(crate) name: OsString,
@@ -48,7 +45,7 @@ pub(crate) struct Variable {
 }
 
 impl std::fmt::Debug for Variable {
-    /// The name only: the value may be a secret.
+    /// Shows only the name of the variable, because the value may be a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.name.fmt(f)
     }
@@ -75,7 +72,6 @@ pub(crate) fn pattern(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// Parses the name of an environment variable.
 pub(crate) fn variable_name(text: &str) -> Result<String, &'static str> {
     if text.is_empty() || text.contains(['=', '\0', ' ', '$']) {
         return Err("invalid name of an environment variable");
@@ -83,9 +79,8 @@ pub(crate) fn variable_name(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// Parses a model id.
 pub(crate) fn model(text: &str) -> Result<String, &'static str> {
-    // Clients never send this id, so it could not be selected again.
+    // Clients never send the id `default`, so a user could not select this model again.
     if text.trim() == "default" {
         return Err(
             "`default` is reserved: clients send it if no model is chosen; use the id of a model of the \
@@ -95,12 +90,10 @@ pub(crate) fn model(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// Parses a number of tokens.
 pub(crate) fn tokens(text: &str) -> Result<u64, &'static str> {
     text.trim().parse().ok().filter(|number| *number > 0).ok_or("must be a whole number above 0")
 }
 
-/// Parses a sampling temperature.
 pub(crate) fn temperature(text: &str) -> Result<f64, &'static str> {
     let number = text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
     number.ok_or("must be a number, 0 or above")
@@ -126,23 +119,19 @@ pub(crate) fn query(text: &str) -> Result<(String, String), &'static str> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Parses the name of a provider.
 pub(crate) fn provider() -> impl TypedValueParser<Value = Provider> {
     PossibleValuesParser::new(providers())
         .try_map(|name| Provider::from_name(&name).ok_or("unknown provider"))
 }
 
-/// Returns the names of all providers.
 pub(crate) fn providers() -> Vec<&'static str> {
     Provider::all().map(Provider::name).collect()
 }
 
-/// Parses a reasoning effort.
 pub(crate) fn effort() -> impl TypedValueParser<Value = Effort> {
     PossibleValuesParser::new(efforts()).try_map(|name| Effort::from_name(&name).ok_or("unknown effort"))
 }
 
-/// Returns the names of all efforts.
 pub(crate) fn efforts() -> Vec<&'static str> {
     Effort::ALL.into_iter().map(Effort::name).collect()
 }
@@ -158,7 +147,6 @@ pub(crate) fn pace(text: &str) -> Result<Duration, &'static str> {
     if text.trim_end_matches(char::is_alphabetic) == "0" { Ok(Duration::ZERO) } else { duration(text) }
 }
 
-/// A time limit of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
     pub(crate) name: &'static str,

@@ -1,8 +1,9 @@
 //! `narrows acp`: runs the built-in agent on stdio.
 //!
-//! SIGTERM, SIGINT and SIGHUP still end the program, as a supervisor expects. Before, it shuts down as at the end of
-//! its input, so that turns that wait for disk space are stored. A second signal exits immediately. Every child has a
-//! guardian and ends with the program, and the store survives an exit at any moment.
+//! SIGTERM, SIGINT and SIGHUP end the program, as a supervisor expects. Before it exits, the program shuts
+//! down as at the end of its input, so that turns that wait for disk space are stored. A second signal exits
+//! immediately. Every child has a guardian and ends with the program, and the store survives an exit at any
+//! moment.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -55,7 +56,7 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
         let served = tokio::select! {
             biased;
             served = &mut serving => served,
-            // Requests of a client that closed our stdout cannot be answered.
+            // A client that closed the stdout of this process gets no more answers.
             () = wait_for_closed_output(&output) => Ok(()),
             first = signals.next() => {
                 signal = Some(first);
@@ -91,7 +92,7 @@ async fn drain_output(peer: &Peer, output: &Sender) -> bool {
         tokio::select! {
             biased;
             () = peer.finish() => true,
-            // A long line may take its time while it makes progress.
+            // A long line may take longer than this timeout while the client keeps reading.
             () = output.standstill(DRAIN_STALL_TIMEOUT) => false,
         }
     };
@@ -107,8 +108,8 @@ fn remote_agent(args: &Acp) -> Result<Option<Remote>, Failure> {
         return Ok(None);
     }
     let variables = Variables::of_process();
-    // The variable is for editors that can set nothing else, so an invalid narrows.toml must not get in its
-    // way.
+    // NARROWS_CONNECT is for editors that can set nothing but variables, so it works even if narrows.toml is
+    // invalid.
     let said = variables.text(environment::CONNECT)?.map(str::to_owned);
     let loaded = config::load(model.config.as_deref(), &variables);
     let (file, said) = match (loaded, said) {
@@ -165,7 +166,7 @@ fn ignored_arguments_text(ignored: &[String]) -> String {
             None => word.clone(),
         }
     };
-    // Bounded: a program may pass any number of arguments.
+    // The list is bounded, because a program may pass any number of arguments.
     let words: Vec<String> = ignored.iter().take(16).map(explain).collect();
     crate::terminal::line(&words.join(" "))
 }

@@ -37,7 +37,7 @@ use turn::{ChatTurn, ChatTurnOutcome, TurnAbort};
 
 const HISTORY_FILE: &str = "chat_history";
 
-/// The time in which a lost connection ends after its last responses.
+/// Time after the error "worker lost" in which the connection must end for the agent to count as gone.
 const DISCONNECT_DELAY: Duration = Duration::from_millis(200);
 
 const AGENT_GONE_NOTICE: &str = "the agent exited; /restart starts it again, /quit exits";
@@ -47,9 +47,9 @@ pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     let (desk, questions) = PermissionQueue::open(ApprovalSource::Unproven);
     let asks = std::io::stdin().is_terminal().then(|| Arc::new(desk) as Arc<dyn PermissionHandler>);
     let mut wanted = agent_source::session_request(&args.session, &mut chosen, asks)?;
-    // The user sees earlier messages of a continued session.
+    // The agent replays the messages of a continued session, so that the user sees them.
     wanted.config.replay = true;
-    // Titles of tool calls are in the raw updates.
+    // The titles of tool calls are only in the raw updates.
     wanted.config.raw = std::io::stderr().is_terminal();
     let history = history(args.agent.model.config.as_deref());
     super::block_on(converse_with(chosen, wanted, questions, history))?
@@ -116,7 +116,7 @@ struct Conversation {
     wanted: SessionRequest,
     questions: mpsc::Receiver<QueuedRequest>,
     connection: Option<Connection>,
-    /// The session that was lost with the agent.
+    /// The id of the session that was lost when the agent exited.
     lost: Option<String>,
     input: Input,
     words: Words,
@@ -126,7 +126,8 @@ struct Conversation {
     last: ExitStatus,
     /// The model and mode that the user has set, which also apply to new sessions.
     chosen_settings: ChosenSettings,
-    /// A mode that the user set and that was confirmed to the user. The agent may report it once more.
+    /// The mode that the user set last, after the change was confirmed to the user. The first report of this
+    /// mode by the agent is not shown.
     announced_mode: Option<String>,
 }
 
@@ -348,7 +349,8 @@ impl Conversation {
     fn show_past(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let events = std::mem::take(&mut connection.past);
-        // Shown to users only: a program that writes the input knows its messages.
+        // Earlier messages are shown only to a user at a terminal. A program that writes the input knows
+        // them.
         let past = if self.input.is_person() { notices::past_messages(&events) } else { Vec::new() };
         let lines = past.into_iter().chain(events.iter().filter_map(notices::notice_line));
         lines.for_each(|line| self.print_dim(&line));
@@ -363,7 +365,7 @@ impl Conversation {
                 words.extend(choosing.ids().map(|id| format!("/{category} {id}")));
             }
         }
-        // Only words that can be typed and do not control the terminal.
+        // Only completions without characters that control the terminal are offered.
         words.retain(|word| *word == line(word));
         *lock(&self.words) = words;
     }
@@ -374,11 +376,11 @@ impl Conversation {
             ChatEnd::Quit if self.input.is_person() => Ok(ExitStatus::Success.exit_code()),
             ChatEnd::Quit => Ok(self.last.exit_code()),
             ChatEnd::Signal(signal) => Err(Failure::forced_exit(signal)),
-            // The guardian ends the agent.
+            // After this exit, the guardian process ends the agent.
             ChatEnd::Forced(signal) => return Err(Failure::forced_exit(signal)),
             ChatEnd::Failed(failure) => Err(failure),
         };
-        // Restores the terminal before anything takes time.
+        // Dropping the input restores the terminal before the slower cleanup starts.
         drop(self.input);
         if let Some(Connection { runtime, session, .. }) = self.connection.take() {
             drop(session);

@@ -211,7 +211,7 @@ fn unreadable_json(file: &str, failure: &Failure) -> Value {
     json!({"file": file, "ok": false, "mistakes": [mistake], "warnings": []})
 }
 
-/// Returns findings about `file`. One about another file names it.
+/// Converts findings to JSON. A finding about another file than `file` includes the name of that file.
 fn findings_json(findings: &[Finding], file: &str) -> Value {
     let object = |finding: &Finding| {
         let Finding { pos, message, hint, .. } = finding;

@@ -27,7 +27,8 @@ fn with_files(script: String) -> String {
     names.iter().fold(script, |script, name| offer_files(&script, name).unwrap_or(script))
 }
 
-/// Collects the case names of `command` and its subcommands whose first argument is a path.
+/// Collects the names by which the bash script calls `command` and its subcommands, if their first argument
+/// is a path.
 fn collect_cases(command: &Command, name: &str, names: &mut Vec<String>) {
     let takes_path = |hint| matches!(hint, ValueHint::AnyPath | ValueHint::FilePath | ValueHint::DirPath);
     if command.get_positionals().next().is_some_and(|value| takes_path(value.get_value_hint())) {
@@ -38,7 +39,7 @@ fn collect_cases(command: &Command, name: &str, names: &mut Vec<String>) {
     }
 }
 
-/// Changes the case `name` so that words other than flags complete to files.
+/// Changes the branch `name` of the bash script so that words other than flags complete to files.
 fn offer_files(script: &str, name: &str) -> Option<String> {
     let begin = script.find(&format!("\n        {name})\n"))?;
     let length = script[begin..].find("\n            ;;\n        ").map_or(script.len() - begin, |at| at);

@@ -34,7 +34,7 @@ pub(super) fn report_to_editor<T>(outcome: Result<T, Failure>) -> Result<T, Fail
         if std::io::stdin().is_terminal() {
             return;
         }
-        // Without a runtime or stdin, only stderr remains.
+        // If this also fails, for lack of a runtime or stdin, the failure is only printed to stderr.
         let _ = super::block_on(async {
             if let Ok(mut editor) = narrows_link::stdio::take(&Remote::local_link_options()) {
                 answer_with_failure(&mut editor, failure, true).await;
@@ -94,7 +94,7 @@ async fn pump(
     let answered = async {
         tokio::select! {
             () = forward_to_editor(agent.receiver, &output) => {}
-            // Nothing can be sent to an editor that closed our stdout.
+            // Nothing can be sent to an editor that closed the stdout of this process.
             () = output.written() => agent_input.close(),
         }
     };

@@ -71,7 +71,7 @@ fn run(script: Script) -> Result<ExitCode, Failure> {
         let ended = narrows_fake::run(peer.clone(), inbox, Box::new(raw), script).await;
         if ended == Ended::PeerLeft {
             let reason = peer.closed().await;
-            // A client at end of input may still read.
+            // A client that closed its output may still read the last messages.
             peer.finish().await;
             if !matches!(reason, CloseReason::Eof | CloseReason::NotReading) {
                 return Err(Failure::client_connection_lost(&reason));

@@ -106,7 +106,7 @@ struct Conversation {
     grace: Duration,
     /// Time for a cancelled turn to end after `--timeout` has passed.
     late_grace: Duration,
-    /// The time at which `--timeout` passes, and its value.
+    /// The time at which `--timeout` passes, and the value of `--timeout`.
     deadline: Option<(Instant, Duration)>,
 }
 
@@ -169,9 +169,9 @@ async fn run(settings: RunSettings) -> (Result<(), Failure>, Summary) {
     };
     let finished = async { timeout(patience, output_thread.finish()).await.unwrap_or(Ok(())) };
     let outcome = match interrupts.unless_signal(finished).await {
-        // A closed terminal accepts no output.
+        // After SIGHUP the terminal is closed, so a write error is expected.
         Ok(Err(_)) if hung_up => outcome,
-        // The outcome follows from this error, or will never be read.
+        // A write error replaces the outcome, which follows from the error or will never be read.
         Ok(Err(error)) => Err(Failure::output_failed(&error)),
         Ok(Ok(())) => outcome,
         Err(signal) => Err(Failure::forced_exit(signal)),

@@ -112,12 +112,12 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         trust.approve(log.as_ref(), &who.id, id)?;
     } else {
         let notice = trust.pin_new(log.as_ref(), &who.id, id)?;
-        // The output of a single turn shows the notice itself, and the user at a network client did not start
-        // this process.
+        // Only the user who started this process gets the notice in the protocol. A single turn prints the
+        // notice itself, and the user of a network client did not start this process.
         manifest.notice = notice.filter(|_| role != Role::Client && listeners.is_empty());
     }
     let _presence = audit_log::announce(&manifest, log.as_ref())?;
-    // An operator may be run by an external agent.
+    // The built-in agent runs the operator only if the manifest names no other agent.
     let is_builtin = role == Role::Server && manifest.bundle.agent.is_none();
     if !is_builtin {
         reject_model_flags(args)?;
@@ -126,7 +126,7 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         return client::run(ClientRun { manifest, log, who }, &args.prompt);
     }
     if is_builtin {
-        // A corrupt memory is reported before a client connects.
+        // The memory is opened here, so that a corrupt one is reported before a client connects.
         MemoryWriter::open(&manifest, &data, log.as_ref(), &who.id)?;
     }
     let settings = if is_builtin { Some(server::settings(&manifest, args)?) } else { None };
@@ -164,7 +164,7 @@ fn reject_model_flags(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// Returns the data directory for pins. It is the one for sessions, even if the operator stores none.
+/// Returns the data directory for pins, which is also that for sessions, even if no sessions are stored.
 fn data_dir(args: &Serve) -> Result<PathBuf, Failure> {
     let variables = Variables::of_process();
     let named = args.data_dir.clone().or_else(|| variables.get(environment::DATA_DIR).map(PathBuf::from));

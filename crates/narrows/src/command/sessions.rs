@@ -54,7 +54,7 @@ fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
         output::print_json(json!({ "sessionId": args.id, "wasListed": was_listed }))?;
         return Ok(ExitStatus::Success.exit_code());
     }
-    // An agent that cannot list sessions gives the same answer for an unknown one.
+    // An agent that cannot list sessions also confirms the deletion of a session that it does not have.
     let unknown = if was_listed { "" } else { ", if the agent had it" };
     output::write_stderr(&format!("deleted session {}{unknown}\n", line(&args.id)));
     Ok(ExitStatus::Success.exit_code())
@@ -99,7 +99,7 @@ async fn list(chosen: SelectedAgent, cwd: Option<&str>) -> Result<Vec<SessionSum
         Problem::Unsupported(_) => Failure::cannot_list_sessions(&name),
         _ => Failure::from(error).or_connection_failure(lost),
     })?;
-    // Some agents ignore the directory.
+    // Some agents ignore the requested directory and list all sessions.
     sessions.retain(|session| cwd.is_none_or(|cwd| session.cwd == cwd || session.cwd.is_empty()));
     Ok(sessions)
 }

@@ -95,7 +95,7 @@ fn write(
         })
     });
     if written.is_err() {
-        // This call has created the file, and it is of no use.
+        // This call created the file, and without the whole token the file is useless.
         let _ = std::fs::remove_file(out);
     }
     written

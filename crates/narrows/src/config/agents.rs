@@ -42,7 +42,7 @@ pub(crate) struct AgentEntry {
     pub(crate) command: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) clean_env: bool,
-    /// Patterns of the variables that it inherits with `clean_env`.
+    /// Patterns of the variables that the agent inherits if `clean_env` is set.
     pub(crate) pass_env: Vec<String>,
     pub(crate) access: Option<Access>,
     /// The program that runs the commands for which the agent asks permission.
@@ -51,13 +51,10 @@ pub(crate) struct AgentEntry {
     pub(crate) model: Option<String>,
     pub(crate) mode: Option<String>,
     pub(crate) mcp: Option<PathBuf>,
-    /// The protocol version that is offered in `initialize`.
     pub(crate) protocol: Option<Protocol>,
     pub(crate) usage_scope: UsageScope,
-    /// Time for the agent to answer `initialize`.
     pub(crate) initialize_timeout: Option<Duration>,
     pub(crate) session_timeout: Option<Duration>,
-    /// Time for the agent to end a canceled turn.
     pub(crate) cancel_grace: Option<Duration>,
     /// Time without output after which the turn is canceled; zero is no limit.
     pub(crate) silence_timeout: Option<Duration>,

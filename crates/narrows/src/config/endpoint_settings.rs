@@ -63,20 +63,18 @@ pub(crate) struct EndpointSettings {
     pub(crate) base_url: Option<String>,
     pub(crate) key: Option<Key>,
     pub(crate) model: Option<String>,
-    /// Sent with every request.
     pub(crate) headers: Vec<Header>,
-    /// Added to the URL of every request.
+    /// Parameters that are added to the URL of every request.
     pub(crate) query: Vec<(String, String)>,
     /// The provider, if the URL does not tell it.
     pub(crate) provider: Option<Provider>,
-    /// In tokens.
+    /// In tokens, like `max_tokens`.
     pub(crate) context_window: Option<u64>,
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) max_tokens: Option<u64>,
     pub(crate) temperature: Option<f64>,
     pub(crate) effort: Option<Effort>,
-    /// Time to connect.
     pub(crate) connect_timeout: Option<Duration>,
     /// Time until the first event of an answer.
     pub(crate) first_timeout: Option<Duration>,
@@ -87,7 +85,7 @@ pub(crate) struct EndpointSettings {
 }
 
 impl EndpointSettings {
-    /// Returns these settings, completed by those of `below`.
+    /// Returns these settings. Absent ones are taken from `below`.
     pub(crate) fn over(self, below: Self) -> Self {
         Self {
             base_url: self.base_url.or(below.base_url),

@@ -6,12 +6,11 @@ use std::path::PathBuf;
 
 use narrows_config::{Finding, SettingValue, SourcePos};
 
-/// The source of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     File {
         path: PathBuf,
-        /// From 1.
+        /// The line number, counted from 1.
         line: usize,
     },
     Variable(Cow<'static, str>),
@@ -44,7 +43,7 @@ impl fmt::Display for Origin {
 #[error("{origin}: {message}")]
 pub(crate) struct ConfigError {
     pub(crate) origin: Origin,
-    /// Names the setting. Never contains the value of an API key.
+    /// The message names the setting, and never contains the value of an API key.
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
 }

@@ -69,7 +69,7 @@ pub(crate) struct NarrowsToml {
     pub(crate) store: Option<bool>,
     /// The delay of the demo model before each word.
     pub(crate) pace: Option<Duration>,
-    /// In the order of the file, because the first one may be the default.
+    /// The endpoints in the order of the file, because the first one may be the default.
     pub(crate) endpoints: Vec<EndpointEntry>,
     pub(crate) limits: TurnLimits,
     /// The timeouts of a gate that `[deadlines]` sets, by name.
@@ -94,8 +94,7 @@ pub(crate) struct EndpointEntry {
     pub(crate) name: String,
     pub(crate) origin: Origin,
     pub(crate) settings: EndpointSettings,
-    /// The reason why the endpoint cannot be used. An error only for a command that starts with this
-    /// endpoint.
+    /// The reason why the endpoint cannot be used. Only a command that starts with this endpoint fails.
     pub(crate) error: Option<ConfigError>,
 }
 

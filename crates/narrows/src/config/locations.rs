@@ -14,7 +14,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// `None` if there is no file.
+    /// The configuration file. `None` if the file does not exist.
     pub(crate) file: Option<NarrowsToml>,
     pub(crate) warnings: Vec<String>,
 }

@@ -23,7 +23,7 @@ pub(super) fn select(url: &str, variables: &Variables) -> Option<(String, &'stat
     }
     let found = |name| get(name, variables).map(|proxy| (proxy, name));
     found(scheme).or_else(|| found(env::ALL_PROXY)).map(|(proxy, name)| {
-        // In these variables, the scheme is often left out.
+        // Users often leave out the scheme in proxy variables.
         (if proxy.contains("://") { proxy } else { format!("http://{proxy}") }, name)
     })
 }

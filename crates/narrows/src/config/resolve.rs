@@ -20,7 +20,7 @@ const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
 /// The model of the endpoint `env`, if no variable sets it.
 const DEFAULT_MODEL: &str = "gpt-4o";
 
-/// The model behind [`DEMO_URL`].
+/// The model of the demo endpoint at [`DEMO_URL`].
 const DEMO_MODEL: &str = "demo";
 
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,6 @@ pub(crate) struct Flags {
     pub(crate) model: ModelArgs,
     pub(crate) errors: Option<Errors>,
     pub(crate) data_dir: Option<PathBuf>,
-    /// `true` if sessions are not stored.
     pub(crate) no_store: bool,
 }
 
@@ -37,7 +36,7 @@ pub(crate) struct ResolvedEndpoint {
     pub(crate) name: String,
     pub(crate) origin: Origin,
     pub(crate) key: Option<HiddenText>,
-    /// The environment variable that sets its proxy, if there is one.
+    /// The environment variable that sets the proxy of this endpoint, if there is one.
     pub(crate) proxy_from: Option<&'static str>,
     /// All other settings. `base_url` and `model` are set.
     pub(crate) settings: EndpointSettings,
@@ -159,7 +158,7 @@ fn take_first(
         (None, None) if entries.is_empty() => return Ok(None),
         (None, None) => entries.remove(default_index(default, entries)),
     };
-    // If the variables do not describe an endpoint, they apply to the selected one.
+    // Variables that do not describe an endpoint of their own apply to the selected endpoint.
     let between = if has_env { EndpointSettings::default() } else { of_variables };
     Ok(Some(EndpointEntry { settings: of_flags.over(between).over(below.settings), ..below }))
 }

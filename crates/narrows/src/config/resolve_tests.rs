@@ -197,7 +197,7 @@ fn unknown_and_incomplete_endpoints_are_errors() {
 fn an_unusable_endpoint_that_is_not_selected_is_no_error() {
     let resolved = read(FILE, none(), &[]).unwrap();
     assert_eq!(routes(&resolved), ["local http://localhost:11434/v1 llama3.2 -"]);
-    // Not a warning: nothing of the endpoint is used.
+    // There is no warning, because nothing of this endpoint is used.
     assert_eq!(resolved.warnings, [] as [String; 0]);
     assert_eq!(
         resolved.deferred_warnings,

@@ -12,7 +12,7 @@ use crate::cli::{Errors, ModelArgs};
 use crate::environment;
 
 impl Resolved {
-    /// Returns the checked settings of the agent. Notes of endpoints are added to the warnings.
+    /// Returns the checked settings of the agent. Notes about endpoints are added to the warnings.
     pub(crate) fn settings(&mut self, flags: &ModelArgs) -> Result<Settings, ConfigError> {
         let mut routes = Vec::with_capacity(self.endpoints.len());
         for chosen in &self.endpoints {

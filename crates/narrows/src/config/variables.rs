@@ -24,7 +24,7 @@ impl Variables {
         (!value.is_empty()).then_some(value)
     }
 
-    /// Returns a variable that must be UTF-8.
+    /// Returns the value of a variable. Fails if the value is not UTF-8.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.to_str();
@@ -48,7 +48,8 @@ impl Variables {
     pub(crate) fn endpoint_settings(&self) -> Result<EndpointSettings, ConfigError> {
         Ok(EndpointSettings {
             base_url: self.text(env::BASE_URL)?.map(str::to_owned),
-            // Only the name of the variable, not its value, so that an error can name it.
+            // The setting holds the name of the variable and not its value, so that an error can name the
+            // variable.
             key: self.text(env::API_KEY)?.map(|_| Key::Variable(env::API_KEY.to_owned())),
             model: self.read(env::MODEL, value::model)?,
             max_tokens: self.read(env::MAX_TOKENS, value::tokens)?,

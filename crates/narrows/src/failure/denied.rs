@@ -6,7 +6,7 @@ use super::{ExitStatus, Failure};
 use crate::render::{BY_ANSWER, BY_GATE, Refusal};
 use crate::terminal::line;
 
-/// An agent may be denied any number of requests, so hints are given for the first ones only.
+/// Maximum number of hints. An agent may be denied any number of requests.
 const MAX_HINTS: usize = 3;
 
 /// The name of the rule that asks on behalf of a gate, as recorded in decisions.

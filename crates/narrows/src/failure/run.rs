@@ -26,13 +26,12 @@ pub(crate) enum CancelReason {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLimits {
     pub(crate) turn: Option<Duration>,
-    /// Time for a cancelled turn to end.
     pub(crate) grace: Duration,
     pub(crate) unstopped_agent: UnstoppedAgent,
 }
 
 impl Failure {
-    /// Fails if a run did not end well.
+    /// Returns the failure of a run that did not end well.
     pub(crate) fn from_run(result: &RunResult, limits: RunLimits) -> Result<(), Self> {
         match (result.status, &result.error) {
             (Status::Success, _) => Ok(()),

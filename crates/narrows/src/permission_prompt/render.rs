@@ -15,8 +15,8 @@ use super::visible::{Rows, truncate, visible};
 use crate::render::change::differing;
 use crate::terminal::{Color, Style};
 
-/// Most characters of the judged facts and the input. A longer request can only be rejected, because users
-/// must see all that they allow.
+/// Maximum number of characters of the judged facts and the input. A longer request can only be rejected,
+/// because users must see all that they allow.
 const MAX_SHOWN_CHARS: usize = 4000;
 
 const MAX_TITLE_CHARS: usize = 200;
@@ -24,10 +24,9 @@ const MAX_DESCRIPTION_CHARS: usize = 400;
 const MAX_REASON_CHARS: usize = 400;
 const MAX_OPTION_NAME_CHARS: usize = 40;
 
-/// Most options that can be selected by a number.
+/// Maximum number of options that can be selected by a number.
 pub(super) const MAX_OPTIONS: usize = 6;
 
-/// Limits for shown file changes: their number, their lines, and the characters of a line.
 const MAX_CHANGES: usize = 3;
 const MAX_CHANGE_LINES: usize = 12;
 const MAX_CHANGE_LINE_CHARS: usize = 160;

@@ -61,7 +61,7 @@ fn every_judged_fact_is_a_row() {
         "  input: {\"command\":\"ls -l\",\"repo\":\"prod\"}\n  MCP server: github\n  tool: delete_repo\n  \
          what: execute, other\n  command: ls -l⟨\\n⟩repo: \"prod\"\n",
     );
-    // Nor must paths of files.
+    // Paths of files must not hide the command.
     check(
         &question("execute", json!({"command": "ls"}), &["/w/Makefile"]),
         "  what: execute\n  file: /w/Makefile\n  command: ls\n",
@@ -72,7 +72,7 @@ fn every_judged_fact_is_a_row() {
         "  input: {\"command\":\"make\",\"cwd\":[\"/etc\"],\"env\":[[\"A\"]]}\n  what: execute, other\n  \
          variable: unreadable: [\"A\"]\n  command: make⟨\\n⟩env: \"A\"\n",
     );
-    // Variables of a tool call with a command.
+    // The facts include the variables of a tool call with a command.
     let steered = Action {
         env: vec![Variable::new("BASH_ENV", "/w/evil.sh")],
         real_cwd: Some("/real".into()),

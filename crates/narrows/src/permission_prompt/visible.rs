@@ -12,16 +12,17 @@ use narrows_base::text::is_hidden;
 
 use super::marks::is_combining;
 
-/// Longest run of blanks that is shown as it is. A longer one is replaced by its length, so that the text
-/// after it stays visible.
+/// Maximum length of a run of blanks that is shown as it is. A longer run is replaced by its length, so that
+/// the text after the run stays visible.
 const MAX_BLANKS: usize = 8;
 
-/// Most combining marks that one letter may have. More would cover the rows around it, so they are escaped.
+/// Maximum number of combining marks on one letter. Further marks are escaped, because they would cover the
+/// rows around the letter.
 const MAX_MARKS: usize = 2;
 
 const MIN_COLUMNS: usize = 20;
 
-/// Begins a continued row.
+/// The beginning of a row that continues the row above.
 const CONTINUATION: &str = "  │ ";
 
 /// Returns `text` on one line. Line ends, tabs, long runs of blanks and invisible characters are escaped, so
@@ -76,7 +77,7 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn new(columns: usize) -> Self {
-        // One column less: a full row would make some terminals begin another.
+        // The last column stays free, because a full row would make some terminals begin another row.
         Self { columns: columns.max(MIN_COLUMNS) - 1, text: String::new() }
     }
 

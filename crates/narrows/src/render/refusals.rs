@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::terminal::line;
 
-/// Most unanswered requests and most denials that are kept.
+/// Maximum number of tracked requests, and of tracked denials.
 const MAX_TRACKED: usize = 64;
 
-/// `by` of a request that the approvers of a gate denied.
+/// The value of `by` for a request that the approvers of a gate denied.
 pub(crate) const BY_GATE: &str = "gate";
 
-/// `by` of a request that the user, or the program that answers requests, denied.
+/// The value of `by` for a request that the user, or the program that answers requests, denied.
 pub(crate) const BY_ANSWER: &str = "answer";
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,12 +23,11 @@ pub(crate) struct Refusal {
     pub(crate) wanted: String,
     pub(crate) words: String,
     pub(crate) by: String,
-    /// The decision of the rules, in the format of events. Null if the rules were not asked.
+    /// The decision of the rules, in the format of events. Null if the rules were not evaluated.
     pub(crate) because: Value,
     /// Server and tool of an MCP call that narrows would have run.
     pub(crate) mcp: Option<(String, String)>,
-    /// `true` if the agent asked for permission, so that it is unknown which program would have run the
-    /// action.
+    /// `true` if the agent asked for permission. It is then unknown which program would have run the action.
     pub(crate) is_asked_first: bool,
 }
 

@@ -32,7 +32,7 @@ pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> 
         Ok((place, cwd, data))
     });
     let (place, cwd, data) = made.map_err(|error| Failure::setup("make a directory", &error))?;
-    // The built-in agent stores its session in the temporary directory, which is removed.
+    // The built-in agent stores its session in `data`, a temporary directory that is removed afterwards.
     let keeping = Variable { name: environment::DATA_DIR.into(), value: Some(data.into()) };
     let limit = args.timeout.unwrap_or(ANSWER_TIMEOUT);
     let agent = AgentArgs {
@@ -62,7 +62,7 @@ async fn query(chosen: SelectedAgent) -> Result<(Report, Option<Failure>), Failu
     let mut report = Report::new(&agent);
     let runtime = Runtime::start(agent, Offer::default()).await.map_err(Failure::from_probe)?;
     report.introduce(runtime.description());
-    // The policy permits little, and no request is answered.
+    // The probe has the strictest access preset, and answers no request of the agent.
     let policy = Policy::new(Access::Low, Narrowing { network: false, web_search: false });
     let mut config = SessionConfig::new(cwd, Arc::new(policy));
     // No prompt is sent, so the mode does not matter.
@@ -88,7 +88,7 @@ async fn query(chosen: SelectedAgent) -> Result<(Report, Option<Failure>), Failu
 /// Returns the session state once the agent sent its commands or had time to.
 async fn final_snapshot(session: &mut Session) -> Snapshot {
     if let Some(events) = session.events() {
-        // Agents without commands send none.
+        // An agent without commands sends no list of commands, so this wait may time out.
         let _ = timeout(COMMANDS_TIMEOUT, wait_for_commands(events)).await;
     }
     session.snapshot()

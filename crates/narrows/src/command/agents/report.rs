@@ -13,7 +13,7 @@ use crate::failure::{Failure, stray_lines_notice};
 use crate::output;
 use crate::terminal::line;
 
-/// Most models, modes and values of an option that are listed.
+/// Maximum number of models, modes or values of an option that the report lists.
 const MAX_CHOICES: usize = 12;
 
 const MAX_COMMANDS: usize = 20;
@@ -38,7 +38,7 @@ pub(super) struct Report {
     logins: Vec<Login>,
     pub(super) opened: SessionOpening,
     pub(super) stray_lines: u64,
-    /// The beginnings of the first stray lines.
+    /// The beginnings of the first output lines of the agent that were not messages.
     pub(super) strays: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Report {
         self.logins.clone_from(&known.logins);
     }
 
-    /// Prints the report; `failure` is why it is incomplete.
+    /// Prints the report. If the report is incomplete, `failure` is the reason.
     pub(super) fn print(&self, as_json: bool, failure: Option<&Failure>) -> Result<(), Failure> {
         if as_json { output::print_json(self.json(failure)) } else { output::print(self.text().as_bytes()) }
     }
@@ -205,7 +205,7 @@ fn session_words(snapshot: &Snapshot) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Lists ids; the current one is marked and always shown.
+/// Returns a shortened list of the ids in `all`. The id `current` is marked, and is never left out.
 fn choices(all: &[OptionValue], current: &Value) -> String {
     let is_current = |choice: &&OptionValue| *current == choice.id.as_str();
     let word = |choice: &OptionValue| match is_current(&choice) {

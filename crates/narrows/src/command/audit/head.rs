@@ -22,7 +22,7 @@ pub(super) fn execute(args: &AuditHead) -> Result<ExitCode, Failure> {
         return Err(Failure::audit_log_empty(&path));
     };
     let head = Head::new(log, report.entries, hash, SystemClock::default().now()).sign(&key);
-    // A head has no deep nesting.
+    // A head is never nested too deeply, so this conversion does not fail.
     let text = head.and_then(|head| jcs::to_vec(&json!(head))).unwrap_or_default();
     output::print(&[&text[..], b"\n"].concat())?;
     Ok(ExitStatus::Success.exit_code())

@@ -51,7 +51,7 @@ fn warn(path: &Path) {
     let options = VerifyOptions { form: LineForm::Any, ..VerifyOptions::default() };
     // Read errors are reported by the caller.
     let Ok(report) = verify::log(path, &options) else { return };
-    // A last line that another process is writing is incomplete, too.
+    // A torn last line is no reason for a warning: another process may still be writing it.
     let Some(bad) = report.bad.filter(|bad| bad.why != VerifyProblem::TornTail) else { return };
     let place = if bad.line == 0 { String::new() } else { format!(" from entry {} on", bad.seq) };
     let told = format!(
@@ -63,7 +63,7 @@ fn warn(path: &Path) {
     output::warn(&told);
 }
 
-/// Returns the canonical form. Entries have no deep nesting.
+/// Returns the canonical JSON of an entry. `None` for a value that is nested too deeply, which no entry is.
 fn canonical(value: &Value) -> Option<String> {
     String::from_utf8(jcs::to_vec(value).ok()?).ok()
 }
@@ -96,7 +96,7 @@ fn text(entry: &Entry) -> String {
     parts.extend(about("method").or(input("method")).map(|method| format!("method {method}")));
     parts.extend(input("claimedSession").map(|session| format!("claimed session {session}")));
     parts.extend(about("code").map(|code| format!("code {code}")));
-    // The reason of a denial by the policy itself.
+    // A denial by the policy itself, without an approver, has its reason in `refused`.
     let refused = entry.aip44("approval").and_then(|approval| approval.get("refused")?.as_str());
     let reason = about("reason").filter(|reason| refused != Some(reason));
     parts.extend(reason.map(|reason| format!("reason: {reason}")));
@@ -108,11 +108,11 @@ fn text(entry: &Entry) -> String {
     if let Some(error) = entry.output.as_ref().and_then(|output| output.get("error")) {
         parts.push(format!("error {error}"));
     }
-    // Notes about the log appear nowhere else.
+    // The note of an entry about the log itself is in no other field.
     if let Some(note) = entry.metadata.get("note") {
         parts.push(note.to_string());
     }
-    // Trimming would remove the spaces that align the number.
+    // The number is cut from the untrimmed text, because trimming would remove the spaces that align it.
     let width = parts[0].len();
     format!(
         "{}{}",
@@ -140,7 +140,7 @@ fn target(entry: &Entry) -> Option<String> {
     })
 }
 
-/// Returns who approved a call, or why no one did.
+/// Returns the approver of a call, or the reason why the call was not approved.
 fn approval(entry: &Entry) -> Option<String> {
     let told = entry.aip44("approval")?;
     if let Some(why) = told.get("refused").and_then(Value::as_str) {
@@ -231,7 +231,7 @@ mod tests {
         check("method.allowed", &input, "method _session/steering  code x");
         let input = json!({"method": "session/update", "claimedSession": "t"});
         check("agent.violation", &input, "method session/update  claimed session t  code x");
-        // The input of a tool does not name a protocol method.
+        // A member `method` in the input of a tool does not name a protocol method.
         check("tool.refused", &input, "code x");
     }
 }

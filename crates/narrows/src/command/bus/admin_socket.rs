@@ -12,7 +12,7 @@ use crate::terminal::line;
 
 const DEFAULT_NAME: &str = "admin.sock";
 
-/// Opens the admin sockets. Without configured ones, a failure is only a warning.
+/// Opens the admin sockets. A failure to open the default socket is only a warning.
 pub(super) fn open(settings: &config::AdminConfig, directory: Option<&Path>) -> Result<AdminServer, Failure> {
     if settings.socket.is_some() {
         return AdminServer::bind(settings).map_err(|error| Failure::listener(&error));
@@ -35,7 +35,7 @@ pub(super) fn describe(settings: &config::AdminConfig) -> String {
     settings.port.iter().fold(socket, |named, port| format!("{named} and {port}"))
 }
 
-/// Returns the address as clients write it: a port is reached over HTTP.
+/// Returns the address in the form for clients: a TCP port as an `http://` URL.
 pub(super) fn client_url(address: &ListenAddr) -> String {
     match address {
         ListenAddr::Tcp(address) => format!("http://{address}"),
@@ -43,7 +43,8 @@ pub(super) fn client_url(address: &ListenAddr) -> String {
     }
 }
 
-/// Returns the default path, or another one if a running bus of this user has it.
+/// Returns the default path of the admin socket, or another path if a running bus of this user has the
+/// default one.
 fn free_path(directory: &Path) -> PathBuf {
     let usual = directory.join(DEFAULT_NAME);
     match is_live(&usual) {

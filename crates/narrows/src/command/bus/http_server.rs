@@ -27,7 +27,7 @@ use crate::failure::Failure;
 const MAX_QUEUED_HANDOFFS: usize = 256;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The bound listeners. Their server starts on first use.
+/// The bound HTTP and WebSocket listeners. The HTTP server behind them starts on first use.
 pub(super) struct NetworkListeners {
     shared: Arc<HttpShared>,
     handoff_sender: mpsc::Sender<ResumableConnection>,
@@ -38,7 +38,7 @@ pub(super) struct NetworkListeners {
 struct HttpShared {
     bus: Arc<OnceLock<Handle>>,
     listen: Vec<ListenerSettings>,
-    /// The bound server, until the thread starts it.
+    /// The bound server. `None` once the server thread has started it.
     ready: Mutex<Option<BoundServer>>,
     http: server::HttpServerHandle,
     stop: watch::Sender<bool>,
@@ -101,7 +101,7 @@ impl NetworkListeners {
         }
     }
 
-    /// Returns the actual address of a listener, with the port that was assigned for 0.
+    /// Returns the actual address of a listener. Port 0 is replaced by the assigned port.
     pub(super) fn address(&self, number: usize, address: &ListenAddr) -> String {
         match (address, self.addresses.get(&number)) {
             (ListenAddr::Web(at), Some(address)) => web::with_address(at, *address).to_string(),
@@ -122,7 +122,7 @@ impl NetworkListeners {
         self.shared.stop.send_replace(true);
         if begun {
             let mut done = self.shared.done.subscribe();
-            // A timeout ends the wait, too.
+            // The result does not matter: either the server has ended, or the time is over.
             _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, done.wait_for(|done| *done)).await;
         }
     }
@@ -230,7 +230,7 @@ fn fallback_auth(auth: config::ListenerAuth) -> ClientAuth {
 
 fn incoming_client(identity: Identity, listener: usize) -> IncomingClient {
     let name = identity_name(&identity);
-    // Only on a unix socket is the user of a connection known.
+    // The system user of a client is known only on a unix socket.
     let is_owner =
         identity.proof == Proof::Handed && name == format!("uid:{}", rustix::process::geteuid().as_raw());
     IncomingClient {

@@ -150,7 +150,7 @@ impl StatusReport {
             if let Some(manifest) = &pool.manifest {
                 let (name, manifest) = (line(&pool.name), line(manifest));
                 _ = writeln!(text, "pool {name}: governed by {manifest}");
-                // The output of workers is in the log of the bus only, as it may contain private data.
+                // The reason is not in the status, because the output of workers may contain private data.
                 if pool.last_loss.as_deref().is_some_and(|loss| loss.starts_with(MANIFEST_REFUSED_EXIT)) {
                     _ = writeln!(
                         text,
@@ -186,7 +186,7 @@ impl StatusReport {
     }
 
     fn rates(&self, before: Option<&Self>) -> String {
-        // Another process at the same socket counts from zero.
+        // The counters of another bus at the same socket started from zero, so they cannot be compared.
         let before = before.filter(|before| before.pid == self.pid && before.uptime < self.uptime);
         let seconds = (self.uptime - before.map_or(0.0, |before| before.uptime)).max(0.001);
         let of = |state: &Self, name: &str| state.counters.get(name).copied().unwrap_or(0);

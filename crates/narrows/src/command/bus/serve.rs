@@ -56,7 +56,7 @@ async fn serve(
     config: Config,
     environment: Vec<(OsString, OsString)>,
 ) -> Result<ExitCode, Failure> {
-    // With a configuration file SIGHUP reloads, also under `nohup`.
+    // With a configuration file, SIGHUP means reload, even under `nohup`.
     let interrupts = if args.config.is_some() { Interrupts::listen_all() } else { Interrupts::listen() };
     let mut interrupts = interrupts.map_err(|error| Failure::setup("listen for signals", &error))?;
     let notifier = Notifier(args.log_format);
@@ -155,7 +155,7 @@ struct RunningBus<'a> {
     args: &'a Bus,
     notifier: Notifier,
     drain: Duration,
-    /// The opened admin sockets, which a reload does not change.
+    /// The settings of the opened admin sockets, which a reload does not change.
     admin: AdminConfig,
     config: Config,
 }

@@ -67,7 +67,7 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Finding>), SettingsError> 
     let flags = listen_flags(args);
     if !flags.is_empty() {
         config.listen = flags;
-        // The flags supply the listener that these warnings miss.
+        // A warning about a missing listener does not apply, because the flags add a listener.
         warnings.retain(|warning| {
             !["unless --listen", "unless --tcp"].iter().any(|it| warning.message.contains(it))
         });
@@ -98,7 +98,7 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Finding>), SettingsError> 
     Ok((config, warnings))
 }
 
-/// Returns the pool of a command, which sees the environment of its shell.
+/// Returns a configuration with one pool, which runs the command of the arguments with the whole environment.
 fn from_command(args: &Bus) -> Config {
     let mut pool = Pool::new(args.name.as_deref().unwrap_or("default"), args.command.clone());
     pool.whole_env = true;
@@ -125,8 +125,8 @@ fn listen_flags(args: &Bus) -> Vec<ListenerSettings> {
     args.listen.iter().cloned().chain(addresses.map(ListenerSettings::new)).collect()
 }
 
-/// Replaces `narrows` by the path of this program, installed or not. Without a path it is looked up like any other
-/// program.
+/// Replaces the program `narrows` by the path of this executable. If that path is unknown, `narrows` stays
+/// and is looked up in PATH.
 fn use_own_program(pool: &mut Pool) {
     let Some(program) = pool.command.first_mut().filter(|program| *program == "narrows") else { return };
     if let Some(path) = std::env::current_exe().ok().as_deref().and_then(current_program) {
@@ -134,8 +134,8 @@ fn use_own_program(pool: &mut Pool) {
     }
 }
 
-/// Returns the path of this program. After an update the system reports `PATH (deleted)`; then the file that
-/// replaced it at `PATH` is returned.
+/// Returns the path of this program. If an update replaced the file, the system reports `PATH (deleted)`, and
+/// `PATH` is returned.
 fn current_program(path: &Path) -> Option<&str> {
     let path = path.to_str()?;
     [Some(path), path.strip_suffix(" (deleted)")].into_iter().flatten().find(|path| Path::new(path).is_file())
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!((current_program(&path), current_program(&deleted)), (None, None));
         std::fs::write(&path, "new").unwrap();
         assert_eq!((current_program(&path), current_program(&deleted)), (path.to_str(), path.to_str()));
-        // A file may really have this name.
+        // A program file may really be named `PATH (deleted)`.
         std::fs::write(&deleted, "odd").unwrap();
         assert_eq!(current_program(&deleted), deleted.to_str());
     }

@@ -99,7 +99,7 @@ impl Conversation {
                 };
                 *chosen_settings = Some(wanted.to_owned());
                 if category == "mode" {
-                    // Many agents also send an update about it.
+                    // Many agents also report a mode change in an update, which need not be shown again.
                     self.announced_mode = mode(&connection.session.snapshot());
                 }
                 self.print_dim(&format!("{category} set to {}", line(wanted)));
@@ -122,7 +122,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Changes to a new session, or to the one with this id.
+    /// Changes to the session `id`, or to a new session if `id` is `None`.
     async fn change(&mut self, id: Option<&str>) -> Result<(), Failure> {
         let mut config = self.wanted.config.clone();
         if id.is_none() {

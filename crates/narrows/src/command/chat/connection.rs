@@ -19,7 +19,7 @@ pub(super) struct Connection {
     /// Events outside of turns, until the session ends.
     pub(super) events: Option<Events>,
     pub(super) past: VecDeque<RuntimeEvent>,
-    /// Sessions that the agent listed before this one was continued, for its description.
+    /// The sessions that the agent listed before it continued the current session.
     known: Vec<SessionSummary>,
 }
 
@@ -71,7 +71,8 @@ impl Connection {
         }
     }
 
-    /// Changes to a new session, or to the one with this id. On failure the current one stays.
+    /// Changes to the session `id`, or to a new session if `id` is `None`. On failure the current session
+    /// stays.
     pub(super) async fn change(&mut self, config: SessionConfig, id: Option<&str>) -> Result<(), Failure> {
         let session = match id {
             Some(id) => {
@@ -82,7 +83,7 @@ impl Connection {
         };
         let old = std::mem::replace(&mut self.session, session);
         self.listen();
-        // The session can be continued only after it is closed.
+        // The agent can continue the same session only after the session is closed.
         old.close().await;
         Ok(())
     }

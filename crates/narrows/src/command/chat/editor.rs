@@ -61,7 +61,7 @@ impl Editor {
         let before = tcgetattr(io::stdin()).ok();
         let mut thread = Thread { editor, history: history.and_then(History::open), is_empty };
         if let Some(history) = &thread.history {
-            // An unreadable history is started again.
+            // If the history file cannot be read, the history starts empty.
             let _ = thread.editor.load_history(&history.0);
         }
         std::thread::Builder::new().name("editor".to_owned()).spawn(move || {
@@ -74,10 +74,10 @@ impl Editor {
         Ok(Self { begin, typed, notes, is_reading: false, before })
     }
 
-    /// Waits for the next input. Cancel-safe: the line is kept.
+    /// Waits for the next input. Cancel-safe: a line in progress is kept.
     pub(super) async fn next(&mut self) -> Typed {
         if !self.is_reading {
-            // There is room: requests and lines alternate.
+            // The channel has room, because each request for a line is followed by a line.
             let _ = self.begin.try_send(());
             self.is_reading = true;
         }
@@ -180,7 +180,7 @@ impl Thread {
 struct History(PathBuf);
 
 impl History {
-    /// Creates the private file. `None` if that fails.
+    /// Creates the history file, accessible to its owner only. Returns `None` if that fails.
     fn open(path: PathBuf) -> Option<Self> {
         match make(&path) {
             Ok(()) => Some(Self(path)),
@@ -231,7 +231,8 @@ fn completions_of(words: &[String], begun: &str) -> Vec<Pair> {
 impl Hinter for Assistant {
     type Hint = String;
 
-    /// Gives no hints. It is called after every change, and so sees the line.
+    /// Gives no hints. The editor calls this function after every change, so it also tracks whether the line
+    /// is empty.
     fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
         self.is_empty.store(line.is_empty(), Ordering::Relaxed);
         None

@@ -17,7 +17,7 @@ pub(super) enum Typed {
     Failed(io::Error),
 }
 
-/// Completions, from the beginning of a line.
+/// The words that complete the beginning of a line.
 pub(super) type Words = Arc<Mutex<Vec<String>>>;
 
 pub(super) enum Input {
@@ -26,7 +26,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// Detects the source. Messages typed by a user are stored in `history`.
+    /// Opens stdin as a terminal or as a pipe. Messages typed by a user are stored in `history`.
     pub(super) fn open(history: Option<PathBuf>, words: Words) -> io::Result<Self> {
         if io::stdin().is_terminal() {
             return Ok(Self::Person(Editor::open(history, words)?));

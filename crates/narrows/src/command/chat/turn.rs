@@ -18,7 +18,8 @@ use crate::reconnect_notice::ReconnectNotice;
 use crate::render::{Refusal, Renderer};
 use crate::terminal::{Color, Echo, Style};
 
-/// Most pieces of output kept while a permission prompt is shown. More are not read from the agent.
+/// Maximum number of output pieces that wait while a permission prompt is shown. At this number, nothing more
+/// is read from the agent.
 const MAX_KEPT_PIECES: usize = 4096;
 
 const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -33,7 +34,7 @@ pub(super) struct ChatTurnOutcome {
     pub(super) outcome: Result<(), Failure>,
     pub(super) denied: Vec<Refusal>,
     pub(super) is_agent_lost: bool,
-    /// A signal asked to quit after the turn.
+    /// The signal that asked to quit after the turn.
     pub(super) leave: Option<Signal>,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct ChatTurn<'a> {
     grace: Duration,
     cancelled: Option<CancelReason>,
     leave: Option<Signal>,
-    /// Output that the output thread has no room for yet.
+    /// The output pieces that wait for room in the queue of the output thread.
     pieces: VecDeque<OutputPiece>,
     /// Hides typed keys during the answer; restores the terminal when dropped.
     _echo: Option<Echo>,
@@ -56,7 +57,7 @@ pub(super) struct ChatTurn<'a> {
 enum TurnEvent {
     Signal(Signal),
     OutputFailed,
-    /// All output before the next prompt is on the screen.
+    /// All output before the next permission prompt is on the screen.
     Rested,
     Question(PromptProgress),
     Shown,
@@ -127,7 +128,7 @@ impl<'a> ChatTurn<'a> {
         let unstopped_agent = reconnect_notice.unstopped_agent();
         match interrupts.unless_signal(output_thread.finish()).await {
             Ok(Ok(())) => {}
-            // A closed terminal accepts no output.
+            // After SIGHUP the terminal is closed, so a write error is expected.
             Ok(Err(_)) if leave == Some(Signal::HangUp) => {}
             Ok(Err(error)) => return Err(TurnAbort::Output(Failure::output_failed(&error))),
             Err(signal) => return Err(TurnAbort::Signal(signal)),
@@ -140,7 +141,7 @@ impl<'a> ChatTurn<'a> {
             Ok(result) => {
                 let code = result.error.as_ref().map(|error| error.code.as_str());
                 let is_given_up = matches!((cancelled, code), (Some(_), None) | (_, Some("silence")));
-                // A cancelled agent that did not stop was killed.
+                // An agent that did not stop after the turn was cancelled was killed, so it is lost.
                 let is_agent_lost =
                     code == Some("agent_exited") || (is_given_up && result.stop_reason.is_none());
                 let outcome = match cancelled {
@@ -181,7 +182,7 @@ impl<'a> ChatTurn<'a> {
                         Signal::Interrupt => {
                             let words = "cancelling; press Ctrl-C again to exit";
                             let note = self.color.paint(Style::Dim, words).into_owned();
-                            // Shown before output that waits for a slow reader.
+                            // The note is shown before output that still waits for a slow reader.
                             self.pieces.push_front(OutputPiece::Note(note));
                         }
                     }
@@ -205,11 +206,12 @@ impl<'a> ChatTurn<'a> {
                 }
                 TurnEvent::Event(Some(event)) => {
                     more.push(event);
-                    // Events that are available now are shown in one go.
+                    // All events that are available now are shown in one go.
                     events.take_all(&mut more);
                     for event in more.drain(..) {
                         self.questions.record_event(&event);
-                        // Text is not collected, so it cannot be too long.
+                        // The answer cannot exceed the size limit of collected text, because a chat does not
+                        // collect it.
                         let _ = self.renderer.show(&event, &mut self.pieces);
                     }
                 }

@@ -49,8 +49,8 @@ const NAMES: &[(&str, FileKind)] = &[
 ];
 
 impl FileKind {
-    /// Detects the kind of a file by the first of these that decides: its keys, misspelled keys, the header
-    /// of a token file, its name.
+    /// Detects the kind of a file: from JSON syntax, the known keys, the header of a token file, the file
+    /// name, or misspelled keys, in this order.
     pub(super) fn detect(path: &Path, text: &str) -> Option<Self> {
         let is_json = text.trim_start_matches('\u{feff}').trim_start().starts_with('{');
         if is_json || path.extension().is_some_and(|extension| extension == "json") {
@@ -124,7 +124,7 @@ mod tests {
         check("a.toml", "[[token]]\n", Some(FileKind::Tokens));
         check("a.toml", "[[identity]]\n", Some(FileKind::Identities));
         check("tokens.toml", "", Some(FileKind::Tokens));
-        // Errors do not change the kind.
+        // Syntax errors do not change the detected kind.
         check("a.toml", "[[rule]]\neffect = deny\n", Some(FileKind::Rules));
         check("a.toml", "[[pool]]\ncommand = [\n[[rul", Some(FileKind::Bus));
         check("a.toml", "[[pol]]\n", Some(FileKind::Bus));

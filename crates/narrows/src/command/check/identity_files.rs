@@ -13,8 +13,8 @@ use crate::command::serve::identities;
 use crate::command::web::tls_files;
 use crate::failure::{ONE_TOKEN_PER_NAME, tls_hint, token_hint};
 
-/// Returns the findings of files that a bus reads at its start, as errors and warnings of these files. `named` has
-/// the positions in the file of the bus that refer to them.
+/// Returns the errors and warnings of the files that a bus reads at its start. `named` has the positions in
+/// the configuration of the bus that refer to these files.
 pub(super) fn bus_findings(
     config: &Config,
     bus: &Path,
@@ -39,7 +39,7 @@ pub(super) fn bus_findings(
         mistakes.extend(unusable_tls(web, asked));
     }
     mistakes.extend(doubled_tokens(config));
-    // Two listeners may use the same file.
+    // Two listeners may use the same file, which would be reported twice.
     mistakes.dedup();
     warnings.dedup();
     (mistakes, warnings)
@@ -71,7 +71,7 @@ fn doubled_tokens(config: &Config) -> Vec<Finding> {
     mistakes
 }
 
-/// Warns of pools in tokens that the bus does not have.
+/// Warns about tokens for pools that the bus does not have.
 fn unknown_pools(path: &Path, config: &Config) -> Vec<Finding> {
     let known = || config.pools.iter().map(|pool| pool.name.as_str());
     let pools = tokens::inspect(path).map(|inspected| inspected.pools).unwrap_or_default();
@@ -127,7 +127,7 @@ fn unreadable(path: &Path, error: &TokenError) -> Finding {
         TokenError::Io { error, .. } => format!("the tokens cannot be read: {error}"),
         error => {
             let what = error.to_string();
-            // The file name precedes the message already.
+            // The file name is printed before each message, so it is removed from the message.
             let named = format!("{}: ", path.display());
             what.strip_prefix(&named).unwrap_or(&what).to_owned()
         }

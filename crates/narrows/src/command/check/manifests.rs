@@ -93,12 +93,12 @@ fn check_all(path: &Path) -> Result<Vec<CheckedFile>, Failure> {
     Ok(vec![CheckedFile { path: path.to_owned(), kind, findings }])
 }
 
-/// Returns the path with its directory, because the expected name of a manifest depends on that.
+/// Returns the path with its directory, because the expected name of a manifest depends on the directory.
 fn resolved_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Reads a file up to a little over its maximum size.
+/// Reads a file up to a little over the maximum size of a manifest.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes)?;

@@ -40,13 +40,13 @@ fn action(asked: &PermissionRequested) -> Option<Action> {
             let (server, tool) = name.split_once('.').unwrap_or(("", name));
             Action::mcp(server, tool, &input)
         }
-        // Forms are declined, whatever the rules say.
+        // Requests for forms are declined, whatever the rules say.
         ELICITATION_CREATE => return None,
         _ => tool_call_action(asked, &input),
     })
 }
 
-/// Returns a file action, by path and by link target.
+/// Returns the action of a file request, with the path and its link target.
 fn file_action(kind: Kind, asked: &PermissionRequested, input: &Value) -> Action {
     let named = input.get("path").and_then(Value::as_str);
     let mut paths: Vec<PathBuf> = asked.locations.iter().map(PathBuf::from).collect();

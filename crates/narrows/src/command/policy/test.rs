@@ -37,11 +37,11 @@ struct ReplayedRequest {
 #[serde(rename_all = "camelCase")]
 struct ReplayResult {
     requests: Vec<ReplayedRequest>,
-    /// Requests that rules did not decide in the recorded run or now.
+    /// The number of requests that rules did not decide, in the recorded run or now.
     unjudged: usize,
     unanswered: usize,
     events: usize,
-    /// Lines that are not events.
+    /// The number of lines that are not events.
     unknown_lines: usize,
 }
 

@@ -14,13 +14,13 @@ use tokio::sync::oneshot;
 
 use crate::text_input;
 
-/// Most early answers that are kept. The oldest one is dropped first.
+/// Maximum number of early answers that are kept. The oldest is dropped first.
 const MAX_EARLY_ANSWERS: usize = 64;
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
 enum Line {
-    /// Allows with the option of this id, or with `allow`.
+    /// An answer to a permission request: the id of an option, or `allow`.
     #[serde(rename = "permission.answer", rename_all = "camelCase")]
     Answer {
         request_id: String,
@@ -36,8 +36,8 @@ enum Line {
 #[derive(Default)]
 struct State {
     waiting: HashMap<String, oneshot::Sender<PermissionReply>>,
-    /// Requests that were announced and are not settled, each with its answer if that arrived before the
-    /// prompt.
+    /// Requests that were announced and are not settled, each with its answer if the answer arrived before
+    /// the prompt.
     told: HashMap<String, Option<PermissionReply>>,
     /// Early answers: those to requests that were not announced yet, or are already settled.
     early: VecDeque<(String, PermissionReply)>,
@@ -100,7 +100,7 @@ impl StdinAnswers {
     fn open_request(&self, id: &str) {
         let mut state = self.state();
         let reply = state.take_early(id);
-        // If the prompt came before the announcement, it has already taken the early answer.
+        // If the prompt came before the announcement, the prompt has already taken the early answer.
         state.told.insert(id.to_owned(), reply);
     }
 

@@ -17,9 +17,9 @@ pub(super) fn read(args: &Run) -> Result<RunRequest, Failure> {
     let here =
         std::env::current_dir().map_err(|error| Failure::setup("find the current directory", &error))?;
     for path in &args.image {
-        // Paths are relative to the user's directory, not to that of the agent.
+        // A relative path starts from the user's directory, not from the working directory of the agent.
         let image = Input::Image(here.join(path));
-        // Checked now, so that the error is reported before anything is started.
+        // The image is checked now, so that an error is reported before the agent is started.
         image.check(&here).map_err(|error| Failure::file_unreadable("--image", path, &error))?;
         input.push(image);
     }

@@ -16,7 +16,7 @@ use crate::permission_queue::{PromptProgress, PromptQueue, QueuedRequest};
 /// Time without output after which a status is shown, and the interval of its updates.
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Most pieces of output that wait while a permission prompt is shown.
+/// Maximum number of output pieces that wait while a permission prompt is shown.
 const MAX_KEPT_PIECES: usize = 4096;
 
 const CANCELLING_NOTICE: &str = "cancelling; press Ctrl-C again to exit immediately";
@@ -24,12 +24,11 @@ const CANCELLING_NOTICE: &str = "cancelling; press Ctrl-C again to exit immediat
 enum TurnEvent {
     Signal(Signal),
     OutputFailed,
-    /// All output before the next prompt is on the screen.
+    /// All output before the next permission prompt is on the screen.
     Rested,
     Question(PromptProgress),
     Shown,
     Event(Option<RuntimeEvent>),
-    /// The turn has ended, and output is left to write.
     Over(Box<RunResult>),
     Unread,
     Silence,
@@ -40,12 +39,12 @@ struct TurnState<'a> {
     questions: PromptQueue<'a>,
     cancel: Canceller,
     result: oneshot::Receiver<RunResult>,
-    /// Set if the turn ended before all output was written: its result, and the time limit for writing the
-    /// rest. A cancelled turn does not wait for a slow reader.
+    /// Set if the turn ended before all output was written: the result, and the deadline for writing the
+    /// rest. After a cancelled turn, the deadline limits the wait for a slow reader.
     over: Option<(RunResult, Option<Instant>)>,
     last_activity: Instant,
     cancelled: Option<CancelReason>,
-    /// Output that the output thread has no room for yet.
+    /// The output pieces that wait for room in the queue of the output thread.
     pieces: VecDeque<OutputPiece>,
 }
 
@@ -59,13 +58,13 @@ impl Conversation {
     ) -> Result<(), RunFailure> {
         self.summary.session_id = Some(session.id().to_owned());
         let outside = session.events();
-        // Message losses before the prompt do not affect the answer.
+        // Messages that were lost before the prompt do not affect the answer.
         let message_loss = runtime.message_loss();
         let has_form = request.output_schema.is_some();
         let format = self.renderer.format();
         let limit = request.timeout;
         let left = self.remaining();
-        // Rounded to whole milliseconds, because events report the value so.
+        // The timeout is rounded to whole milliseconds, the unit in which events report it.
         request.timeout =
             limit.map(|_| Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
         let (started, signal) = self.start(timeout(left, session.run(request))).await?;
@@ -191,7 +190,7 @@ impl Conversation {
                 TurnEvent::Event(Some(event)) => {
                     state.last_activity = Instant::now();
                     more.push(event);
-                    // Events that are available now are shown in one go.
+                    // All events that are available now are shown in one go.
                     state.events.take_all(&mut more);
                     for event in more.drain(..) {
                         state.questions.record_event(&event);
@@ -281,7 +280,7 @@ fn as_run_event(event: RuntimeEvent, started: &RuntimeEvent) -> RuntimeEvent {
 
 fn stop(state: &mut TurnState<'_>, signal: Signal) {
     if signal == Signal::Interrupt {
-        // Shown before output that waits for a slow reader.
+        // The note is shown before output that still waits for a slow reader.
         state.pieces.push_front(OutputPiece::Note(CANCELLING_NOTICE.to_owned()));
     }
     cancel(state, CancelReason::Signal(signal));

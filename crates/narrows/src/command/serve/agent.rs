@@ -138,7 +138,7 @@ pub(super) fn with_search_path<'a>(root: &Path, specs: impl IntoIterator<Item = 
 /// Resolves a program. A relative path starts from the directory of its manifest.
 pub(super) fn resolve_program(named: &str, beside: &Path) -> Result<PathBuf, Failure> {
     match named {
-        // This program, whether it is installed or not.
+        // The name `narrows` stands for this executable, even if it is not in PATH.
         "narrows" => std::env::current_exe().map_err(|error| Failure::setup("find this program", &error)),
         path if path.contains('/') => Ok(beside.join(path)),
         name => Ok(PathBuf::from(name)),

@@ -11,7 +11,8 @@ const MAX_CONNECTIONS: usize = 64;
 
 const MAX_PER_USER: usize = 8;
 
-/// Set to `true` once a complete request was read. The connection is then not closed to make room.
+/// Becomes `true` when a complete request was read from a connection. A connection with a request is not
+/// closed to make room.
 pub(super) type HasAsked = Arc<AtomicBool>;
 
 #[derive(Debug, Default)]

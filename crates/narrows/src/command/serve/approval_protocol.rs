@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 
 pub(super) const MAX_REQUEST_BYTES: u64 = 4 << 20;
 
-/// An input may be as long as a message, and gets longer when it is serialized again.
+/// Maximum size of a response. A tool input may be as long as a message, and gets longer when it is
+/// serialized again.
 pub(super) const MAX_RESPONSE_BYTES: u64 = 128 << 20;
 
 /// Most actions of a list. Gates bound each of them.
@@ -52,7 +53,7 @@ pub(super) struct PendingAction {
     pub(super) session: String,
     pub(super) tool: String,
     pub(super) input: Value,
-    /// Comma-separated.
+    /// The kinds of the action, separated by commas.
     #[serde(default)]
     pub(super) kinds: String,
     /// SHA-256 of everything that the gate judged and shows, in hexadecimal.
@@ -63,13 +64,13 @@ pub(super) struct PendingAction {
     pub(super) needs: String,
     #[serde(default)]
     pub(super) given: Vec<String>,
-    /// The client whose session requests the action.
+    /// The id of the client whose session requests the action.
     #[serde(default)]
     pub(super) client: String,
     /// Content of the tool call that the agent shows besides the input.
     #[serde(default)]
     pub(super) content: Value,
-    /// The deadline, in seconds since 1970.
+    /// The time until which the action can be approved, in seconds since 1970.
     #[serde(default)]
     pub(super) until: u64,
 }
@@ -78,7 +79,7 @@ pub(super) struct PendingAction {
 pub(super) struct PendingActionSummary {
     pub(super) id: String,
     pub(super) tool: String,
-    /// The input, or its beginning together with its length and digest.
+    /// The tool input, or its beginning together with its length and digest.
     pub(super) input: String,
     pub(super) reason: String,
     #[serde(default)]

@@ -34,7 +34,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Total time for all gates to list their pending actions.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The delay after a failed accept, such as for a lack of descriptors.
+/// The delay after a failed accept, such as one for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// An open admin socket. Closes when dropped.
@@ -42,7 +42,7 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(super) struct AdminSocket {
     pub(super) path: PathBuf,
     task: JoinHandle<()>,
-    /// Removes the file when dropped. `None` if the socket is in the runtime directory.
+    /// Removes the socket file when dropped. `None` for a socket in the runtime directory.
     named: Option<Listener>,
 }
 
@@ -60,7 +60,7 @@ struct ApprovalService {
     keys: Arc<LiveKeys>,
     approvers: Vec<narrows_manifest::types::governance::Approver>,
     root: PathBuf,
-    /// Relative to the root.
+    /// The directory of stored signatures, relative to the workspace root.
     signatures: PathBuf,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn open(manifest: &LoadedManifest, gates: GateRegistry) -> Result<Opt
     }
 }
 
-/// Binds a socket in a directory, both for their owner only.
+/// Binds a socket in `directory`. Only the owner can access the directory and the socket.
 fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     if directory.metadata()?.permissions().mode() & 0o077 != 0 {
@@ -107,7 +107,7 @@ fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
     socket_files::sweep(directory);
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        // A killed process with our pid may have left the file.
+        // A killed process with the same pid may have left the file.
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
@@ -115,7 +115,8 @@ fn bind(directory: &Path, path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Accepts connections of the owner and of root; a shared socket leaves the choice to the mode of its file.
+/// Accepts connections of the owner and of root. On a shared socket, the mode of the socket file decides
+/// instead who may connect.
 async fn accept_connections(listener: UnixListener, service: Arc<ApprovalService>, is_shared: bool) {
     let mut connections = ApprovalConnections::default();
     loop {

@@ -28,7 +28,7 @@ impl AdminSocketConfig {
             return Err(Failure::admin_socket_ungoverned());
         }
         let path = std::path::absolute(path).map_err(|error| Failure::cwd_unusable(path, &error))?;
-        // A directory created here would be for its owner alone.
+        // The directory must exist: one created here would be accessible to its owner only.
         let above = path.parent().and_then(|above| above.canonicalize().ok());
         let above = above.ok_or_else(|| Failure::admin_directory_missing(&path))?;
         if above.starts_with(root) {

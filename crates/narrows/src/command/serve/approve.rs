@@ -21,7 +21,7 @@ use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
-/// Most characters of an input in a list; more than a gate sends.
+/// Maximum number of characters of an input in a list. A gate sends fewer.
 const MAX_LINE_CHARS: usize = 8 << 10;
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);

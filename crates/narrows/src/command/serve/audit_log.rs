@@ -13,7 +13,7 @@ use narrows_manifest::types::governance::HashAlgorithm;
 use super::manifest::LoadedManifest;
 use crate::failure::Failure;
 
-/// Returns the path of the log, or `None` if the manifest has no governance.
+/// Returns the path of the log, or `None` for an ungoverned manifest whose log is off.
 pub(super) fn path(manifest: &LoadedManifest) -> Result<Option<PathBuf>, Failure> {
     let LoadedManifest { bundle, root, .. } = manifest;
     let path = match &bundle.audit {
@@ -24,12 +24,12 @@ pub(super) fn path(manifest: &LoadedManifest) -> Result<Option<PathBuf>, Failure
             return if is_free { Ok(None) } else { Err(Failure::audit_log_required()) };
         }
     };
-    // A link in the workspace must not lead out of it.
+    // A link in the workspace must not lead to a log outside of the workspace.
     let real = resolve_in_roots(&path, std::slice::from_ref(root), &SystemPathResolver);
     real.map(Some).map_err(|outside| Failure::audit_log_outside_workspace(&path, &outside))
 }
 
-/// Opens the log. Returns `None` if the manifest has no governance.
+/// Opens the log. Returns `None` for an ungoverned manifest whose log is off.
 pub(super) fn open(manifest: &LoadedManifest) -> Result<Option<Log>, Failure> {
     let Some(path) = path(manifest)? else { return Ok(None) };
     let governance = manifest.bundle.governance.as_ref();
@@ -61,8 +61,8 @@ fn commit_observer(path: &Path) -> CommitObserver {
     })
 }
 
-/// Announces this process to other processes that share the log. Before that, closes calls that killed gates
-/// have left open in the log. The log can be written even if this fails.
+/// Announces this process to other processes that share the log. Before that, closes the calls that killed
+/// gates have left open in the log. A failure does not prevent writing to the log.
 pub(super) fn announce(
     manifest: &LoadedManifest,
     log: Option<&Log>,

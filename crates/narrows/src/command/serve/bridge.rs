@@ -9,8 +9,8 @@ use super::manifest::LoadedManifest;
 
 pub(super) const NO_GRACE: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// Returns the steps to stop an agent. One that broke the rules of its gate is killed at once. One that did
-/// not answer is not asked by closing its input first.
+/// Returns the steps to stop an agent. An agent that broke the rules of its gate is killed at once. For an
+/// agent that did not answer, the step of closing its input is left out.
 pub(super) fn stop_ladder(ended: Option<&GateExit>, patience: &GateTimeouts) -> Ladder {
     let GateTimeouts { close, terminate, .. } = *patience;
     match ended {

@@ -87,7 +87,7 @@ async fn run_turn(run: ClientRun, request: RunRequest, policy: Policy) -> Result
     let standing =
         tokio::spawn(run_gate::on_thread(narrows_govern::run_gate(gate, outer, behind, log.clone(), asked))?);
     let outcome = run::run_over_link(inner, chosen, wanted, request, questions).await;
-    // If the client is gone, the gate has already ended.
+    // If the gate has already ended with its client, this request fails, which does no harm.
     let _ = ask.send(GateRequest::Stop).await;
     let ended = standing.await.unwrap_or(GateExit::Stopped);
     drop(admin_socket);

@@ -17,7 +17,7 @@ use super::revoked_keys::{RevokedKeys, read_key};
 
 pub(super) const DEFAULT_KEYS_FILE: &str = ".well-known/governance-keys.json";
 
-/// The file of revoked keys, in the same directory.
+/// The name of the file of revoked keys, in the directory of the keys file.
 const REVOKED_KEYS_FILE: &str = "governance-revoked.json";
 
 const KEYS_HINT: &str = "write {\"keys\": [{\"id\": \"did:key:z6Mk…\", \"subject\": {\"id\": \"ada\", \"role\": \"lead\"}}]}; \
@@ -26,7 +26,7 @@ const KEYS_HINT: &str = "write {\"keys\": [{\"id\": \"did:key:z6Mk…\", \"subje
 /// The keys files, as they were when the manifest was loaded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeyFiles {
-    /// Paths relative to the workspace root, with contents.
+    /// The existing files: the path relative to the workspace root, and the content.
     pub(super) files: Vec<(PathBuf, Vec<u8>)>,
     pub(super) keys: Option<Keys>,
     /// The path of the keys file, relative to the root. The file may not exist. `None` if the manifest has no
@@ -147,7 +147,8 @@ impl KeyFiles {
         }
     }
 
-    /// Returns the paths of both files relative to the root. The files may not exist.
+    /// Returns the paths of the keys file and the file of revoked keys, relative to the root. The files may
+    /// not exist.
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
         self.path.iter().flat_map(|path| [path.clone(), path.with_file_name(REVOKED_KEYS_FILE)])
     }
@@ -273,7 +274,8 @@ impl Keys {
         self.0.len()
     }
 
-    /// Returns `true` if `earlier` has every key of these, for the same subject and at least as long.
+    /// Returns `true` if `earlier` also has every key of this set, for the same subject, and valid at least
+    /// as long.
     pub(super) fn is_narrowed_from(&self, earlier: &Self) -> bool {
         let is_known = |holder: &KeyHolder| earlier.0.iter().any(|known| holder.is_narrowed_from(known));
         self.0.iter().all(is_known)
@@ -301,7 +303,7 @@ impl KeyHolder {
     }
 
     fn is_narrowed_from(&self, earlier: &Self) -> bool {
-        // As a start, `None` is the earliest time; as an end, the latest.
+        // A start of `None` is earlier than any other start, and an end of `None` later than any other end.
         let starts_later = self.from >= earlier.from;
         let ends_earlier = earlier.until.is_none_or(|end| self.until.is_some_and(|until| until <= end));
         self.key == earlier.key && self.subject == earlier.subject && starts_later && ends_earlier

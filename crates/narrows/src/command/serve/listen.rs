@@ -33,17 +33,19 @@ use crate::terminal::line;
 /// The time for a client to send its first valid message.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for a refused client to send a request, and the most such clients at once.
+/// The time for a refused client to send a request, which gets the refusal as its answer.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum number of refused clients whose first request is awaited at once.
 const MAX_REFUSALS: usize = 64;
 
-/// Most unauthenticated clients that are told at once how to authenticate. They take no slots.
+/// Maximum number of unauthenticated clients at once. They take no slots, and only learn how to authenticate.
 const MAX_UNAUTHENTICATED: usize = 64;
 
-/// Most clients that are identified at once, before they get slots.
+/// Maximum number of clients that are being identified at once. Slots are assigned later.
 const MAX_LOOKUPS: usize = 16;
 
-/// The delay after a failed accept, such as for a lack of descriptors.
+/// The delay after a failed accept, such as one for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// A listener. A new transport needs a variant here and in [`ClientStream`].
@@ -51,10 +53,10 @@ enum ClientListener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Removes the file when dropped.
+        /// Removes the socket file when dropped.
         _file: Listener,
     },
-    /// The client on stdio; `true` once it was accepted.
+    /// The only client, on stdio. `true` once this client was accepted.
     Stdio(bool),
     /// All HTTP and WebSocket listeners.
     Web(Box<WebListeners>),
@@ -135,7 +137,7 @@ fn print_notice(text: &str) {
 }
 
 impl ClientListener {
-    /// Opens a listener and returns its actual address, with the port that was assigned for 0.
+    /// Opens a listener and returns its actual address. Port 0 is replaced by the assigned port.
     fn open(admin_socket: &ListenAddr, server: &ManifestServer) -> Result<(Self, ListenAddr), Failure> {
         if *admin_socket == ListenAddr::Stdio {
             return Ok((Self::Stdio(false), ListenAddr::Stdio));
@@ -146,7 +148,8 @@ impl ClientListener {
         let place = match &at {
             ListenAddr::Unix(path) => {
                 if server.identities.has_others() {
-                    // The socket's mode lets every user connect, because the system tells which user it is.
+                    // Every user may connect to the socket, because the system reports the user of each
+                    // connection.
                     std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(ready)?;
                 }
                 Self::Unix { listener: UnixListener::from_std(fd.into()).map_err(ready)?, _file: listener }
@@ -201,7 +204,7 @@ impl ClientStream {
         }
     }
 
-    /// Identifies the client. `Err` if it is not admitted.
+    /// Identifies the client. Returns `Err` if the client is not admitted.
     async fn admit(&self, identities: &Identities) -> Result<Principal, Principal> {
         let (user, method) = match self {
             Self::Tcp(stream) => {
@@ -241,8 +244,8 @@ impl ClientAcceptor {
                 Some(_) = clients.join_next() => {}
                 stream = place.accept() => match stream {
                     Ok(stream) => {
-                        // The semaphore is never closed, and permits are soon free, because identifying a
-                        // client does not wait for it.
+                        // The wait is short, because identifying a client does not wait for the client. The
+                        // semaphore is never closed.
                         let lookup = Arc::clone(&self.lookups).acquire_owned().await.ok();
                         clients.spawn(Arc::clone(&self).handle_client(stream, lookup));
                     }
@@ -284,7 +287,7 @@ impl ClientAcceptor {
             tracing::error!("{}", failure.message());
         }
         if is_stdio {
-            // Like a bus, the process ends with the client that started it.
+            // On stdio the process ends with the client that started it, like a bus.
             self.shutdown.request();
         }
     }

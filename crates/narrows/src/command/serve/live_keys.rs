@@ -54,7 +54,7 @@ impl LiveKeys {
     /// Reads the files and returns the current keys. Blocks.
     ///
     /// # Errors
-    /// There were no keys at the start, or the files are unreadable or do more than revoke keys.
+    /// Fails if there were no keys at the start, or if the files are unreadable or do more than revoke keys.
     pub(super) fn current(&self) -> Result<Keys, KeysError> {
         let mut state = lock(&self.state);
         let known = state.keys.as_ref().ok_or(KeysError::NoKeys)?;
@@ -84,12 +84,12 @@ impl LiveKeys {
 }
 
 /// The key of an approval that was counted. A gate cannot undo an approval, so it checks this key again
-/// before it counts the next one.
+/// before it counts the next approval.
 #[derive(Debug)]
 pub(super) struct CountedKey {
     pub(super) keys: Arc<LiveKeys>,
     pub(super) key: PublicKey,
-    /// The time of the count. A key that expires later still counts.
+    /// The time at which the approval was counted. An expiry of the key after this time has no effect.
     pub(super) counted_at: Timestamp,
 }
 

@@ -25,7 +25,7 @@ pub(super) const SIGNATURES_DIR: &str = "signatures";
 
 pub(super) struct LoadedManifest {
     pub(super) bundle: Bundle,
-    /// Absolute, without links.
+    /// The workspace, as an absolute path without links.
     pub(super) root: PathBuf,
     pub(super) keys: KeyFiles,
     pub(super) scripts: Scripts,
@@ -42,7 +42,7 @@ impl LoadedManifest {
         if let Err(error) = std::fs::metadata(&manifest) {
             return Err(Failure::manifest_missing(&manifest, &error));
         }
-        // As the user wrote it, so that findings name usable paths.
+        // Findings show the workspace path as the user wrote it.
         let shown = args.root.as_deref().unwrap_or_else(|| parent(&manifest));
         if !shown.is_dir() {
             return Err(Failure::root_invalid(shown));
@@ -69,7 +69,7 @@ impl LoadedManifest {
         let Self { bundle, root, keys, scripts, .. } = self;
         let pins = bundle.pins.iter().map(|pin| pin.path.as_path());
         let mut paths: Vec<PathBuf> = pins.map(|path| root.join(path)).collect();
-        // Missing files are included: an agent could create them, and the gate would read them.
+        // Missing keys files are protected too: an agent could create them, and the gate would read them.
         paths.extend(keys.paths().map(|path| root.join(path)));
         paths.extend(scripts.paths().map(Path::to_owned));
         paths.extend(self.log_paths());

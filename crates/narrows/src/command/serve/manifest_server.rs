@@ -97,7 +97,7 @@ impl ManifestServer {
         tokio::select! {
             biased;
             served = self.serve(client, who.clone(), chain, &connection_shutdown) => served,
-            // Both futures run until the other branch completes.
+            // The forwarding never completes, so it ends with the other branch.
             () = shutdown.forward_to(&connection_shutdown) => Ok(()),
             () = revoked => Ok(()),
         }

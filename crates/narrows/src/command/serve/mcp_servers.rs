@@ -15,7 +15,7 @@ use super::sandbox_bounds::Unenforceable;
 use crate::failure::Failure;
 
 /// Returns the settings with confined MCP servers, if the tier is `sandboxed`. Fails if a restriction cannot
-/// be enforced; records those that are.
+/// be enforced. Records the enforced restrictions.
 pub(super) async fn confined(
     manifest: &LoadedManifest,
     log: Option<&Log>,

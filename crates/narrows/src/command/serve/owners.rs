@@ -28,7 +28,7 @@ enum Owner {
 #[derive(Debug, Default)]
 struct OwnerIndex {
     owners: HashMap<String, Owner>,
-    /// The length of the part of the file that was read.
+    /// The number of bytes of the file that were read.
     read: u64,
     file: Option<File>,
 }
@@ -141,7 +141,7 @@ fn append(path: &Path, line: &[u8]) -> io::Result<()> {
     let mut whole = if last == *b"\n" { Vec::new() } else { vec![b'\n'] };
     whole.extend_from_slice(line);
     if let Err(error) = file.write_all(&whole) {
-        // Removes an incomplete line.
+        // The incomplete line is cut off again.
         let _ = file.set_len(length);
         return Err(error);
     }

@@ -180,8 +180,8 @@ fn sandbox_bounds(root: &Path, bundle: &Bundle) -> Result<SandboxBounds, Unenfor
     )
 }
 
-/// Reports a policy that requires more approvals than can be given: one by each signer with a key, and one by
-/// a signer who is the client.
+/// Reports a policy that requires more approvals than possible. Each signer with a key can approve once, and
+/// so can a signer who is the client.
 fn unreachable_quorum(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>) -> Option<Finding> {
     let policy = &bound.policy.front;
     let asks = matches!(policy.decision, Decision::RequireApproval | Decision::Escalate);

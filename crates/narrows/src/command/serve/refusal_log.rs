@@ -43,7 +43,7 @@ struct Unrecorded {
 }
 
 impl Recent {
-    /// Counts a refusal. Returns an entry to write now if the identity has no recent one.
+    /// Counts a refusal. Returns an entry to write now if the identity has no recent entry.
     fn count(&mut self, key: &Key, event: impl FnOnce() -> Event) -> Option<Event> {
         if let Some(unrecorded) = self.0.get_mut(key) {
             unrecorded.count += 1;
@@ -54,8 +54,8 @@ impl Recent {
         Some(event)
     }
 
-    /// Returns the counted entry of an identity whose interval is over. `None` if there were no more
-    /// refusals; then the next one is recorded at once.
+    /// Returns the counted entry of an identity whose interval is over. `None` if there were no further
+    /// refusals. In that case the next refusal is recorded at once.
     fn take_counted(&mut self, key: &Key) -> Option<(Event, u64)> {
         let counted = self.0.get_mut(key).and_then(Unrecorded::take_counted);
         if counted.is_none() {

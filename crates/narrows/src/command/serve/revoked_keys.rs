@@ -79,7 +79,7 @@ enum Role {
     Other,
 }
 
-/// A value with unparsed parts.
+/// A JSON value whose parts are not parsed yet.
 enum Node<'a> {
     Text(String),
     List(Vec<&'a RawValue>),
@@ -87,7 +87,8 @@ enum Node<'a> {
     Scalar,
 }
 
-/// The members of an object in order. Duplicates are kept, so that the last one hides nothing.
+/// The members of an object in order. Duplicates are kept, so that a later member does not hide an earlier
+/// one.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 struct Reader<'a> {
@@ -112,7 +113,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a value with all its parts. Returns `true` if it has a key, or an error was added.
+    /// Reads a JSON value with all its parts. Returns `true` if the value has a key, or an error was
+    /// reported.
     fn read(&mut self, raw: &'a RawValue, at: &str, role: Role, depth: usize) -> bool {
         if depth > MAX_DEPTH {
             self.reject(raw, at, "cannot read the revoked keys: nested too deeply");
@@ -166,7 +168,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a string or a member name. Returns `true` if it is a key, or an error was added.
+    /// Reads a string or a member name. Returns `true` if the text is a key, or an error was reported.
     fn read_text(&mut self, text: &str, raw: &RawValue, at: &str, is_id: bool) -> bool {
         if let Some(key) = read_key(text) {
             self.keys.insert(key);
@@ -253,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// The first test vector of RFC 8032.
+    /// The public key of the first test vector in RFC 8032.
     const DID: &str = "did:key:z6MktwupdmLXVVqTzCw4i46r4uGyosGXRnR3XjN4Zq7oMMsw";
     const SPKI: &str = "MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
     const OTHER: &str = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp";

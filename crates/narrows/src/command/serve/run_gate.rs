@@ -53,7 +53,7 @@ pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, F
     let setting = GateStart { started_at: now.as_secs(), nonce };
     let gate =
         Gate::new(mandate, who, bundle_policy(&manifest.bundle), Box::new(SystemPathResolver), setting);
-    // The budgets include all usage in the log: by other gates, and before this gate started.
+    // The budgets count all usage in the log: of other gates, and from before the start of this gate.
     Ok(match audit_log::path(manifest)? {
         Some(path) => gate.with_budget_source(Box::new(AuditLogBudget::new(path, now.as_secs()))),
         None => gate,
@@ -102,7 +102,7 @@ pub(super) fn on_thread(
     let work = async move {
         tokio::select! {
             biased;
-            // Polled first: once the runtime is gone, the timers of the gate would panic.
+            // This branch is polled first: once the runtime is gone, the timers of the gate would panic.
             _ = dropped => None,
             ended = gate => Some(ended),
         }

@@ -26,7 +26,7 @@ const BASE_ENV: [&str; 11] =
 const PROXY_ENV: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
-/// The field of a program that cannot run in a sandbox.
+/// The field that errors name for a program that cannot run in a sandbox.
 const PROGRAM_FIELD: &str = "bin";
 
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub(super) struct AgentSandbox {
     limits: Limits,
     cpu_time: Option<Duration>,
     pub(super) lifetime: Option<Duration>,
-    /// The enforced settings, in the form of the log.
+    /// The enforced settings, in the format of the audit log.
     pub(super) enforced: Value,
 }
 
@@ -199,7 +199,7 @@ fn program_mounts(program: &Path, shown: &[Mount], kept: &[PathBuf]) -> Vec<Moun
         if place.canonicalize().is_ok_and(|real| real == place) {
             mounts.push(Mount::here(place, false));
         } else if real.is_file() {
-            // A link cannot be mounted. Its target is mounted at the path of the link.
+            // A link cannot be mounted, so the target of the link is mounted at the path of the link.
             mounts.push(Mount { source: real.clone(), at: path.to_owned(), writable: false });
         }
     }
@@ -218,7 +218,7 @@ fn package_root(program: &Path) -> Option<&Path> {
     };
     let version = above.iter().find(|place| is_version(place));
     let environment = above.iter().take(2).find(|place| place.join("pyvenv.cfg").is_file());
-    // The outermost directory, because packages use their neighbors.
+    // The outermost `node_modules` is mounted, because packages use their neighbors.
     let modules = above.iter().rfind(|place| named(place, "node_modules"));
     version.or(environment).or(modules).copied()
 }
@@ -250,7 +250,7 @@ fn sandbox_environment(bounds: &SandboxBounds, sandbox: &Sandbox) -> Environment
         }
         env.set("NO_PROXY", "");
         env.set("no_proxy", "");
-        // Node.js ignores the proxy variables without this.
+        // Node.js ignores the proxy variables unless this variable is set.
         env.set("NODE_USE_ENV_PROXY", "1");
     }
     env
@@ -272,7 +272,7 @@ fn kernel_limits(bounds: &SandboxBounds) -> Result<Limits, Unenforceable> {
     })
 }
 
-/// Returns the enforced settings in the form of the log.
+/// Returns the enforced settings in the format of the audit log.
 fn enforced_limits(bounds: &SandboxBounds, sandbox: Option<&Sandbox>, runner: Option<&RunnerPlan>) -> Value {
     let limits: serde_json::Map<String, Value> = [
         ("memory_mb", bounds.limits.memory_mb),

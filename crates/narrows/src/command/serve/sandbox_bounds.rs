@@ -14,8 +14,8 @@ pub(super) struct RequestedSandbox {
     pub(super) plan: SandboxPlan,
 }
 
-/// Returns the sandboxes for an agent, or for the MCP servers of the built-in agent: first that of the tier, if it is
-/// `sandboxed`.
+/// Returns the sandboxes for `agent`, or without one those for the MCP servers of the built-in agent. If the
+/// tier is `sandboxed`, its sandbox is the first.
 pub(super) fn requested_sandboxes(bundle: &Bundle, agent: Option<&Agent>) -> Vec<RequestedSandbox> {
     let sandboxed = bundle.acp.front.metadata.aip44.tier == Tier::Sandboxed;
     let of_tier = bundle.sandbox.clone().filter(|_| sandboxed);
@@ -48,7 +48,7 @@ pub(super) struct SandboxBounds {
     pub(super) mounts: Vec<Mount>,
     pub(super) cwd: PathBuf,
     pub(super) egress: HostAllowList,
-    /// The hosts as written in the manifests, one list for each.
+    /// The allowed hosts as written in the manifests, one list for each sandbox.
     pub(super) hosts: Vec<Vec<String>>,
     pub(super) env: Vec<String>,
     pub(super) limits: Limits,
@@ -111,7 +111,8 @@ impl SandboxBounds {
         let mounts = visible_mounts(root, &kept);
         let cwd = match cwd {
             Some(cwd) => workspace_path(root, cwd),
-            // The working directory: the workspace if it is mounted as a whole, otherwise the first mount.
+            // The default working directory is the workspace if it is mounted as a whole, otherwise the first
+            // mount.
             None if kept.is_empty() || kept.iter().any(|mount| mount.source == Path::new("")) => {
                 root.to_owned()
             }

@@ -14,17 +14,17 @@ pub(super) struct Scripts(BTreeMap<PathBuf, Script>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Script {
-    /// Shows that the file is unchanged, without reading it.
+    /// While this stamp is the same, the content is unchanged and is not read again.
     stamp: FileStamp,
     digest: String,
 }
 
-/// Device, inode, length, and the change times of content and inode; the last cannot be forged.
+/// Device, inode, length, and the change times of content and inode. The inode change time cannot be forged.
 type FileStamp = [i128; 5];
 
 impl Scripts {
-    /// Reads the program of the agent, files in its arguments and those of MCP servers, and the programs of these
-    /// servers.
+    /// Reads all workspace files that the manifest runs: the programs of the agent and of MCP servers, and
+    /// files in their arguments.
     pub(super) fn read(root: &Path, bundle: &Bundle) -> io::Result<Self> {
         let mut found = BTreeMap::new();
         for place in script_paths(root, bundle) {

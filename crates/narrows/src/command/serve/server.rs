@@ -62,7 +62,7 @@ pub(super) fn settings(manifest: &LoadedManifest, args: &Serve) -> Result<Settin
     Ok(Settings { system: Some(system), ..settings })
 }
 
-/// Starts an agent that asks the gate before it uses a tool. It ends with its link.
+/// Starts an agent that asks the gate before it uses a tool. The agent ends with its link.
 pub(super) fn start(
     settings: &Settings,
     ask: mpsc::Sender<GateRequest>,

@@ -26,7 +26,7 @@ pub(super) struct PendingStep {
 #[derive(Debug, PartialEq, Eq)]
 enum StepStatus<'a> {
     Done,
-    /// A command reports the state.
+    /// The exit code of a command tells whether the step is done.
     Command(&'a SkipIf),
     Unknown,
 }

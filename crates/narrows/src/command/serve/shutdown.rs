@@ -41,8 +41,8 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Returns a branch of this request. The branch can be requested alone, and follows this request while
-    /// [`Self::forward_to`] runs.
+    /// Returns a branch of this shutdown. A request to the branch affects nothing else. Requests to this
+    /// shutdown reach the branch while [`Self::forward_to`] runs.
     pub(super) fn branch(&self) -> Self {
         Self { requests: watch::Sender::new(*self.requests.borrow()) }
     }

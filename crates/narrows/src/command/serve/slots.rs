@@ -8,7 +8,7 @@ use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// The time to wait for another client to disconnect.
+/// The time that a client waits for a slot, until another client disconnects.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Slot {
 }
 
 impl Slots {
-    /// Creates `max` slots. If there are other identities, none of them can take all slots.
+    /// Creates `max` slots. With `has_others`, no identity can take all slots.
     pub(super) fn new(max: usize, has_others: bool) -> Arc<Self> {
         let kept = if has_others && max > 1 { (max / 4).max(1) } else { 0 };
         Arc::new(Self { max, max_per_identity: max - kept, taken: Mutex::default(), freed: Notify::new() })
@@ -63,7 +63,7 @@ impl Slots {
         Ok(Slot { slots: Arc::clone(self), identity: identity.to_owned() })
     }
 
-    /// Waits for a slot that is about to be free.
+    /// Waits a limited time for a slot.
     pub(super) async fn wait_for_slot(self: &Arc<Self>, identity: &str) -> Result<Slot, NoSlot> {
         let wait = async {
             loop {

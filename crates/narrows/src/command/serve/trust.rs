@@ -164,11 +164,11 @@ impl TrustStore {
         }
     }
 
-    /// Replaces the file atomically, readable by its owner only.
+    /// Replaces the file of pins atomically. Only the owner can read the new file.
     fn write(&self) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("."));
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        // Created with mode 0600.
+        // The temporary file is created with mode 0600.
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         serde_json::to_writer_pretty(&mut file, &self.now)?;
         file.write_all(b"\n")?;

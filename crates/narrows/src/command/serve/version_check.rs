@@ -22,7 +22,7 @@ pub(super) fn command(agent: &Agent, beside: &Path) -> Result<Spec, Failure> {
     };
     let mut spec = Spec::new(agent::resolve_program(named, beside)?);
     spec.args = args.iter().map(Into::into).collect();
-    // Some programs print it to stderr.
+    // Some programs print their version to stderr.
     spec.merge_stderr = true;
     Ok(spec)
 }
@@ -50,7 +50,7 @@ async fn read_output(spec: Spec) -> Result<String, narrows_process::SpawnError> 
     drop(child.take_stdin());
     let mut text = Vec::new();
     if let Some(stdout) = child.take_stdout() {
-        // Unreadable output is not a version.
+        // Output that cannot be read has no version.
         let _ = stdout.take(MAX_OUTPUT_BYTES).read_to_end(&mut text).await;
     }
     Ok(String::from_utf8_lossy(&text).into_owned())

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 /// Most authenticated clients that wait to be accepted.
 const MAX_QUEUED_CLIENTS: usize = 16;
 
-/// The minimum number of sockets for each client: over HTTP one client uses several.
+/// The minimum number of sockets for each client. A client over HTTP uses several sockets.
 const MIN_SOCKETS_PER_CLIENT: usize = 16;
 
 pub(super) struct WebClient {
@@ -31,7 +31,7 @@ pub(super) struct WebClient {
 }
 
 impl WebClient {
-    /// Identifies the client for the gate. `Err` if it is not admitted.
+    /// Identifies the client for the gate. Returns `Err` if the client is not admitted.
     pub(super) fn admit(&self, identities: &Identities) -> Result<Principal, Principal> {
         let Identity { proof, name, scopes, .. } = &self.identity;
         match proof {

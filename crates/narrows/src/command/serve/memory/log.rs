@@ -12,13 +12,13 @@ const MAX_TEXT_BYTES: usize = 4 << 10;
 /// The maximum length of a prompt and of an answer in a shortened entry.
 const SHORTENED_TEXT_BYTES: usize = 200;
 
-/// The size of a log from which old entries are removed, if its policy permits that.
+/// The size above which old entries of a log are removed, if the policy permits that.
 pub(super) const MAX_PRUNED_BYTES: usize = 256 << 10;
 
 /// The maximum size of any log.
 pub(super) const MAX_LOG_BYTES: usize = 16 << 20;
 
-/// The most bytes of entries that a session gets.
+/// Maximum size in bytes of the entries that a session gets.
 const MAX_RECALLED_BYTES: usize = 16 << 10;
 
 /// The operator of a log, and the operators that may read it.
@@ -37,7 +37,6 @@ pub(super) struct MemoryEntry {
     pub(super) session: String,
     pub(super) said: String,
     pub(super) answered: String,
-    /// `true` if the entry was shortened.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) short: bool,
 }
@@ -64,7 +63,7 @@ pub(super) struct MemoryLog {
     pub(super) head: Option<LogHeader>,
     pub(super) notes: Vec<MemoryEntry>,
     pub(super) tip: String,
-    /// The length of all complete lines.
+    /// The length of all complete lines in bytes.
     pub(super) length: usize,
 }
 
@@ -74,7 +73,7 @@ pub(super) enum LogChange {
     Replace(Vec<u8>),
 }
 
-/// The log is not as it was written.
+/// The reason why a log differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LogCorruption {
     #[error("line {0} is invalid")]
@@ -161,7 +160,8 @@ impl MemoryLog {
         bytes.push(b'\n');
     }
 
-    /// Returns the newest entries as lines for a model. They cannot close the surrounding element.
+    /// Returns the newest entries as lines for a model. Closing tags are escaped, so that no entry can close
+    /// the element around the entries.
     pub(super) fn recent_entries(&self) -> String {
         let mut lines = Vec::new();
         let mut size = 0;
@@ -328,7 +328,7 @@ mod tests {
             let mut file = bytes(memory_log.add(&head(), vec![entry("a"), entry("b")], MemoryPolicy::AppendOnly));
             let at = at % file.len();
             file[at] ^= 1 << bit;
-            // Without a line end, a line is incomplete or two lines are joined.
+            // A changed line end makes the last line incomplete or joins two lines, so that an entry is missing.
             let read = MemoryLog::parse(&file);
             prop_assert!(read.as_ref().is_err() || read.is_ok_and(|read| read.notes.len() < 2));
         }

@@ -83,16 +83,16 @@ impl MemoryStore {
         }
     }
 
-    /// Appends after the complete lines.
+    /// Appends `bytes` after the complete lines, which have `whole` bytes.
     fn append(&self, whole: u64, bytes: &[u8]) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
-        // Otherwise the incomplete line would become part of the next one.
+        // An incomplete last line is cut off, because it would become part of the next line.
         if file.metadata()?.len() > whole {
             file.set_len(whole)?;
         }
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
         if written.is_err() {
-            // Removes an incomplete line. If that fails, the next write removes it.
+            // The file is cut back to its complete lines. If that fails, the next write does it.
             let _ = file.set_len(whole);
         }
         written?;
@@ -103,7 +103,7 @@ impl MemoryStore {
     }
 
     fn replace(&self, directory: &Path, bytes: &[u8]) -> io::Result<()> {
-        // Created with mode 0600.
+        // The temporary file is created with mode 0600.
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(bytes)?;
         file.as_file().sync_all()?;

@@ -99,7 +99,7 @@ impl BrokenManifests {
         (text != self.text).then_some(text)
     }
 
-    /// Passes if the text is refused.
+    /// Passes if a manifest with this text is refused.
     fn refuses(&self, what: &str, text: Option<String>) -> PointResult {
         let Some(text) = text else { return not_applicable_form() };
         match self.load(&text) {
@@ -108,10 +108,10 @@ impl BrokenManifests {
         }
     }
 
-    /// Passes if the text causes a new warning or is refused.
+    /// Passes if a manifest with this text causes a new warning or is refused.
     fn warns(&self, what: &str, text: Option<String>) -> PointResult {
         let Some(text) = text else { return not_applicable_form() };
-        // An equal warning may have existed before.
+        // Warnings of the unchanged manifest do not count.
         let before = self.load(&self.text).map(|bundle| bundle.warnings).unwrap_or_default();
         let is_new = |finding: &Finding| !before.iter().any(|known| known == finding);
         match self.load(&text) {

@@ -28,8 +28,9 @@ pub(super) struct Step {
     pub(super) requests: Vec<Value>,
     /// Calls that were shown before their decision was logged.
     pub(super) early: Vec<String>,
-    /// The number of votes that counted, and of votes by people who are not signers.
+    /// The number of votes that counted.
     pub(super) approvals: usize,
+    /// The number of votes by people who are not signers.
     pub(super) rejected_approvers: usize,
     pub(super) lines: (usize, usize),
 }
@@ -56,8 +57,8 @@ pub(super) struct ScriptedClient {
     log: PathBuf,
     signers: Vec<Principal>,
     last: u64,
-    /// The number of received lines, and of those that were not messages.
     pub(super) received_lines: usize,
+    /// The number of received lines that were not messages.
     pub(super) invalid_lines: usize,
 }
 
@@ -124,7 +125,7 @@ impl ScriptedClient {
                 (Some(_), None) => {
                     let mut update = message["params"]["update"].clone();
                     self.check_logged_first(&update, &mut step);
-                    // Sent in a member that no agent uses.
+                    // The `aip44` metadata of the update is kept in a member that no agent uses.
                     if let Some(members) = update.as_object_mut() {
                         members.insert("_mark".to_owned(), message["params"]["_meta"]["aip44"].clone());
                     }
@@ -166,7 +167,7 @@ impl ScriptedClient {
         let _ = self.ask.send(GateRequest::ListApprovals(answer)).await;
         let Some(waiting) = open.await.unwrap_or_default().into_iter().next() else { return };
         if waiting.is_client_asked {
-            // The gate asks the client first, and that request is still on the way.
+            // The gate asks the client before other approvers, and that request has not arrived yet.
             return;
         }
         let unlisted = Principal { id: "user:narrows-self-test-stranger".to_owned(), ..Principal::default() };

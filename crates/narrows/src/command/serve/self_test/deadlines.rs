@@ -88,7 +88,7 @@ impl TimedGate {
 pub(super) struct DeadlineSetup<'a> {
     pub(super) root: &'a str,
     pub(super) patience: GateTimeouts,
-    /// A call that needs an approval, and one that is denied.
+    /// A call that needs an approval.
     pub(super) approved: Option<&'a SampleCall>,
     pub(super) denied: Option<&'a SampleCall>,
 }
@@ -98,12 +98,11 @@ pub(super) const GATE_COUNT: usize = 11;
 
 enum WaitResult {
     After(GateTime),
-    /// The deadline did not pass, or had the wrong effect.
     Wrong(&'static str),
     NotTried(&'static str),
 }
 
-/// Point 29: every deadline with its value, and its effect.
+/// Measures point 29: every deadline passes after its configured value, and has its effect.
 pub(super) fn deadlines(gates: Vec<Gate>, setup: &DeadlineSetup<'_>) -> PointResult {
     let (mut gates, mut patience) = (gates.into_iter(), setup.patience);
     let (mut kept, mut not) = (Vec::new(), Vec::new());

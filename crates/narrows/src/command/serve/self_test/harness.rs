@@ -27,8 +27,8 @@ pub(super) struct Observations {
     pub(super) steps: BTreeMap<&'static str, Step>,
     pub(super) entries: Vec<Value>,
     pub(super) chain: verify::Report,
-    /// The number of lines that the client received, and how many of them were not messages.
     pub(super) received_lines: usize,
+    /// The number of lines to the client that were not messages.
     pub(super) invalid_lines: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Harness<'a> {
     pub(super) root: &'a Path,
     pub(super) script: Script,
     pub(super) signers: Vec<Principal>,
-    /// The MCP server that the client provides.
+    /// The name of the MCP server that the client provides.
     pub(super) client_server: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn signers(samples: &SampleCalls, mandate: &GateConfig) -> Vec<Princi
 impl Harness<'_> {
     pub(super) async fn run(self) -> io::Result<Observations> {
         let options = narrows_link::Options::default();
-        // A byte stream between client and gate, as on stdio.
+        // A byte stream connects client and gate, as on stdio.
         let (near, far) = duplex(PIPE_BYTES);
         let ((near_in, near_out), (far_in, far_out)) = (split(near), split(far));
         let client = narrows_link::stream(near_in, near_out, &options);
@@ -75,7 +75,7 @@ impl Harness<'_> {
         let playing = tokio::spawn(run_agent(agent, self.script));
         let mut client = ScriptedClient::new(client, ask.clone(), self.path.to_owned(), self.signers);
         let steps = run_steps(&mut client, self.root, self.client_server.as_deref()).await;
-        // The gate has already ended if the agent has.
+        // If the agent has ended, the gate has already ended too, and this request fails.
         let _ = ask.send(GateRequest::Stop).await;
         let _ = standing.await;
         playing.abort();
@@ -108,7 +108,7 @@ impl Observations {
         &self.entries[step.lines.0.min(end)..end]
     }
 
-    /// Returns the first line with an action about a call.
+    /// Returns the first log line with an action about a call.
     pub(super) fn line(&self, action: &str, call: &str) -> Option<&Value> {
         let is_it =
             |entry: &&Value| entry["action"] == action && entry["metadata"]["aip44"]["toolCallId"] == call;
@@ -167,7 +167,8 @@ async fn run_steps(
     steps
 }
 
-/// All turns. The script has only those for which the manifest has rules; the others use "silence".
+/// All turns of the conversation. The script has only the turns for which the manifest has rules. For all
+/// others, the turn "silence" is used.
 const TURNS: [&str; 14] = [
     "silence",
     "meta",

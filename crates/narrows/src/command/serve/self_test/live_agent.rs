@@ -22,7 +22,8 @@ const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) enum LiveAgent {
     Introduced {
         answer: Value,
-        /// The end of the process, and the time until then. `None` for the built-in agent.
+        /// How the process ended, and how long that took after its input was closed. `None` for the built-in
+        /// agent.
         ended: Option<(String, Duration)>,
     },
     Failed(String),
@@ -38,7 +39,7 @@ pub(super) async fn probe(manifest: &LoadedManifest, args: &Serve, data: &Path) 
 
 async fn probe_process(manifest: &LoadedManifest) -> Result<LiveAgent, String> {
     let words = |failure: Failure| failure.message();
-    // No log: the sandbox of the self-test must not be recorded in the real one.
+    // No log is passed, because the sandbox of the self-test must not be recorded in the real log.
     let prepared = agent::prepare(manifest, None).await.map_err(words)?;
     let started =
         prepared.start(manifest, &narrows_link::Options::default(), None, &Principal::default()).await;

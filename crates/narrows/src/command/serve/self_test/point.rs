@@ -34,7 +34,7 @@ pub(super) fn fails(evidence: impl Into<String>) -> PointResult {
     PointResult { verdict: PointStatus::Fail, evidence: evidence.into() }
 }
 
-/// The manifest gives no opportunity to test the point.
+/// Returns the result for a point that the manifest gives no opportunity to test.
 pub(super) fn not_applicable(why: impl Into<String>) -> PointResult {
     PointResult { verdict: PointStatus::NotApplicable, evidence: why.into() }
 }

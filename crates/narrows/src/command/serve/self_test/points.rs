@@ -24,7 +24,7 @@ pub(super) struct Evidence<'a> {
     pub(super) changed_files: &'a [String],
     pub(super) deadlines: PointResult,
     pub(super) foreign_user: &'a ForeignUserResult,
-    /// The MCP server that the client provides.
+    /// The name of the MCP server that the client provides.
     pub(super) client_server: Option<&'a str>,
     pub(super) who: &'a str,
 }

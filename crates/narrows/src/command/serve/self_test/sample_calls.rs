@@ -32,7 +32,7 @@ impl SampleCall {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SampleCalls {
     pub(super) allowed: Option<SampleCall>,
-    /// A call that is denied, by a policy if there is one that denies.
+    /// A call that is denied, if possible by a policy.
     pub(super) denied: Option<SampleCall>,
     pub(super) approved: Option<SampleCall>,
     /// A call of a tool that the operator does not have.
@@ -124,7 +124,6 @@ fn paths(bundle: &Bundle, root: &Path) -> Vec<String> {
     all.map(|path| root.join(path).to_string_lossy().into_owned()).collect()
 }
 
-/// Returns sample inputs for a kind of tool.
 fn inputs(kind: Kind, paths: &[String]) -> Vec<Value> {
     match kind {
         Kind::Read | Kind::Search | Kind::Edit | Kind::Delete => {

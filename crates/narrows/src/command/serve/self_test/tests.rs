@@ -36,7 +36,7 @@ struct Broken {
     mandate: Option<fn(&mut GateConfig)>,
     policy: Option<Policy>,
     mute: bool,
-    /// Changes the log before it is read.
+    /// Changes the lines of the log before they are judged.
     log: Option<fn(Vec<String>) -> Vec<String>>,
     agent: Option<LiveAgent>,
     foreign_user: Option<ForeignUserResult>,
