@@ -293,7 +293,7 @@ pub(crate) fn absolute_dir(directory: &Path) -> Result<PathBuf, Failure> {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         if absolute.to_str().is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "its name is not UTF-8"));
+            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the path is not UTF-8"));
         }
         Ok(absolute)
     });
@@ -305,7 +305,7 @@ fn read_mcp_servers(path: &Path, by: &str) -> Result<Vec<ServerConfig>, Failure>
         crate::text_input::read_file(path).map_err(|error| Failure::file_unreadable(by, path, &error))?;
     let servers = ServerConfig::read(&text).map_err(|error| Failure::file_invalid(path, &error))?;
     if servers.is_empty() {
-        output::write_stderr(&format!("{by}: {} has no enabled server\n", path.display()));
+        output::write_stderr(&format!("{by}: {} has no enabled MCP server\n", path.display()));
     }
     Ok(servers)
 }

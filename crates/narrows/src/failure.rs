@@ -190,7 +190,7 @@ impl Failure {
 
     pub(crate) fn no_prompt() -> Self {
         Self::new(ExitStatus::Usage, "missing prompt")
-            .with_hint("pass it as the last argument, or on stdin: `echo Hi | narrows run`")
+            .with_hint("pass the prompt as the last argument, or on stdin: `echo Hi | narrows run`")
     }
 
     pub(crate) fn prompt_unreadable(error: &io::Error) -> Self {
@@ -256,7 +256,7 @@ impl Failure {
 
     pub(crate) fn unset_variable(name: &str) -> Self {
         Self::new(ExitStatus::Usage, format!("environment variable {name:?} is not set"))
-            .with_hint(format!("set its value: --env {name}=VALUE"))
+            .with_hint(format!("set the value of the variable: --env {name}=VALUE"))
     }
 
     pub(crate) fn unknown_builtin_script(name: &str) -> Self {

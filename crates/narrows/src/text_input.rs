@@ -24,7 +24,7 @@ pub(crate) fn read_all(input: impl Read) -> io::Result<String> {
     let mut text = Vec::new();
     input.take(MAX_INPUT_BYTES as u64 + 1).read_to_end(&mut text)?;
     if text.len() > MAX_INPUT_BYTES {
-        return Err(too_long("it"));
+        return Err(too_long("the text"));
     }
     utf8(text)
 }
@@ -48,7 +48,7 @@ fn too_long(what: &str) -> io::Error {
 }
 
 fn utf8(text: Vec<u8>) -> io::Result<String> {
-    String::from_utf8(text).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+    String::from_utf8(text).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the text is not UTF-8"))
 }
 
 #[cfg(test)]

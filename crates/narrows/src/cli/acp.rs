@@ -37,7 +37,8 @@ pub(crate) struct Acp {
     /// MCP servers that clients may name: `any` or `none` [default: any]
     ///
     /// With `any`, a client can start any command as your user, as editors do. Use `none` if other users or programs
-    /// can connect, for example behind a socket. MCP servers that run in the client itself are always used.
+    /// can connect, for example through a socket. MCP servers inside the client itself are used with either
+    /// value.
     #[arg(long, value_enum, value_name = "WHICH", hide_short_help = true, help_heading = "Sessions")]
     pub(crate) mcp: Option<McpChoice>,
 
@@ -51,9 +52,9 @@ pub(crate) struct Acp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum McpChoice {
-    /// None that the agent would start or connect to
+    /// Only servers inside the client itself
     None,
-    /// All
+    /// All servers
     Any,
 }
 

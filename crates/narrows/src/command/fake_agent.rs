@@ -17,7 +17,7 @@ pub(super) fn execute(args: &FakeAgent) -> Result<ExitCode, Failure> {
         (Some(script), _) => {
             let read = load_script(script)?;
             if std::io::stdin().is_terminal() {
-                output::write_stderr(&super::manual_start_hint("it"));
+                output::write_stderr(&super::manual_start_hint("this agent"));
             }
             run(read)
         }

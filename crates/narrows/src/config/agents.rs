@@ -62,7 +62,7 @@ pub(crate) struct AgentEntry {
 
 pub(super) fn agent((name, node): (&str, SettingValue<'_>), path_base: PathBase<'_>) -> Option<AgentEntry> {
     if name == BUILT_IN {
-        node.error_with_name("is a reserved name", Some("it is the built-in agent".to_owned()));
+        node.error_with_name("is a reserved name", Some("`built-in` is the built-in agent".to_owned()));
     }
     let table = node.table()?;
     table.only(AGENT_KEYS, &[]);

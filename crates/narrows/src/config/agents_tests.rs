@@ -175,7 +175,7 @@ fn invalid_agents_are_refused_with_a_suggestion() {
         "[agents.built-in]\ncommand = 'a'",
         1,
         "`agents.built-in` is a reserved name",
-        Some("it is the built-in agent"),
+        Some("`built-in` is the built-in agent"),
     );
     check(
         "[agents.a]\ncommand = 'a'\naccess = 'hihg'",

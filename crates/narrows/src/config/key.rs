@@ -24,7 +24,7 @@ pub(super) fn find(settings: &EndpointSettings, variables: &Variables) -> Result
 fn variable(name: &str, variables: &Variables) -> Result<HiddenText, String> {
     let key = variables
         .get(name)
-        .ok_or_else(|| format!("the environment variable {name}, which holds its API key, is not set"))?;
+        .ok_or_else(|| format!("the environment variable {name}, which holds the API key, is not set"))?;
     let key = key.to_str().ok_or_else(|| format!("the environment variable {name} is not UTF-8"))?;
     Ok(key.trim().to_owned().into())
 }
@@ -76,7 +76,7 @@ mod tests {
         check(url, Some(Key::Inline(String::new().into())), &[], Ok(None));
         let variable = || Some(Key::Variable("GROQ_API_KEY".to_owned()));
         check(url, variable(), &[("GROQ_API_KEY", " k\n")], Ok(Some("k")));
-        let unset = Err("the environment variable GROQ_API_KEY, which holds its API key, is not set");
+        let unset = Err("the environment variable GROQ_API_KEY, which holds the API key, is not set");
         check(url, variable(), &[], unset);
         check(url, variable(), &[("GROQ_API_KEY", "")], unset);
         let place = tempfile::tempdir().unwrap();

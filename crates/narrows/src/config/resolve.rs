@@ -82,8 +82,7 @@ pub(crate) fn resolve(
             Err(error) => deferred_warnings.push(format!("the endpoint {name:?} is not used: {error}")),
         }
     }
-    let errors =
-        variables.read(env::ERRORS, |name| Errors::from_name(name).ok_or("it must be `text` or `rpc`"))?;
+    let errors = variables.read(env::ERRORS, |name| Errors::from_name(name).ok_or("use `text` or `rpc`"))?;
     let system = flags.model.system.clone().or(variables.text(env::SYSTEM_PROMPT)?.map(str::to_owned));
     Ok(Resolved {
         endpoints,
@@ -222,7 +221,7 @@ fn resolve_endpoint(entry: EndpointEntry, variables: &Variables) -> Result<Resol
     if settings.base_url.as_deref() == Some(DEMO_URL) {
         settings.model = Some(DEMO_MODEL.to_owned());
     } else if settings.model.is_none() {
-        return Err(lacks("model").hint("set it there, with --model, or in OPENAI_MODEL"));
+        return Err(lacks("model").hint("set `model` there, use --model, or set OPENAI_MODEL"));
     }
     let key = key::find(&settings, variables).map_err(|reason| {
         ConfigError::new(origin.clone(), format!("the endpoint {name:?} cannot be used: {reason}"))

@@ -175,21 +175,21 @@ fn unknown_and_incomplete_endpoints_are_errors() {
         none(),
         &[],
         "narrows.toml:2: the endpoint \"a\" has no `model`",
-        Some("set it there, with --model, or in OPENAI_MODEL"),
+        Some("set `model` there, use --model, or set OPENAI_MODEL"),
     );
     fails(
         FILE,
         chosen("work"),
         &[],
-        "narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds its API key, is not set",
+        "narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds the API key, is not set",
         None,
     );
     fails(
         "",
         none(),
         &[("NARROWS_ERRORS", "loud")],
-        "NARROWS_ERRORS: \"loud\" cannot be used: it must be `text` or `rpc`",
-        Some("correct it, or unset NARROWS_ERRORS"),
+        "NARROWS_ERRORS: \"loud\" cannot be used: use `text` or `rpc`",
+        Some("correct or unset NARROWS_ERRORS"),
     );
 }
 
@@ -202,7 +202,7 @@ fn an_unusable_endpoint_that_is_not_selected_is_no_error() {
     assert_eq!(
         resolved.deferred_warnings,
         [
-            "the endpoint \"work\" is not used: narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds its API key, is not set"
+            "the endpoint \"work\" is not used: narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds the API key, is not set"
         ]
     );
 }

@@ -28,7 +28,7 @@ impl Variables {
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.to_str();
-        text.map(Some).ok_or_else(|| ConfigError::new(Origin::variable(name), "it is not UTF-8"))
+        text.map(Some).ok_or_else(|| ConfigError::new(Origin::variable(name), "the value is not UTF-8"))
     }
 
     pub(crate) fn read<T>(
@@ -41,7 +41,7 @@ impl Variables {
         let shown: String = text.chars().take(40).collect();
         value.map(Some).map_err(|reason| {
             ConfigError::new(Origin::variable(name), format!("{shown:?} cannot be used: {reason}"))
-                .hint(format!("correct it, or unset {name}"))
+                .hint(format!("correct or unset {name}"))
         })
     }
 
@@ -82,7 +82,7 @@ mod tests {
         fn check(name: &str, value: &str, expected: &str) {
             let error = variables(&[(name, value)]).endpoint_settings().expect_err(value);
             assert_eq!(error.to_string(), expected);
-            assert_eq!(error.hint, Some(format!("correct it, or unset {name}")));
+            assert_eq!(error.hint, Some(format!("correct or unset {name}")));
         }
         check(
             "OPENAI_MAX_TOKENS",

@@ -90,7 +90,7 @@ impl Failure {
         let message = format!("cannot check the model {model:?}: the endpoint {endpoint:?} lists no models");
         Self::new(ExitStatus::Agent, message)
             .with_cause(&std::io::Error::other(line(reason)))
-            .with_hint("remove --require-model to use it unchecked")
+            .with_hint("remove --require-model to use the model unchecked")
     }
 }
 
@@ -117,18 +117,18 @@ fn spawn_failed(program: &str, error: &SpawnError) -> Failure {
             let failure = failure.with_cause(&std::io::Error::other(words));
             match similar_agent(&wanted) {
                 Some(near) => failure.with_hint(did_you_mean(&near)),
-                None => failure.with_hint("install it, or use its path: --agent \"/path/to/agent\""),
+                None => failure.with_hint("install the program, or use its path: --agent \"/path/to/agent\""),
             }
         }
         SpawnError::NotFound { searched: None, .. } => {
             failure.with_cause(&std::io::Error::other("file not found"))
         }
         SpawnError::NotExecutable { path } => {
-            failure.with_cause(error).with_hint(format!("make it executable: chmod +x {}", path.display()))
+            failure.with_cause(error).with_hint(format!("make the file executable: chmod +x {}", path.display()))
         }
         SpawnError::Exec { .. } => failure
             .with_cause(error)
-            .with_hint("if it is a script, add a first line such as `#!/bin/sh`; if it is a binary, use one for this platform"),
+            .with_hint("if the file is a script, add a first line such as `#!/bin/sh`; if it is a binary, use one for this platform"),
         _ => failure.with_cause(error),
     }
 }

@@ -42,25 +42,23 @@ impl Failure {
         let failure = match report.entries {
             0 => failure,
             _ if *number == 0 => failure,
-            1 => failure.with_hint("entry 0, before it, is valid"),
-            entries => {
-                failure.with_hint(format!("the {entries} entries before it, 0 to {}, are valid", entries - 1))
-            }
+            1 => failure.with_hint("entry 0 is valid"),
+            entries => failure.with_hint(format!("entries 0 to {} are valid", entries - 1)),
         };
         match why {
             VerifyProblem::TornTail => failure.with_hint(
-                "this is an incomplete entry after a crash, which was never acknowledged; the next writer removes \
-                 it and records that",
+                "a crash left this entry incomplete, and it was never acknowledged; the next writer removes it and \
+                 records that",
             ),
             VerifyProblem::NotCanonical => failure.with_hint("if another program wrote the log, add --any-form"),
-            VerifyProblem::Truncated => failure.with_hint("the chain is unbroken, but this is an older copy, or entries at \
+            VerifyProblem::Truncated => failure.with_hint("the chain is unbroken, but the log is an older copy, or entries at \
                                                  its end were removed"),
-            VerifyProblem::Rewritten => failure.with_hint("the chain is unbroken, but this is another log, or it was rewritten"),
+            VerifyProblem::Rewritten => failure.with_hint("the chain is unbroken, but this is another log, or the log was rewritten"),
             VerifyProblem::Tampered | VerifyProblem::Gap | VerifyProblem::Clock => failure.with_hint(
                 "move the changed log to another directory and keep it: no gate will write to it; `narrows audit \
                  show` prints entry numbers",
             ),
-            VerifyProblem::Broken if detail.contains("keyed hashes") => failure.with_hint("verify it with its secret: --legacy-secret FILE"),
+            VerifyProblem::Broken if detail.contains("keyed hashes") => failure.with_hint("verify the log with its secret: --legacy-secret FILE"),
             _ => failure,
         }
     }
@@ -81,8 +79,8 @@ impl Failure {
         let failure = Self::new(ExitStatus::Agent, format!("--against: invalid signature of {path:?}"))
             .with_cause(&error);
         match error {
-            SignatureError::OtherKey => failure.with_hint(format!("it was signed by {signer}")),
-            SignatureError::Wrong => failure.with_hint("it was changed after it was signed"),
+            SignatureError::OtherKey => failure.with_hint(format!("the head was signed by {signer}")),
+            SignatureError::Wrong => failure.with_hint("the head was changed after it was signed"),
         }
     }
 
@@ -98,7 +96,7 @@ impl Failure {
         }
         match error {
             KeyFileError::Io(error) if error.kind() == io::ErrorKind::NotFound => match what {
-                "the key" => failure.with_hint("create its directory"),
+                "the key" => failure.with_hint("create the directory of the file"),
                 _ => failure.with_hint("create a key with `narrows audit keygen FILE`"),
             },
             KeyFileError::Exposed { .. } => failure.with_hint(format!("chmod 600 {}", path.display())),

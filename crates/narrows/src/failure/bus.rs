@@ -90,7 +90,7 @@ impl Failure {
         let failure = Self::new(ExitStatus::Usage, line(&format!("duplicate listener {one}")));
         match one.conflict_hint(other) {
             Some(hint) => failure.with_hint(hint),
-            None => failure.with_hint(line(&format!("remove one of them; the other one is {other}"))),
+            None => failure.with_hint(line(&format!("remove this listener or {other}"))),
         }
     }
 
@@ -150,9 +150,9 @@ impl Failure {
                                     command = [\"narrows\", \"acp\"]",
                         )
                     }
-                    SpawnError::NotFound { .. } => failure
-                        .with_cause(source)
-                        .with_hint("install it, or use its path; `narrows check` finds all missing programs"),
+                    SpawnError::NotFound { .. } => failure.with_cause(source).with_hint(
+                        "install the program, or use its path; `narrows check` finds all missing programs",
+                    ),
                     _ => failure.with_cause(source),
                 }
             }
@@ -187,7 +187,7 @@ impl Failure {
             None => "no bus found: neither XDG_RUNTIME_DIR nor HOME is set".to_owned(),
         };
         Self::new(ExitStatus::Agent, line(&message))
-            .with_hint("start one with `narrows bus`, or set its admin socket: --socket PATH")
+            .with_hint("start a bus with `narrows bus`, or set its admin socket: --socket PATH")
     }
 
     pub(crate) fn several_buses(sockets: &[PathBuf]) -> Self {
@@ -201,13 +201,13 @@ impl Failure {
         let failure = Self::new(ExitStatus::Agent, line(&format!("{}: {error}", socket.display())));
         match error {
             AskError::NotListening(_) => {
-                failure.with_hint("start one with `narrows bus`, which prints its admin socket")
+                failure.with_hint("start a bus with `narrows bus`, which prints its admin socket")
             }
             AskError::ClientSocket => {
                 failure.with_hint("use the admin socket that the bus prints when it starts, or omit --socket")
             }
             AskError::Timeout(_) => {
-                failure.with_hint("check if its process is stopped, or the machine overloaded")
+                failure.with_hint("check if the process of the bus is stopped, or the machine overloaded")
             }
             _ => failure,
         }

@@ -33,7 +33,7 @@ impl Failure {
             ExitStatus::Usage,
             format!("{flag} applies to the built-in agent, but --agent selects another"),
         )
-        .with_hint("remove one of them; other agents have their own settings")
+        .with_hint("remove this flag or --agent; other agents have their own settings")
     }
 
     pub(crate) fn endpoint_settings(error: &EndpointError) -> Self {

@@ -10,7 +10,7 @@ use narrows_remote::tokens::TokenError;
 use crate::terminal::line;
 
 /// The hint for a name that has different tokens in two files.
-pub(crate) const ONE_TOKEN_PER_NAME: &str = "rename one of them, or use the same file for both listeners";
+pub(crate) const ONE_TOKEN_PER_NAME: &str = "rename one of the tokens, or use one file for both listeners";
 
 pub(crate) fn token_hint(error: &TokenError) -> String {
     match error {

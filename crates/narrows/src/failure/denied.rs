@@ -12,7 +12,7 @@ const MAX_HINTS: usize = 3;
 /// The name of the rule that asks on behalf of a gate, as recorded in decisions.
 pub(crate) const GATE_RULES: &str = "the gate";
 
-const HOW_TO_ANSWER: &str = "run it in a terminal, or answer with --input events";
+const HOW_TO_ANSWER: &str = "run narrows in a terminal, or answer with --input events";
 
 impl Failure {
     /// Fails if requests of a finished agent were denied.
@@ -55,14 +55,14 @@ fn denial_hint(refusal: &Refusal) -> String {
     let is_asked = refusal.by != "policy";
     match text("by").as_str() {
         _ if refusal.by == BY_GATE => {
-            "it needs an approval of the governance's signers, who can see pending requests with `narrows approve \
-             --list`".to_owned()
+            "the request needs an approval of the governance's signers, who can see pending requests with \
+             `narrows approve --list`".to_owned()
         }
         "rule" if refusal.by == BY_ANSWER && text("file") == GATE_RULES => {
-            "a policy of the governance asked for permission, and you denied it".to_owned()
+            "a policy of the governance asked for permission, and you denied the request".to_owned()
         }
         _ if refusal.by == BY_ANSWER => {
-            "you denied it, and the agent continued without it; to decide without a prompt, add a rule to a \
+            "you denied the request, and the agent continued without it; to decide without a prompt, add a rule to a \
              --policy file"
                 .to_owned()
         }
@@ -74,7 +74,7 @@ fn denial_hint(refusal: &Refusal) -> String {
             "web search is off, because of --no-web-search or `web_search = false` in the rules".to_owned()
         }
         "rule" if is_asked && text("file") == GATE_RULES => {
-            "a policy of the governance asks for permission: run it in a terminal, or let signers approve it with \
+            "a policy of the governance asks for permission: run narrows in a terminal, or let signers approve it with \
              `narrows approve`"
                 .to_owned()
         }
@@ -84,7 +84,7 @@ fn denial_hint(refusal: &Refusal) -> String {
              a --policy rule that has `effect = \"allow\"`"
         ),
         "rule" if is_asked => format!("{} asks for permission: {HOW_TO_ANSWER}", rule_name(because)),
-        "rule" => format!("{} denies it; only a change of that rule can allow it", rule_name(because)),
+        "rule" => format!("{} denies the request; only a change of that rule can allow it", rule_name(because)),
         "protected" => {
             format!("{} is protected; to allow it, add a rule with its `path` and `effect = \"allow\"`", text("what"))
         }
@@ -95,7 +95,7 @@ fn denial_hint(refusal: &Refusal) -> String {
                 Some((server, tool)) => format!(", `server = {server:?}` and `tool = {tool:?}`"),
                 None => format!(" and `kind = \"{kind}\"`"),
             };
-            let allow = format!("allow it in a --policy file with `effect = \"allow\"`{about}");
+            let allow = format!("allow the request in a --policy file with `effect = \"allow\"`{about}");
             match (access.as_str(), is_asked) {
                 (_, true) if kind == "execute" && refusal.is_asked_first => format!(
                     "the agent may run this command itself, outside of the sandbox, so medium access asks for \
@@ -105,9 +105,9 @@ fn denial_hint(refusal: &Refusal) -> String {
                     format!("{access} access asks for permission: {HOW_TO_ANSWER}; or {allow}; --access high also \
                              allows it")
                 }
-                ("low", _) => format!("low access denies it: use --access medium, or {allow}"),
+                ("low", _) => format!("low access denies the request: use --access medium, or {allow}"),
                 _ => format!(
-                    "{access} access denies it: add the directory with --add-dir DIR, or {allow}"
+                    "{access} access denies the request: add the directory with --add-dir DIR, or {allow}"
                 ),
             }
         }
@@ -153,13 +153,21 @@ mod tests {
         let preset = |access: &str| json!({"by": "preset", "access": access, "kind": "edit", "why": "w"});
         let rule = json!({"by": "rule", "file": "r.toml", "line": 7, "number": 2});
         let named = json!({"by": "rule", "file": "r.toml", "line": 7, "number": 2, "name": "mine"});
-        check("policy", &rule, "rule 2 (r.toml:7) denies it");
-        check("policy", &named, "rule `mine` (r.toml:7) denies it");
-        check("nobody to ask", &rule, "rule 2 (r.toml:7) asks for permission: run it in a terminal");
+        check("policy", &rule, "rule 2 (r.toml:7) denies the request");
+        check("policy", &named, "rule `mine` (r.toml:7) denies the request");
+        check("nobody to ask", &rule, "rule 2 (r.toml:7) asks for permission: run narrows in a terminal");
         check("timed out", &rule, "no answer in time; allow more time with --permission-timeout");
-        check("policy", &preset("low"), "low access denies it: use --access medium");
-        check("policy", &preset("medium"), "medium access denies it: add the directory with --add-dir DIR");
-        check("nobody to ask", &preset("medium"), "medium access asks for permission: run it in a terminal");
+        check("policy", &preset("low"), "low access denies the request: use --access medium");
+        check(
+            "policy",
+            &preset("medium"),
+            "medium access denies the request: add the directory with --add-dir DIR",
+        );
+        check(
+            "nobody to ask",
+            &preset("medium"),
+            "medium access asks for permission: run narrows in a terminal",
+        );
         let approval = json!({"by": "approval", "reason": "require-approval: no policy matches"});
         check("nobody to ask", &approval, "the governance of the agent asks for permission, whatever");
         assert!(!denial_hint(&refusal("nobody to ask", approval)).contains("--access high"));
@@ -169,11 +177,15 @@ mod tests {
         check("policy", &protected, "a key is protected; to allow it, add a rule with its `path`");
         check("policy", &json!({"by": "unreadable"}), "the command is too long");
         check("policy", &Value::Null, "see the reason in the line `denied:`");
-        check(BY_GATE, &Value::Null, "it needs an approval of the governance's signers");
-        check(BY_ANSWER, &preset("medium"), "you denied it, and the agent continued without it");
+        check(BY_GATE, &Value::Null, "the request needs an approval of the governance's signers");
+        check(BY_ANSWER, &preset("medium"), "you denied the request, and the agent continued without it");
         let gate = json!({"by": "rule", "file": GATE_RULES, "line": 1, "number": 1, "name": "the gate asks"});
         check("nobody to ask", &gate, "a policy of the governance asks for permission: run it");
-        check(BY_ANSWER, &gate, "a policy of the governance asked for permission, and you denied it");
+        check(
+            BY_ANSWER,
+            &gate,
+            "a policy of the governance asked for permission, and you denied the request",
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl Failure {
         match error {
             SpawnError::NotFound { searched: Some(_), .. } => failure
                 .with_cause(&io::Error::other("not found in PATH"))
-                .with_hint("install it, or use its path"),
+                .with_hint("install the program, or use its path"),
             SpawnError::NotFound { searched: None, .. } => {
                 failure.with_cause(&io::Error::other("file not found"))
             }
@@ -49,7 +49,7 @@ impl Failure {
 
     pub(crate) fn cannot_delete_session(agent: &str) -> Self {
         Self::new(ExitStatus::Agent, format!("the agent {agent:?} does not support deleting sessions"))
-            .with_hint("check if it has its own command for that")
+            .with_hint("check if the agent has its own command to delete sessions")
     }
 
     pub(crate) fn unknown_session<'a>(

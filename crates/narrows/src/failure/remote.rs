@@ -36,7 +36,7 @@ impl Failure {
             ExitStatus::Usage,
             format!("{flag} applies to agents that are started locally, but {target} is remote"),
         )
-        .with_hint("set its environment on its host")
+        .with_hint("set the environment of the agent on its host")
     }
 
     pub(crate) fn relative_remote_directory(directory: &Path) -> Self {
@@ -136,7 +136,7 @@ fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Fail
                                --key FILE")
         }
         DialError::CertificateRefused(_) => {
-            failure.with_hint("check that it was issued for this server, by a CA in `client_ca` of its bus.toml")
+            failure.with_hint("check that the certificate was issued for this server, by a CA in `client_ca` of its bus.toml")
         }
         DialError::Unauthorized if has_token => failure
             .with_hint("check that the token is for this server and not revoked; `narrows token new NAME --file \

@@ -16,7 +16,7 @@ impl Failure {
         let message = "not serving: tier sandboxed cannot be enforced in a proxy chain, where the conductor starts \
                        the agent (sandbox_unenforceable)";
         Self::new(ExitStatus::Start, message)
-            .with_hint("remove it from the chain, or use tier governance-aware")
+            .with_hint("remove this agent from the proxy chain, or use tier governance-aware")
     }
 
     pub(crate) fn setup_required(agent: &str, step: &str, what: &str) -> Self {

@@ -79,7 +79,7 @@ impl Failure {
             ExitStatus::Usage,
             line(&format!("{flag} {shown:?} is in the workspace, where an agent could use it")),
         )
-        .with_hint("move it out of the workspace")
+        .with_hint("move the file out of the workspace")
     }
 
     pub(crate) fn listener_for_client() -> Self {
@@ -131,7 +131,7 @@ impl Failure {
     pub(crate) fn admin_directory_missing(path: &Path) -> Self {
         let message = format!("--admin-socket: missing directory of {:?}", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message))
-            .with_hint("create it, accessible to the signers: install -d -m 750 -g GROUP DIR")
+            .with_hint("create the directory, accessible to the signers: install -d -m 750 -g GROUP DIR")
     }
 
     /// Reports an admin socket in the workspace, where the agent could replace it.
@@ -146,13 +146,14 @@ impl Failure {
     pub(crate) fn admin_socket_ungoverned() -> Self {
         Self::new(ExitStatus::Usage, "--admin-socket is for approvals, but the manifest has no governance")
             .with_hint(
-                "remove it, or add a GOVERNANCE.md, and metadata.aip44.governance: ./GOVERNANCE.md to the ACP.md",
+                "remove --admin-socket, or create a GOVERNANCE.md and add metadata.aip44.governance: ./GOVERNANCE.md \
+                 to the ACP.md",
             )
     }
 
     pub(crate) fn unknown_group(group: &str) -> Self {
         Self::new(ExitStatus::Usage, line(&format!("--admin-group: no group {group:?} in /etc/group")))
-            .with_hint("create it with `groupadd`, or use its number")
+            .with_hint("create the group with `groupadd`, or use the number of a group")
     }
 
     pub(crate) fn admin_group_unusable(path: &Path, error: &io::Error) -> Self {
@@ -160,7 +161,7 @@ impl Failure {
             format!("--admin-group: cannot give the group access to {:?}", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message))
             .with_cause(error)
-            .with_hint("run it as root, or as a member of that group")
+            .with_hint("run `narrows serve` as root, or as a member of that group")
     }
 
     pub(crate) fn session_owners_unreadable(error: &io::Error) -> Self {
@@ -191,7 +192,7 @@ impl Failure {
         let failure = Self::new(ExitStatus::Internal, line(&message)).with_cause(error);
         match error {
             OpenError::Damaged(_) => failure.with_hint(line(&format!(
-                "see what is wrong with it: narrows audit verify {}",
+                "see what is wrong with the log: narrows audit verify {}",
                 path.display()
             ))),
             OpenError::Io(_) | OpenError::Locked => failure,
@@ -322,11 +323,11 @@ impl Failure {
 
     pub(crate) fn agent_ended(agent: &str, why: &str) -> Self {
         Self::new(ExitStatus::Agent, line(&format!("the agent {agent:?} was stopped: {why}")))
-            .with_hint("see what it did in the audit log: narrows audit show")
+            .with_hint("see what the agent did in the audit log: narrows audit show")
     }
 
     pub(crate) fn chain_closed(why: &str) -> Self {
         Self::new(ExitStatus::Agent, line(&format!("left the proxy chain because of the agent: {why}")))
-            .with_hint("see what it did in the audit log: narrows audit show")
+            .with_hint("see what the agent did in the audit log: narrows audit show")
     }
 }

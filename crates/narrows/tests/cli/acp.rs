@@ -128,13 +128,13 @@ fn invalid_settings_are_reported_at_start() {
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MAX_TOKENS", "7x")], ""), @r#"
     --- stderr ---
     error: OPENAI_MAX_TOKENS: "7x" cannot be used: must be a whole number above 0
-    hint: correct it, or unset OPENAI_MAX_TOKENS
+    hint: correct or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_TEMPERATURE", "hot")], ""), @r#"
     --- stderr ---
     error: OPENAI_TEMPERATURE: "hot" cannot be used: must be a number, 0 or above
-    hint: correct it, or unset OPENAI_TEMPERATURE
+    hint: correct or unset OPENAI_TEMPERATURE
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--config", "c.toml"], &[], "\n[endpoint.a]\nmodle = 'x'\n"), @"
@@ -172,7 +172,7 @@ fn invalid_settings_are_reported_at_start() {
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MODEL", "default")], ""), @r#"
     --- stderr ---
     error: OPENAI_MODEL: "default" cannot be used: `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
-    hint: correct it, or unset OPENAI_MODEL
+    hint: correct or unset OPENAI_MODEL
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--config", "c.toml"], &[], "[endpoint.a]\nbase_url = 'http://h'\nmodel = 'default'"), @r#"

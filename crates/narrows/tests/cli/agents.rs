@@ -249,7 +249,7 @@ fn a_failed_probe_has_a_reason() {
     --- stderr ---
     error: cannot start the agent "gone", because of its program "two"
       because: not found in PATH
-    hint: install it, or use its path
+    hint: install the program, or use its path
     --- exit 5 ---
     "#);
     assert_snapshot!(probe(&dir, "./nothing here", &[]), @r#"

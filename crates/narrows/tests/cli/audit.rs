@@ -113,7 +113,7 @@ fn the_first_invalid_line_is_reported() {
     assert_snapshot!(output("\"done\"", "\"gone\""), @"
     --- stderr ---
     error: audit/audit-log.jsonl:2: entry 1: tampered: its hash does not match its content
-    hint: entry 0, before it, is valid
+    hint: entry 0 is valid
     hint: move the changed log to another directory and keep it: no gate will write to it; `narrows audit show` prints entry numbers
     --- exit 1 ---
     ");
@@ -134,8 +134,8 @@ fn the_first_invalid_line_is_reported() {
     assert_snapshot!(audit(&dir, &["verify", "audit"]), @"
     --- stderr ---
     error: audit/audit-log.jsonl:3: entry 2: torn tail: the line is incomplete
-    hint: the 2 entries before it, 0 to 1, are valid
-    hint: this is an incomplete entry after a crash, which was never acknowledged; the next writer removes it and records that
+    hint: entries 0 to 1 are valid
+    hint: a crash left this entry incomplete, and it was never acknowledged; the next writer removes it and records that
     --- exit 1 ---
     ");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -143,7 +143,7 @@ fn the_first_invalid_line_is_reported() {
     assert_snapshot!(audit(&dir, &["verify", "audit"]), @"
     --- stderr ---
     error: audit/audit-log.jsonl:2: entry 1: gap: its number is 2, expected 1
-    hint: entry 0, before it, is valid
+    hint: entry 0 is valid
     hint: move the changed log to another directory and keep it: no gate will write to it; `narrows audit show` prints entry numbers
     --- exit 1 ---
     ");
@@ -293,7 +293,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     --- stderr ---
     error: --against: invalid signature of "head.json"
       because: it was signed with another key
-    hint: it was signed by [KEY]
+    hint: the head was signed by [KEY]
     --- exit 1 ---
     "#);
 
@@ -308,7 +308,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     assert_snapshot!(against(&[]), @"
     --- stderr ---
     error: audit/audit-log.jsonl: truncated: 1 of at least 3 entries are there
-    hint: the chain is unbroken, but this is an older copy, or entries at its end were removed
+    hint: the chain is unbroken, but the log is an older copy, or entries at its end were removed
     --- exit 1 ---
     ");
     let log = open(&dir, 1 << 20);
@@ -319,7 +319,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     assert_snapshot!(against(&[]), @"
     --- stderr ---
     error: audit/audit-log.jsonl: rewritten: entry 2 is another than it was
-    hint: the chain is unbroken, but this is another log, or it was rewritten
+    hint: the chain is unbroken, but this is another log, or the log was rewritten
     --- exit 1 ---
     ");
     std::fs::remove_file(file(&dir)).expect("removed");
@@ -331,7 +331,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     assert_snapshot!(against(&[]), @"
     --- stderr ---
     error: audit/audit-log.jsonl: rewritten: its first entry is another
-    hint: the chain is unbroken, but this is another log, or it was rewritten
+    hint: the chain is unbroken, but this is another log, or the log was rewritten
     --- exit 1 ---
     ");
     object["count"] = json!(2);
@@ -340,7 +340,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     --- stderr ---
     error: --against: invalid signature of "head.json"
       because: the signature does not match the content
-    hint: it was changed after it was signed
+    hint: the head was changed after it was signed
     --- exit 1 ---
     "#);
     dir.file("head.json", "{}");
@@ -420,7 +420,7 @@ fn the_older_form_is_verified_with_its_secret() {
     assert_snapshot!(audit(&dir, &["verify", "log.jsonl"]), @"
     --- stderr ---
     error: log.jsonl:1: entry 0: broken: it is in the form with keyed hashes, which needs the secret
-    hint: verify it with its secret: --legacy-secret FILE
+    hint: verify the log with its secret: --legacy-secret FILE
     --- exit 1 ---
     ");
     assert_snapshot!(audit(&dir, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"

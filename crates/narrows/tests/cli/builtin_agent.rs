@@ -68,7 +68,7 @@ fn a_model_cannot_be_required_of_an_endpoint_that_lists_none() {
     --- stderr ---
     error: cannot check the model "m": the endpoint "flags" lists no models
       because: http (HTTP 404) from [URL]/models
-    hint: remove --require-model to use it unchecked
+    hint: remove --require-model to use the model unchecked
     --- exit 1 ---
     "#);
 }
@@ -183,7 +183,7 @@ fn settings_are_checked_before_anything_is_started() {
     assert_snapshot!(dir.output_of(dir.run("cat", &["--base-url", "http://h/v1", "Hi"])), @"
     --- stderr ---
     error: --base-url applies to the built-in agent, but --agent selects another
-    hint: remove one of them; other agents have their own settings
+    hint: remove this flag or --agent; other agents have their own settings
     --- exit 2 ---
     ");
     let mut command = run(&dir, &["Hi"]);
@@ -191,7 +191,7 @@ fn settings_are_checked_before_anything_is_started() {
     assert_snapshot!(dir.output_of(command), @r#"
     --- stderr ---
     error: OPENAI_MAX_TOKENS: "many" cannot be used: must be a whole number above 0
-    hint: correct it, or unset OPENAI_MAX_TOKENS
+    hint: correct or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
 }

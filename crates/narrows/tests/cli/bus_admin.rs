@@ -72,13 +72,13 @@ fn the_status_without_a_bus_is_an_error() {
     assert_snapshot!(output(&[]), @"
     --- stderr ---
     error: no bus is running: no admin socket in [DIR]/run/narrows accepts connections
-    hint: start one with `narrows bus`, or set its admin socket: --socket PATH
+    hint: start a bus with `narrows bus`, or set its admin socket: --socket PATH
     --- exit 1 ---
     ");
     assert_snapshot!(output(&["--socket", "no.sock"]), @"
     --- stderr ---
     error: no.sock: no bus is listening: No such file or directory (os error 2)
-    hint: start one with `narrows bus`, which prints its admin socket
+    hint: start a bus with `narrows bus`, which prints its admin socket
     --- exit 1 ---
     ");
     // A socket without a listener is not a running bus.

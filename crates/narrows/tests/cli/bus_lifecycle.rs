@@ -74,7 +74,7 @@ fn errors_are_reported_before_anything_is_started() {
     --- stderr ---
     error: cannot start the agents of pool "default"
       because: program "./no-such-agent" not found
-    hint: install it, or use its path; `narrows check` finds all missing programs
+    hint: install the program, or use its path; `narrows check` finds all missing programs
     --- exit 5 ---
     "#);
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['./no-such-agent']\n");
@@ -82,7 +82,7 @@ fn errors_are_reported_before_anything_is_started() {
     --- stderr ---
     error: bus.toml:4:11: cannot start the agents of pool "default"
       because: program "./no-such-agent" not found
-    hint: install it, or use its path; `narrows check` finds all missing programs
+    hint: install the program, or use its path; `narrows check` finds all missing programs
     --- exit 5 ---
     "#);
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");

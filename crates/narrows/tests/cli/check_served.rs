@@ -409,7 +409,7 @@ fn a_name_has_one_token_in_all_files_of_a_bus() {
     assert_snapshot!(dir.output_of(dir.narrows(["check", "bus.toml"])), @r#"
     --- stderr ---
     error: b.toml:3:8: the name "alice" has another token in a.toml
-    hint: rename one of them, or use the same file for both listeners
+    hint: rename one of the tokens, or use one file for both listeners
     --- exit 2 ---
     "#);
     let told = dir.output_of(dir.narrows(["bus", "--config", "bus.toml"]));

@@ -315,7 +315,7 @@ fn invalid_arguments_are_refused() {
     assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "--env", "X=1", "Hi"]), @"
     --- stderr ---
     error: --env applies to agents that are started locally, but ws://127.0.0.1:1/acp is remote
-    hint: set its environment on its host
+    hint: set the environment of the agent on its host
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "--cwd", "not/here", "Hi"]), @r#"

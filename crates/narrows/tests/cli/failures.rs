@@ -55,7 +55,7 @@ fn usage() {
     assert_snapshot!(output_with_agent("cat", &["--env", "NOT_SET_HERE", "Hi"]), @r#"
     --- stderr ---
     error: environment variable "NOT_SET_HERE" is not set
-    hint: set its value: --env NOT_SET_HERE=VALUE
+    hint: set the value of the variable: --env NOT_SET_HERE=VALUE
     --- exit 2 ---
     "#);
     assert_snapshot!(output_with_agent("cat", &["--log", "narrows=b=c", "Hi"]), @r#"
@@ -73,13 +73,13 @@ fn usage() {
     assert_snapshot!(output_with_agent("cat", &[" "]), @"
     --- stderr ---
     error: missing prompt
-    hint: pass it as the last argument, or on stdin: `echo Hi | narrows run`
+    hint: pass the prompt as the last argument, or on stdin: `echo Hi | narrows run`
     --- exit 2 ---
     ");
     assert_snapshot!(output_with_agent("cat", &[]), @"
     --- stderr ---
     error: missing prompt
-    hint: pass it as the last argument, or on stdin: `echo Hi | narrows run`
+    hint: pass the prompt as the last argument, or on stdin: `echo Hi | narrows run`
     --- exit 2 ---
     ");
 }
@@ -117,7 +117,7 @@ fn a_prompt_that_is_not_text() {
     assert_snapshot!(dir.output_with_input(dir.run("cat", &["-"]), b"\xff\xfe"), @"
     --- stderr ---
     error: cannot read the prompt from stdin
-      because: it is not UTF-8
+      because: the text is not UTF-8
     --- exit 2 ---
     ");
 }
@@ -128,7 +128,7 @@ fn a_missing_program() {
     --- stderr ---
     error: cannot start the agent "no-such-agent"
       because: program "no-such-agent" not found in PATH
-    hint: install it, or use its path: --agent "/path/to/agent"
+    hint: install the program, or use its path: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
     assert_snapshot!(output_with_agent("./agent", &["Hi"]), @r#"
@@ -146,7 +146,7 @@ fn a_missing_program() {
     --- stderr ---
     error: cannot start the agent "my-agnet"
       because: program "my-agnet" not found in PATH
-    hint: install it, or use its path: --agent "/path/to/agent"
+    hint: install the program, or use its path: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
 }
@@ -159,7 +159,7 @@ fn a_program_that_cannot_run() {
     --- stderr ---
     error: cannot start the agent "./agent"
       because: [DIR]/agent is not executable
-    hint: make it executable: chmod +x [DIR]/agent
+    hint: make the file executable: chmod +x [DIR]/agent
     --- exit 5 ---
     "#);
     assert_snapshot!(dir.output_of(dir.run("/", &["Hi"])), @r#"
@@ -379,11 +379,11 @@ fn reasons_to_stop() {
 fn a_failure_as_json() {
     let dir = TestDir::new();
     assert_snapshot!(dir.output_of(dir.run("no-such-agent", &["--output", "json", "Hi"])), @r#"
-    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": program \"no-such-agent\" not found in PATH","exitCode":5,"hints":["install it, or use its path: --agent \"/path/to/agent\""]}}
+    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": program \"no-such-agent\" not found in PATH","exitCode":5,"hints":["install the program, or use its path: --agent \"/path/to/agent\""]}}
     --- stderr ---
     error: cannot start the agent "no-such-agent"
       because: program "no-such-agent" not found in PATH
-    hint: install it, or use its path: --agent "/path/to/agent"
+    hint: install the program, or use its path: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
     let refusal = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"refusal"}}"#;

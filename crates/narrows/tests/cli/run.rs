@@ -257,9 +257,18 @@ fn a_denial_has_a_hint() {
     dir.file("deny.toml", "[[rule]]\neffect = \"deny\"\nkind = \"delete\"\n");
     dir.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
     for (args, hint) in [
-        (["--access", "low"], "hint: low access denies it: use --access medium, or allow it"),
-        (["--policy", "deny.toml"], "hint: rule 1 (deny.toml:1) denies it; only a change of that rule"),
-        (["--policy", "ask.toml"], "hint: rule 1 (ask.toml:1) asks for permission: run it in a terminal"),
+        (
+            ["--access", "low"],
+            "hint: low access denies the request: use --access medium, or allow the request",
+        ),
+        (
+            ["--policy", "deny.toml"],
+            "hint: rule 1 (deny.toml:1) denies the request; only a change of that rule",
+        ),
+        (
+            ["--policy", "ask.toml"],
+            "hint: rule 1 (ask.toml:1) asks for permission: run narrows in a terminal",
+        ),
     ] {
         let told = dir.output_of(dir.run("narrows fake-agent ask", &[&args[..], &["Clean"]].concat()));
         assert!(told.contains(hint) && told.ends_with("--- exit 9 ---\n"), "{told}");

@@ -167,7 +167,7 @@ fn an_agent_that_cannot_delete_is_reported() {
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent])), @r#"
     --- stderr ---
     error: the agent "sh" does not support deleting sessions
-    hint: check if it has its own command for that
+    hint: check if the agent has its own command to delete sessions
     --- exit 1 ---
     "#);
     let can = CAN_LIST.replace("\"list\"", "\"delete\"");

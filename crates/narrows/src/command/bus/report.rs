@@ -154,8 +154,8 @@ impl StatusReport {
                 if pool.last_loss.as_deref().is_some_and(|loss| loss.starts_with(MANIFEST_REFUSED_EXIT)) {
                     _ = writeln!(
                         text,
-                        "  it cannot be served: if its files were changed on purpose, run `narrows serve --approve \
-                         {manifest}`; the reason is in the log of the bus"
+                        "  the manifest cannot be served: if its files were changed on purpose, run \
+                         `narrows serve --approve {manifest}`; the reason is in the log of the bus"
                     );
                 }
             }

@@ -80,7 +80,7 @@ async fn initialize(link: &mut Link) -> Result<Value, String> {
     let info = json!({"name": "narrows-self-test", "version": env!("CARGO_PKG_VERSION")});
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": info});
     let line = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-    let gone = || "it exited".to_owned();
+    let gone = || "exited before it answered initialize".to_owned();
     link.sender.send(line.to_string().into()).await.map_err(|_| gone())?;
     let answering = async {
         loop {
@@ -91,7 +91,7 @@ async fn initialize(link: &mut Link) -> Result<Value, String> {
             }
         }
     };
-    let slow = || format!("it did not answer initialize within {} s", INITIALIZE_TIMEOUT.as_secs());
+    let slow = || format!("no answer to initialize within {} s", INITIALIZE_TIMEOUT.as_secs());
     timeout(INITIALIZE_TIMEOUT, answering).await.map_err(|_| slow())?
 }
 
