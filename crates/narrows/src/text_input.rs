@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-/// The longest text, and the longest line, that is accepted.
+/// Maximum size of an accepted text, and of an accepted line.
 pub(crate) const MAX_INPUT_BYTES: usize = 16 << 20;
 
 /// Returns the text of a file.

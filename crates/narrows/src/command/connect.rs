@@ -155,7 +155,7 @@ fn line_for_editor(frame: Frame) -> Option<Bytes> {
     oversized_answer_error(&frame)
 }
 
-/// Returns the error in place of an answer that is too long.
+/// Returns the error that replaces `frame` if that is an answer that is too long.
 fn oversized_answer_error(frame: &Frame) -> Option<Bytes> {
     let id = frame.id().filter(|_| frame.kind() == Kind::Invalid(Fault::LongResponse))?;
     Some(message::error(id, &RpcError::new(RpcCode::MessageTooLarge, "response too long")))

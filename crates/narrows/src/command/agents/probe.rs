@@ -85,7 +85,7 @@ async fn query(chosen: SelectedAgent) -> Result<(Report, Option<Failure>), Failu
     Ok((report, failure))
 }
 
-/// Returns the session state once the agent sent its commands or had time to.
+/// Returns the session state after the agent has sent its commands, or after a timeout.
 async fn final_snapshot(session: &mut Session) -> Snapshot {
     if let Some(events) = session.events() {
         // An agent without commands sends no list of commands, so this wait may time out.

@@ -86,7 +86,7 @@ impl Editor {
         typed
     }
 
-    /// Prints whole lines above the edited one.
+    /// Prints whole lines above the line that is being edited.
     pub(super) fn print_above(&self, lines: &str) {
         match &self.notes {
             Some(notes) if self.is_reading => match notes.try_send(lines.to_owned()) {
@@ -111,7 +111,7 @@ impl Drop for Editor {
     }
 }
 
-/// Prints notes in a thread: the editor accepts them only while a line is edited.
+/// Starts a thread that prints notes, because the editor accepts notes only while a line is edited.
 fn print_notes(mut printer: impl ExternalPrinter + Send + 'static) -> io::Result<SyncSender<String>> {
     let (notes, waiting): (_, Receiver<String>) = sync_channel(MAX_QUEUED_NOTES);
     std::thread::Builder::new().name("notes".to_owned()).spawn(move || {

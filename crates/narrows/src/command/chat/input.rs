@@ -58,7 +58,7 @@ impl Input {
         }
     }
 
-    /// Prints whole lines above the edited one.
+    /// Prints whole lines above the line that is being edited.
     pub(super) fn print_above(&self, lines: &str) {
         match self {
             Self::Person(editor) => editor.print_above(lines),

@@ -44,7 +44,7 @@ fn prompt(args: &Run) -> Result<String, Failure> {
                 Some(path) => from_file(Path::new(path))?,
                 None => prompt.to_owned(),
             };
-            // Piped input is appended, unless it has answers.
+            // Piped input is appended to the prompt, unless stdin carries answers to permission requests.
             if args.input.is_none() && has_input() {
                 let more = piped()?;
                 if !more.trim().is_empty() {

@@ -145,7 +145,7 @@ pub(super) fn resolve_program(named: &str, beside: &Path) -> Result<PathBuf, Fai
     }
 }
 
-/// Returns the reason for a refusal as it is logged.
+/// Returns the reason for a refusal in the format of the audit log.
 pub(super) fn refusal_details(refused: &Unenforceable) -> Value {
     let Unenforceable { code, file, field, why, .. } = refused;
     json!({"kind": "refusal", "code": code, "file": file, "field": field, "reason": why})

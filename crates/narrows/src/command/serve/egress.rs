@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 const MAX_QUEUED_DENIALS: usize = 64;
-/// Most denials that are logged, because the agent can cause any number.
+/// Maximum number of denials that are logged. An agent can cause any number.
 const MAX_LOGGED_DENIALS: usize = 256;
 
 /// A running proxy. Dropping it closes the proxy and all its connections.

@@ -26,7 +26,7 @@ const ANY_LOOPBACK_CLIENT: &str = "tcp:loopback";
 /// The time for which an unauthenticated client may stay connected to learn how to authenticate.
 const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Most bytes that are buffered for a client that is not admitted. Any local process may be such a client.
+/// Maximum number of buffered bytes of a client that is not admitted, which any local process may be.
 const MAX_UNAUTHENTICATED_BYTES: usize = 64 << 10;
 
 /// Link options for clients that are not admitted or have no slot.
@@ -52,7 +52,7 @@ pub(super) struct Identities {
     own_uid: u32,
     users: String,
     file: Option<PathBuf>,
-    /// The entries of the file at the start.
+    /// The entries of the identities file at the start of the process.
     named: Vec<Named>,
     approvers: Vec<Approver>,
 }
@@ -63,7 +63,7 @@ impl Identities {
         let named = match file {
             None => Vec::new(),
             Some(path) => {
-                // The agent must not decide who is admitted.
+                // With a file in the workspace, the agent could admit clients.
                 if path.canonicalize().is_ok_and(|real| real.starts_with(&manifest.root)) {
                     return Err(Failure::identities_in_workspace(path));
                 }

@@ -265,7 +265,7 @@ impl ClientAcceptor {
 
     async fn handle_client(self: Arc<Self>, mut stream: ClientStream, lookup: Option<OwnedSemaphorePermit>) {
         let is_stdio = matches!(stream, ClientStream::Stdio);
-        // Must be first: a client that has disconnected can no longer be identified.
+        // Identification comes first: a client that has disconnected can no longer be identified.
         let admitted = stream.admit(&self.server.identities).await;
         drop(lookup);
         let own_slot = stream.take_slot();

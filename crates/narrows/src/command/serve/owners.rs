@@ -21,7 +21,7 @@ struct Entry {
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
     One(String),
-    /// Conflicting entries: the session can no longer be opened.
+    /// The file names several owners, so the session can no longer be opened.
     Several,
 }
 

@@ -122,7 +122,7 @@ pub(in crate::command) fn survey(root: &Path, bundle: &Bundle) -> Findings {
     findings
 }
 
-/// Reports policies about unknown tools: such a denial would never apply.
+/// Reports policies about tools that the operator does not have: a denial of such a policy would never apply.
 fn policies_without_tools(bundle: &Bundle) -> Vec<Finding> {
     let reach = PolicyCoverage::new(bundle);
     let told = |bound: &BoundPolicy| {

@@ -66,7 +66,7 @@ fn script_paths(root: &Path, bundle: &Bundle) -> Vec<PathBuf> {
     if let Some(agent) = &bundle.agent {
         let beside = root.join(agent.cli.directory());
         let sandboxes = [&agent.sandbox, &bundle.sandbox].into_iter().flatten();
-        // The start directory depends on the sandboxes.
+        // The directory in which a program starts depends on the sandboxes.
         let starts = sandboxes.flat_map(|plan| {
             plan.cwd.iter().chain(plan.mounts.iter().map(|mount| &mount.source)).map(|path| root.join(path))
         });
@@ -95,7 +95,7 @@ fn argument_files(root: &Path, start: &Path, arg: &str) -> Vec<PathBuf> {
     [Some(arg), value].into_iter().flatten().flat_map(|path| workspace_paths(root, start, path)).collect()
 }
 
-/// Returns a path if it is in the workspace, and its link target.
+/// Returns the path of an existing file and its link target, without a path outside of the workspace.
 fn workspace_paths(root: &Path, start: &Path, path: &str) -> Vec<PathBuf> {
     let path = start.join(path);
     if !path.is_file() {

@@ -18,7 +18,7 @@ use super::slots::{NoSlot, Slot, Slots};
 use crate::command::web;
 use crate::failure::Failure;
 
-/// Most authenticated clients that wait to be accepted.
+/// Maximum number of authenticated clients that wait to be accepted.
 const MAX_QUEUED_CLIENTS: usize = 16;
 
 /// The minimum number of sockets for each client. A client over HTTP uses several sockets.

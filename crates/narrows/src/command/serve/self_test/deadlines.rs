@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::point::{PointResult, fails, passes};
 use super::sample_calls::SampleCall;
 
-/// Longest simulated wait. A deadline that has not passed by then counts as missing.
+/// Maximum simulated wait. A deadline that has not passed by then counts as missing.
 const MAX_WAIT: GateTime = GateTime::from_secs(86_400);
 
 /// Collects the output of a gate, and commits its log entries at once.

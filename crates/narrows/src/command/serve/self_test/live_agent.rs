@@ -111,7 +111,7 @@ impl LiveAgent {
             mcp_http: is("/mcpCapabilities/http"),
             mcp_sse: is("/mcpCapabilities/sse"),
             mcp_acp: is("/mcpCapabilities/acp"),
-            // The other capabilities belong to the client, or have no flag.
+            // The other capabilities belong to the client, or have no flag in `initialize`.
             ..*declared
         };
         if !can.is_object() {
