@@ -82,7 +82,8 @@ pub(crate) fn resolve(
             Err(error) => deferred_warnings.push(format!("the endpoint {name:?} is not used: {error}")),
         }
     }
-    let errors = variables.read(env::ERRORS, |name| Errors::from_name(name).ok_or("use `text` or `rpc`"))?;
+    let errors =
+        variables.read(env::ERRORS, |name| Errors::from_name(name).ok_or("expected `text` or `rpc`"))?;
     let system = flags.model.system.clone().or(variables.text(env::SYSTEM_PROMPT)?.map(str::to_owned));
     Ok(Resolved {
         endpoints,

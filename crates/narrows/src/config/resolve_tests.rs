@@ -188,7 +188,7 @@ fn unknown_and_incomplete_endpoints_are_errors() {
         "",
         none(),
         &[("NARROWS_ERRORS", "loud")],
-        "NARROWS_ERRORS: \"loud\" cannot be used: use `text` or `rpc`",
+        "NARROWS_ERRORS: \"loud\" cannot be used: expected `text` or `rpc`",
         Some("correct or unset NARROWS_ERRORS"),
     );
 }
