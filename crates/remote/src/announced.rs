@@ -26,7 +26,7 @@ pub(crate) fn child_id(message: &View<'_>) -> Option<String> {
         return None;
     }
     let params = message.params()?;
-    // One search over the text, and nothing else for most updates.
+    // Most updates announce no child session. One text search finds that out without parsing them.
     memchr::memmem::find(params, b"\"subagent_update\"")?;
     let update = serde_json::from_slice::<Params>(params).ok()?.update;
     (update.kind == "subagent_update" && (1..=MAX_ID_BYTES).contains(&update.child.len()))

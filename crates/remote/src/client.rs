@@ -1,8 +1,9 @@
 //! A link to a remote agent, by its URL.
 //!
 //! Over WebSocket, TCP and unix sockets, a lost socket is replaced if the server can resume connections (see
-//! [`crate::resume`]); over Streamable HTTP, lost event streams are. The user of the link notices only a delay. If that
-//! is impossible or takes too long, each pending request is answered with an error, and the link ends.
+//! [`crate::resume`]). Over Streamable HTTP, lost event streams are reopened. The user of the link notices
+//! only a delay. If reconnecting is impossible or takes too long, each pending request is answered with an
+//! error, and the link ends.
 
 mod backoff;
 mod connect;
@@ -43,8 +44,8 @@ pub struct ClientOptions {
     /// A client certificate, for servers that require one.
     pub client_certificate: Option<ClientCertificateFiles>,
     pub connect_timeout: Duration,
-    /// Timeout for the response to `initialize` over HTTP, where nothing arrives before it: longer than a server waits
-    /// for an agent.
+    /// Timeout for the response to `initialize` over HTTP. Should be longer than the server waits for its
+    /// agent.
     pub initialize_timeout: Duration,
     /// Time to keep reconnecting after a loss.
     pub grace_period: Duration,
@@ -70,7 +71,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// A link and its outcome.
+/// An established link to a remote agent, and a handle to observe the connection behind the link.
 #[derive(Debug)]
 pub struct Connected {
     pub link: Link,
@@ -85,7 +86,7 @@ pub struct ConnectionOutcome {
 }
 
 impl ConnectionOutcome {
-    /// Returns a view of whether the connection is up.
+    /// Returns a handle that shows whether the connection is up.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         self.state.clone()
@@ -118,7 +119,8 @@ pub async fn connect(target: &Target, options: ClientOptions) -> Result<Connecte
             let connector = connect::Connector::new(target, options)?;
             let first = match connector.dial().await {
                 Ok(socket) => Ok(socket),
-                // The server exists, so an outage now is handled like a later one.
+                // The server exists, so the client reconnects as it does after the loss of an established
+                // connection.
                 Err(DialError::ConnectionCut(why)) => Err(why),
                 Err(error @ DialError::Unanswered(_)) => Err(error.to_string()),
                 Err(error) => return Err(error),
@@ -132,7 +134,7 @@ pub async fn connect(target: &Target, options: ClientOptions) -> Result<Connecte
 
 fn report(sender: oneshot::Sender<ConnectionLost>, outcome: Result<(), ConnectionLost>) {
     if let Err(lost) = outcome {
-        // The outcome may have been dropped.
+        // Sending fails if the caller has dropped its `ConnectionOutcome`.
         let _ = sender.send(lost);
     }
 }

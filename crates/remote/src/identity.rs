@@ -5,13 +5,13 @@ use std::fmt;
 /// How an identity was proven. The same name with another proof is another identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// Nothing but being on this machine.
+    /// The client has proven nothing but that it runs on this machine.
     Place,
     /// The user that owns the peer socket. The name is the user id.
     User,
     Token,
     Certificate,
-    /// The component that handed the connection over.
+    /// Another component of the program has authenticated the client and handed the connection over.
     Handed,
 }
 
@@ -19,11 +19,11 @@ pub enum Proof {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     pub proof: Proof,
-    /// From the token file, from the client certificate, or of [`Identity::local`].
+    /// The name from the token file or the client certificate, or that of [`Identity::local`].
     pub name: String,
-    /// Scopes of the tools that it may use; `None` is all tools.
+    /// Scopes of the tools that the identity may use; `None` is all tools.
     pub scopes: Option<Vec<String>>,
-    /// Pools of a bus that it may use; `None` is all pools.
+    /// Pools of a bus that the identity may use; `None` is all pools.
     pub pools: Option<Vec<String>>,
 }
 
@@ -40,14 +40,14 @@ impl Identity {
         Self { proof, name: name.into(), scopes: None, pools: None }
     }
 
-    /// Returns `true` if the socket itself proves this user id.
+    /// Returns `true` if the identity is the user id `user`, proven by the owner of the peer socket.
     #[must_use]
     pub fn is_user(&self, user: u32) -> bool {
         self.proof == Proof::User && self.name == user.to_string()
     }
 }
 
-/// Unique across proofs, so that no identity can take the name of another.
+/// The prefix of the text names the proof, so that no identity can take the name of another.
 impl fmt::Display for Identity {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { proof, name, .. } = self;

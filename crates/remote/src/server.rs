@@ -82,7 +82,7 @@ pub struct HttpListenerConfig {
     /// The number that the backend receives with each client of this listener.
     pub number: usize,
     pub address: SocketAddr,
-    /// The served path, such as `/acp`. Any other is answered with 404.
+    /// The served path, such as `/acp`. A request for any other path is answered with 404.
     pub path: String,
     pub auth: ClientAuth,
     /// Allowed values of the `Origin` header, exactly as browsers write them.
@@ -96,15 +96,15 @@ pub struct HttpListenerConfig {
 /// Authentication of the clients of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Every process of this machine, as [`Identity::local`].
+    /// Accepts every process of this machine, as [`Identity::local`].
     None,
-    /// Every process of this machine, as the user that owns the peer socket, or as [`Identity::local`] if the system
-    /// does not know that user.
+    /// Accepts every process of this machine, as the user that owns the peer socket, or as
+    /// [`Identity::local`] if the system does not know that user.
     User,
-    /// Only processes of this user id, as [`Identity::local`]. Refuses a peer whose user is unknown.
+    /// Accepts only processes of this user id, as [`Identity::local`]. Refuses a peer whose user is unknown.
     Owner(u32),
     Token(PathBuf),
-    /// Clients with a certificate of the authorities in [`TlsFiles::client_ca`].
+    /// Accepts clients with a certificate of the authorities in [`TlsFiles::client_ca`].
     Mtls,
 }
 
@@ -240,13 +240,10 @@ pub trait Served: Send {
 pub enum BindError {
     #[error("{address}: {error}")]
     Address { address: SocketAddr, error: std::io::Error },
-    /// Other machines could connect without authentication.
     #[error("{0}: without authentication only a loopback address may be used")]
     Open(SocketAddr),
-    /// Other machines could connect without encryption.
     #[error("{0}: without TLS only a loopback address may be used")]
     Cleartext(SocketAddr),
-    /// Client certificates are required, but there is no authority to verify them.
     #[error("{0}: authentication by certificate needs TLS with a client_ca")]
     NoAuthority(SocketAddr),
     #[error("invalid path {0:?}")]
@@ -339,7 +336,7 @@ impl HttpServer {
     /// If a listener cannot be used on this runtime.
     pub async fn serve(self) -> std::io::Result<()> {
         let Self { shared, http_listeners, mut adopted, handle, .. } = self;
-        // Dropping the set ends the tasks.
+        // Dropping this task set at the end ends all tasks in it.
         let mut accepting = JoinSet::new();
         for (http_listener, socket) in http_listeners {
             let socket = tokio::net::TcpListener::from_std(socket)?;
@@ -380,7 +377,7 @@ impl HttpServerHandle {
 
     fn check_files(&self) {
         for http_listener in &*self.http_listeners {
-            // A token file logs its own errors.
+            // The token store logs the errors of its file, so only TLS errors are logged here.
             if let Err(error @ ReloadError::Tls(_)) = http_listener.reload(false) {
                 tracing::warn!(
                     %error,

@@ -78,7 +78,7 @@ pub enum FileFault {
     NoKey,
     #[error("contains no certificate")]
     NoCertificate,
-    /// Any user can write it, and could impersonate its owner.
+    /// Any user can write the file, and could impersonate its owner.
     #[error("writable by every user")]
     Exposed,
     #[error("{0}")]
@@ -108,10 +108,6 @@ struct ClientAuthorities {
 }
 
 impl ServerTls {
-    /// Reads and validates all files.
-    ///
-    /// # Errors
-    /// If one of them cannot be used.
     pub(crate) fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let clients =
@@ -128,8 +124,8 @@ impl ServerTls {
             .map_err(|error| TlsError::from_key_pair(error, &files.cert, &files.key))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if clients.is_some() {
-            // A resumed session does not verify the certificate again, and gives the ticket for the next one: an expired
-            // certificate would be accepted for ever.
+            // Session resumption is disabled. A resumed session does not verify the certificate again and
+            // issues the next ticket, so an expired certificate would be accepted forever.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
@@ -148,7 +144,7 @@ impl ServerTls {
         self.config.time_provider.current_time().unwrap_or_else(UnixTime::now)
     }
 
-    /// Returns `true` if both accept certificates of the same authorities.
+    /// Returns `true` if this configuration and the other accept certificates of the same authorities.
     pub(crate) fn has_authorities_of(&self, other: &Self) -> bool {
         self.authorities() == other.authorities()
     }

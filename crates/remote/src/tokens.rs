@@ -69,7 +69,6 @@ pub enum TokenError {
     Name(String),
     #[error("token {0:?} already exists")]
     Taken(String),
-    /// The name has another token in another file of the same server.
     #[error("{}: the name {name:?} has another token in {}", path.display(), other.display())]
     Elsewhere { path: PathBuf, name: String, other: PathBuf },
     #[error("token {0:?} does not exist")]
@@ -142,7 +141,7 @@ impl Tokens {
     /// Reads a token file.
     ///
     /// # Errors
-    /// If it cannot be read, is invalid, or every user can write it.
+    /// If the file cannot be read, is invalid, or every user can write it.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         Self::parse(path, &text(path)?)
     }
@@ -150,7 +149,7 @@ impl Tokens {
     fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
         let file = path.display().to_string();
         let read = Node::read_toml(&Findings::new(&file, text), |table| Some(inspect::read(table)));
-        // Without the hint, which shows the line: it may contain a token.
+        // The hint of a finding is left out: it shows the line, which may contain a token.
         let failed = |Finding { pos, message: error, .. }: Finding| TokenError::Syntax {
             path: path.to_owned(),
             line: pos.line,

@@ -24,14 +24,14 @@ use super::{ClientOptions, DialError, Target, tls_roots};
 
 pub(super) const USER_AGENT_VALUE: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 
-/// Kernel buffer per direction: less than what is kept for replay.
+/// Size of the kernel buffer for each direction. Bytes in flight must be fewer than those kept for replay.
 const SOCKET_BUFFER_BYTES: u32 = 256 << 10;
 
-/// Time until unacknowledged data breaks the connection. No keepalive is sent meanwhile, so this and
-/// [`KEEPALIVE_IDLE_TIME`] add up.
+/// Time after which sent data without an acknowledgment breaks the connection. The kernel sends no keepalive
+/// probe while data is unacknowledged, so this time and [`KEEPALIVE_IDLE_TIME`] add up.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Idle time before the first TCP keepalive probe, then the interval and the number of probes.
+/// Idle time before the kernel sends the first TCP keepalive probe.
 const KEEPALIVE_IDLE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -67,7 +67,8 @@ impl Connector {
         opened.map_err(|error| error.with_credentials(&self.options))
     }
 
-    /// Sets `is_accepted` once the TCP connection is established: the server may still not respond.
+    /// Opens a socket to the target. Sets `is_accepted` once the TCP connection is established, even if the
+    /// server does not respond.
     async fn open(&self, is_accepted: &AtomicBool) -> Result<ServerSocket, DialError> {
         let max_line = self.options.link.max_line;
         match &self.target {
@@ -118,7 +119,8 @@ impl Connector {
     }
 }
 
-/// Returns the `Authorization` header. Fails if the target cannot carry a token safely.
+/// Returns the `Authorization` header. Fails if the target has no headers or no encryption, or the token is
+/// invalid.
 pub(super) fn bearer_header(
     target: &Target,
     options: &ClientOptions,
@@ -161,7 +163,7 @@ async fn connect_tcp(address: SocketAddr) -> std::io::Result<TcpStream> {
     socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
     let stream = socket.connect(address).await?;
-    // Messages are batched before they are written, so waiting for more would only add latency.
+    // Nagle's algorithm would only add latency, because messages are batched before they are written.
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE_TIME)?;
@@ -201,7 +203,7 @@ mod tests {
         assert!(sockopt::socket_keepalive(&stream).unwrap());
         let unconfirmed = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
         let asked = sockopt::tcp_keepidle(&stream).unwrap();
-        // The last data was sent just before the first probe, or nothing was sent.
+        // In the worst case, the last data was sent just before the first keepalive probe was due.
         assert_eq!(asked + unconfirmed, Duration::from_secs(45));
         let probes = sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
         assert!(asked + probes <= Duration::from_secs(45));

@@ -7,13 +7,14 @@ use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
 
 use narrows_base::sync::lock;
 
-/// Cookies kept per connection.
+/// Maximum number of cookies kept per connection.
 const MAX_COOKIES: usize = 32;
 
 /// The longest `Set-Cookie` value that is kept, in bytes.
 const MAX_COOKIE_BYTES: usize = 4096;
 
-/// Cookies of one endpoint. They are sent nowhere else, so most attributes can be ignored.
+/// Cookies of one endpoint. They are sent only to this endpoint, so most attributes of a cookie can be
+/// ignored.
 #[derive(Debug, Default)]
 pub(super) struct Cookies(Mutex<BTreeMap<String, String>>);
 

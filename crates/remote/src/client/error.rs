@@ -32,12 +32,10 @@ pub enum DialError {
     TokenNotSupported,
     #[error("cannot resolve host {0:?}: {1}")]
     Name(String, String),
-    /// No process listens at the address.
     #[error("no process listens at {0}")]
     Refused(String),
     #[error("connection timed out after {0:?}")]
     Timeout(Duration),
-    /// The server accepted the connection or request and did not respond.
     #[error("the server did not respond within {0:?}")]
     Unanswered(Duration),
     #[error("the server certificate is not trusted: {0}")]
@@ -68,7 +66,7 @@ pub enum DialError {
         words: Option<String>,
         after: Option<Duration>,
     },
-    /// A proxy responded, in place of a server that had responded before.
+    /// A proxy responded instead of the server, which had responded before.
     #[error("a proxy responded with status {0} instead of the server")]
     ProxyResponse(u16),
     #[error("the server does not speak the protocol: {0}")]
@@ -136,7 +134,7 @@ impl DialError {
         self.is_final() && !matches!(self, Self::Status { .. } | Self::Tls | Self::Http)
     }
 
-    /// Refines a 401 by the credentials that were sent.
+    /// Makes a 401 more precise: the new error depends on the credentials that were sent.
     pub(super) fn with_credentials(self, options: &ClientOptions) -> Self {
         match self {
             Self::Unauthorized if options.token.is_some() => Self::Unauthorized,
@@ -148,7 +146,8 @@ impl DialError {
 
     /// Detects another protocol from the first bytes of a line-based connection.
     pub(super) fn from_first_bytes(bytes: &[u8]) -> Option<Self> {
-        // A TLS 1.x alert: the server expected a handshake.
+        // The first bytes of a TLS 1.x alert. A TLS server sends an alert to a client that does not speak
+        // TLS.
         const ALERT: [u8; 2] = [0x15, 0x03];
         match bytes {
             _ if bytes.starts_with(&ALERT) => Some(Self::Tls),
@@ -157,7 +156,7 @@ impl DialError {
         }
     }
 
-    /// Returns the value of `Retry-After`.
+    /// Returns the delay that the server requested with `Retry-After`.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -170,7 +169,8 @@ impl DialError {
         match status {
             401 => Self::Unauthorized,
             403 => Self::Forbidden { words: body_text(body) },
-            // The body with which this project's server reports a lockout. Other servers use 429 for other reasons.
+            // This body shows that the 429 comes from a lockout of this project's server. Other servers use
+            // 429 for other reasons.
             429 if body.trim_ascii() == b"too many failures" => {
                 Self::LockedOut { after: retry_after_header(headers) }
             }
@@ -207,7 +207,8 @@ impl DialError {
         }
     }
 
-    /// Finds a TLS alert about the client certificate in an error text, which is all that HTTP/2 keeps of it.
+    /// Finds a TLS alert about the client certificate in an error text. An HTTP/2 error keeps only the text
+    /// of the alert.
     pub(super) fn from_alert_text(words: &str) -> Option<Self> {
         let is_it =
             |alert: AlertDescription| words.contains(&rustls::Error::AlertReceived(alert).to_string());
@@ -221,16 +222,16 @@ fn is_cut(kind: io::ErrorKind) -> bool {
     matches!(kind, UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
 }
 
-/// Describes the names of a certificate, if the error is that it is for other names.
+/// Returns the names in a certificate and the expected name, if the certificate is rejected for its names.
 fn describe_names(why: &CertificateError) -> Option<String> {
     match why {
-        CertificateError::NotValidForName => Some("it is for other names".to_owned()),
+        CertificateError::NotValidForName => Some("found other names".to_owned()),
         CertificateError::NotValidForNameContext { expected, presented } => {
             let presented: Vec<&str> = presented.iter().map(|name| bare_name(name)).collect();
             let expected = expected.to_str();
             Some(match presented.is_empty() {
-                true => format!("it has no name, expected {expected}"),
-                false => format!("it is for {}, expected {expected}", presented.join(", ")),
+                true => format!("found no name, expected {expected}"),
+                false => format!("found {}, expected {expected}", presented.join(", ")),
             })
         }
         _ => None,
@@ -246,29 +247,32 @@ fn bare_name(name: &str) -> &str {
 
 fn describe_untrusted(why: &CertificateError) -> String {
     let words = match why {
-        CertificateError::UnknownIssuer => "its issuer is unknown",
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet",
-        CertificateError::Revoked => "it was revoked",
-        CertificateError::BadSignature => "its signature is invalid",
-        CertificateError::BadEncoding => "it cannot be read",
+        CertificateError::UnknownIssuer => "unknown issuer",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "certificate expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "certificate not valid yet"
+        }
+        CertificateError::Revoked => "certificate revoked",
+        CertificateError::BadSignature => "invalid signature",
+        CertificateError::BadEncoding => "certificate unreadable",
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "it is not for a server"
+            "not a server certificate"
         }
         why => return why.to_string(),
     };
     words.to_owned()
 }
 
-/// TLS alerts about client certificates and their texts; `None` if no certificate was sent.
+/// TLS alerts about client certificates with a text for each. `None` means that the client sent no
+/// certificate.
 const ALERTS: [(AlertDescription, Option<&str>); 9] = [
     (AlertDescription::CertificateRequired, None),
     (AlertDescription::NoCertificate, None),
-    (AlertDescription::UnknownCA, Some("its issuer is unknown")),
-    (AlertDescription::CertificateExpired, Some("it has expired")),
-    (AlertDescription::CertificateRevoked, Some("it was revoked")),
-    (AlertDescription::BadCertificate, Some("it is invalid")),
-    (AlertDescription::UnsupportedCertificate, Some("it is not supported")),
+    (AlertDescription::UnknownCA, Some("unknown issuer")),
+    (AlertDescription::CertificateExpired, Some("certificate expired")),
+    (AlertDescription::CertificateRevoked, Some("certificate revoked")),
+    (AlertDescription::BadCertificate, Some("invalid certificate")),
+    (AlertDescription::UnsupportedCertificate, Some("unsupported certificate type")),
     (AlertDescription::CertificateUnknown, Some("no reason given")),
     (AlertDescription::AccessDenied, Some("access denied")),
 ];
@@ -288,15 +292,14 @@ fn suffix(words: Option<&str>) -> String {
 fn body_text(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_CHARS * 4).unwrap_or(body));
     let words = one_line(&text, MAX_SHOWN_CHARS);
-    // HTML pages are for browsers.
+    // An HTML page is meant for browsers and is not shown in an error.
     (!words.is_empty() && !words.starts_with('<')).then_some(words)
 }
 
 /// A reason why a connection is lost for good.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionLost {
-    /// The server cannot resume connections.
-    #[error("the server cannot resume it: {0}")]
+    #[error("the server cannot resume the connection: {0}")]
     Plain(String),
     #[error("no reconnection within {} s", .grace.as_secs())]
     Grace {
@@ -306,10 +309,10 @@ pub enum ConnectionLost {
     },
     #[error("the server no longer knows the connection")]
     Forgotten,
-    /// Messages were lost that are no longer kept by one end.
+    /// Some messages were lost on the way, and the end that sent them no longer keeps them.
     #[error("undelivered messages are no longer kept")]
     Gap,
-    #[error("another client has taken over")]
+    #[error("another client has taken over the connection")]
     Fenced,
     #[error("a message is too long: {0}")]
     TooLong(String),
@@ -317,13 +320,12 @@ pub enum ConnectionLost {
     Dial(#[from] DialError),
     #[error("cannot reconnect")]
     Shut(#[source] DialError),
-    /// The server refused to continue, with this reason.
     #[error("the server refused to continue: {0}")]
     Refused(String),
 }
 
 impl ConnectionLost {
-    /// Returns `true` if another attempt would fail the same way.
+    /// Returns `true` if another attempt to reconnect would fail the same way.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Dial(error) | Self::Shut(error) if error.is_final())
     }
@@ -390,16 +392,16 @@ mod tests {
         };
         assert_eq!(
             convert(CertificateError::UnknownIssuer),
-            "the server certificate is not trusted: its issuer is unknown"
+            "the server certificate is not trusted: unknown issuer"
         );
         let presented = ["DnsName(\"bus.example\")", "IpAddress(127.0.0.1)"].map(str::to_owned).to_vec();
         let expected = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         assert_eq!(
             convert(CertificateError::NotValidForNameContext { expected: expected.clone(), presented }),
-            "the server certificate is for another name: it is for bus.example, 127.0.0.1, expected localhost"
+            "the server certificate is for another name: found bus.example, 127.0.0.1, expected localhost"
         );
         let none = convert(CertificateError::NotValidForNameContext { expected, presented: Vec::new() });
-        assert!(none.ends_with("it has no name, expected localhost"), "{none}");
+        assert!(none.ends_with("found no name, expected localhost"), "{none}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use conversation::Conversation;
 const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
 const SESSION: HeaderName = HeaderName::from_static("acp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// The number of a POST, and the header by which a server says in every response that it deduplicates them.
+/// The header in which the client numbers a POST, so that the server can deduplicate it.
 const POST: HeaderName = HeaderName::from_static("narrows-post");
 const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -48,7 +48,8 @@ impl HttpClient {
             "https" => tls_roots::config(options, &["h2", "http/1.1"])?,
             _ => tls_roots::config_without_roots()?,
         };
-        // A dead HTTP connection is closed within the silence timeout; otherwise each attempt would reuse it.
+        // Keepalives close a dead HTTP connection within the silence timeout. Without them, each attempt
+        // would reuse it.
         let third = options.silence_timeout / 3;
         let http = reqwest::Client::builder()
             .user_agent(connect::USER_AGENT_VALUE)
@@ -114,7 +115,7 @@ struct HttpRequester {
     http: reqwest::Client,
     bearer: Option<HeaderValue>,
     cookies: Cookies,
-    /// The number of the next POST; 0 if the server does not deduplicate.
+    /// The number of the next POST; 0 if the server does not deduplicate POSTs.
     posts: AtomicU64,
     options: ClientOptions,
     outages: OutageTracker,
@@ -130,14 +131,14 @@ impl HttpRequester {
         self.posts.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns `true` if a response comes from the server and not from a proxy, as far as that can be told.
+    /// Returns `true` if a response seems to come from the server and not from a proxy.
     fn is_from_server(&self, headers: &HeaderMap) -> bool {
         !self.deduplicates() || headers.contains_key(POSTS)
     }
 
     fn status_error(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> DialError {
         match status {
-            // These mean the same from a server and from a proxy.
+            // These statuses mean the same from a server and from a proxy.
             401 | 403 | 408 | 413 | 425 | 429 | 500.. => DialError::from_status(status, headers, body),
             _ if !self.is_from_server(headers) => DialError::ProxyResponse(status),
             _ => DialError::from_status(status, headers, body),
@@ -148,7 +149,7 @@ impl HttpRequester {
         let mut headers = HeaderMap::new();
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
         headers.extend(self.cookies.header().map(|cookies| (COOKIE, cookies)));
-        // A session id that no header can carry is also in the message.
+        // If a header cannot carry the session id, the header is left out. The message also contains the id.
         let value = |text: Option<&str>| text.and_then(|text| HeaderValue::from_str(text).ok());
         headers.extend(value(connection).map(|connection| (CONNECTION, connection)));
         headers.extend(value(session).map(|session| (SESSION, session)));
@@ -238,7 +239,7 @@ impl HttpRequester {
         match status {
             StatusCode::OK => Ok((connection, body)),
             status => {
-                // These mean that the request was not processed.
+                // The server has not processed a request that it answers with one of these statuses.
                 if matches!(status.as_u16(), 408 | 425 | 429 | 503) {
                     reached.store(before, Ordering::Relaxed);
                 }
@@ -334,5 +335,5 @@ fn causes(error: &reqwest::Error) -> String {
         words.push(now.to_string());
         cause = now.source();
     }
-    if words.is_empty() { "the request failed".to_owned() } else { words.join(": ") }
+    if words.is_empty() { "the HTTP request failed".to_owned() } else { words.join(": ") }
 }

@@ -12,7 +12,8 @@ use serde_json::json;
 use super::ConnectionLost;
 use super::reconnect::describe_loss;
 
-/// Requests that are tracked. Others are sent as well, but receive no error when the link ends.
+/// Maximum number of tracked requests. Requests over the limit are sent too, but receive no error when the
+/// link ends.
 const MAX_PENDING_REQUESTS: usize = 4096;
 
 /// Pending requests, each with the number of the message that contained it.
@@ -84,8 +85,8 @@ impl PendingRequests {
         self.requests.is_empty()
     }
 
-    /// Removes all requests and returns errors for them, in the order they were sent. Those in messages up to the
-    /// number `reached` may have had an effect.
+    /// Removes all requests and returns errors for them, in the order they were sent. Requests in messages up
+    /// to the number `reached` may have had an effect.
     pub(super) fn fail_all(&mut self, lost: &ConnectionLost, reached: u64) -> Vec<Frame> {
         let why = describe_loss(lost);
         let mut pending: Vec<(RawId, u64)> = self.requests.drain().collect();

@@ -20,7 +20,7 @@ use super::socket::Io;
 /// The first byte of a ping: an unfragmented frame without extensions.
 const PING: u8 = 0x89;
 
-/// Bits of the second byte: the length or the size of its extension, and whether a mask follows.
+/// Bits of the second byte of a frame header that hold the payload length or the size of an extended length.
 const LENGTH_BITS: u8 = 0x7f;
 const MASK_BIT: u8 = 0x80;
 const MASK_BYTES: u64 = 4;
@@ -63,7 +63,8 @@ impl Pings {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramePart {
-    /// The response to the upgrade, which an empty line ends. `is_blank`: the current line is empty so far.
+    /// The response to the upgrade, up to its final empty line. `is_blank` is `true` while the current line
+    /// is empty.
     Response {
         has_begun: bool,
         is_blank: bool,
@@ -97,10 +98,8 @@ impl Filter {
         Self { place: FramePart::Response { has_begun: false, is_blank: true }, payload: Vec::new() }
     }
 
-    /// Moves everything but pings to the front of `bytes`, and returns its length.
-    ///
-    /// # Errors
-    /// If a ping is malformed.
+    /// Moves everything but pings to the front of `bytes`, and returns the length of the rest. Fails if a
+    /// ping is malformed.
     fn remove_pings(&mut self, bytes: &mut [u8], mut each: impl FnMut(&[u8])) -> io::Result<usize> {
         let (mut at, mut kept) = (0, 0);
         while let Some(&byte) = bytes.get(at) {
@@ -137,7 +136,7 @@ impl Filter {
                 FramePart::Payload { left } => {
                     let here = bytes.len() - at;
                     length = usize::try_from(left).map_or(here, |left| left.min(here));
-                    // At most `left`, so the subtraction cannot underflow.
+                    // `length` is at most `left`, so the subtraction cannot underflow.
                     payload(left - length as u64, false)
                 }
                 FramePart::PingLength if byte > MAX_PING_BYTES => {
@@ -173,7 +172,7 @@ impl Filter {
 
 /// Returns the state for the payload of a frame, or for the next frame if it is empty.
 fn payload(length: u64, is_masked: bool) -> FramePart {
-    // A server must not mask its frames; the library reports that.
+    // A server must not mask its frames. If a frame is masked, the library reports the error.
     match length.saturating_add(if is_masked { MASK_BYTES } else { 0 }) {
         0 => FramePart::First,
         left => FramePart::Payload { left },
@@ -213,7 +212,8 @@ impl AsyncRead for PingFilter {
         let kept = filter.remove_pings(read, |payload| pings.record(payload))?;
         buf.set_filled(before + kept);
         if kept == 0 {
-            // An empty read would be taken for the end of input. The reader is woken to see the ping.
+            // Returning no bytes would mean the end of input. So the reader is woken to poll again, and sees
+            // the ping.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -306,7 +306,7 @@ mod tests {
             let error = filter(&[RESPONSE, &[PING, second, 0, 0]].concat(), 64).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{second}");
         }
-        // Other malformed pings are left to the library, which refuses them.
+        // The filter passes other malformed pings on to the library, which refuses them.
         let odd = [RESPONSE, &[0x09, 0, 0xc9, 0]].concat();
         assert_eq!(filter(&odd, 64).unwrap(), (odd.clone(), Vec::new()));
     }

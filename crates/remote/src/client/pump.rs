@@ -16,7 +16,7 @@ use super::reconnect::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
 use super::socket::{Read, Reader, ServerSocket, SocketError, Writer};
 use crate::resume::{self, Granted, Keep, ResumableEnd};
 
-/// Time to read the reason of a close after a write has failed.
+/// Time to read the server's reason for a close after a write has failed.
 const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Progress of the resume capability in `initialize`.
@@ -63,7 +63,7 @@ impl SharedLinkState {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
-        // No code panics while it holds the lock; even then the state would be consistent.
+        // No code panics while it holds the lock. Even after a panic the state would be consistent.
         lock(&self.state)
     }
 }
@@ -85,9 +85,9 @@ impl LinkState {
         self.endpoint.send(line);
     }
 
-    /// Replaces the next message, which is longer than the server allows, by another one, so that message
-    /// counts stay correct: a response by an error, any other message by a cancellation of a request that was
-    /// never sent. Returns the errors for the link's user.
+    /// Replaces the next message, which is longer than the server allows, so that both ends count the same
+    /// messages. An error replaces a response. A cancellation of an unsent request replaces any other
+    /// message. Returns the errors for the link's user.
     pub(super) fn replace_oversized(&mut self, why: &str) -> Vec<Frame> {
         let Self { endpoint, pending, .. } = self;
         let mut answers = Vec::new();
@@ -129,7 +129,7 @@ impl LinkState {
         })
     }
 
-    /// Drops messages that need no replay, after everything was written.
+    /// Drops messages that need no replay. Called after all messages were written to the socket.
     fn prune_written(&mut self) {
         match self.mode {
             ResumeMode::Plain => self.endpoint.forget(),
@@ -198,9 +198,10 @@ async fn read(
         }
         let (mode, frame) =
             shared.state().granted_in(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
-        // The link's user may have closed its input and still send.
+        // Sending fails if the link's user reads no more input. The user may still send messages.
         let _ = incoming.send(frame.clone()).await;
-        // Counted once it was delivered; no await may come between.
+        // The message counts as received once it is delivered. No await may come between delivery and
+        // counting.
         let mut state = shared.state();
         state.endpoint.count_received();
         state.pending.record_answers(&frame);
@@ -219,7 +220,6 @@ fn closing_error(frame: &Frame) -> Option<String> {
     is_nameless.then(|| frame.error()).flatten().map(|error| error.message.into_owned())
 }
 
-/// Writes queued messages until the link's user is done.
 async fn write(
     shared: &SharedLinkState,
     outgoing: &mut OutgoingLines,
@@ -229,7 +229,7 @@ async fn write(
     let mut lines = Vec::new();
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is immediate.
+    // The first tick of an interval completes immediately, so it is skipped here.
     ticks.tick().await;
     loop {
         outgoing.mark_writing();
@@ -257,7 +257,7 @@ async fn write(
                 lines.drain(..).for_each(|line| state.queue(line));
             }
             () = shared.changed.notified() => {}
-            // The flush at the top of the loop sends the pong.
+            // The flush at the top of the loop sends the pong for this ping.
             () = writer.ping_received() => {}
             _ = ticks.tick() => writer.ping().await?,
         }
@@ -271,7 +271,7 @@ async fn write(
         }
         Ok::<(), SocketError>(())
     };
-    // Later responses are discarded: the link's user is gone.
+    // The link's user is gone, so responses that arrive after the timeout are discarded.
     let _ = timeout(ANSWERS_TIMEOUT, answered).await;
     let is_resumable = {
         let mut state = shared.state();
@@ -284,7 +284,8 @@ async fn write(
         }
         writer.flush().await?;
         writer.close().await;
-        // Closing a socket with unread input resets it, and the farewell would be lost: the server closes first.
+        // Closing a socket with unread input resets it, and the farewell would be lost. So the server must
+        // close first.
         pending::<Result<(), SocketError>>().await
     };
     timeout(CLOSE_TIMEOUT, closing).await.unwrap_or(Ok(()))

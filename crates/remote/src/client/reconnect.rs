@@ -1,4 +1,4 @@
-//! One connection over as many sockets as it takes.
+//! Carries one connection over a series of sockets: each lost socket is replaced by a new one.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ pub(super) const ANSWERS_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Time for the server to close its end.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-// `narrows run --timeout` promises to end at most five seconds after the time limit. The client waits two of them for
-// the response to its cancellation.
+// `narrows run --timeout` promises to end at most five seconds after the time limit. Up to two of these
+// seconds pass while the client waits for the response to its cancellation.
 const _: () = assert!(ANSWERS_TIMEOUT.as_millis() + CLOSE_TIMEOUT.as_millis() <= 2500);
 
 /// Time to send the rest after the link's user is gone.
@@ -35,14 +35,16 @@ pub(super) const FINAL_SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a socket counts as useful although it carried nothing.
 pub(super) const MIN_USEFUL_TIME: Duration = Duration::from_secs(10);
 
-/// Takeovers within [`FENCE_WINDOW`] after which the connection is given up to the other client.
+/// Number of takeovers, each within [`FENCE_WINDOW`] of the one before, after which the other client keeps
+/// the connection.
 const MAX_FENCES: u32 = 5;
 const FENCE_WINDOW: Duration = Duration::from_secs(60);
 
 /// Consecutive closes or cuts, from a server that has never sent anything, after which reconnecting is given up.
 pub(super) const MAX_SILENT_CLOSES: u32 = 8;
 
-/// Sockets tried after the grace period, if those within it were accepted but carried nothing.
+/// Maximum number of sockets tried after the grace period. They are tried only if earlier sockets were
+/// accepted but carried nothing.
 const MAX_LATE_ATTEMPTS: u32 = 3;
 
 pub(super) struct ReconnectingClient {
@@ -106,9 +108,8 @@ impl ReconnectingClient {
         }
     }
 
-    /// Carries messages until the link's user is done or the connection is lost for good.
-    ///
-    /// `first` is a socket, or the reason why the first one was cut.
+    /// Carries messages until the link's user is done or the connection is lost for good. `first` is a
+    /// socket, or the reason why the first socket was cut.
     pub(super) async fn run(mut self, first: Result<ServerSocket, String>) -> Result<(), ConnectionLost> {
         let mut next = first.map_err(|why| (SocketError::Cut(why), Duration::ZERO));
         loop {
@@ -159,7 +160,7 @@ impl ReconnectingClient {
             let counts = state.endpoint.counts();
             let connection = match &state.mode {
                 ResumeMode::Resumable(granted) => Some(granted.connection.clone()),
-                // Only `initialize` was sent, and no response received.
+                // Only `initialize` was sent and there was no response, so a new connection is opened.
                 _ if state.is_uninitialized() && counts.received == 0 => None,
                 _ => return Err(not_resumable(&state, &broken)),
             };
@@ -179,11 +180,11 @@ impl ReconnectingClient {
             return Err(ConnectionLost::Dial(DialError::ClosedSilently));
         }
         let grace = self.connector.options.grace_period;
-        // At least half of the grace period remains for the attempt.
+        // The delay takes at most half of the grace period. The rest remains for the attempt.
         let mut wait = self.backoff.after_loss(was_of_use).min(grace / 2);
         let now = Instant::now();
-        // A server that accepts a resume is reachable, even if there was nothing to carry. Otherwise sockets that open
-        // and carry nothing do not count as a connection.
+        // A server that accepts a resume is reachable, even if there was nothing to carry. Other sockets must
+        // carry something before the grace period starts again.
         if was_of_use || connection.is_some() && is_idle {
             self.since = now;
         }
@@ -227,10 +228,11 @@ impl ReconnectingClient {
             () = until_user_gone(shared, &mut self.outgoing) => None,
         };
         if socket.is_some() && matches!(broken, SocketError::Oversized) {
-            // The server has reported its count, so the next message is the one that was too long.
+            // The server has reported how many messages it received, so the next message is the one that was
+            // too long.
             let answers = self.shared.state().replace_oversized(&broken.to_string());
             for answer in answers {
-                // The link's user may have closed its input and still send.
+                // Sending fails if the link's user reads no more input. The user may still send messages.
                 let _ = self.incoming.send(answer).await;
             }
         }
@@ -243,7 +245,7 @@ impl ReconnectingClient {
         }
         self.fenced = Instant::now();
         self.fences += 1;
-        // A late socket of this client can take over too, but not for long.
+        // A takeover may also come from an older socket of this client, but not many times in a row.
         if self.fences >= MAX_FENCES { Err(ConnectionLost::Fenced) } else { Ok(()) }
     }
 }
@@ -257,7 +259,7 @@ fn not_resumable(state: &LinkState, broken: &SocketError) -> ConnectionLost {
     }
 }
 
-/// Waits until the link's user is gone, and longer if messages are queued.
+/// Waits until the link's user is gone. If messages are queued, waits longer so that they can be sent.
 async fn until_user_gone(shared: &SharedLinkState, outgoing: &mut OutgoingLines) {
     outgoing.ended().await;
     let mut lines = Vec::new();
@@ -299,7 +301,7 @@ async fn attempt(
                 Read::Message(line) => {
                     return Ok::<_, AttemptError>(ResumeResponse::read(&View::parse(&line), RESUME_ID));
                 }
-                // The flush answers pings.
+                // The flush sends the pong for a ping of the server.
                 _ => socket.writer.flush().await?,
             }
         }
@@ -328,7 +330,7 @@ async fn attempt(
                 AttemptError::Final(ConnectionLost::Refused(error))
             })
         }
-        // Another program responded, perhaps only temporarily.
+        // Another program responded instead of the server, perhaps only temporarily.
         None => Err(AttemptError::Retryable(DialError::Protocol(SocketError::ProtocolViolation.to_string()))),
     }
 }

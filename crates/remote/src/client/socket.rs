@@ -59,7 +59,6 @@ pub(super) enum SocketError {
     Because(String),
     #[error("{0}")]
     TooLong(String),
-    /// A sent message is too long for the server.
     #[error("the message is too long for the server")]
     Oversized,
     #[error("{0}")]
@@ -109,9 +108,10 @@ impl Reader {
                     }
                     Some(Ok(Message::Close(Some(frame)))) => Err(closed(&frame)),
                     Some(Ok(Message::Close(None))) => Err(SocketError::Closed),
-                    // The filter and the library disagree on frame boundaries.
+                    // The filter removes every ping. A ping here means that the filter and the library
+                    // disagree on frame boundaries.
                     Some(Ok(Message::Ping(_))) => Err(SocketError::ProtocolViolation),
-                    // The protocol has only text frames.
+                    // Messages are text frames. Any other frame only shows that the peer is alive.
                     Some(Ok(_)) => Ok(Read::Sign),
                 },
             },
@@ -153,7 +153,8 @@ async fn next_or_ping(stream: &mut SplitStream<WebSocketStream<PingFilter>>, pin
     .await
 }
 
-/// Makes a message one line. A raw line end in it is white space, because line ends in strings are escaped.
+/// Makes a message one line. A raw line end in a message is white space, because line ends in strings are
+/// escaped.
 pub(super) fn one_line(text: Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', &text).is_none() {
         return text;
@@ -220,7 +221,8 @@ impl Writer {
         }
     }
 
-    /// Sends a ping on a WebSocket. On lines, TCP keepalive detects a dead host.
+    /// Sends a ping on a WebSocket. Does nothing on a line-based socket, where TCP keepalive detects a dead
+    /// host.
     pub(super) async fn ping(&mut self) -> Result<(), SocketError> {
         match self {
             Self::Web { sink, .. } => {

@@ -49,7 +49,7 @@ impl OutageTracker {
     pub(super) fn record_loss(&self, since: Instant, until: Instant) -> LossGuard {
         self.0.send_modify(|state| {
             state.lost += 1;
-            // The earliest deadline ends the whole connection.
+            // When several parts are lost, the earliest deadline ends the whole connection.
             let outage = state.outage.get_or_insert(Outage { since, until });
             outage.until = outage.until.min(until);
         });

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use narrows_link::socket::{Address, AddressError};
 use url::{Host, Url};
 
-/// The default path, as of a bus.
+/// The path of a URL that names none. A bus serves this path by default.
 const DEFAULT_PATH: &str = "/acp";
 
 /// The URL of a remote agent.
@@ -52,7 +52,7 @@ impl Target {
         matches!(self, Self::WebSocket(url) | Self::Http(url) if matches!(url.scheme(), "wss" | "https"))
     }
 
-    /// Returns `true` if data could be read on the network.
+    /// Returns `true` if a network between client and server could read the data.
     pub(super) fn is_exposed(&self) -> bool {
         match self {
             Self::WebSocket(url) | Self::Http(url) => {
@@ -119,7 +119,7 @@ impl FromStr for Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The query may contain a secret.
+            // The query of the URL is left out, because it may contain a secret.
             Self::WebSocket(url) | Self::Http(url) => {
                 let mut shown = url.clone();
                 shown.set_query(url.query().map(|_| "…"));

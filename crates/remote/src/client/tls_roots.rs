@@ -61,7 +61,7 @@ fn client_certificate(
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = server_tls::certificates(&files.cert)?;
     let path = &files.key;
-    // Like a token file: a user who can write it can impersonate its owner.
+    // A user who can write the key file can impersonate the client. Token files are checked in the same way.
     if std::fs::metadata(path).is_ok_and(|about| about.mode() & 0o002 != 0) {
         return Err(server_tls::file_error(path, FileFault::Exposed));
     }

@@ -79,8 +79,8 @@ pub fn asks(view: &View<'_>) -> bool {
     is_initialize(view) && view.params().and_then(capability).is_some_and(|mark| mark == b"1")
 }
 
-/// Removes the capability from an `initialize` request, as if [`ask`] had not been called. Returns `None` if it has
-/// none.
+/// Removes the capability from an `initialize` request, as if [`ask`] had not been called. Returns `None` if
+/// the request has no capability.
 #[must_use]
 pub fn forget_asked(line: &[u8]) -> Option<Bytes> {
     let view = View::parse(line);
@@ -104,7 +104,8 @@ pub fn grant(line: &[u8], granted: &Granted) -> Option<Bytes> {
     })
 }
 
-/// Returns the granted capability and the response without it, as it was before [`grant`].
+/// Returns the capability that a response grants, and the response without the capability, as before
+/// [`grant`].
 #[must_use]
 pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
     #[derive(Deserialize)]

@@ -48,11 +48,12 @@ impl ResumableEnd {
         self.received += 1;
     }
 
-    /// Continues on a new socket. No input of the previous socket may be counted any more. `received` is the count of
-    /// the peer; the returned count is that of this end, which the peer needs if it asked.
+    /// Continues on a new socket. The caller must no longer count messages that arrive on the previous
+    /// socket. `received` is the number of messages that the peer has received. Returns the number that this
+    /// end has received.
     ///
     /// # Errors
-    /// If messages are lost for good; then nothing has changed.
+    /// If messages that the peer lacks are no longer kept. In this case nothing has changed.
     pub fn resume(&mut self, received: u64) -> Result<u64, ReplayGap> {
         self.out.rewind(received)?;
         Ok(self.received)

@@ -8,8 +8,8 @@ use bytes::Bytes;
 /// Bounds of the messages that are kept after they were written to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// Keep at least this many bytes, line ends included; must be more than can be in flight. A message is dropped for
-    /// its size only when this much was sent after it.
+    /// Keep at least this many bytes, line ends included. Must be more than can be in flight. A message is
+    /// dropped for its size only when this many bytes were sent after it.
     pub bytes: usize,
     /// Keep messages at most this long after they were written to a socket that is still open.
     pub time: Duration,
@@ -45,9 +45,9 @@ impl Item {
 pub struct Ring {
     keep: Keep,
     items: VecDeque<Item>,
-    /// Messages that were dropped from the front.
+    /// The number of messages that were dropped from the front.
     dropped: u64,
-    /// Messages in `items` that were written to the current socket.
+    /// The number of messages in `items` that were written to the current socket.
     given: usize,
     given_bytes: usize,
     waiting_bytes: usize,
@@ -116,10 +116,11 @@ impl Ring {
         }
     }
 
-    /// Starts over for another socket after the first `taken` messages, which the peer has received.
+    /// Goes back to the message after the first `taken` ones, which the peer has received, to write to
+    /// another socket.
     ///
     /// # Errors
-    /// If messages between are missing; then nothing has changed.
+    /// If a message to replay was dropped, or fewer than `taken` were sent. In this case nothing has changed.
     pub fn rewind(&mut self, taken: u64) -> Result<(), ReplayGap> {
         if taken < self.dropped || taken > self.reached {
             return Err(ReplayGap);
@@ -135,8 +136,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Drops the oldest written messages, which cannot be replayed then, until `bytes` are free or none is left.
-    /// Returns the number of bytes freed.
+    /// Drops the oldest written messages until `bytes` are free or none is left. Dropped messages cannot be
+    /// replayed. Returns the number of bytes freed.
     pub fn shed(&mut self, bytes: usize) -> usize {
         let before = self.bytes();
         while self.given > 0 && before - self.bytes() < bytes {
@@ -193,7 +194,7 @@ impl Ring {
         self.given == self.items.len()
     }
 
-    /// Returns `true` if so much is waiting that the source should pause.
+    /// Returns `true` if so many messages wait for a socket that their source should pause.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.waiting_bytes >= self.keep.bytes

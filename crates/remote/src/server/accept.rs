@@ -32,24 +32,24 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The longest head of an HTTP/1.1 request, in bytes.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
-/// The longest head of a request that has to prove the identity of its client. Its memory counts towards no
-/// limit until then.
+/// The longest head of a request whose client is not authenticated yet, in bytes. The memory of this head
+/// counts towards no limit.
 const MAX_UNPROVEN_HEAD_BYTES: usize = 8 << 10;
 
 const MAX_STREAMS: u32 = 100;
 
-/// The longest list of headers of one HTTP/2 stream. The headers of requests that are being answered count
-/// towards no limit.
+/// The longest list of headers of one HTTP/2 stream, in bytes. The headers of running requests count towards
+/// no limit.
 const MAX_HEADER_LIST_BYTES: u32 = 8 << 10;
 
-/// Bytes of bodies that one HTTP/2 socket may receive before they are read. They count towards no limit. The
-/// protocol allows no smaller value.
+/// Bytes of bodies that one HTTP/2 socket may receive before the server reads them. These bytes count towards
+/// no limit. The protocol allows no smaller value.
 const BODY_WINDOW_BYTES: u32 = (64 << 10) - 1;
 
 /// Time for a client to read the alert after a failed TLS handshake.
 const TLS_FAILURE_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time for the responses on a socket that is closed to make room.
+/// Time to send the remaining responses on a socket that is closed to make room.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -180,7 +180,7 @@ async fn serve(
                 if ending || !http_connection.socket.is_known() {
                     break;
                 }
-                // Running requests may complete.
+                // The socket accepts no more requests, but running ones may complete.
                 ending = true;
                 has_deadline = true;
                 deadline.set(tokio::time::sleep_until(tokio::time::Instant::now() + EVICTION_TIMEOUT));
@@ -204,7 +204,7 @@ struct Secured {
 }
 
 async fn secure(http_listener: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
-    // Subscribed before the handshake, so that a reload during the handshake is noticed after it.
+    // The changes are subscribed to before the handshake, so that a reload during the handshake is noticed.
     let Some(mut tls) = http_listener.tls() else {
         return Ok(Secured { io: Io::Tcp(stream), certificate: None, identity: None });
     };

@@ -12,8 +12,8 @@ use super::certificate::ClientCertificate;
 use crate::identity::Identity;
 use crate::tokens::{Digest, Tokens};
 
-/// The credentials that a client was admitted with. Each can be revoked. Without any, the client is on this machine or
-/// was authenticated by the component that handed it over.
+/// The token and the certificate that a client was admitted with. Each can be revoked. A client without both
+/// is on this machine or was authenticated by the component that handed the connection over.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credential {
     pub(super) token: Option<(Digest, watch::Receiver<Arc<Tokens>>)>,
@@ -40,7 +40,8 @@ impl AdmittedClient {
         &self.slot.identity
     }
 
-    /// Claims a new connection. Returns `false` if the identity has too many. Not needed to resume a connection.
+    /// Claims a new connection. Returns `false` if the identity has too many. Resumed connections are not
+    /// claimed again.
     pub(super) fn claim(&mut self) -> bool {
         self.slot.claim()
     }
@@ -97,15 +98,15 @@ pub(super) struct ConnectionQuota {
 #[derive(Debug)]
 struct IdentityUse {
     connections: usize,
-    /// Detached connections. A client that returns for one needs another slot in the meantime.
+    /// The number of detached connections. A client needs a second slot while it resumes one of them.
     detached: usize,
-    /// Clients that wait to open or resume a connection.
+    /// The number of clients that wait to open or resume a connection.
     waiting: usize,
     requests_left: f64,
     at: Instant,
 }
 
-/// Identities without a connection that are remembered.
+/// Maximum number of remembered identities that have no connection.
 const MAX_REMEMBERED_IDENTITIES: usize = 1024;
 
 impl ConnectionQuota {

@@ -73,7 +73,7 @@ impl AuthRateLimit {
         }
     }
 
-    /// Returns the number of failures over the limit. Positive means locked out.
+    /// Returns the number of failures over the limit. The address is locked out if the number is positive.
     fn over(&self, count: f64) -> f64 {
         count - f64::from(self.max_failures) + 1.0
     }

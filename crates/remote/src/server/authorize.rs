@@ -44,8 +44,8 @@ pub(super) struct Caller {
     pub(super) identity: Identity,
     pub(super) credential: Credential,
     pub(super) listener: usize,
-    /// The token may have been revoked. The client may use its open connections and streams, but open no new
-    /// ones.
+    /// `true` if the token may have been revoked, because its file cannot be read. The client may use its
+    /// open connections and streams, but open no new ones.
     pub(super) is_unverified: bool,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn authenticate(
         Admits::Tokens(store) => {
             let now = Instant::now();
             let Some(shown) = token(headers).map(Digest::new) else { return Err(Denied::Unauthenticated) };
-            // Looked up before the lockout: behind a proxy all clients have one address, and a token cannot be guessed.
+            // A known token is accepted even during a lockout: behind a proxy, all clients have one address.
             let tokens = store.known().subscribe();
             let found = tokens.borrow().find(&shown).cloned();
             let Some(identity) = found else {
@@ -153,7 +153,7 @@ fn log_failure(failure: FailureLog, peer: IpAddr) {
 fn token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).into_iter();
     if let Some(value) = values.next() {
-        // With two headers, a proxy may have checked the other one.
+        // If a client sends two of these headers, a proxy may have checked the other one.
         if values.next().is_some() {
             return None;
         }

@@ -23,7 +23,7 @@ pub(super) struct BackendWriter {
 struct State {
     /// `None` after [`BackendWriter::close`].
     to: Option<Arc<OwnedWriteHalf>>,
-    /// Messages in the queue, and the one that is being written from it.
+    /// The number of messages in the queue, including the one that is being written.
     waiting: usize,
 }
 
@@ -153,7 +153,7 @@ mod tests {
             () = writer.write_queued(messages) => {}
             read = timeout(TEST_TIMEOUT, theirs.read_exact(&mut received)) => drop(read.unwrap().unwrap()),
         }
-        // Cancelled or done, the queue is dropped.
+        // The queue is dropped, whether writing was cancelled or has completed.
         assert_eq!(probe.held(), 0);
     }
 

@@ -13,23 +13,25 @@ use tokio::time::sleep;
 
 use crate::server_tls::{ServerTls, expiry};
 
-/// Timers do not follow changes of the wall clock, and may stop while the machine sleeps, so expiry is checked this
-/// often.
+/// Interval at which expiry is checked. A timer for the whole time would not follow changes of the wall
+/// clock, and may stop while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(super) struct ClientCertificate {
     chain: Arc<[CertificateDer<'static>]>,
     tls: watch::Receiver<Arc<ServerTls>>,
-    /// The configuration that it was last verified with.
+    /// The TLS configuration that last verified the certificate.
     verified_with: Arc<ServerTls>,
     is_accepted: bool,
-    /// The earliest expiry time in the chain, in seconds since 1970, that has not passed. `None` if all have.
+    /// The earliest expiry time in the chain that has not passed, in seconds since 1970. `None` if all have
+    /// passed.
     next_expiry: Option<u64>,
 }
 
 impl ClientCertificate {
-    /// `verified_by` is the configuration of the handshake, and the last value that `tls` has seen.
+    /// `verified_by` is the TLS configuration of the handshake. It must be the last value that the receiver
+    /// `tls` has seen.
     pub(super) fn new(
         chain: &[CertificateDer<'static>],
         tls: watch::Receiver<Arc<ServerTls>>,
@@ -40,7 +42,7 @@ impl ClientCertificate {
     }
 
     pub(super) fn is_accepted(&mut self) -> bool {
-        // The channel closes with the listener, which is no reason to refuse.
+        // The channel is closed if the listener has ended, which is no reason to refuse the certificate.
         if self.has_expired() || self.tls.has_changed().unwrap_or(false) {
             self.reverify();
         }
@@ -75,7 +77,7 @@ impl ClientCertificate {
         if self.has_expired() || !now.has_authorities_of(&self.verified_with) {
             self.is_accepted = now.accepts(&self.chain);
             let time = now.now().as_secs();
-            // A certificate that is not needed to reach the authority may have expired already.
+            // A certificate of the chain that is not needed to reach the authority may have expired already.
             let expiries = self.chain.iter().filter_map(|certificate| expiry(certificate));
             self.next_expiry = expiries.filter(|until| *until >= time).min();
         }

@@ -14,7 +14,7 @@ pub(super) enum Codec {
 pub(super) enum Received<'a> {
     /// A message; it may contain raw line ends between its tokens.
     Message(&'a [u8]),
-    /// The beginning of a line that was too long. Its sender counts it as a message.
+    /// The beginning of a line that was too long. The sender of the line counts it as a message.
     TooLong(View<'a>),
     Ping(&'a [u8]),
     /// The peer closes with this code.

@@ -52,7 +52,7 @@ pub(super) struct Resumable {
 #[derive(Clone, Debug)]
 struct Owned {
     owner: Identity,
-    /// The listener on which it began.
+    /// The number of the listener on which the connection began.
     listener: usize,
     attach: mpsc::Sender<Attach>,
 }
@@ -70,7 +70,7 @@ impl Resumable {
         lock(&self.by_name).remove(connection);
     }
 
-    /// Finds a connection. One of another identity is indistinguishable from a missing one.
+    /// Finds a connection of `identity`. A connection of another identity is reported as missing.
     fn find(&self, connection: &ConnectionName, identity: &Identity) -> Option<Owned> {
         lock(&self.by_name).get(connection).filter(|owned| owned.owner == *identity).cloned()
     }
@@ -94,7 +94,7 @@ pub(super) async fn serve(
     };
     let mut messages = match first {
         Ok(Ok(messages)) => messages,
-        // An unused socket takes the place of another client.
+        // A socket without a first message is closed, because it takes the place of another client.
         Err(_) => {
             shared.refusals.add(RefusalReason::WebSocketViolation);
             return socket.close(REFUSED_CODE, "no message received", &shared.scratch).await;
@@ -104,7 +104,8 @@ pub(super) async fn serve(
     let Some(opening) = messages.first().map(|opening| View::parse(opening)) else { return };
     match resume::first(&opening) {
         FirstMessage::Plain | FirstMessage::Marked if !client.claim() => {
-            // Released before the socket has closed, for a client that resumes.
+            // The slot is released before the socket is closed, so that another client can resume a
+            // connection.
             drop(client);
             shared.refusals.add(RefusalReason::Limit);
             socket.put(&too_many(opening.id().unwrap_or(b"null")), &shared.scratch);
@@ -210,7 +211,7 @@ async fn serve_plain(
         () = shared.stopping() => (None, GOING_AWAY_CODE, "going away"),
         () = client.revoked() => (None, UNAUTHORIZED_CODE, "not authorized"),
     };
-    // Dropped first: the backend does not wait for a client to read the close frame.
+    // The backend's socket is dropped first: the backend does not wait for a client to read the close frame.
     drop(line);
     match end {
         Some(end) => finish(shared, socket, end).await,
@@ -337,7 +338,7 @@ async fn serve_sockets(
             ConnectionEvent::Attach(attach) => {
                 let (target, message) = match take_over(&mut line, *attach, scratch) {
                     (newest, Ok(its_client)) => {
-                        // The client has one socket; the loss of the old one was not noticed yet.
+                        // A client has only one socket. If there is an old one, its loss was not noticed yet.
                         if socket.is_some() {
                             shared.disconnects.add(DisconnectOutcome::Broken);
                         }
@@ -359,8 +360,9 @@ async fn serve_sockets(
             }
             ConnectionEvent::End(end) => {
                 let old = socket.take()?;
-                // A client that closes normally does not return, and one that floods may not. A protocol violation may
-                // be the fault of the network.
+                // A client that closes its socket normally does not return, and a client that floods must
+                // not. After a protocol violation the client may return, because the network may have caused
+                // it.
                 let gone = matches!(
                     end,
                     PumpEnd::Backend

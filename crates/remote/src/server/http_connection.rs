@@ -38,7 +38,7 @@ use crate::identity::Identity;
 
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Bytes read of the body of a refused request, and the time for it.
+/// Limits for reading the body of a refused request: bytes and time.
 const READ_OUT_LIMITS: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 
 /// Refused requests of one socket whose bodies may be read at once.
@@ -59,7 +59,7 @@ pub(super) struct HttpConnection {
     /// Permits for reading out the bodies of refused requests.
     pub(super) read_out: Semaphore,
     pub(super) permit: SocketPermit,
-    /// The memory that one message of the socket may use uncounted.
+    /// The right of one message on this socket to use a little memory that is not counted.
     pub(super) allowance: FreeAllowance,
 }
 
@@ -68,7 +68,7 @@ impl HttpConnection {
         self: Arc<Self>,
         mut request: Request<Incoming>,
     ) -> Result<Response<Guarded<Body>>, Infallible> {
-        // Only a WebSocket needs it, but it must be taken before the request is split.
+        // Only a WebSocket needs the upgrade, but it must be taken before the request is split.
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, mut body) = request.into_parts();
         let allowed = authorize::check_host(&self.http_listener, &parts)
@@ -83,7 +83,7 @@ impl HttpConnection {
         let is_head = parts.method == Method::HEAD;
         let is_http2 = parts.version == Version::HTTP_2;
         let origin = origin.map(str::to_owned);
-        // Headers are dropped before the body is read out.
+        // The headers are freed before the body is read out, which may take a while.
         drop(parts);
         if is_refused
             && is_http2
@@ -119,7 +119,7 @@ impl HttpConnection {
             Denied::Locked(_) => Some(RefusalReason::AuthRateLimit),
             Denied::Rate => Some(RefusalReason::Rate),
             Denied::TooManySockets => Some(RefusalReason::Limit),
-            // Counted when its permit was taken.
+            // An eviction was already counted when the socket was chosen to make room.
             Denied::Evicted => None,
         };
         if let Some(reason) = reason {
@@ -185,10 +185,8 @@ impl HttpConnection {
         })
     }
 
-    /// Returns the client certificate, if there is one.
-    ///
-    /// # Errors
-    /// If the listener no longer accepts it.
+    /// Returns the client certificate, if there is one. Fails if the listener no longer accepts the
+    /// certificate.
     fn accepted_certificate(&self) -> Result<Option<ClientCertificate>, Denied> {
         let Some(certificate) = &self.certificate else { return Ok(None) };
         let mut certificate = lock(certificate);
@@ -220,8 +218,9 @@ impl HttpConnection {
             OpenFault::Taken => response::refusal(StatusCode::CONFLICT, "the stream already has a reader\n"),
             OpenFault::Unknown => response::refusal(StatusCode::NOT_FOUND, "session not found\n"),
             OpenFault::Gap => {
-                let error = RpcError::new(Code::NotFound, "later events are no longer kept")
-                    .with("condition", json!("cursor_gap"));
+                let error =
+                    RpcError::new(Code::NotFound, "events after this Last-Event-ID are not available")
+                        .with("condition", json!("cursor_gap"));
                 Refusal::Message(StatusCode::GONE, message::error(b"null", &error))
             }
         })?;
@@ -253,11 +252,12 @@ async fn read_out(body: &mut Incoming) {
             left = rest;
         }
     };
-    // A slower client is answered anyway.
+    // A client that sends its body more slowly is answered anyway.
     _ = timeout(time, reading).await;
 }
 
-/// Refuses a pool in the query of a URL. The pool is chosen in `initialize`, and must not be ignored elsewhere.
+/// Returns an error if a URL selects a pool in its query. Pools are selected in `initialize`, so the client
+/// would get another pool.
 fn names_pool(query: &str) -> Option<RpcError> {
     let is_pool = |part: &str| part.split('=').next().is_some_and(|key| key.eq_ignore_ascii_case("pool"));
     let words = "select the pool in _meta of initialize";

@@ -26,7 +26,8 @@ use super::streams::{Next, OpenFault, ResponseTarget, Streams, TooMany};
 use super::unfinished::MessageMemory;
 use crate::identity::Identity;
 
-/// Time in which a client that closes its streams may end the connection, so that they do not count as broken.
+/// Time until a stream that was closed counts as broken. A client that ends its connection meanwhile closed
+/// the stream on purpose.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -43,14 +44,14 @@ pub(super) struct HttpSession {
     writer: BackendWriter,
     posts: Mutex<PostDedup>,
     end: Arc<Notify>,
-    /// Streams that were cut but are not counted yet: a client that ends the connection closes them as well.
+    /// The number of streams that were cut but not counted yet. A client that ends its connection cuts its
+    /// streams too.
     cuts: AtomicU64,
     cut: Notify,
     disconnects: Arc<DisconnectStats>,
 }
 
 impl HttpSession {
-    /// Opens a backend connection for `client`.
     pub(super) async fn open(shared: &Arc<HttpServerState>, client: AdmittedClient) -> io::Result<Arc<Self>> {
         let backend = shared.open_backend(&client).await?;
         let name = shared.random_name().ok_or(io::ErrorKind::Other)?;
@@ -78,15 +79,14 @@ impl HttpSession {
         Ok(http_session)
     }
 
-    /// Finds the connection `name` of `caller`. One of another identity, or of a listener with other rights, is
-    /// indistinguishable from a missing one.
+    /// Finds the connection `name` of `caller`. A connection of another identity, or of a listener with other
+    /// rights, is reported as missing.
     pub(super) fn find(shared: &HttpServerState, name: &str, caller: &Caller) -> Option<Arc<Self>> {
         let found = shared.http_sessions(|http_sessions| http_sessions.get(name).cloned())?;
         let may_use = found.owner == caller.identity && shared.may_continue(found.listener, caller.listener);
         may_use.then_some(found)
     }
 
-    /// See [`Streams::backend_error`].
     pub(super) fn backend_error(&self) -> Option<RpcError> {
         self.with(|streams| streams.backend_error())
     }
@@ -106,11 +106,9 @@ impl HttpSession {
         self.end.notify_one();
     }
 
-    /// Sends a complete message, even if the request that posted it is dropped meanwhile.
-    ///
-    /// `asked` is the id of a request and the destination of its response. A message with a `number` is sent
-    /// once, however often it is posted. `part` counts the memory of the message until the agent has received
-    /// it.
+    /// Sends a complete message, even if the request that posted it is dropped meanwhile. `asked` is the id
+    /// of a request and the destination of its response. A message with a `number` is sent only once. `part`
+    /// counts the memory of the message until the agent has received it.
     pub(super) async fn send(
         &self,
         line: Bytes,
@@ -147,14 +145,13 @@ impl HttpSession {
         let opened = self.with(|streams| streams.open(session, cursor));
         match &opened {
             Ok((_, Some(_))) | Err(OpenFault::Gap) => self.disconnects.add(DisconnectOutcome::Gap),
-            // A client with a cursor resumes.
+            // A client that sends a cursor resumes an earlier stream.
             Ok(_) if cursor.is_some() => self.disconnects.add(DisconnectOutcome::Resumed),
             Ok(_) | Err(OpenFault::Taken | OpenFault::Unknown) => {}
         }
         opened
     }
 
-    /// See [`Streams::next`].
     pub(super) fn next(&self, session: Option<&str>, reader: u64, waker: &Waker) -> Next {
         let now = Instant::now().into_std();
         let next = self.with(|streams| {
@@ -177,7 +174,7 @@ impl HttpSession {
                 self.cuts.fetch_add(1, Ordering::Relaxed);
                 self.cut.notify_one();
             }
-            // Another reader has replaced it.
+            // Another reader has replaced this one, so the client did not close the stream on purpose.
             (true, false) => self.disconnects.add(DisconnectOutcome::Broken),
             (false, _) => {}
         }
@@ -256,8 +253,8 @@ impl HttpSession {
 pub(super) enum SendFault {
     #[error("the connection has ended")]
     Gone,
-    /// Too many posts followed to tell whether it was sent before.
-    #[error("unknown whether the post was accepted")]
+    /// So many later POSTs were accepted that the server has forgotten whether it accepted this one.
+    #[error("the server no longer knows whether it accepted this POST")]
     Forgotten,
     #[error(transparent)]
     TooMany(#[from] TooMany),

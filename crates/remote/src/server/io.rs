@@ -58,7 +58,6 @@ impl Io {
     }
 }
 
-/// Tunes a new socket; see [`Io::tune`].
 pub(super) fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let third = (idle / 3).max(Duration::from_secs(1));
@@ -134,7 +133,8 @@ impl Scratch {
         }
     }
 
-    /// Reads once and passes the bytes to `see`. `0` is the end of input.
+    /// Reads once and passes the bytes to `see`. Ready with the number of bytes, which is 0 at the end of
+    /// input.
     pub(super) fn poll_read<T: AsyncRead + Unpin>(
         &self,
         cx: &mut Context<'_>,
@@ -189,7 +189,7 @@ impl Outbox {
         }
     }
 
-    /// Writes as much as possible. Ready when the queue is empty; `true` if anything was written.
+    /// Writes as much as possible. Ready when the queue is empty, with `true` if anything was written.
     pub(super) fn poll_write<T: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

@@ -39,9 +39,9 @@ pub(super) struct HttpListener {
 
 #[derive(Debug)]
 pub(super) enum Admits {
-    /// All clients, as one identity.
+    /// All clients are admitted, as one identity.
     Everybody,
-    /// All clients, as the user that owns the socket.
+    /// All clients are admitted, each as the user that owns its socket.
     Users,
     Owner(u32),
     Tokens(TokenStore),
@@ -59,7 +59,8 @@ fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 impl HttpListener {
-    /// Reads all files of the listener. `bound` is its real address; `names` has those of all token files.
+    /// Reads all files of the listener. `bound` is the real address of the listener. `names` holds the names
+    /// in all token files of the server.
     pub(super) fn new(
         listener: HttpListenerConfig,
         bound: SocketAddr,
@@ -126,13 +127,13 @@ impl HttpListener {
         stamps.insert(path.to_owned(), now) != Some(now)
     }
 
-    /// Reads changed files again, or all. One that is invalid keeps its previous content, and does not keep others from
-    /// being read.
+    /// Reads changed files again, or all files. A file that is invalid keeps its previous content, and the
+    /// others are read anyway.
     pub(super) fn reload(&self, all: bool) -> Result<(), ReloadError> {
         let changed: Vec<PathBuf> =
             self.files().into_iter().filter(|path| self.has_changed(path) || all).collect();
         let tokens = match &self.admits {
-            // After a failure, it is read again even if unchanged.
+            // If the last read has failed, the token file is read again even if it is unchanged.
             Admits::Tokens(store) if store.fails() || changed.iter().any(|path| path == store.path()) => {
                 store.read()
             }

@@ -115,7 +115,6 @@ impl OpenSockets {
         _ = self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
     }
 
-    /// Adds a socket.
     pub(super) fn add(self: &Arc<Self>) -> OpenSocket {
         let close = Arc::new(Notify::new());
         let id = self.with(|table| {
@@ -257,11 +256,8 @@ pub(super) struct OpenSocket {
 }
 
 impl OpenSocket {
-    /// Records the start of a request. The socket belongs to the identity of its first request.
-    ///
-    /// # Errors
-    ///
-    /// If the socket is being closed before its first request, or the identity has too many sockets.
+    /// Records the start of a request. The socket belongs to the identity of its first request. Fails if the
+    /// socket is being closed before its first request, or the identity has too many sockets.
     pub(super) fn begin(&self, identity: &Identity) -> Result<RequestGuard, Denied> {
         self.all.with(|table| {
             let entry = table.sockets.get(&self.id).ok_or(Denied::Evicted)?;

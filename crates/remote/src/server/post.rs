@@ -25,7 +25,7 @@ use super::unfinished::{FreeAllowance, MessageMemory, time_for};
 /// Time for an agent to answer `initialize`.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Accepts a posted message. `allowance` is that of its socket.
+/// Accepts a posted message. `allowance` is the uncounted memory that one message on the socket may use.
 pub(super) async fn accept_post(
     shared: &Arc<HttpServerState>,
     headers: &HeaderMap,
@@ -40,7 +40,7 @@ pub(super) async fn accept_post(
             "only application/json is accepted\n",
         ));
     }
-    // Its memory is counted until the agent has the message.
+    // The memory of the message is counted until the agent has received the message.
     let mut part = shared.unfinished.part_on(&caller.identity, allowance);
     let body = read_body(shared, size_of_headers(headers), body, &mut part).await?;
     let part = Some(part);
@@ -67,8 +67,8 @@ fn size_of_headers(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// Reads the body. Fails if it is too long or too slow, and waits while there is no room. `part` counts its
-/// memory, plus `others` bytes that are held besides.
+/// Reads the body. Fails if the body is too long or too slow, and waits while there is no room. `part` counts
+/// the memory of the body, plus `others` bytes that the request holds besides.
 async fn read_body<B>(
     shared: &HttpServerState,
     others: usize,
@@ -86,7 +86,7 @@ where
     let mut whole = BytesMut::new();
     let each = shared.limits.header_timeout;
     let began = Instant::now();
-    // One time budget for all waits for room together.
+    // All waits for room together may take this long.
     let mut time_left = each;
     loop {
         // One message of the maximum length always fits.
@@ -96,7 +96,7 @@ where
             return Err(Refusal::Later(1, "too many long messages\n"));
         }
         time_left = time_left.saturating_sub(waiting.elapsed());
-        // Based on the bytes received, because a client may announce any length or none.
+        // The deadline depends on the bytes received, because a client may announce any length or none.
         let last = began + (each - time_left) + each + time_for(whole.len());
         match timeout_at(last.min(Instant::now() + each), body.frame()).await {
             Err(_) => {
@@ -120,7 +120,7 @@ where
     }
 }
 
-/// A connection that is being opened. Ended if this is dropped first.
+/// A connection that is being opened. If this value is dropped first, the connection is ended.
 struct Attempt(Option<Arc<HttpSession>>);
 
 impl Drop for Attempt {
@@ -169,7 +169,8 @@ async fn initialize(
     Ok(reply)
 }
 
-/// Converts the end of a connection before it began, with the backend's error if there is one.
+/// Returns the refusal for a connection that ended before `initialize` was answered, with the backend's error
+/// if there is one.
 fn backend_refusal(http_session: &HttpSession) -> Refusal {
     match http_session.backend_error() {
         Some(error) => {
@@ -220,7 +221,7 @@ fn send_refusal(fault: SendFault) -> Refusal {
     match fault {
         SendFault::Gone => response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
         SendFault::Forgotten => {
-            response::refusal(StatusCode::GONE, "unknown whether the post was accepted\n")
+            response::refusal(StatusCode::GONE, "the server no longer knows whether it accepted this POST\n")
         }
         SendFault::TooMany(_) => Refusal::Later(1, "too many pending requests\n"),
     }
@@ -256,7 +257,7 @@ fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
     let session = serde_json::to_string(session).ok()?;
     let span = view.envelope().params.range();
     let (place, text) = match view.params() {
-        // Before the last brace, after all other members.
+        // The session id is added before the last brace, after all other members.
         None => {
             let end = memchr::memrchr(b'}', bytes)?;
             (end..end, format!(",\"params\":{{\"sessionId\":{session}}}"))
@@ -269,7 +270,7 @@ fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
         }
     };
     let whole = [&bytes[..place.start], text.as_bytes(), &bytes[place.end..]].concat();
-    // Invalid if there is a `sessionId` of another type already: the key would be a duplicate.
+    // If there is a `sessionId` of another type already, the result has a duplicate key and is invalid.
     matches!(View::parse(&whole).kind(), Kind::Request | Kind::Notification).then(|| to_line(&whole))
 }
 

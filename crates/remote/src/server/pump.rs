@@ -20,7 +20,7 @@ use crate::resume::{self, Granted, ResumableEnd};
 /// Bytes queued for a socket at a time.
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
-/// Rounds of a task before it yields to others.
+/// Number of rounds of reading and writing after which a task yields to others.
 const MAX_ROUNDS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum PumpEnd {
 struct ResumeState {
     endpoint: ResumableEnd,
     share: ReplayShare,
-    /// `true` if the memory limit is exceeded, and nothing more can be dropped here.
+    /// `true` if the memory limit is exceeded, and this connection can drop nothing more.
     is_over: bool,
     /// The id of `initialize`, and the capability to grant in its response. `None` after that response.
     granting: Option<(Bytes, Granted)>,
@@ -202,7 +202,7 @@ impl BackendLine {
             Poll::Pending => false,
             Poll::Ready(Ok(_)) => true,
             Poll::Ready(Err(_)) => {
-                // The remaining output of the backend is still read.
+                // The backend accepts no more input, but its remaining output is still read.
                 self.input_closed = true;
                 self.to_backend.clear(scratch);
                 true
@@ -276,7 +276,7 @@ impl BackendLine {
                 return Poll::Pending;
             }
         }
-        // The ring is full or the backend has closed: the next event is a new socket or the end of the grace period.
+        // The ring is full or the backend has closed. Next, a new socket arrives or the grace period ends.
         if self.ended { Poll::Ready(()) } else { Poll::Pending }
     }
 

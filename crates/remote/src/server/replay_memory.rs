@@ -14,7 +14,7 @@ use narrows_base::sync::lock;
 use super::HttpLimits;
 use crate::identity::Identity;
 
-/// Bytes of each connection that are not counted.
+/// Bytes of each connection that do not count towards the limit.
 const FREE_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Drop for ReplayShare {
     fn drop(&mut self) {
         self.set(0);
         self.of.with(|all| {
-            // One reference is in the map and one here: the identity has no other connection.
+            // One reference is in the map and one in this share, so the identity has no other connection.
             if Arc::strong_count(&self.one) == 2 {
                 all.remove(&self.identity);
             }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(third.set(MIB), 0);
         let mut few = all.share(&named("d"));
         assert_eq!(few.set(MIB), 0);
-        // They learn of it when they next keep something.
+        // An identity is told to give up memory when it next changes its number of bytes.
         let given_up = many[0].set(2 * MIB);
         assert_eq!(given_up, MIB - FREE_BYTES);
         assert_eq!(many[0].set(2 * MIB - given_up), 0);

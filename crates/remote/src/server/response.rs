@@ -77,7 +77,7 @@ impl Refusal {
                 let words = "tokens cannot be verified at present\n";
                 let mut reply = text_response(StatusCode::SERVICE_UNAVAILABLE, words);
                 reply.headers_mut().insert(RETRY_AFTER, 10.into());
-                // The status alone would be counted as an unavailable agent.
+                // Counted by its status alone, this response would look like an unavailable agent.
                 reply.extensions_mut().insert(RefusalReason::Token);
                 reply
             }
@@ -147,8 +147,8 @@ pub(super) fn preflight() -> Reply {
     reply
 }
 
-/// Adds the headers of every response: against caching and content sniffing, for telling it from a proxy's, and for
-/// pages of `origin`.
+/// Adds the headers of every response: they prevent caching and content sniffing, show that no proxy
+/// responded, and permit pages of `origin` to read the response.
 pub(super) fn add_common_headers(reply: &mut Reply, origin: Option<&str>) {
     let headers = reply.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -8,7 +8,7 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) method: Verb,
-    /// For upgrade requests only.
+    /// `true` if the row is for upgrade requests only.
     pub(super) upgrade: bool,
     pub(super) access: Access,
     pub(super) handler: Handler,

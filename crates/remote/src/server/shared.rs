@@ -92,7 +92,6 @@ impl HttpServerState {
         self.detached.end_one(only, &http_sessions)
     }
 
-    /// See [`Backend::may_continue`].
     pub(super) fn may_continue(&self, from: usize, to: usize) -> bool {
         from == to || self.backend.may_continue(from, to)
     }
@@ -128,12 +127,10 @@ impl HttpServerState {
         self.random().map(|random| URL_SAFE_NO_PAD.encode(random))
     }
 
-    /// Runs `act` on the table of authentication failures.
     pub(super) fn auth_rate_limit<T>(&self, act: impl FnOnce(&mut AuthRateLimit) -> T) -> T {
         act(&mut lock(&self.auth_rate_limit))
     }
 
-    /// Runs `act` on the table of connections over HTTP.
     pub(super) fn http_sessions<T>(
         &self,
         act: impl FnOnce(&mut HashMap<String, Arc<HttpSession>>) -> T,

@@ -18,7 +18,7 @@ use super::codec::{Codec, Received};
 use super::io::{Io, Outbox, Scratch};
 use super::unfinished::{FREE_BYTES, MessageMemory, time_for};
 
-/// Bytes of queued output above which the socket is not read: pings would queue more pongs.
+/// Bytes of queued output above which the socket is not read. Each ping that is read would queue a pong.
 const MAX_WAITING: usize = 256 << 10;
 
 /// Time for a client to read the close frame.
@@ -46,20 +46,21 @@ pub(super) struct ClientSocket {
     /// Messages that were read, but are to be read again.
     unread: Vec<Bytes>,
     out: Outbox,
-    /// Written bytes may be buffered in the TLS layer.
+    /// `true` if written bytes may be buffered in the TLS layer.
     unflushed: bool,
     idle: Duration,
     last_input: Instant,
     pings: u32,
     /// When the last write made progress, if output is stuck.
     stuck: Option<Instant>,
-    /// The end was read. Set until the messages before it are delivered.
+    /// Why the input has ended. Set until the messages before the end are delivered.
     ended: Option<SocketEnd>,
     tick: Pin<Box<Sleep>>,
     permit: Option<SocketPermit>,
     /// The memory of an incomplete message and of `unread`.
     part: MessageMemory,
-    /// When that message exceeded the free bytes, when it last grew, and its size then.
+    /// For an incomplete message over the free bytes: when it exceeded them, when it last grew, and its size
+    /// at that time.
     unfinished: Option<(Instant, Instant, usize)>,
 }
 
@@ -102,10 +103,8 @@ impl ClientSocket {
         }
     }
 
-    /// Offers a WebSocket without TLS and without queued output to `take`, along with `messages`.
-    ///
-    /// # Errors
-    /// If the socket is lost in the process.
+    /// Offers a WebSocket without TLS and without queued output to `take`, along with `messages`. Fails if
+    /// the socket is lost in the process.
     pub(super) fn hand_off<T>(
         self,
         messages: &[Bytes],
@@ -246,7 +245,7 @@ impl ClientSocket {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
-        // Progress after a full buffer: the peer reads, however slowly, and pings wait in the queue.
+        // Output was stuck and makes progress again, so the peer is alive. Pings may wait behind the output.
         let taken = polled.is_ready() || self.out.len() != before;
         if self.stuck.is_some() && taken && !matches!(polled, Poll::Ready(Err(_))) {
             self.last_input = Instant::now();
@@ -293,7 +292,7 @@ impl ClientSocket {
                 // gets its full time again.
                 next = now + third;
                 self.codec.put_ping(self.out.open(scratch));
-                // A write error shows at the next write; the timer must not wait for it.
+                // The ping is written at once. Otherwise a write error would show only at the next write.
                 if let Poll::Ready(Err(end)) = self.poll_write(cx, scratch) {
                     return Poll::Ready(end);
                 }

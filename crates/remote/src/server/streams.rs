@@ -66,20 +66,19 @@ pub(super) struct TooMany;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpenFault {
-    /// The stream has a reader.
     #[error("the stream already has a reader")]
     Taken,
     /// The session does not exist, and there is no room for one that may be created.
     #[error("session not found")]
     Unknown,
-    #[error("later events are no longer kept")]
+    #[error("the events after this Last-Event-ID are not available")]
     Gap,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Events(Bytes),
-    /// No event at present; the waker is kept.
+    /// There is no event at present. The waker is kept and woken by the next event.
     Wait,
     Ended,
     /// Another reader has taken over, or this one was too slow.
@@ -106,15 +105,16 @@ impl Stream {
 
     fn push(&mut self, line: Bytes, now: Instant) {
         self.ring.push(line);
-        // Without a reader there is no backpressure: the oldest events are dropped, and the next reader is told.
+        // Without a reader there is no backpressure: the oldest events are dropped, and the next reader
+        // learns of the gap.
         while self.reader.is_none() && self.ring.is_full() {
             self.ring.next(now);
         }
         self.wake();
     }
 
-    /// Drops messages, the oldest first, until `bytes` are free: those that a reader has received, and without a reader
-    /// the others too. Returns the number of bytes freed.
+    /// Drops the oldest messages until `bytes` are free. Messages that no reader has received are dropped
+    /// only if the stream has no reader. Returns the number of bytes freed.
     fn shed(&mut self, bytes: usize, now: Instant) -> usize {
         let mut freed = self.ring.shed(bytes);
         while freed < bytes && self.reader.is_none() && self.ring.next(now).is_some() {
@@ -159,7 +159,7 @@ impl Stream {
 pub(super) struct Streams {
     keep: Keep,
     share: ReplayShare,
-    /// `true` if the memory limit is exceeded, and nothing more can be dropped here.
+    /// `true` if the memory limit is exceeded, and these streams can drop nothing more.
     is_over_memory: bool,
     connection: Stream,
     sessions: HashMap<String, Stream>,
@@ -237,7 +237,7 @@ impl Streams {
             }
             Kind::Response => match view.id().and_then(|id| self.remove_pending(id)) {
                 Some(ResponseTarget::Body(sender)) => {
-                    // The HTTP request may be gone.
+                    // Sending fails if the HTTP request that waits for this response has ended.
                     _ = sender.send(Bytes::copy_from_slice(line));
                     return;
                 }
@@ -325,10 +325,8 @@ impl Streams {
         }
     }
 
-    /// Adds a reader to a stream. `cursor` is the last event that the client received; a reader with a cursor replaces
-    /// the previous one.
-    ///
-    /// Returns the number of the reader, and an event that must be sent first.
+    /// Adds a reader to a stream. `cursor` is the last event that the client received. A reader with a cursor
+    /// replaces the previous reader. Returns the number of the reader, and an event that must be sent first.
     pub(super) fn open(
         &mut self,
         session: Option<&str>,
@@ -399,7 +397,7 @@ impl Streams {
         self.streams().any(|stream| stream.reader.is_some())
     }
 
-    /// Returns `true` if a slow reader must stop reading from the agent.
+    /// Returns `true` if a reader is so slow that the output of the agent must not be read.
     pub(super) fn is_full(&self) -> bool {
         self.streams().any(|stream| stream.is_slow(self.is_over_memory))
     }

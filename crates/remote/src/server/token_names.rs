@@ -1,5 +1,5 @@
-//! Names of tokens in all token files of a server. The name is the identity, so with another token in each of two files
-//! it would make one identity of two clients.
+//! Names of tokens in all token files of a server. The name is the identity: if one name had different tokens
+//! in two files, two clients would share one identity.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,12 +17,9 @@ pub(super) struct TokenNames {
 }
 
 impl TokenNames {
-    /// Records the content of a file. A refused file is recorded too, because files with equal tokens may be
-    /// changed one after the other.
-    ///
-    /// # Errors
-    /// If a name in `tokens` has another token in another file. Entries that are already in `accepted`, the
-    /// content in use, are not checked.
+    /// Records the content of a file, even if it is refused: files with equal tokens may be changed one after
+    /// the other. Fails if a name in `tokens` has another token in another file. Entries that are already in
+    /// `accepted`, the content in use, are not checked.
     pub(super) fn record(&self, path: &Path, tokens: &Tokens, accepted: &Tokens) -> Result<(), TokenError> {
         let own = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut by_file = lock(&self.by_file);

@@ -59,7 +59,8 @@ impl Unfinished {
     }
 }
 
-/// The right to [`FREE_BYTES`] of one socket, which one message has at a time: an HTTP/2 socket carries hundreds.
+/// The right of one socket to [`FREE_BYTES`]. One message has it at a time, because an HTTP/2 socket carries
+/// hundreds of messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeAllowance(Arc<AtomicBool>);
 
@@ -84,7 +85,7 @@ pub(super) struct MessageMemory {
     of: Arc<Unfinished>,
     identity: String,
     bytes: usize,
-    /// `None` if another message on its socket has the allowance.
+    /// `None` if another message on the socket has the allowance.
     free: Option<FreeGuard>,
 }
 

@@ -83,7 +83,7 @@ fn try_upgrade(
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     headers.insert(CONNECTION_ID, name);
-    // Never the subprotocol that contains a token.
+    // The response names this subprotocol, and never the one that contains a token.
     if authorize::protocols(&parts.headers).any(|protocol| protocol == PROTOCOL) {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
     }

@@ -9,7 +9,7 @@ use crate::identity::{Identity, Proof, is_name};
 
 const SET: u8 = 0x31;
 const OID: u8 = 0x06;
-/// UTF8String, PrintableString and IA5String.
+/// DER tags of the accepted string types: UTF8String, PrintableString and IA5String.
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
@@ -47,7 +47,7 @@ pub fn identity(certificate: &[u8]) -> Result<Identity, NoIdentityError> {
 
 fn subject(certificate: &[u8]) -> Option<&[u8]> {
     let mut fields = certificate_fields(certificate)?;
-    // Algorithm, issuer, validity.
+    // Skips the algorithm, the issuer and the validity.
     for _ in 0..3 {
         fields.next()?;
     }

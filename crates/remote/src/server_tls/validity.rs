@@ -12,7 +12,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 /// (`99991231235959Z`) or cannot be read.
 pub(crate) fn expiry(certificate: &[u8]) -> Option<u64> {
     let mut fields = certificate_fields(certificate)?;
-    // Algorithm, issuer.
+    // Skips the algorithm and the issuer.
     for _ in 0..2 {
         fields.next()?;
     }

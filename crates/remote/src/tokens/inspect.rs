@@ -28,7 +28,7 @@ pub struct InspectedTokens {
 /// Inspects the file at `path`.
 ///
 /// # Errors
-/// If it cannot be read, or every user can write it.
+/// If the file cannot be read, or every user can write it.
 pub fn inspect(path: &Path) -> Result<InspectedTokens, TokenError> {
     Ok(inspect_text(path, &text(path)?))
 }
@@ -49,9 +49,9 @@ fn inspect_text(path: &Path, text: &str) -> InspectedTokens {
 #[derive(Default)]
 pub(super) struct TokenFile {
     pub(super) known: Vec<Known>,
-    /// The offsets of their names.
+    /// The byte offsets of the names of all tokens.
     names: Vec<usize>,
-    /// The pools that tokens are restricted to, and their offsets.
+    /// The pools that tokens are restricted to, with their byte offsets.
     pools: Vec<(String, usize)>,
 }
 

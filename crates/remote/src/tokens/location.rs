@@ -54,7 +54,7 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
 /// Copies owner, group and mode of another file, as far as permitted.
 fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let now = file.metadata()?;
-    // Only root can change the owner; the group is enough if the reader is in it.
+    // Only root can change the owner. Without that, the new file is still readable for members of the group.
     if now.uid() != old.uid() && fchown(file, Some(old.uid()), None).is_err() {
         tracing::debug!(owner = old.uid(), "token file owner not preserved");
     }
@@ -81,7 +81,7 @@ mod tests {
             let about = fs::metadata(&path).unwrap();
             (about.uid(), about.gid(), about.mode() & 0o7777)
         };
-        // Only root can, and not everywhere; the mode is kept by all.
+        // Only root can change the owner, and not everywhere. The mode is checked in any case.
         _ = chown(&path, Some(1234), Some(2345));
         for mode in [0o640, 0o444, 0o600] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();

@@ -29,16 +29,19 @@ use crate::announced::child_id;
 /// Messages of event streams that may be queued.
 const MAX_STREAM_MESSAGES: usize = 64;
 
-/// Entries remembered about pending requests, per table.
+/// Maximum number of entries in each table of pending requests.
 const MAX_OPEN_REQUESTS: usize = 4096;
 
-/// Event streams of sessions, as many as a server of this project has, and sessions whose messages are posted at once.
+/// Maximum number of session streams, equal to that of this project's server. Also limits how many sessions
+/// post at once.
 const MAX_STREAMS: usize = 1024;
 
-/// The longest id of a session, in bytes. Messages of others belong to the connection.
+/// The longest id of a session, in bytes. Messages of sessions with longer ids are treated as messages of the
+/// connection.
 const MAX_SESSION_BYTES: usize = 4096;
 
-/// Event streams of child sessions, at servers that have separate ones.
+/// Maximum number of event streams of child sessions. Only used with servers that have a separate stream for
+/// each child.
 const MAX_CHILD_STREAMS: usize = 64;
 
 /// The jobs of one session, or of the connection itself. They run in order.
@@ -51,7 +54,7 @@ struct Lane {
 struct Job {
     /// The message to post; `None` to open only a stream.
     line: Option<Bytes>,
-    /// Open the event stream of the session first.
+    /// `true` if the event stream of the session must be opened before the message is posted.
     listen: bool,
 }
 
@@ -72,16 +75,17 @@ pub(super) struct Conversation {
     running: FuturesUnordered<RunningJob>,
     waiting: usize,
     streams: HashSet<String>,
-    /// Those of `streams` that are child sessions.
+    /// The number of entries in `streams` that belong to child sessions.
     child_streams: usize,
-    /// Pending requests of the agent that belong to a session: their responses are posted there.
+    /// Pending requests of the agent with their sessions. The client's response is posted to the same
+    /// session.
     asked: HashMap<RawId, String>,
     /// Pending requests of the client that may create a session. `None` if only the response names the
     /// session, otherwise the session whose stream could not be opened before. Only the responses to these
-    /// requests open a stream, so that a server cannot cause any number of them.
+    /// requests open a stream. Otherwise a server could make the client open any number of streams.
     awaited: HashMap<RawId, Option<String>>,
     pending: PendingRequests,
-    /// The requests that are being posted. The flag is set if the server may have received the request.
+    /// The requests that are being posted. A flag is set once the server may have received the request.
     reached: HashMap<RawId, Arc<AtomicBool>>,
     unposted: usize,
     readers: JoinSet<()>,
@@ -112,7 +116,6 @@ impl Conversation {
         self.connection.is_some()
     }
 
-    /// Carries messages until the link's user is done.
     pub(super) async fn run(
         &mut self,
         outgoing: &mut OutgoingLines,
@@ -120,7 +123,8 @@ impl Conversation {
     ) -> Result<(), ConnectionLost> {
         let mut lines = Vec::new();
         let mut ended = false;
-        // Deadlines for posting the rest and for responses, once the link's user has ended its output.
+        // Two deadlines that apply once the link's user has ended its output: for posting the rest, and for
+        // responses.
         let (mut said, mut last) = (Instant::now(), Instant::now());
         loop {
             let idle = self.running.is_empty();
@@ -213,7 +217,7 @@ impl Conversation {
         let response = tokio::select! {
             biased;
             response = self.requester.initialize(frame.bytes(), &reached) => response?,
-            // The link's user is gone.
+            // The link's user has ended its output and does not wait for the response any longer.
             () = given_up => return Ok(()),
         };
         self.reached.clear();
@@ -225,7 +229,7 @@ impl Conversation {
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         if let Some(connection) = connection {
-            // Opened before the first request, so that no response is missed.
+            // The stream of the connection is opened before the first request, so that no response is missed.
             let opened = self.requester.open_stream(&connection, None, None).await;
             let first = match opened {
                 Ok(response) => Some(response),
@@ -276,7 +280,7 @@ impl Conversation {
         let reached = frame.as_ref().map(|frame| self.track_delivery(frame)).unwrap_or_default();
         if let Some(frame) = &frame {
             self.waiting -= frame.bytes().len();
-            // From now on the request may have an effect.
+            // From here on the request may have an effect, so it is tracked.
             self.pending.record(frame.bytes(), 1);
         }
         let requester = Arc::clone(&self.requester);
@@ -319,7 +323,7 @@ impl Conversation {
         match stream {
             Some(Ok(response)) => self.start_reader(lane.clone(), Some(response)),
             Some(Err(StreamEvent::SessionUnknown(session))) => {
-                // The session is unknown to the server so far. Once it exists, its stream is opened.
+                // The server does not know the session yet. The stream is opened once the session exists.
                 self.streams.remove(&session);
                 if let Some(id) = id.clone()
                     && (self.awaited.len() < MAX_OPEN_REQUESTS || self.awaited.contains_key(&id))
@@ -363,8 +367,8 @@ impl Conversation {
     /// Delivers a message, and opens event streams for sessions that it announces.
     async fn deliver(&mut self, frame: Frame, incoming: &IncomingFrames) {
         self.pending.record_answers(&frame);
-        // A server that deduplicates POSTs sends a child's messages on the stream of its parent. Others may have a
-        // separate stream.
+        // A server that deduplicates POSTs sends the messages of a child session on the stream of the parent.
+        // Other servers may have a separate stream for the child.
         if !self.requester.deduplicates()
             && self.child_streams < MAX_CHILD_STREAMS
             && let Some(child) = child_id(&frame.view())
@@ -439,6 +443,6 @@ fn may_open_session(name: &str) -> bool {
 }
 
 async fn send_to_user(incoming: &IncomingFrames, frame: Frame) {
-    // The link's user may have closed its input and still send.
+    // Sending fails if the link's user reads no more input. The user may still send messages.
     let _ = incoming.send(frame).await;
 }

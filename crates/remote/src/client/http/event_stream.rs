@@ -50,7 +50,7 @@ impl EventStream {
         let mut last = START_CURSOR.to_owned();
         let mut counted = true;
         let mut backoff = Backoff::new();
-        // The last event that had arrived when the stream was previously cut.
+        // The event that was the last to arrive when the stream was cut the previous time.
         let mut before = None;
         loop {
             let wait = if let Some(response) = answer.take() {
@@ -77,7 +77,7 @@ impl EventStream {
     }
 
     async fn send(&self, events: StreamEvent) {
-        // The receiver may be gone.
+        // Sending fails only if the receiver is dropped, which then needs no events.
         let _ = self.events.send(events).await;
     }
 
@@ -92,7 +92,8 @@ impl EventStream {
         let mut parser = Parser::new(self.requester.options.link.max_line);
         let mut events = Vec::new();
         loop {
-            // A server without events sends keep-alives.
+            // Even without events, a server sends keep-alive comments, so a longer silence means that the
+            // connection is lost.
             let read = match timeout(self.requester.options.silence_timeout, response.chunk()).await {
                 Ok(Ok(Some(read))) => read,
                 Ok(Ok(None)) => return Ok("the server closed the stream".to_owned()),
@@ -132,11 +133,12 @@ impl EventStream {
         let error = self.classify(error)?;
         let (mut backoff, grace) = (Backoff::new(), self.requester.options.grace_period);
         let wait = backoff.after_failure(&error, grace, self.requester.options.connect_timeout);
-        // The failed attempt may have opened it.
+        // The failed first attempt may have opened the stream, so a cursor is sent.
         self.reopen(START_CURSOR, &mut backoff, wait).await
     }
 
-    /// Returns an item if the failed attempt ends the stream; otherwise the error, and another attempt may succeed.
+    /// Decides what an error of an attempt means. Returns `Ok` if another attempt may succeed, and `Err` with
+    /// the last item of the stream if not.
     fn classify(&self, error: DialError) -> Result<DialError, StreamEvent> {
         Err(match (&error, &self.session) {
             (DialError::Status { status: 410, .. }, _) => StreamEvent::Lost(ConnectionLost::Gap),
@@ -161,7 +163,7 @@ impl EventStream {
         let grace = self.requester.options.grace_period;
         let deadline = Instant::now() + grace;
         let _missing = self.requester.outages.record_loss(Instant::now(), deadline);
-        let mut why = DialError::Io("the stream was cut".to_owned());
+        let mut why = DialError::Io("the event stream was cut".to_owned());
         loop {
             let attempt = async {
                 sleep(wait).await;
@@ -179,7 +181,8 @@ impl EventStream {
     }
 }
 
-/// Returns `true` if a later attempt may succeed. With 409 the server has not noticed yet that the stream was cut.
+/// Returns `true` if a later attempt may succeed. A 409 means that the server has not noticed yet that the
+/// stream was cut.
 fn is_temporary(error: &DialError) -> bool {
     matches!(error, DialError::Status { status: 408 | 409 | 425 | 429, .. })
 }

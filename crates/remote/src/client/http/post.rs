@@ -24,7 +24,7 @@ pub(super) enum PostOutcome {
 
 enum PostAttempt {
     Posted(PostOutcome),
-    /// Not processed: can be repeated safely.
+    /// The server has not processed the message, so it can be posted again.
     Undone(DialError),
     Doubtful(DialError),
     Refused(RpcError, Option<Frame>),
@@ -34,7 +34,7 @@ pub(super) struct Post<'a> {
     pub(super) connection: &'a str,
     pub(super) session: Option<&'a str>,
     pub(super) line: Bytes,
-    /// Set if the server may have received it.
+    /// Set to `true` once the server may have received the message.
     pub(super) reached: &'a AtomicBool,
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn post(requester: &HttpRequester, post: Post<'_>) -> PostOutco
         if last.is_final_for_reconnect() {
             return PostOutcome::Lost(ConnectionLost::Dial(last));
         }
-        // A server that responds is reachable.
+        // A response with a status shows that the server is reachable, so it does not count as an outage.
         if !matches!(last, DialError::Status { .. }) {
             missing.get_or_insert_with(|| requester.outages.record_loss(Instant::now(), deadline));
         }
@@ -116,8 +116,8 @@ async fn attempt(
     classify_status(frame, status.as_u16(), error, body, number.is_some())
 }
 
-/// Classifies the response to an attempt. `error` is the error for its `status`; `counts` is `true` if the
-/// server deduplicates, and then only 202 means accepted.
+/// Classifies the response to an attempt. `error` is the error for the `status`. `counts` is `true` if the
+/// server deduplicates POSTs. Such a server accepts a message only with 202.
 fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> PostAttempt {
     let said = Some(Frame::parse(body)).filter(|said| matches!(said.kind(), Kind::Response | Kind::Batch));
     let code = match status {
@@ -133,12 +133,13 @@ fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, co
         ..=299 | 500.. => return PostAttempt::Doubtful(error),
         _ => Code::InvalidRequest,
     };
-    // The server's own error is more precise, if it is about this request.
+    // If the body is an error response to this request, that error is more precise than one made from the
+    // status.
     let said = said.filter(|said| said.id().is_some() && said.id() == frame.id());
     PostAttempt::Refused(RpcError::new(code, error.to_string()).with("status", json!(status)), said)
 }
 
-/// Returns the replacement for a response that the server does not accept: an error.
+/// Returns the error response that replaces a response which the server rejected.
 fn replacement(frame: &Frame, error: &RpcError) -> Option<Frame> {
     frame.result()?;
     tracing::warn!(?frame, %error, "response rejected by server");

@@ -10,10 +10,11 @@ pub(super) struct Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event is too long")]
+#[error("a server-sent event is too long")]
 pub(super) struct TooLong;
 
-/// Parses a stream into events. Reuses the line splitter, although an empty line ends an event.
+/// Parses a stream into server-sent events. Reuses the line splitter, which skips empty lines: see
+/// [`Parser::feed`].
 #[derive(Debug)]
 pub(super) struct Parser {
     splitter: Splitter,
@@ -54,7 +55,7 @@ impl Parser {
             while let Some(line) = self.splitter.next_line() {
                 let Line::Whole(line) = line else { return Err(TooLong) };
                 let line = line.slice(..line.len() - 1);
-                // The carriage return may have been read before its line end.
+                // The carriage return of a line end may have arrived in an earlier read than the line feed.
                 let end = line.len() - usize::from(line.ends_with(b"\r"));
                 events.extend(self.line(&line.slice(..end))?);
             }
@@ -65,7 +66,8 @@ impl Parser {
     fn line(&mut self, line: &Bytes) -> Result<Option<Event>, TooLong> {
         if line.is_empty() {
             let id = self.id.take();
-            // Without data there is no event. An id alone moves the cursor, but so will the next event.
+            // Fields without data are no event. Their id can be ignored, because the next event has a later
+            // one.
             return Ok(std::mem::take(&mut self.data).whole().map(|data| Event { id, data }));
         }
         let colon = memchr::memchr(b':', line).unwrap_or(line.len());

@@ -32,7 +32,7 @@ async fn a_whole_conversation() {
         (Some(1), json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s1"}}))
     );
     let mut session = Stream::open(at, name, Some("s1"), None).await;
-    // The session is that of the header.
+    // The message names no session, so the session of the header counts.
     let prompt = request(2, "session/prompt", &json!({"count": 3}));
     let posted = ask(at, "POST", &[JSON, connection, ("acp-session-id", "s1")], &prompt).await;
     assert_eq!(posted.status, 202);
@@ -54,7 +54,7 @@ async fn a_whole_conversation() {
     assert_eq!(session.next().await.unwrap().1["method"], "session/request_permission");
     let answer = json!({"jsonrpc": "2.0", "id": "q", "result": {}}).to_string();
     assert_eq!(ask(at, "POST", &[JSON, connection, ("acp-session-id", "s1")], &answer).await.status, 202);
-    // Formatted over several lines; the agent receives one.
+    // The message has several lines, and the agent receives it as one.
     let pretty =
         format!("{:#}\n", json!({"jsonrpc": "2.0", "id": 5, "method": "_x", "params": {"a": [1, 2]}}));
     assert_eq!(ask(at, "POST", &[JSON, connection], &pretty).await.status, 202);
@@ -261,7 +261,7 @@ async fn a_shutdown_ends_streams() {
 async fn http_2_without_an_upgrade() {
     let running = start(listener(), HttpLimits::default());
     let url = format!("http://{}/acp", running.address);
-    // Another test of this process may have installed it before.
+    // Another test of this process may have installed the provider before.
     _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let first = client

@@ -71,7 +71,7 @@ async fn a_frame_that_is_too_long_ends_the_socket() {
 #[tokio::test]
 async fn too_many_headers_are_refused() {
     let running = start(listener(), HttpLimits::default());
-    // Another test of this process may have installed it before.
+    // Another test of this process may have installed the provider before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let post = |count: usize| {

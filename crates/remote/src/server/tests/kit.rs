@@ -33,12 +33,12 @@ pub(super) const LONG: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(in super::super) struct Agent {
     pub(super) opened: Mutex<Vec<Identity>>,
-    /// The listeners of its connections.
+    /// The listener number of each connection.
     pub(super) listeners: Mutex<Vec<usize>>,
     pub(super) heard: Arc<Mutex<Vec<String>>>,
     pub(super) refuses: bool,
     pub(super) refuses_with: Option<&'static str>,
-    /// The `retryAfterMs` of that error.
+    /// The `retryAfterMs` of the error with which the agent refuses.
     pub(super) retry_after_ms: Option<u64>,
     pub(super) ended: Arc<watch::Sender<usize>>,
     /// Limit of concurrent connections; 0 is no limit.

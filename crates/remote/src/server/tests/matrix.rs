@@ -248,7 +248,7 @@ async fn the_connections_of_an_identity_are_limited() {
     assert_eq!(web(running.address, &[]).await.err(), Some(429));
     assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 429);
     drop(first);
-    // The server needs a moment to notice.
+    // The server needs a moment to notice that the first client is gone.
     let again = async {
         while web(running.address, &[]).await.is_err() {
             tokio::task::yield_now().await;

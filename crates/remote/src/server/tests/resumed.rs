@@ -194,7 +194,7 @@ async fn the_newest_socket_wins() {
 /// The messages that one client receives while another one resumes the same connection.
 struct Share {
     numbers: Vec<u64>,
-    /// Another socket was newer.
+    /// `true` if another client has taken over the connection.
     fenced: bool,
 }
 
@@ -293,7 +293,7 @@ async fn resume_requests_that_are_refused() {
         client.received = 102;
         assert_eq!(client.resume(&running, lines).await.unwrap(), 2, "a wrong count has changed nothing");
         let times = 1 + u64::from(lines);
-        // The older one was ended in the meantime.
+        // The client of the previous round was dropped meanwhile, which counts as another lost socket.
         expect_disconnects(&running, [2 * times - 1, times, 2 * times, 0]).await;
     }
 }
@@ -328,7 +328,7 @@ async fn a_detached_connection_expires() {
     );
     for lines in [false, true] {
         let mut client = Client::open(&running, lines).await;
-        // More than is kept: the agent has to wait.
+        // The agent produces more than is kept, so it has to wait.
         client
             .end
             .send(

@@ -131,7 +131,7 @@ async fn everything_works_over_tls() {
     assert_eq!(both.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let stream = tls(running.address, at.join("ca.pem"), None, &[]).await.unwrap();
     let (mut socket, _) = tokio_tungstenite::client_async("wss://localhost/acp", stream).await.unwrap();
-    // Enough to fill every buffer, so that nothing is held back.
+    // This is enough data to fill every buffer, so that nothing is held back.
     let prompt = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 5000, "text": "x".repeat(500)}});
     socket.send(Message::text(prompt.to_string())).await.unwrap();
     for number in 1..=5000 {

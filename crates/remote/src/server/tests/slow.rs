@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::super::HttpLimits;
 use super::kit::{LONG, listener, receive, send, start, web};
 
-/// The bytes per step of the slow network, and the pause between steps.
+/// The bytes that the slow network carries per step.
 const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(16);
 
-/// Starts a proxy to `to` that passes on little at a time from there, and buffers little.
+/// Starts a proxy to `to` with small buffers. Data from `to` is passed on slowly.
 async fn trickle(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -67,7 +67,7 @@ async fn a_dead_client_is_detected_in_time() {
         send(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
         receive(&mut socket).await.unwrap();
         if busy {
-            // More than all buffers hold.
+            // This is more data than all buffers hold.
             let prompt = json!({"sessionId": "s", "count": 40_000, "text": "x".repeat(1000)});
             let message = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt});
             send(&mut socket, &message).await;

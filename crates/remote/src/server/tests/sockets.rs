@@ -33,7 +33,7 @@ async fn messages_both_ways() {
         assert_eq!(receive(&mut socket).await.unwrap()["params"]["update"]["number"], number);
     }
     assert_eq!(receive(&mut socket).await.unwrap()["id"], 1);
-    // Many at once, and longer than any buffer.
+    // The client sends many messages at once. One of them is longer than any buffer.
     let long = "x".repeat(3 << 20);
     for number in 0..500 {
         let text = if number == 250 { &*long } else { "" };
@@ -281,7 +281,7 @@ async fn an_idle_connection_uses_little_memory() {
         frame[3] = u8::try_from(message.len()).unwrap();
         frame.extend(message.bytes());
         stream.write_all(&frame).await.unwrap();
-        // The frame starts with the beginning of the response, whatever it is.
+        // The frame starts with the first byte of the response, whatever it is.
         stream.read_u8().await.unwrap();
         stream
     };
