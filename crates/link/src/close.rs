@@ -10,7 +10,6 @@ use narrows_process::Exit;
 pub enum CloseReason {
     #[error("the peer closed the connection")]
     Eof,
-    /// The peer no longer reads.
     #[error("the peer stopped reading")]
     NotReading,
     #[error("the process ended: {exit}")]
@@ -24,7 +23,6 @@ pub enum CloseReason {
     /// The first line was not a JSON object or array, so the peer is probably not an ACP program.
     #[error("the peer does not speak JSON-RPC")]
     NotJson,
-    /// This side closed the link.
     #[error("the connection was closed on this side")]
     Local,
 }

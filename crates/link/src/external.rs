@@ -29,7 +29,7 @@ pub fn external_link(options: &Options) -> (Link, OutgoingLines, IncomingFrames)
 /// until this value is dropped.
 pub struct OutgoingLines {
     queue: queue::Receiver<Outgoing>,
-    /// Removed from the queue, but not yet returned to the transport.
+    /// Lines that were taken from the queue, but not yet returned to the transport.
     taken: Vec<Outgoing>,
     /// Flushes that complete when the lines taken so far are written.
     waiting: Vec<oneshot::Sender<()>>,
@@ -80,7 +80,7 @@ impl OutgoingLines {
     pub fn mark_flushed(&mut self) {
         self.shared.writing.store(false, Ordering::Relaxed);
         for done in self.waiting.drain(..) {
-            // A flush that was dropped needs no reply.
+            // A caller that has dropped its flush needs no reply.
             let _ = done.send(());
         }
     }

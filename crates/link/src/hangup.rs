@@ -1,8 +1,8 @@
 //! Events of the peer that the operating system reports beside the bytes.
 //!
-//! Both functions need their own duplicate of the descriptor. It must be dropped together with the one that
-//! is read or written; otherwise the peer would not see that this side has left. For files and other
-//! descriptors without such events, both wait forever.
+//! Both functions need a duplicate of the descriptor of their own. The duplicate must be dropped together
+//! with the descriptor that is read or written. Otherwise the peer would not see that this side has left. For
+//! files and other descriptors without such events, both functions wait forever.
 
 use std::future::pending;
 use std::io;

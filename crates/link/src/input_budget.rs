@@ -34,7 +34,7 @@ struct BudgetUse {
 #[derive(Debug)]
 struct HeldLine {
     identity: Arc<str>,
-    /// Its counted bytes.
+    /// Bytes of the unfinished line that count towards the budget.
     bytes: usize,
     over: Arc<AbandonSignal>,
 }

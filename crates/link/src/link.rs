@@ -54,7 +54,7 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     reason: OnceLock<CloseReason>,
-    /// The peer no longer reads. Used as the close reason if no better one is found.
+    /// `true` if the peer no longer reads. This becomes the close reason if no better one is found.
     not_reading: AtomicBool,
     pub(crate) writing: AtomicBool,
     /// `true` once the peer has closed its end. Data sent before may still arrive.
@@ -86,7 +86,7 @@ impl Shared {
 
     /// Sets the close reason unless one is set.
     pub(crate) fn close(&self, reason: CloseReason) {
-        // The first reason is the cause; later ones are consequences.
+        // An earlier reason stays: the first one is the cause, later ones are consequences.
         let _ = self.reason.set(reason);
     }
 

@@ -31,10 +31,8 @@ pub enum Address {
 /// Reason why an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The text begins with neither `tcp://` nor `unix:`.
     #[error("{0:?} is neither tcp://HOST:PORT nor unix:/PATH")]
     Scheme(String),
-    /// The port is missing or invalid.
     #[error("{0:?} has no port")]
     Port(String),
     #[error("unix: needs the path of a socket")]
@@ -83,10 +81,8 @@ pub enum ListenError {
     NotLoopback(SocketAddr),
     #[error("{0} is in use by another process")]
     InUse(Address),
-    /// The path exists and is not a socket.
     #[error("{0:?} exists and is not a socket")]
     NotASocket(PathBuf),
-    /// The system refused to bind or listen.
     #[error("cannot listen on {address}: {source}")]
     Io { address: Address, source: io::Error },
 }

@@ -52,7 +52,7 @@ enum Descriptor {
     Own(OwnedFd),
     /// Non-blocking; the open file is shared with other processes. Holds the flags to restore.
     Shared(OwnedFd, OFlags),
-    /// Blocking, so it must be used from another thread.
+    /// A blocking descriptor, which must be used from another thread.
     Blocking(OwnedFd),
 }
 

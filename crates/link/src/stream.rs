@@ -40,10 +40,10 @@ where
 pub(crate) struct PeerSignals<F, D, H> {
     /// Returns the close reason at the end of the stream, such as the exit of a process.
     pub(crate) why: F,
-    /// Completes when the peer stopped reading. Without it, only the next write fails.
+    /// Completes when the peer stopped reading. Without this signal, only the next write fails.
     pub(crate) reader_gone: D,
-    /// Completes when the peer has closed its end. Without it, only the end of the stream shows it. Polled
-    /// only while reading must wait.
+    /// Completes when the peer has closed its end. Without this signal, only the end of the stream shows the
+    /// close. Polled only while reading must wait.
     pub(crate) peer_closed: H,
 }
 
@@ -67,8 +67,8 @@ where
     let splitter = Splitter::new(options.max_line);
     let to_read = LineReader { reader, splitter, frames: was_read, guard, shared: Arc::clone(&shared) };
     tokio::spawn(async move {
-        // The receiver sees the end when the last frame sender is dropped, so the reason must be set
-        // before.
+        // The reason must be set before the last frame sender is dropped, because that drop shows the
+        // receiver the end.
         let (frames, shared, ended) = to_read.run(peer_closed).await;
         shared.close(match ended {
             ReadEnd::Stream => why.await,
@@ -83,7 +83,7 @@ where
 
 enum ReadEnd {
     Stream,
-    /// Reading ended before the stream, for this reason.
+    /// Reading ended for this reason, before the end of the stream.
     Because(CloseReason),
 }
 
@@ -91,7 +91,8 @@ struct LineReader<R> {
     reader: R,
     splitter: Splitter,
     frames: queue::Sender<Frame>,
-    /// The sender for the refusal. `None` once the first line was read.
+    /// The sender for the refusal of a peer whose first line is not JSON. `None` once the first line was
+    /// read.
     guard: Option<Sender>,
     shared: Arc<Shared>,
 }
@@ -222,7 +223,7 @@ async fn write<W: AsyncWrite + Unpin>(
     tokio::select! {
         biased;
         result = write_all(&mut writer, &mut queue, &shared) => match result {
-            // The final write needs no receiver.
+            // After an orderly end, the writer is shut down, so that the peer sees the end of the stream.
             Ok(()) => drop(timeout(FINAL_WRITE_TIMEOUT, writer.shutdown()).await),
             Err(error) => shared.close_writing(error),
         },
@@ -251,7 +252,7 @@ async fn write_all<W: AsyncWrite + Unpin>(
                 Outgoing::Line(line) => writing.line(&line).await?,
                 Outgoing::Flush(done) => {
                     writing.flush_batch().await?;
-                    // A flush that was dropped needs no reply.
+                    // A caller that has dropped its flush needs no reply.
                     let _ = done.send(());
                 }
             }
@@ -266,7 +267,7 @@ struct LineWriter<'a, W> {
     writer: &'a mut W,
     /// The batch for the next write.
     batch: BytesMut,
-    /// Number of lines that end in it.
+    /// Number of lines that end in `batch`.
     frames: u64,
     shared: &'a Shared,
 }

@@ -16,11 +16,9 @@ const IPPROTO_TCP: u8 = 6;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// Sizes of a message header, a request, and a reply up to its inode field.
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = 56;
 const REPLY_BYTES: usize = 72;
-/// Offsets of the fields in a reply.
 const FAMILY_OFFSET: usize = 0;
 const STATE_OFFSET: usize = 1;
 const PORTS_OFFSET: usize = 4;
@@ -33,10 +31,7 @@ const INODE_OFFSET: usize = 68;
 static KERNEL_ANSWERS: AtomicBool = AtomicBool::new(false);
 
 /// Returns the user of the socket connected from `from` to `to`. `None` if there is no such socket or no
-/// process has it.
-///
-/// # Errors
-/// If the kernel cannot be asked.
+/// process has it. Fails if the kernel cannot be asked.
 pub(super) fn owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = SocketType::DGRAM;
