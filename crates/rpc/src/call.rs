@@ -21,8 +21,8 @@ impl Response {
         match (frame.result(), frame.error()) {
             (Some(_), None) => Ok(Self { frame }),
             (None, Some(error)) => Err(CallError::Refused(error)),
-            (Some(_), Some(_)) => Err(CallError::Malformed("it has both a result and an error".to_owned())),
-            (None, None) => Err(CallError::Malformed("it has neither a result nor an error".to_owned())),
+            (Some(_), Some(_)) => Err(CallError::Malformed("both a result and an error".to_owned())),
+            (None, None) => Err(CallError::Malformed("neither a result nor an error".to_owned())),
         }
     }
 

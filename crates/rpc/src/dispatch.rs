@@ -56,7 +56,7 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
         () = wait_silent(&shared.sender) => {}
         () = wait_stuck(&shared.sender) => {
             tracing::warn!("peer stopped reading, last responses lost");
-            // Senders that wait for room need not wait any longer.
+            // Abandoning the link wakes senders that wait for room.
             shared.sender.abandon();
         }
     }
@@ -65,7 +65,7 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
         shared.sender.close();
     }
     shared.end(&reason);
-    // A batch that waits for an answer still holds the queue open.
+    // The queue is closed explicitly, because a batch that waits for an answer still holds a sender of it.
     dispatch.main.close();
     // A peer that sends nothing more may still read answers.
     shared.stop.wait().await;

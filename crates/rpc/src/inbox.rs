@@ -28,9 +28,9 @@ pub struct Answer {
 
 /// Incoming items that belong to no claimed session.
 ///
-/// Read it, or drop it: if an inbox is kept but not read, the conversation stops when the inbox is full.
-/// After a drop, notifications for it are ignored and requests are answered with an error. The conversation
-/// ends when the inbox, every [`crate::Peer`] and every [`Session`] are dropped.
+/// Must be read or dropped: an inbox that is kept but not read stops the conversation when it is full. After
+/// a drop, its notifications are ignored and its requests are answered with an error. The conversation ends
+/// when the inbox, every [`crate::Peer`] and every [`Session`] are dropped.
 pub struct Inbox {
     queue: queue::Receiver<Item>,
     alive: Arc<EndOnDrop>,

@@ -85,8 +85,8 @@ impl Peer {
     pub async fn call<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<Call, CallError> {
         let (answer, waiting) = oneshot::channel();
         let id = self.shared().expect(Pending::Caller(answer))?;
-        // From here on, dropping `call` forgets the request. This covers a drop of this future while it
-        // waits for room.
+        // From here on, dropping `call` forgets the request, even if this future is dropped while it waits
+        // for room.
         let mut call = Call::new(Arc::clone(self.shared()), id, waiting);
         let line = message::request(id.to_string().as_bytes(), method, params).map_err(unwritable)?;
         self.send(line).await?;

@@ -25,18 +25,18 @@ pub(crate) enum InboxRoute {
     Session(queue::Sender<Item>),
     /// An unclaimed inbox. Sending must not wait for room, because the inbox may never be read.
     Held(queue::Sender<Item>),
-    /// Dropped: the limit of messages for unclaimed sessions is reached.
+    /// The message is dropped because the limit of messages for unclaimed sessions is reached.
     Full,
     /// The inbox of the conversation ([`crate::Inbox`]).
     Main,
-    /// Dropped: its session is closed.
+    /// The message is dropped because its session is closed. A request is answered with an error.
     Closed,
 }
 
 struct SessionSlot {
     queue: queue::Sender<Item>,
-    /// The receiving end until the session is claimed. Until then the queue holds only notifications.
-    /// Dropping them sends no answers; an answer would lock the tables that contain this slot.
+    /// The receiving end until the session is claimed. Until then the queue holds only notifications, so
+    /// dropping the queue sends no answers. An answer would lock the tables that contain this slot.
     unclaimed: Option<queue::Receiver<Item>>,
     held_bytes: usize,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Sessions {
     open: HashMap<Box<str>, SessionSlot>,
     held: VecDeque<Box<str>>,
     max_held: usize,
-    /// Bytes held for all unclaimed sessions together. The limit is that of one inbox.
+    /// Bytes held for all unclaimed sessions together. The limit is that of a single inbox.
     held_bytes: usize,
     closed: HashSet<Box<str>>,
     closed_order: VecDeque<Box<str>>,

@@ -205,7 +205,7 @@ impl Shared {
 
 fn deliver(id: u64, pending: Pending, outcome: Result<Response, CallError>) {
     match pending {
-        // A caller that was dropped needs no answer.
+        // A caller that was dropped needs no answer, so a failed send is ignored.
         Pending::Caller(caller) => drop(caller.send(outcome)),
         Pending::Session(inbox) => {
             let size = outcome.as_ref().map_or(0, |response| response.frame().bytes().len());

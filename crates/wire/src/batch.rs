@@ -80,7 +80,7 @@ impl Batch {
         Ok((Self { expected, answers: Vec::with_capacity(expected) }, steps))
     }
 
-    /// Returns `true` if no entry of the batch gets an answer.
+    /// Returns `true` if no entry of the batch gets an answer, so the batch as a whole gets none.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.expected == 0

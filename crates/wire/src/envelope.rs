@@ -16,7 +16,7 @@ pub enum Kind {
     Response,
     /// An array. Each entry has its own kind.
     Batch,
-    /// Must be neither handled nor forwarded.
+    /// An invalid message, which must be neither handled nor forwarded.
     Invalid(Fault),
 }
 

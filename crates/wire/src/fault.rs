@@ -21,22 +21,18 @@ pub enum Fault {
     /// A routing key occurs twice, or in another case, which some readers ignore.
     #[error("a routing key is repeated")]
     RepeatedKey,
-    /// `jsonrpc` is missing or not `"2.0"`.
     #[error("jsonrpc must be \"2.0\"")]
     Version,
     /// There is no `method`, and no `result` or `error` either.
     #[error("method is missing")]
     NoMethod,
-    /// `method` is not a string.
     #[error("method must be a string")]
     BadMethod,
     /// The id of a request is too long, or neither a string nor a number.
     #[error("id must be a string or a number, of at most 4096 bytes")]
     BadId,
-    /// `params` is neither an object nor an array.
     #[error("params must be an object or an array")]
     BadParams,
-    /// The message is both a request and a response.
     #[error("a message cannot have both a method and a result or error")]
     Mixed,
     /// A malformed response. Never answered, because its id belongs to a request of the receiver.

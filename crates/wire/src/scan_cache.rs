@@ -28,7 +28,7 @@ pub struct ScanCache {
 }
 
 impl ScanCache {
-    /// Returns what [`View::parse`] returns.
+    /// Returns the same as [`View::parse`], without a scan if the cache allows it.
     pub fn view<'a>(&mut self, line: &'a [u8]) -> View<'a> {
         if let Some(view) = self.recognize(line) {
             return view;

@@ -214,8 +214,8 @@ impl Splitter {
         }
         let mut line = self.buffer.split_to(next);
         if self.buffer.len() <= length {
-            // The line keeps the memory. The few bytes after it are copied, so that they do not keep all of
-            // it.
+            // The line keeps the memory of the old buffer. The few bytes after the line are copied, so that
+            // they do not.
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
         line.truncate(length);

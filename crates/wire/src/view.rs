@@ -157,8 +157,8 @@ impl<'a> View<'a> {
         self.envelope.result.slice(self.bytes)
     }
 
-    /// Returns the error object. A malformed one is replaced by an error that says so. `data` with more
-    /// than [`MAX_PEER_VALUES`] values is dropped.
+    /// Returns the error object. Replaces a malformed error object by an error that says so. Drops `data`
+    /// with more than [`MAX_PEER_VALUES`] values.
     #[must_use]
     pub fn error(&self) -> Option<RpcError> {
         #[derive(Deserialize)]

@@ -7,7 +7,6 @@
 pub enum Violation {
     #[error("not WebSocket")]
     Protocol,
-    /// The client sent a binary message; only text is accepted.
     #[error("binary messages are not supported")]
     Binary,
     #[error("not UTF-8")]
@@ -32,7 +31,7 @@ impl Violation {
 /// An event on a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A whole message: valid UTF-8, any content. It may be modified in place.
+    /// A whole message: valid UTF-8, any content. The callee may modify the bytes in place.
     Message(&'a mut [u8]),
     /// A ping, which must be answered with the same payload.
     Ping(&'a [u8]),
@@ -77,11 +76,12 @@ impl Decoder {
         self.held.len() + self.message.len()
     }
 
-    /// Decodes `read` in place and passes every completed event to `each`. Must not be called again after
-    /// an error or a close frame.
+    /// Decodes `read` in place and passes every completed event to `each`. Must not be called again after an
+    /// error or a close frame.
     ///
     /// # Errors
-    /// If the connection must be closed. Earlier events were passed on.
+    /// If the client violated the protocol, so that the connection must be closed. Earlier events were passed
+    /// on.
     pub fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Violation> {
         if self.held.is_empty() {
             let used = self.frames(read, &mut each)?;
@@ -95,7 +95,7 @@ impl Decoder {
             return Ok(());
         }
         if used > 0 {
-            // Replaced, not drained, so that the memory of a long message is freed.
+            // The buffer is replaced and not drained, so that the memory of a long message is freed.
             held = held[used..].to_vec();
         }
         self.held = held;

@@ -138,12 +138,12 @@ fn table(t: [i8; 16]) -> __m256i {
     )
 }
 
-/// 64 bytes as two vectors. At the end of the text it may begin with bytes of the block before.
+/// 64 bytes as two vectors. At the end of the text, the first bytes may be those of the previous block.
 #[derive(Clone, Copy)]
 struct Block {
     low: __m256i,
     high: __m256i,
-    /// Number of bytes at the beginning that belong to the block before.
+    /// Number of bytes at the beginning that belong to the previous block.
     seen: u32,
 }
 
@@ -245,7 +245,8 @@ fn string<const STRICT: bool>(text: &[u8], at: usize) -> Option<StringEnd> {
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1,bmi2")]
 #[inline(never)]
 fn long_string<const STRICT: bool>(text: &[u8], start: usize) -> Option<StringEnd> {
-    // The OR of all bytes, including some outside of the string.
+    // The OR of all bytes of the string, and possibly of some bytes outside of it. Shows whether all are
+    // ASCII.
     let mut all = _mm256_setzero_si256();
     let mut at = if STRICT { ascii_blocks(text, start) } else { start };
     at = plain_blocks::<STRICT>(text, at, &mut all);
