@@ -50,10 +50,8 @@ pub enum Refusal {
     /// connection.
     #[error("protocol version {requested} is not supported, only {supported}")]
     Version { requested: u16, supported: Versions },
-    /// `initialize` was repeated after another request.
     #[error("initialize cannot be repeated after another request: open a new connection")]
     Late,
-    /// Another request came before `initialize`.
     #[error("the first request of a connection must be initialize")]
     Early,
 }
@@ -114,7 +112,7 @@ fn newer_as_v2(requested: ProtocolVersion, params: &RawValue) -> Result<v2::Init
         .meta(member::<v2::Meta>(&params, "_meta")))
 }
 
-/// Name and version of a newer client whose own are missing or malformed.
+/// The name and version of a newer client that sends none or malformed ones.
 const UNKNOWN: &str = "unknown";
 
 /// Reads the members that v1 and v2 share. `clientCapabilities` is not read: v2 does not define it, and a

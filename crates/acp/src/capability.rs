@@ -140,7 +140,7 @@ impl From<&v1::InitializeResponse> for AgentCan {
 
 impl From<&v2::InitializeResponse> for AgentCan {
     fn from(answer: &v2::InitializeResponse) -> Self {
-        // Login and logout come as a pair: auth methods announce both.
+        // An agent with auth methods supports login and logout: both are announced by these methods.
         let logout = !answer.auth_methods.is_empty();
         let Some(session) = &answer.capabilities.session else {
             return Self { logout, ..Self::default() };

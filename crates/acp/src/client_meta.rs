@@ -17,10 +17,10 @@ const META_ALIAS: &str = "fieldmeta";
 /// The members of `initialize` that hold the client's capabilities, in v1 and v2.
 const CAPABILITIES_KEYS: [&str; 2] = ["clientCapabilities", "capabilities"];
 
-/// Nesting level up to which `_meta` is searched. Objects of the protocol are less deep.
+/// Nesting level up to which `_meta` is searched. Objects of the protocol are nested less deeply.
 const MAX_DEPTH: usize = 8;
 
-/// Limits of the recorded names: their number per message, and the characters of each.
+/// Limit of the names that are recorded for one message.
 const MAX_NAMES: usize = 16;
 const MAX_NAME_CHARS: usize = 128;
 
@@ -35,7 +35,7 @@ pub struct StrippedMeta {
 /// and those with a fixed meaning stay. Returns `None` if there is nothing to remove.
 pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<StrippedMeta> {
     let method = message.method()?;
-    // The `_meta` inside belongs to MCP, and the client speaks there as the user of the server.
+    // The `_meta` of an inner MCP message belongs to MCP, not to ACP, so nothing is removed.
     if method == method::MCP_MESSAGE {
         return None;
     }
@@ -62,7 +62,7 @@ pub fn strip_client_meta(message: View<'_>, listed: &[String]) -> Option<Strippe
 
 struct MetaFilter<'a> {
     listed: &'a [String],
-    /// Names of members of the params from which nothing is removed.
+    /// Names of members of the params that are not searched, so nothing is removed from them.
     kept: &'a [&'a str],
     bytes: &'a [u8],
     /// Ranges of the message with their replacements, in order.
@@ -105,7 +105,7 @@ impl MetaFilter<'_> {
     fn filter_meta(&mut self, range: Range<usize>) {
         let value = self.bytes.get(range.clone()).unwrap_or_default();
         if value.first() != Some(&b'{') {
-            // Not an object, so there is no listed member to keep.
+            // The value is not an object, so it has no listed member to keep.
             if value != b"null" {
                 self.record_name(META_KEY);
                 self.replaced.push((range, b"null".to_vec()));

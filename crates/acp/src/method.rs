@@ -124,7 +124,7 @@ pub struct Method {
     pub name: &'static str,
     pub direction: Direction,
     pub kind: Kind,
-    /// The unit that its messages belong to.
+    /// The unit that messages with this method belong to.
     pub scope: Scope,
     pub versions: Versions,
     pub status: Status,

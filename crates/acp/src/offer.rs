@@ -193,7 +193,8 @@ mod tests {
             "the agent supports protocol versions [2]; this client speaks 1",
         );
         check(Both, V2, -32022, Some(r#"{"requested":2,"supported":[0,1]}"#), "reconnect 1");
-        // Never a higher version again; otherwise the two could alternate without end.
+        // After a lower version, a higher one is not tried again. Otherwise the two could alternate without
+        // end.
         check(
             Both,
             V1,

@@ -44,7 +44,7 @@ use crate::version::Version;
 
 const META: &str = "_meta";
 
-/// Limits of the reported names of removed members: their number, and the characters of each.
+/// Limit of the names of removed members that are reported.
 const MAX_NAMES: usize = 16;
 const MAX_NAME_CHARS: usize = 128;
 
@@ -108,12 +108,14 @@ type Row = (&'static str, Side, &'static Shape, &'static Shape);
 
 /// Returns the shape of the params of a method that `receiver` receives on a connection of `version`.
 ///
-/// If only the other version has the method, returns its shape there. Returns `None` if no version has it.
+/// If only the other version has the method, returns the shape in that version. Returns `None` if no version
+/// has it.
 pub fn params(version: Version, receiver: Side, method: &str) -> Option<&'static Shape> {
     find(version, receiver, method).map(|(_, _, params, _)| *params)
 }
 
-/// Returns the shape of the result of a method that `receiver` received. Other rules as for [`params`].
+/// Returns the shape of the result of a method that `receiver` received. Chooses the version as [`params`]
+/// does.
 pub fn result(version: Version, receiver: Side, method: &str) -> Option<&'static Shape> {
     find(version, receiver, method).map(|(.., result)| *result)
 }

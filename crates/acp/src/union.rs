@@ -22,7 +22,7 @@ pub trait Union: DeserializeOwned {
     fn is_other(&self) -> bool;
 }
 
-/// A [`Union`] as read.
+/// The result of reading a [`Union`]: a known or an unknown variant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum VariantReading<T> {
     Known(T),
@@ -137,8 +137,8 @@ impl de::Error for Probe {
     }
 }
 
-/// Finds the string member of this name. A second one is an error, because two readers could choose
-/// differently.
+/// Finds the string member of this name. A second member of the same name is an error, because two readers
+/// could choose different ones.
 struct TagVisitor(&'static str);
 
 impl<'de> DeserializeSeed<'de> for TagVisitor {

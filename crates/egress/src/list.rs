@@ -149,14 +149,15 @@ fn is_public(address: IpAddr) -> bool {
                 || address.is_documentation()
                 || first == 0
                 || first >= 240
-                // Carrier-grade NAT, protocol assignments, and benchmarks.
+                // The ranges of carrier-grade NAT, protocol assignments and benchmarks are not public.
                 || (first == 100 && (64..128).contains(&second))
                 || (first == 192 && second == 0 && third == 0)
                 || (first == 198 && (18..20).contains(&second)))
         }
         IpAddr::V6(address) => {
             let [first, second, ..] = address.segments();
-            // Global addresses, except those that embed others (6to4, Teredo) and documentation.
+            // IPv6 addresses are public if they are global, except those that embed other addresses (6to4,
+            // Teredo) and those for documentation.
             first & 0xe000 == 0x2000
                 && first != 0x2002
                 && !(first == 0x2001 && (second < 0x200 || second == 0xdb8))
@@ -179,7 +180,7 @@ mod tests {
         let [own, other]: [IpAddr; 2] = ["127.0.0.1", "93.184.216.34"].map(|text| text.parse().unwrap());
         assert!(is_own(own, is_bindable) && !is_own(other, is_bindable));
         assert!(!is_own("2606:4700::1234".parse().unwrap(), is_bindable));
-        // A public address of this machine.
+        // An address of this machine may also be public.
         assert!(is_own(other, |address| address == other));
         // If every address can be bound, the source address of packets decides.
         assert!(is_own(own, |_| true) && !is_own(other, |_| true));

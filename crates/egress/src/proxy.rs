@@ -55,7 +55,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Returns 64 connections, ten seconds for a head and twenty to connect.
+    /// Returns limits of 64 connections, ten seconds to read a head, and twenty to resolve and connect.
     fn default() -> Self {
         Self { connections: 64, head: Duration::from_secs(10), connect: Duration::from_secs(20) }
     }
@@ -79,10 +79,8 @@ pub enum Reason {
     Private,
     #[error("not a proxy request")]
     Malformed,
-    /// The head exceeds the limit of bytes.
     #[error("the request head is too long")]
     TooLong,
-    /// The head was not complete in time.
     #[error("the request head timed out")]
     TooSlow,
 }

@@ -73,7 +73,7 @@ impl Claims {
         if !self.ids().insert(id.to_owned()) {
             return Err(StoreError::InUse { by_us: true });
         }
-        // From here on, dropping it removes the id again.
+        // From here on, dropping `held` removes the id again.
         let mut held = Held { id: id.to_owned(), claims: self.clone(), lock: None };
         if let Some(directory) = &self.directory {
             let path = directory.join(lock::file_name(id));

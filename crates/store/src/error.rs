@@ -13,7 +13,6 @@ pub enum StoreError {
     NotFound,
     #[error("a session with this id already exists")]
     Exists,
-    /// The id is empty or longer than 64 bytes.
     #[error("a session id must have 1 to 64 bytes")]
     BadId,
     #[error("the session is open {}", if *.by_us { "already" } else { "in another process" })]
@@ -21,14 +20,13 @@ pub enum StoreError {
         /// `true`: open through this store. `false`: open in another process.
         by_us: bool,
     },
-    /// The claim belongs to another store.
     #[error("the claim belongs to another store")]
     NotClaimed,
     /// The cursor is not from [`Store::list`](crate::Store::list).
     #[error("invalid cursor")]
     BadCursor,
-    /// A summary covers turns that do not exist, or fewer than the one before.
-    #[error("a summary can cover the turns up to one of {least} to {last}, not up to {through}")]
+    /// A summary would cover turns that do not exist, or fewer turns than the previous summary.
+    #[error("the last turn of a summary must be one of {least} to {last}, not {through}")]
     BadTurn { through: u64, least: u64, last: u64 },
     /// The disk is full. Stored data stays, and storing works again when there is room.
     #[error("the disk is full")]
@@ -43,7 +41,6 @@ pub enum StoreError {
     NewerSchema { file: PathBuf, found: i64, known: i64 },
     #[error("{}: {reason}", file.display())]
     Io { file: PathBuf, reason: String },
-    /// Any other error of SQLite.
     #[error("the session store failed: {0}")]
     Sqlite(String),
     #[error("the session store has stopped")]
@@ -129,6 +126,6 @@ mod tests {
         assert_eq!(StoreError::InUse { by_us: true }.to_string(), "the session is open already");
         assert_eq!(StoreError::InUse { by_us: false }.to_string(), "the session is open in another process");
         let turn = StoreError::BadTurn { through: 9, least: 2, last: 5 };
-        assert_eq!(turn.to_string(), "a summary can cover the turns up to one of 2 to 5, not up to 9");
+        assert_eq!(turn.to_string(), "the last turn of a summary must be one of 2 to 5, not 9");
     }
 }

@@ -141,8 +141,8 @@ impl Store {
         self.run_batched(move |database| database.append(&held, &turn, title.as_deref())).await
     }
 
-    /// Replaces the messages of all turns up to number `through` by `summary`. Their `replay` for the
-    /// client stays, and that of the summary is added.
+    /// Replaces the messages of all turns up to number `through` by `summary`. What the client gets is only
+    /// extended: the `replay` of the turns stays, and that of the summary is added.
     ///
     /// # Errors
     /// [`StoreError::BadTurn`] if the turn does not exist or an earlier summary covers more, and those of
@@ -157,7 +157,7 @@ impl Store {
         self.run(move |database| database.summarize(&held, through, &summary)).await
     }
 
-    /// Changes a session. Its position in the list stays.
+    /// Changes a session. The position of the session in the list stays.
     ///
     /// # Errors
     /// Those of [`Store::append`].

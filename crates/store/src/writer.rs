@@ -16,9 +16,9 @@ use crate::database::Database;
 const QUEUE_JOBS: usize = 32;
 
 enum Job {
-    /// Runs in its own transaction.
+    /// A job that runs in a transaction of its own.
     Alone(Box<dyn FnOnce(&mut DbThread) + Send>),
-    /// Shares a transaction with other queued jobs.
+    /// A job that shares a transaction with other queued jobs.
     BatchJob(Box<dyn BatchJob>),
 }
 
