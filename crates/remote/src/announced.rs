@@ -4,7 +4,6 @@ use narrows_acp::method;
 use narrows_wire::View;
 use serde::Deserialize;
 
-/// The longest id of a child session, in bytes. Longer ones are ignored.
 const MAX_ID_BYTES: usize = 1024;
 
 #[derive(Deserialize)]

@@ -78,7 +78,8 @@ pub struct Connected {
     pub outcome: ConnectionOutcome,
 }
 
-/// The end of a connection: the reason for its loss, or no error if the user of the link ended it.
+/// Reports how a connection ended: with the reason for its loss, or without an error if the user of the link
+/// ended it.
 #[derive(Debug)]
 pub struct ConnectionOutcome {
     lost: oneshot::Receiver<ConnectionLost>,

@@ -68,10 +68,8 @@ use refusal_stats::RefusalReason;
 use shared::HttpServerState;
 use socket::ClientSocket;
 
-/// Interval at which certificate and token files are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Sockets that may be queued for adoption.
 const MAX_PENDING_ADOPTIONS: usize = 256;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -87,7 +85,8 @@ pub struct HttpListenerConfig {
     pub auth: ClientAuth,
     /// Allowed values of the `Origin` header, exactly as browsers write them.
     pub origins: Vec<String>,
-    /// Allowed hosts besides `localhost`, `127.0.0.1`, `[::1]` and the address itself.
+    /// Hosts that are allowed in addition to `localhost`, `127.0.0.1`, `[::1]` and the address of the
+    /// listener.
     pub hosts: Vec<String>,
     /// The certificate files; `None` serves cleartext.
     pub tls: Option<TlsFiles>,
@@ -101,7 +100,8 @@ pub enum ClientAuth {
     /// Accepts every process of this machine, as the user that owns the peer socket, or as
     /// [`Identity::local`] if the system does not know that user.
     User,
-    /// Accepts only processes of this user id, as [`Identity::local`]. Refuses a peer whose user is unknown.
+    /// Accepts only processes of this user id, as [`Identity::local`]. Refuses a process of any other or an
+    /// unknown user.
     Owner(u32),
     Token(PathBuf),
     /// Accepts clients with a certificate of the authorities in [`TlsFiles::client_ca`].
@@ -121,31 +121,34 @@ pub struct HttpLimits {
     /// Time after which a peer that does not respond or does not read is disconnected, and within which a WebSocket
     /// must send its first message.
     pub idle_timeout: Duration,
-    /// Limit of sockets. Over that, an unused socket or one of an identity with very many is closed for a new one; if
-    /// there is none, the new socket waits.
+    /// Limit of sockets. Over the limit, a new socket replaces an unused socket, or a socket of an identity
+    /// with very many. If there is no such socket, the new one waits.
     pub max_sockets: usize,
-    /// Limit of sockets without a request of a proven identity. Over that, the oldest is closed. Each may hold about
-    /// 32 KiB that count towards no other limit.
+    /// Limit of sockets that no client has authenticated on. Over the limit, the oldest one is closed. Each
+    /// may hold about 32 KiB that count towards no other limit.
     pub max_unauthenticated_sockets: usize,
     /// Limit of connections of one identity, detached ones included.
     pub max_connections_per_identity: usize,
     /// Limit of HTTP requests per second of one identity, upgrades included.
     pub max_requests_per_second: u32,
-    /// Wrong tokens from one address before it is locked out. One failure is forgotten every six seconds.
+    /// Wrong tokens from one address before the address is locked out. One failure is forgotten every six
+    /// seconds.
     pub max_failures: u32,
     /// Bytes of each stream or resumable connection that are kept for replay.
     pub replay_bytes: usize,
     pub replay_time: Duration,
-    /// Bytes kept for replay by all streams and resumable connections together. If they need more, the oldest
-    /// messages that were already sent are dropped, and agents wait until their clients have read the others.
+    /// Bytes kept for replay by all streams and resumable connections together. Over the limit, the oldest
+    /// messages that were already sent are dropped, and agents wait until their clients have read the
+    /// remaining messages.
     pub replay_memory: usize,
     pub replay_memory_per_identity: usize,
     pub grace: Duration,
 }
 
-/// HTTP sockets that an identity may have per connection: one for requests, and some for event streams.
+/// HTTP sockets that an identity may have for each of its connections: one for requests, and some for event
+/// streams.
 const SOCKETS_PER_CONNECTION: usize = 4;
-/// HTTP sockets that every identity may have: over HTTP/1.1, each session of a connection needs one for its events.
+/// HTTP sockets that every identity may have. Over HTTP/1.1, each session needs a socket for its events.
 const MIN_SOCKETS_PER_IDENTITY: usize = 64;
 
 impl Default for HttpLimits {
@@ -228,10 +231,11 @@ pub type ServedEnd<'a> = Pin<Box<dyn Future<Output = Option<Violation>> + Send +
 
 /// A WebSocket that the backend serves.
 pub trait Served: Send {
-    /// Waits until the socket is closed. Returns the protocol violation of the client, if one was the reason.
+    /// Waits until the socket is closed. If the client caused that by a protocol violation, returns the
+    /// violation.
     fn ended(&mut self) -> ServedEnd<'_>;
 
-    /// Starts the closing handshake with this code and reason. Await [`Self::ended`] for its end.
+    /// Starts the closing handshake with this code and reason. [`Self::ended`] completes after the handshake.
     fn hang_up(&self, code: u16, reason: &'static str);
 }
 
@@ -259,7 +263,7 @@ pub enum Adopted {
     Unix(StdUnixStream),
 }
 
-/// A socket that was not adopted: the server has stopped, or its queue is full.
+/// The socket was not adopted, because the server has stopped or its queue is full.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP server accepts no more connections")]
 pub struct NotAdopted(pub Adopted);
@@ -336,7 +340,7 @@ impl HttpServer {
     /// If a listener cannot be used on this runtime.
     pub async fn serve(self) -> std::io::Result<()> {
         let Self { shared, http_listeners, mut adopted, handle, .. } = self;
-        // Dropping this task set at the end ends all tasks in it.
+        // Dropping this task set ends all tasks in it.
         let mut accepting = JoinSet::new();
         for (http_listener, socket) in http_listeners {
             let socket = tokio::net::TcpListener::from_std(socket)?;

@@ -1,4 +1,5 @@
-//! TLS of a listener: its certificate and the authorities of its clients. Both are read again when their files change.
+//! TLS of a listener: its certificate and the authorities of its clients. The files of both are read again
+//! when they change.
 
 mod der;
 mod subject;
@@ -54,7 +55,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// Converts an error about the certificate and key in these files.
+    /// Converts an error of loading this certificate with this key.
     pub(crate) fn from_key_pair(error: rustls::Error, cert: &Path, key: &Path) -> Self {
         let cert = cert.to_owned();
         match error {
@@ -85,7 +86,7 @@ pub enum FileFault {
     Unknown(String),
 }
 
-/// Returns the configuration of a TLS server with these files. It offers HTTP/2 and HTTP/1.1.
+/// Returns the configuration of a TLS server with these files, which offers HTTP/2 and HTTP/1.1.
 ///
 /// # Errors
 /// If a file cannot be used.
@@ -93,7 +94,7 @@ pub fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     ServerTls::read(files).map(|tls| tls.config)
 }
 
-/// The TLS configuration of a listener, and the authorities that it verifies client certificates with.
+/// The TLS configuration of a listener, and the authorities that verify the certificates of its clients.
 #[derive(Debug)]
 pub(crate) struct ServerTls {
     pub(crate) config: Arc<ServerConfig>,
@@ -132,7 +133,8 @@ impl ServerTls {
         Ok(Self { config: Arc::new(config), clients })
     }
 
-    /// Returns `true` if a client with these certificates, its own first, would be accepted.
+    /// Returns `true` if a client with this certificate chain would be accepted. The first certificate is the
+    /// client's own.
     pub(crate) fn accepts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(clients) = &self.clients else { return true };
         let Some((own, others)) = chain.split_first() else { return false };

@@ -30,13 +30,13 @@ use ring::digest::{SHA256, digest};
 
 use crate::identity::{Identity, is_name};
 
-/// The longest token file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Prefix of every token, so that people and secret scanners recognize it.
 const TOKEN_PREFIX: &str = "nrw_";
 
-/// First line of a token file that this program creates. It also identifies a token file without tokens.
+/// First line of a token file that this program creates. The line marks the file as a token file even without
+/// tokens.
 const HEADER: &str = "# The tokens of clients, by `narrows token`: names and hashes, never a token\n";
 
 /// Returns `true` if a text is marked as a token file, even one without tokens.
@@ -180,7 +180,7 @@ impl Tokens {
         self.listed().map(|(identity, _)| identity)
     }
 
-    /// Returns the owners of all tokens with the creation time, if the file has it.
+    /// Returns the owners of all tokens, each with the creation time of the token if the file contains it.
     pub fn listed(&self) -> impl Iterator<Item = (&Identity, Option<&str>)> {
         self.known.iter().map(|known| (&known.identity, known.created.as_deref()))
     }

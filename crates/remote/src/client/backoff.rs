@@ -20,7 +20,7 @@ impl Backoff {
         Self { next: FIRST_DELAY }
     }
 
-    /// Returns the next delay and doubles it.
+    /// Returns the current delay, and doubles the delay for the next call.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(MAX_DELAY);
@@ -36,9 +36,9 @@ impl Backoff {
         Duration::ZERO
     }
 
-    /// Returns the delay after a failed attempt: the server's `Retry-After` plus a little, or the next delay.
-    /// `left` is the time for all attempts, and `attempt` the timeout of one. If the server asks for a longer
-    /// delay than `left` allows, the delay is shortened so that one last attempt still fits.
+    /// Returns the delay after a failed attempt: a little more than the server's `Retry-After`, or the next
+    /// delay. `left` is the time left for all attempts, and `attempt` the timeout of one attempt. A longer
+    /// `Retry-After` is shortened, so that one last attempt fits into `left`.
     pub(super) fn after_failure(
         &mut self,
         failed: &DialError,

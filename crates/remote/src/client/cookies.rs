@@ -7,10 +7,8 @@ use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
 
 use narrows_base::sync::lock;
 
-/// Maximum number of cookies kept per connection.
 const MAX_COOKIES: usize = 32;
 
-/// The longest `Set-Cookie` value that is kept, in bytes.
 const MAX_COOKIE_BYTES: usize = 4096;
 
 /// Cookies of one endpoint. They are sent only to this endpoint, so most attributes of a cookie can be

@@ -56,7 +56,7 @@ pub enum DialError {
     },
     #[error("too many wrong tokens from this address (429)")]
     LockedOut { after: Option<Duration> },
-    /// The server refused the connection in a message, with this text.
+    /// The server refused the connection with an error message, which has this text.
     #[error("the server refused the connection: {0}")]
     TurnedAway(String),
     #[error("the server responded with status {status}{}", suffix(.words.as_deref()))]
@@ -178,7 +178,6 @@ impl DialError {
         }
     }
 
-    /// Converts an I/O error of a socket to `place`.
     pub(super) fn from_io(error: &io::Error, place: &str) -> Self {
         if let Some(inner) = error.get_ref() {
             if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {

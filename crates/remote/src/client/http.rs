@@ -32,7 +32,6 @@ const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-/// Most bytes of an error response that are read.
 const MAX_ERROR_BODY_BYTES: usize = 4096;
 
 pub(super) struct HttpClient {
@@ -163,11 +162,11 @@ impl HttpRequester {
     }
 
     /// Sends `initialize`. Returns the connection id, if the server assigns one, and the response. `reached`
-    /// is set if the server may have received the request.
+    /// is set once the server may have received the request.
     ///
-    /// An attempt that is cut or gets no response is repeated within the grace period. `initialize` only
-    /// creates a connection. If its response was lost, the connection is deleted here if its id is known.
-    /// Otherwise the server ends it, because no stream of it is read.
+    /// If the connection is cut or there is no response, the attempt is repeated within the grace period. A
+    /// connection whose response was lost is deleted here if its id is known. Otherwise the server ends that
+    /// connection, because no client reads its streams.
     async fn initialize(
         &self,
         line: &Bytes,
@@ -313,7 +312,6 @@ impl HttpRequester {
     }
 }
 
-/// Reads the body of a response, up to `most` bytes.
 async fn read_body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
     let mut body = BytesMut::new();
     while let Some(chunk) =

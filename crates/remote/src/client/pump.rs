@@ -23,8 +23,8 @@ const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) enum ResumeMode {
     Fresh,
-    /// The capability was requested in `initialize`, whose request id this is. Nothing else is sent before
-    /// the response, so that `initialize` can be repeated on another socket.
+    /// The client has requested the capability in `initialize`, and this is the request id. Nothing else is
+    /// sent before the response, so that `initialize` can be repeated on another socket.
     Requested(RawId),
     Resumable(Granted),
     Plain,
@@ -38,7 +38,8 @@ pub(super) struct LinkState {
     pub(super) mode: ResumeMode,
     pub(super) ended: bool,
     leaving: bool,
-    /// The text of an error without a request id, if it was the last message.
+    /// The text of the last message, if that was an error without a request id. A server gives this reason
+    /// for a close.
     pub(super) closing_error: Option<String>,
 }
 
@@ -69,7 +70,7 @@ impl SharedLinkState {
 }
 
 impl LinkState {
-    /// Accepts a message of the link's user. Adds the capability to the first one.
+    /// Queues a message of the link's user. Adds the resume capability to the first message.
     pub(super) fn queue(&mut self, line: Bytes) {
         let mut line = line;
         if matches!(self.mode, ResumeMode::Fresh) {
@@ -117,7 +118,8 @@ impl LinkState {
         matches!(self.mode, ResumeMode::Fresh | ResumeMode::Requested(_))
     }
 
-    /// Returns the granted capability and the response without it, if `frame` is the response to `initialize`.
+    /// Returns the granted capability and the response without the capability, if `frame` is the response to
+    /// `initialize`.
     fn granted_in(&self, frame: &Frame) -> Option<(ResumeMode, Frame)> {
         let ResumeMode::Requested(id) = &self.mode else { return None };
         if frame.result().is_none() && frame.error().is_none() || frame.id() != Some(id.as_bytes()) {
@@ -143,7 +145,6 @@ pub(super) enum PumpEnd {
     Broken(SocketError),
 }
 
-/// Carries messages until the link's user is done or the socket is lost. `silence` is the longest time without input.
 pub(super) async fn pump(
     shared: &SharedLinkState,
     outgoing: &mut OutgoingLines,
@@ -160,8 +161,8 @@ pub(super) async fn pump(
         written = write(shared, outgoing, &mut writer, silence / 3) => match written {
             Ok(()) => return PumpEnd::Done,
             Err(broken) => {
-                // A server that refuses a client closes without reading: its reason may be readable although writing
-                // fails.
+                // A server that refuses a client closes without reading. So writing fails first, and the
+                // reason may still be readable.
                 match timeout(CLOSE_REASON_TIMEOUT, read(shared, incoming, &mut reader, None)).await {
                     Ok(SocketError::Oversized) => SocketError::Oversized,
                     _ => broken,

@@ -16,13 +16,13 @@ use super::state::OutageTracker;
 use super::{ConnectionLost, DialError};
 use crate::resume::{ConnectionName, Counts, ResumeRequest, ResumeResponse};
 
-/// The id of resume requests. Each is the first message on its socket, so the id cannot collide.
+/// The id of resume requests. The request is the first message on a socket, so the id cannot collide.
 const RESUME_ID: &[u8] = b"\"narrows/resume\"";
 
 /// Time to wait for responses after the link's user has ended its output.
 pub(super) const ANSWERS_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Time for the server to close its end.
+/// Time for the server to close its end after the client has ended the connection.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 // `narrows run --timeout` promises to end at most five seconds after the time limit. Up to two of these
@@ -70,7 +70,7 @@ enum AttemptError {
 }
 
 impl AttemptError {
-    /// Classifies a failed dial, for a resumable connection or one that has not begun.
+    /// Classifies a failed attempt to connect. `is_resumable` is `false` if the connection has not begun yet.
     fn from_dial_error(error: DialError, is_resumable: bool) -> Self {
         let is_final = if is_resumable { error.is_final_for_reconnect() } else { error.is_final() };
         if is_final { Self::Final(ConnectionLost::Dial(error)) } else { Self::Retryable(error) }
@@ -142,7 +142,8 @@ impl ReconnectingClient {
         Ok(())
     }
 
-    /// Opens another socket after one that lasted `stood`. Returns `None` if the link's user needs none.
+    /// Opens another socket to replace one that was open for `stood`. Returns `None` if the link's user needs
+    /// no more sockets.
     async fn reconnect(
         &mut self,
         broken: SocketError,
@@ -250,7 +251,7 @@ impl ReconnectingClient {
     }
 }
 
-/// Returns the reason why a connection that cannot be resumed is lost: the server's text, if there is one.
+/// Returns the reason why a connection that cannot be resumed is lost. The server's text is preferred.
 fn not_resumable(state: &LinkState, broken: &SocketError) -> ConnectionLost {
     match &state.closing_error {
         Some(words) if state.is_uninitialized() => ConnectionLost::Dial(DialError::TurnedAway(words.clone())),

@@ -188,7 +188,7 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    /// Writes a message. It may be buffered until [`Writer::flush`].
+    /// Writes a message. The message may be buffered until [`Writer::flush`].
     pub(super) async fn put(&mut self, line: Bytes) -> Result<(), SocketError> {
         match self {
             Self::Web { sink, pings } => {
@@ -256,7 +256,6 @@ impl Writer {
     }
 }
 
-/// Writes the pong for the latest ping, if there is one.
 async fn put_pong(
     sink: &mut SplitSink<WebSocketStream<PingFilter>, Message>,
     pings: &Pings,

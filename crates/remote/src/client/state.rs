@@ -57,7 +57,7 @@ impl OutageTracker {
     }
 }
 
-/// One lost part of a connection. Dropping it ends the loss.
+/// One lost part of a connection. Dropping the guard records that this part is no longer lost.
 #[derive(Debug)]
 pub(super) struct LossGuard(OutageTracker);
 

@@ -13,11 +13,10 @@ use super::splice;
 /// The path of the capability in `params` and in `result`.
 const CAPABILITY_PATH: [&str; 3] = ["_meta", "narrows", "resume"];
 
-/// The longest connection name that is accepted, in bytes.
 const MAX_CONNECTION_BYTES: usize = 128;
 
-/// The name of a resumable connection. Knowing it, as the same identity, is enough to take the connection over, so it
-/// is never shown.
+/// The name of a resumable connection. A client of the same identity needs only this name to take the
+/// connection over, so the name is never shown.
 #[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ConnectionName(String);
@@ -131,12 +130,10 @@ fn is_initialize(view: &View<'_>) -> bool {
     view.kind() == Kind::Request && view.method().as_deref() == Some("initialize")
 }
 
-/// Returns the capability in `params` or a `result`.
 fn capability(object: &[u8]) -> Option<&[u8]> {
     CAPABILITY_PATH.iter().try_fold(object, |text, key| text.get(member(text, key).ok()??))
 }
 
-/// Returns `line` with the bytes at `span` changed.
 fn replace_span(line: &[u8], span: Span, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Bytes> {
     let new = change(span.slice(line)?)?;
     Some(splice::replace(line, &span.range(), &new).into())

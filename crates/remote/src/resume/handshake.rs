@@ -10,19 +10,18 @@ use super::capability::{ConnectionName, asks};
 /// The method of the resume request.
 pub const METHOD: &str = "_narrows/resume";
 
-/// The condition of the error for messages that are lost for good.
 const GAP_CONDITION: &str = "cursor_gap";
 
 /// The meaning of the first message on a socket.
 #[derive(Debug)]
 pub enum FirstMessage {
-    /// Any other message: the connection ends with its socket.
+    /// Any message other than a resume request or a marked `initialize`. The connection ends with its socket.
     Plain,
-    /// `initialize` with the resume capability.
+    /// `initialize` with the resume capability: the client wants a resumable connection.
     Marked,
     /// Resumes an earlier connection.
     Resume(ResumeRequest),
-    /// A malformed resume request, and the response to it.
+    /// A malformed resume request. Contains the error response to the request.
     Broken(Bytes),
 }
 
@@ -103,7 +102,8 @@ pub enum ResumeResponse {
 }
 
 impl ResumeResponse {
-    /// Reads a response. Returns `None` if it does not answer the request with this id.
+    /// Reads a response to a resume request. Returns `None` if `view` is not the response to the request with
+    /// this id.
     #[must_use]
     pub fn read(view: &View<'_>, id: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
@@ -130,7 +130,7 @@ impl ResumeResponse {
     }
 }
 
-/// Returns the message for a socket that is closed because a newer one has taken over its connection.
+/// Returns the message for an old socket that is closed because a newer socket has taken over its connection.
 #[must_use]
 pub fn fence() -> Bytes {
     message::error(b"null", &RpcError::new(Code::ConnectionFenced, "a newer connection has taken over"))
@@ -144,8 +144,8 @@ pub fn is_fence(view: &View<'_>) -> bool {
         && view.error().is_some_and(|error| error.is(Code::ConnectionFenced))
 }
 
-/// Returns the last message of the connecting end when it ends the connection. Without it, the connection is kept: a
-/// closed socket may only be lost.
+/// Returns the message with which the connecting end announces that it ends the connection. Without a
+/// farewell, a closed socket may only be lost, and the connection is kept.
 #[must_use]
 pub fn farewell() -> Bytes {
     Bytes::from_static(br#"{"jsonrpc":"2.0","method":"_narrows/close"}"#)

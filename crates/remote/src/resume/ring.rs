@@ -22,7 +22,7 @@ impl Default for Keep {
     }
 }
 
-/// Messages that the peer has not received are no longer kept, or its count is higher than that of messages sent.
+/// The peer lacks messages that are no longer kept, or claims to have received more messages than were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("missing messages are no longer kept")]
 pub struct ReplayGap;
@@ -39,8 +39,8 @@ impl Item {
     }
 }
 
-/// Messages of one direction in order: those that were written to a socket and may be lost with it, then those that
-/// wait for one. The first message of a connection has number 1.
+/// Messages of one direction in order: first those that were written to a socket and may be lost with the
+/// socket, then those that wait for a socket. The first message of a connection has number 1.
 #[derive(Debug)]
 pub struct Ring {
     keep: Keep,
@@ -77,7 +77,7 @@ impl Ring {
         self.items.push_back(item);
     }
 
-    /// Returns the next message for the socket, and its number.
+    /// Returns the next message to write to the socket, and the number of the message.
     pub fn next(&mut self, now: Instant) -> Option<(u64, &Bytes)> {
         let item = self.items.get_mut(self.given)?;
         item.given = Some(now);
@@ -146,7 +146,7 @@ impl Ring {
         before - self.bytes()
     }
 
-    /// Drops all written messages, for a connection that ends with its socket.
+    /// Drops all written messages. For a connection that cannot be resumed, so that nothing is replayed.
     pub fn forget(&mut self) {
         for _ in 0..self.given {
             self.drop_first();

@@ -29,8 +29,8 @@ pub(super) fn put(text: &[u8], path: &[&str], value: &[u8]) -> Option<Vec<u8>> {
     Some(replace(text, &place, &new))
 }
 
-/// Removes the member at `path`, and the objects on the way that are empty then. Returns `None` if it does not exist,
-/// or is not written as [`put`] writes it.
+/// Removes the member at `path`, and any object on the way that becomes empty. Returns `None` if the member
+/// does not exist, or is not written as [`put`] writes it.
 pub(super) fn cut(text: &[u8], path: &[&str]) -> Option<Vec<u8>> {
     let (key, rest) = path.split_first()?;
     let place = member(text, key).ok()??;
@@ -50,7 +50,6 @@ pub(super) fn cut(text: &[u8], path: &[&str]) -> Option<Vec<u8>> {
     Some([before, comma_behind.unwrap_or(behind)].concat())
 }
 
-/// Returns the offset after the opening brace.
 fn opening(text: &[u8]) -> Option<usize> {
     let open = text.iter().position(|byte| !byte.is_ascii_whitespace())?;
     (text.get(open) == Some(&b'{') && text.ends_with(b"}")).then_some(open + 1)

@@ -26,10 +26,8 @@ use super::shared::HttpServerState;
 use super::unfinished::FreeAllowance;
 use crate::identity::{Identity, Proof};
 
-/// Pause after the system failed to accept a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The longest head of an HTTP/1.1 request, in bytes.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
 /// The longest head of a request whose client is not authenticated yet, in bytes. The memory of this head
@@ -251,7 +249,8 @@ async fn peer_user(stream: &TcpStream) -> Option<Identity> {
     Some(Identity::new(Proof::User, uid.to_string()))
 }
 
-/// Returns `true` if a connection ended because its client sent an invalid request head, or none in time.
+/// Returns `true` if an HTTP connection ended because the client sent an invalid request head, or no head in
+/// time.
 fn is_invalid_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool {
     let error = error.downcast_ref::<hyper::Error>();
     error.is_some_and(|error| error.is_parse() || (error.is_timeout() && !known))

@@ -46,20 +46,21 @@ impl AdmittedClient {
         self.slot.claim()
     }
 
-    /// Continues the connection with the credentials of another client of the same identity, whose slot is released.
+    /// Continues the connection with the credentials of `other`, a client of the same identity, and releases
+    /// the slot of `other`.
     pub(super) fn resume_with(&mut self, other: Self) {
         self.credential = other.credential;
         self.listener = other.listener;
     }
 
-    /// Marks the connection as detached until the returned guard is dropped: its client may return with a new socket.
+    /// Marks the connection as detached until the returned guard is dropped. The client may resume the
+    /// connection.
     pub(super) fn mark_detached(&self) -> DetachedSlot {
         let (quota, name) = (Arc::clone(&self.slot.quota), self.slot.identity.to_string());
         quota.with(&name, |usage| usage.detached += 1);
         DetachedSlot { quota, name }
     }
 
-    /// Waits until a credential is revoked.
     pub(super) async fn revoked(&mut self) {
         let identity = &self.slot.identity;
         let Credential { token, certificate } = &mut self.credential;
@@ -151,7 +152,7 @@ impl ConnectionQuota {
     }
 }
 
-/// One of the connections that an identity may have. The slot is released on drop.
+/// A slot for one of the connections that an identity may have, released on drop.
 #[derive(Debug)]
 pub(super) struct QuotaSlot {
     quota: Arc<ConnectionQuota>,

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 const MAX_REMEMBERED_ADDRESSES: usize = 10_000;
 
-/// Time until one failure is forgotten.
 const FAILURE_DECAY_INTERVAL: Duration = Duration::from_secs(6);
 
 /// Recent authentication failures by address. A client that sends a known token is never locked out.
@@ -28,9 +27,9 @@ struct Failures {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureLog {
-    /// The first failure of its address since all others were forgotten.
+    /// The first failure of this address, or the first one since all earlier failures were forgotten.
     First,
-    /// This failure locks the address out, for the first time since [`Self::First`].
+    /// This failure locks the address out. Reported once until the failures of the address are forgotten.
     Locked,
     Nothing,
 }
@@ -40,7 +39,7 @@ impl AuthRateLimit {
         Self { max_failures, failures: HashMap::new(), swept: None }
     }
 
-    /// Returns how long `address` is locked out, if it is.
+    /// Returns the remaining time of the lockout of `address`, or `None` if the address is not locked out.
     pub(super) fn lockout_time(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let over = self.over(self.failures.get(&network(address))?.left(now));
         (over > 0.0).then(|| FAILURE_DECAY_INTERVAL.mul_f64(over))

@@ -31,7 +31,7 @@ pub(super) enum Denied {
     /// The certificate is no longer accepted.
     Certificate,
     User,
-    /// The address sent too many wrong tokens; it may retry after this time.
+    /// The address sent too many wrong tokens. The client may retry after this time.
     Locked(Duration),
     Rate,
     /// The socket was closed to make room before its client was authenticated.
@@ -71,7 +71,8 @@ pub(super) fn check_host(http_listener: &HttpListener, parts: &Parts) -> Result<
     if !names.is_empty() && names.into_iter().all(known) { Ok(()) } else { Err(Denied::Host) }
 }
 
-/// Checks the `Origin` header and returns it. A client without the header is not a web page.
+/// Checks the `Origin` header and returns its value. A request without the header does not come from a web
+/// page.
 pub(super) fn check_origin<'a>(
     http_listener: &HttpListener,
     headers: &'a HeaderMap,

@@ -49,8 +49,8 @@ impl BackendWriter {
         Ok(QueueSlot { writer: self, permit })
     }
 
-    /// Writes queued messages. Never returns: even if the backend reads no more, its remaining output is
-    /// still to be read.
+    /// Writes queued messages. Never returns: even if the backend reads no more, its output must still be
+    /// read.
     pub(super) async fn write_queued(&self, mut messages: mpsc::Receiver<Waiting>) {
         let to = self.with(|state| state.to.clone());
         while let (Some(to), Some((mut message, _part))) = (&to, messages.recv().await) {
@@ -58,7 +58,7 @@ impl BackendWriter {
                 match to.writable().await.and_then(|()| to.try_write(&message)) {
                     Ok(count) => message.advance(count),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    // The backend has closed its read half.
+                    // The backend reads no more, so nothing more is written.
                     Err(_) => break,
                 }
             }
@@ -78,8 +78,8 @@ impl BackendWriter {
 }
 
 impl QueueSlot<'_> {
-    /// Sends a complete message, even if the request that posted it is dropped meanwhile. `part` is the
-    /// memory that the message is counted with.
+    /// Sends a complete message, even if the request that posted the message is dropped meanwhile. `part`
+    /// counts the memory of the message.
     pub(super) fn send(self, mut message: Bytes, part: Option<MessageMemory>) {
         self.writer.with(|state| {
             if state.waiting == 0
@@ -117,7 +117,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
         let (writer, messages) = BackendWriter::new(to);
-        // The first ones fit immediately, one fits in part, and the others are queued.
+        // The first messages fit immediately, one fits in part, and the others are queued.
         let sizes = [3, 40_000, 400_000, 5, 1_000_000, 7];
         let send = async {
             for (number, size) in (b'a'..).zip(sizes) {

@@ -88,7 +88,6 @@ impl ClientCertificate {
         self.until_expiry().is_some_and(|time| time.is_zero())
     }
 
-    /// Returns the time until [`Self::next_expiry`] has passed.
     fn until_expiry(&self) -> Option<Duration> {
         let now = self.verified_with.now().as_secs();
         self.next_expiry.map(|until| Duration::from_secs((until + 1).saturating_sub(now)))

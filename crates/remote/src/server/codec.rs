@@ -12,12 +12,12 @@ pub(super) enum Codec {
 
 #[derive(Debug)]
 pub(super) enum Received<'a> {
-    /// A message; it may contain raw line ends between its tokens.
+    /// A complete message, which may contain raw line ends between its tokens.
     Message(&'a [u8]),
     /// The beginning of a line that was too long. The sender of the line counts it as a message.
     TooLong(View<'a>),
     Ping(&'a [u8]),
-    /// The peer closes with this code.
+    /// The peer sent a close frame with this code.
     Close(Option<u16>),
 }
 
@@ -110,7 +110,7 @@ pub(super) fn oversized_response_error(view: &View<'_>) -> Option<Bytes> {
     Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "response too long")))
 }
 
-/// Returns `true` if a message is blank. As a line it would be skipped.
+/// Returns `true` if a message is blank. The backend would skip a blank line without an answer.
 pub(super) fn is_blank(message: &[u8]) -> bool {
     message.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
 }

@@ -35,7 +35,6 @@ const TRY_AGAIN_LATER_CODE: u16 = 1013;
 /// WebSocket close code: the credential was revoked.
 const UNAUTHORIZED_CODE: u16 = 4401;
 
-/// Sockets that may wait to resume the same connection.
 const MAX_RESUME_ATTEMPTS: usize = 4;
 
 struct Attach {
@@ -311,7 +310,8 @@ enum ConnectionEvent {
     Over,
 }
 
-/// Serves one socket after another until the connection ends. Returns its last socket, if it has one.
+/// Serves one socket after another until the connection ends. Returns the socket that is open at the end, if
+/// there is one.
 async fn serve_sockets(
     shared: &Arc<HttpServerState>,
     mut line: BackendLine,
@@ -410,7 +410,8 @@ async fn pump(line: &mut BackendLine, socket: Option<&mut ClientSocket>, scratch
     }
 }
 
-/// Returns the socket and client to continue with, or the refused socket and the response for it.
+/// Continues the connection on a new socket. Returns the socket with its client, or the refused socket with
+/// the response.
 fn take_over(
     line: &mut BackendLine,
     attach: Attach,
@@ -432,7 +433,7 @@ fn take_over(
 /// Passes a socket to the connection that it wants to resume.
 async fn attach(shared: &Arc<HttpServerState>, attach: Attach) {
     let found = shared.resumable.find(&attach.ask.connection, attach.client.identity());
-    // Another listener may grant fewer rights, and the connection keeps those of its first one.
+    // Another listener may grant fewer rights, and the connection keeps the rights of its first listener.
     let found = found.filter(|owned| shared.may_continue(owned.listener, attach.client.listener()));
     let attach = match found {
         Some(owned) => match owned.attach.send(attach).await {

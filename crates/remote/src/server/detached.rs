@@ -33,8 +33,8 @@ impl Detached {
         Detachment { all: Arc::clone(self), end_signal: end }
     }
 
-    /// Ends one connection to make room: the oldest of identity `only`, or of the identity that has the most.
-    /// `others` are candidates too. Returns `false` if there is none.
+    /// Ends one connection to make room: the oldest of the identity `only`, or the oldest of the identity
+    /// that has the most. `others` may be chosen too. Returns `false` if there is no connection to end.
     pub(super) fn end_one(&self, only: Option<&str>, others: &[DetachedConnection]) -> bool {
         self.with(|all| {
             let candidates = || all.iter().chain(others);
@@ -50,7 +50,7 @@ impl Detached {
     }
 }
 
-/// Chooses the oldest connection of the identity that has the most of them, or the oldest of identity `only`.
+/// Chooses the oldest connection of the identity `only`, or of the identity that has the most connections.
 fn choose<'a>(
     kept: impl Iterator<Item = &'a DetachedConnection> + Clone,
     only: Option<&str>,

@@ -32,13 +32,13 @@ pub(super) struct Events {
     ended: bool,
 }
 
-/// A comment as keep-alive. Every stream begins with one, because proxies may hold back the head of a response until
-/// some of its body arrives.
+/// A comment that keeps an event stream alive. Every stream begins with this comment, because proxies may
+/// hold back the head of a response until some of the body arrives.
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": \n\n");
 
 impl Events {
-    /// Creates the body for a reader and its first event, as returned by `HttpSession::subscribe`. A keep-alive is sent
-    /// after `every`.
+    /// Creates the body of an event stream. `HttpSession::subscribe` returns the reader and the first event.
+    /// A keep-alive is sent at the interval `every`.
     pub(super) fn new(
         http_session: Arc<HttpSession>,
         session: Option<String>,

@@ -41,7 +41,6 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Limits for reading the body of a refused request: bytes and time.
 const READ_OUT_LIMITS: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 
-/// Refused requests of one socket whose bodies may be read at once.
 pub(super) const MAX_CONCURRENT_READ_OUTS: usize = 4;
 
 pub(super) const TOO_MANY_CONNECTIONS: Refusal = Refusal::Later(10, "too many connections\n");
@@ -56,7 +55,6 @@ pub(super) struct HttpConnection {
     pub(super) socket: OpenSocket,
     /// Notified when an unauthorized request was refused.
     pub(super) refused: Notify,
-    /// Permits for reading out the bodies of refused requests.
     pub(super) read_out: Semaphore,
     pub(super) permit: SocketPermit,
     /// The right of one message on this socket to use a little memory that is not counted.
@@ -99,7 +97,7 @@ impl HttpConnection {
         Ok(reply.map(|body| Guarded { body, _request: request }))
     }
 
-    /// Counts a response to an authorized client if it is a refusal.
+    /// Counts the refusal if the response to an authorized client is one.
     fn count_refusal(&self, reply: Reply) -> Reply {
         let told = reply.extensions().get().copied();
         if let Some(reason) = told.or_else(|| RefusalReason::from_status(reply.status())) {
@@ -241,8 +239,8 @@ impl HttpConnection {
     }
 }
 
-/// Reads and discards the rest of a short body. An HTTP/2 stream with an unread body is reset after the response, and
-/// some clients then report only the reset.
+/// Reads and discards the rest of a short body. HTTP/2 resets a stream with an unread body after the
+/// response, and some clients report only the reset.
 async fn read_out(body: &mut Incoming) {
     let (mut left, time) = READ_OUT_LIMITS;
     let reading = async {
@@ -276,7 +274,7 @@ pub(super) fn find_http_session(
         .ok_or_else(|| response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 
-/// Returns the single value of a header, if there is one.
+/// Returns the value of a header, or `None` if there is no such header. An invalid or repeated header is refused.
 pub(super) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).into_iter();
     match (values.next().map(HeaderValue::to_str), values.next()) {
@@ -286,7 +284,7 @@ pub(super) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Resu
     }
 }
 
-/// Returns `true` if a header names this media type, with any parameters.
+/// Returns `true` if the header value names this media type. Parameters of the type are ignored.
 pub(super) fn is_type(value: &str, expected: &str) -> bool {
     let bare = value.split_once(';').map_or(value, |(bare, _)| bare);
     bare.trim().eq_ignore_ascii_case(expected)

@@ -32,7 +32,6 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct HttpSession {
-    /// The value of `Acp-Connection-Id`.
     pub(super) name: String,
     owner: Identity,
     listener: usize,
@@ -91,7 +90,8 @@ impl HttpSession {
         self.with(|streams| streams.backend_error())
     }
 
-    /// Returns the connection as a candidate for making room, if its client has been inactive for a while.
+    /// Returns the connection as a candidate to end when room is needed, if the client has been inactive for
+    /// a while.
     pub(super) fn detached(&self) -> Option<DetachedConnection> {
         let since = *lock(&self.touched);
         let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|streams| streams.is_read());
@@ -178,7 +178,7 @@ impl HttpSession {
             (true, false) => self.disconnects.add(DisconnectOutcome::Broken),
             (false, _) => {}
         }
-        // The agent may have been waiting for this reader.
+        // The output of the agent may have been held back for this reader.
         self.room.notify_one();
     }
 
@@ -232,7 +232,6 @@ impl HttpSession {
         }
     }
 
-    /// Waits until the client has been inactive for the grace period.
     async fn until_inactive(&self, shared: &HttpServerState) {
         let grace = shared.limits.grace;
         loop {

@@ -15,7 +15,6 @@ use tokio_rustls::server::TlsStream;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// Spare buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 8;
 
 /// Kernel buffer size of a resumable connection: bytes in flight must be fewer than those kept for replay.
@@ -37,7 +36,6 @@ impl Io {
         }
     }
 
-    /// Limits the kernel buffers of a resumable connection.
     pub(super) fn limit_kernel_buffers(&self) -> io::Result<()> {
         let fd = match self {
             Self::Unix(stream) => stream.as_fd(),
@@ -110,7 +108,7 @@ impl AsyncWrite for Io {
     }
 }
 
-/// Buffers that are borrowed for one read or write, so that an idle connection has none.
+/// Buffers that connections borrow for one read or write, so that an idle connection holds no buffer.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     spare: Mutex<Vec<Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! A bound listener: its authentication, and the files for it.
+//! A bound listener: how clients authenticate, and the files that are needed for it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::server_tls::{ServerTls, TlsError, TlsFiles};
 use crate::tokens::TokenError;
 
-/// An error that made a reload keep the previous files.
+/// A file that could not be reloaded, so that its previous content stays in use.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     #[error(transparent)]
@@ -101,7 +101,7 @@ impl HttpListener {
         self.tls.as_ref().map(|(_, tls)| tls.subscribe())
     }
 
-    /// Returns `true` if a socket with this identity needs no other proof.
+    /// Returns `true` if a client needs no other proof than the identity of its socket.
     pub(super) fn is_proven_by(&self, socket_identity: Option<&Identity>) -> bool {
         match &self.admits {
             Admits::Everybody | Admits::Users => true,
@@ -120,7 +120,7 @@ impl HttpListener {
         tokens.into_iter().chain(tls).collect()
     }
 
-    /// Returns `true` if a file has changed since the last call for it.
+    /// Returns `true` if the file has changed since the last call for the same path.
     fn has_changed(&self, path: &Path) -> bool {
         let now = stamp(path);
         let mut stamps = lock(&self.stamps);

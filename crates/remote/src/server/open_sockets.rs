@@ -23,13 +23,13 @@ use super::authorize::Denied;
 use super::refusal_stats::{RefusalReason, RefusalStats};
 use crate::identity::Identity;
 
-/// The shortest time between two log messages about closed sockets.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The share of idle sockets that is closed at once.
 const IDLE_CLOSE_DIVISOR: usize = 16;
 
-/// An identity with busy sockets beyond this share of all sockets has to give up half of the excess.
+/// The share of all sockets, as a divisor, above which an identity must give up half of the excess busy
+/// sockets.
 const LARGE_SHARE_DIVISOR: usize = 8;
 
 #[derive(Debug)]
@@ -39,13 +39,14 @@ pub(super) struct OpenSockets {
     max_unauthenticated: usize,
     permits: Arc<Semaphore>,
     table: Mutex<Table>,
-    /// Held while waiting for a permit: two waiters must not rely on the same closed socket.
+    /// Held by the one waiter for a permit, because two waiters must not rely on the same closed socket.
     turn: tokio::sync::Mutex<()>,
     /// Notified when a socket may have become closable.
     changed: Notify,
 }
 
-/// Each socket is in one of the maps, ordered by when it was put there, unless it is being closed.
+/// The open sockets. Each is in one of the maps, in the order of insertion, unless the socket is being
+/// closed.
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
@@ -81,8 +82,8 @@ impl OpenSockets {
         })
     }
 
-    /// Returns a permit for another socket. If there is none, closes others; if none can be closed, waits for one. Closes
-    /// the oldest unauthenticated sockets if there are too many of them.
+    /// Returns a permit for another socket. Without a free permit, closes other sockets, or waits if no
+    /// socket can be closed. Also closes the oldest unauthenticated sockets if there are too many.
     pub(super) async fn acquire(
         &self,
         refusals: &RefusalStats,
@@ -159,7 +160,7 @@ impl Table {
         self.next
     }
 
-    /// Closes the oldest unauthenticated sockets until another one is within the limit.
+    /// Closes the oldest unauthenticated sockets until there is room for another one.
     fn close_unknown(&mut self, max: usize) -> usize {
         let excess = (self.unknown.len() + 1).saturating_sub(max.max(1));
         for _ in 0..excess {
@@ -191,8 +192,8 @@ impl Table {
         excess.len()
     }
 
-    /// Returns busy sockets of the identity that has the most, the oldest first: half of those beyond its share of
-    /// `max`.
+    /// Returns busy sockets of the identity that has the most, the oldest first: half of the sockets beyond
+    /// the share of `max` that one identity may have.
     fn largest_excess(&self, max: usize) -> Vec<u64> {
         let mut by_identity: HashMap<&str, Vec<u64>> = HashMap::new();
         for (order, id) in &self.busy {
@@ -206,7 +207,8 @@ impl Table {
         most
     }
 
-    /// Counts another socket of an identity. Returns its name, or `None` if it has `max` already.
+    /// Counts another socket of an identity. Returns the name of the identity, or `None` if it already has
+    /// `max` sockets.
     fn count(&mut self, identity: &Identity, max: usize) -> Option<Arc<str>> {
         let identity: Arc<str> = identity.to_string().into();
         let count = self.counts.entry(Arc::clone(&identity)).or_default();
@@ -233,7 +235,7 @@ impl Table {
         }
     }
 
-    /// Moves a socket to its map, unless it is being closed.
+    /// Moves a socket to the map for its state, unless the socket is being closed.
     fn sort(&mut self, id: u64) {
         let next = self.next_id();
         let Some(entry) = self.sockets.get_mut(&id) else { return };
@@ -306,7 +308,7 @@ impl Drop for OpenSocket {
     }
 }
 
-/// A request, until all of its response was read by the HTTP library.
+/// A running request, until the HTTP library has read all of the response.
 #[derive(Debug)]
 pub(super) struct RequestGuard {
     all: Arc<OpenSockets>,
@@ -451,7 +453,8 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| all.add());
         let (one, other) = (named("one"), named("other"));
         drop(first.begin(&one).unwrap());
-        // Further requests on a socket do not count, and a socket stays with its first identity.
+        // Further requests on a socket count no further socket, and a socket stays with the identity of its
+        // first request.
         let requests = [first.begin(&one), first.begin(&other), second.begin(&one)].map(Result::unwrap);
         assert_eq!(third.begin(&one).err(), Some(Denied::TooManySockets));
         assert!(!third.is_known());

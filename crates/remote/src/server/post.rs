@@ -22,7 +22,6 @@ use super::shared::HttpServerState;
 use super::streams::ResponseTarget;
 use super::unfinished::{FreeAllowance, MessageMemory, time_for};
 
-/// Time for an agent to answer `initialize`.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Accepts a posted message. `allowance` is the uncounted memory that one message on the socket may use.
@@ -185,7 +184,7 @@ fn backend_refusal(http_session: &HttpSession) -> Refusal {
     }
 }
 
-/// Sends a message other than `initialize`. A response to it arrives on an event stream.
+/// Sends a message other than `initialize`. The response to a request arrives on an event stream.
 async fn forward(
     shared: &HttpServerState,
     headers: &HeaderMap,
@@ -227,8 +226,8 @@ fn send_refusal(fault: SendFault) -> Refusal {
     }
 }
 
-/// Returns the message for the agent, and its session: the one in its params, otherwise the one in the
-/// header.
+/// Returns the message for the agent, and the session of the message. The session is named in the params, or
+/// else in the header.
 fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<String>), &'static str> {
     let Some(method) = view.method() else { return Ok((to_line(view.bytes()), None)) };
     let own = view.session();
@@ -295,8 +294,8 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
 
-    /// Reads a body without a length, of which `count` pieces arrive, one per `interval`. Returns its length or the
-    /// status.
+    /// Reads a body of unknown length that arrives in `count` pieces, one per `interval`. Returns the length
+    /// of the body, or the status of the refusal.
     async fn read_slowly(count: usize, piece: usize, interval: Duration) -> Result<usize, u16> {
         let shared = HttpServerState::new(HttpLimits::default(), Arc::new(Agent::default()));
         let frames = stream::unfold(0, |sent| async move {

@@ -1,4 +1,5 @@
-//! Deduplicates posts by number: one that is repeated, because its client did not see the response, is accepted once.
+//! Deduplicates posts by number: a client repeats a post if it did not see the response, and the server
+//! accepts the post only once.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +46,7 @@ mod tests {
     #[test]
     fn each_post_is_accepted_once_while_it_is_remembered() {
         let mut posts = PostDedup::default();
-        // One is late, and one never arrives.
+        // The numbers 3 and 5 are left out: one post is late, and the other never arrives.
         for number in (1..=MAX_REMEMBERED_POSTS as u64 + 2).filter(|number| ![3, 5].contains(number)) {
             assert_eq!(posts.state(number), PostState::New);
             posts.record(number);

@@ -17,7 +17,6 @@ use super::socket::{ClientSocket, SocketEnd};
 use super::unfinished::MessageMemory;
 use crate::resume::{self, Granted, ResumableEnd};
 
-/// Bytes queued for a socket at a time.
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
 /// Number of rounds of reading and writing after which a task yields to others.
@@ -36,7 +35,8 @@ struct ResumeState {
     share: ReplayShare,
     /// `true` if the memory limit is exceeded, and this connection can drop nothing more.
     is_over: bool,
-    /// The id of `initialize`, and the capability to grant in its response. `None` after that response.
+    /// The id of `initialize`, and the capability to grant in the response. `None` once the response was
+    /// sent.
     granting: Option<(Bytes, Granted)>,
     granted: bool,
     /// The client has sent a farewell: it will not resume the connection.
@@ -87,7 +87,6 @@ impl BackendLine {
             Some(ResumeState { endpoint, share, is_over: false, granting, granted: false, farewell: false });
     }
 
-    /// Returns `true` if the client was granted the resume capability.
     pub(super) fn is_granted(&self) -> bool {
         self.resume.as_ref().is_some_and(|resume| resume.granted)
     }
@@ -125,7 +124,6 @@ impl BackendLine {
         }
     }
 
-    /// Carries messages until either side ends.
     pub(super) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
@@ -245,7 +243,7 @@ impl BackendLine {
         }
     }
 
-    /// Moves a batch of kept messages to the socket. Returns `true` if there was one.
+    /// Moves a batch of kept messages to the socket. Returns `true` if there was a batch to move.
     fn fill_socket(&mut self, socket: &mut ClientSocket, scratch: &Scratch) -> bool {
         let Some(resume) = &mut self.resume else { return false };
         if resume.endpoint.ring().is_drained() {
@@ -321,7 +319,7 @@ impl ResumeState {
         ring.is_full() || self.is_over && !ring.is_drained()
     }
 
-    /// Counts the kept bytes, and drops written messages if they exceed the limits.
+    /// Counts the kept bytes towards the limits, and drops written messages if a limit is exceeded.
     fn limit_memory(&mut self) {
         let over = self.share.set(self.endpoint.ring().bytes());
         self.is_over = over > 0;
@@ -330,7 +328,7 @@ impl ResumeState {
         }
     }
 
-    /// Keeps a line of the backend. Adds the grant if it is the response to `initialize`.
+    /// Keeps a line of the backend. If the line is the response to `initialize`, adds the granted capability.
     fn keep_line(&mut self, line: &[u8]) {
         let line = match &self.granting {
             None => Bytes::copy_from_slice(line),

@@ -10,7 +10,7 @@ pub(super) enum RefusalReason {
     Origin,
     /// The client is not authenticated: wrong or missing token, or no certificate.
     Token,
-    /// The user that owns the peer socket is another one, or unknown.
+    /// The peer socket belongs to another user, or its user is unknown.
     User,
     AuthRateLimit,
     Rate,
@@ -50,7 +50,8 @@ const REASONS: [(RefusalReason, &str); 16] = [
 ];
 
 impl RefusalReason {
-    /// Returns the reason for a status of an authorized request; `None` if it is not a refusal.
+    /// Returns the reason that a status of an authorized request stands for, or `None` if the status is no
+    /// refusal.
     pub(super) fn from_status(status: StatusCode) -> Option<Self> {
         Some(match status {
             _ if !status.is_client_error() && !status.is_server_error() => return None,

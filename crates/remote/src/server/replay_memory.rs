@@ -70,7 +70,8 @@ impl ReplayShare {
         over.max(self.over_equal_part(all, one)).min(counted)
     }
 
-    /// Returns by how much an identity that keeps `one` of `all` bytes exceeds its equal part.
+    /// Returns how many of its `one` bytes an identity must give up. Nothing if `all` bytes fill less than
+    /// half of the memory.
     fn over_equal_part(&self, all: usize, one: usize) -> usize {
         let half = self.of.max / 2;
         let above_half = all.saturating_sub(half);

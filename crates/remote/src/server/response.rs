@@ -22,14 +22,12 @@ pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 
 /// The number of a post, for deduplication.
 pub(super) const POST: HeaderName = HeaderName::from_static("narrows-post");
-/// Announces deduplication, and shows that the response comes from this server, not from a proxy.
+/// The header that announces deduplication of POSTs, and shows that no proxy wrote the response.
 pub(super) const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 
-/// Request headers that a web page may send.
 const ALLOWED: HeaderValue = HeaderValue::from_static(
     "accept, acp-connection-id, acp-protocol-version, acp-session-id, authorization, content-type, last-event-id",
 );
-/// Response headers that a web page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("acp-connection-id, acp-session-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -53,9 +51,9 @@ pub(super) fn json(status: StatusCode, message: Bytes) -> Reply {
 pub(super) enum Refusal {
     Words(StatusCode, Cow<'static, str>),
     Message(StatusCode, Bytes),
-    /// A limit is reached; retry after this many seconds.
+    /// A limit is reached. The client may retry after this many seconds.
     Later(u64, &'static str),
-    /// The agent is unavailable; retry after this many seconds.
+    /// The agent is unavailable, for the reason given. The client may retry after this many seconds.
     Unavailable(u64, String),
     Unverified,
     /// Another version of WebSocket was requested.

@@ -51,7 +51,7 @@ pub(super) enum Handler {
     Preflight,
 }
 
-/// The table. All rows are for the one path of a listener.
+/// The routing table. All rows are for the one path that a listener serves.
 pub(super) const ROUTES: &[Route] = &[
     Route { method: Verb::Post, upgrade: false, access: Access::Known, handler: Handler::Message },
     Route { method: Verb::Get, upgrade: false, access: Access::Known, handler: Handler::Events },
@@ -60,7 +60,6 @@ pub(super) const ROUTES: &[Route] = &[
     Route { method: Verb::Options, upgrade: false, access: Access::Page, handler: Handler::Preflight },
 ];
 
-/// The methods of the table, as a header value.
 pub(super) const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, DELETE, OPTIONS");
 
 pub(super) fn find(method: &Method, headers: &HeaderMap) -> Option<&'static Route> {

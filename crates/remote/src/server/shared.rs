@@ -85,7 +85,8 @@ impl HttpServerState {
         UnixStream::from_std(stream)
     }
 
-    /// Ends a detached connection of one identity or of any. Returns `false` if there is none.
+    /// Ends a detached connection of the identity `only`, or of any identity. Returns `false` if there is
+    /// none.
     fn end_detached(&self, only: Option<&str>) -> bool {
         let http_sessions: Vec<DetachedConnection> = self
             .http_sessions(|http_sessions| http_sessions.values().filter_map(|it| it.detached()).collect());
@@ -107,7 +108,7 @@ impl HttpServerState {
 
     pub(super) async fn stopping(&self) {
         let mut stop = self.stop.subscribe();
-        // Fails only if the sender is dropped, but `self` owns it.
+        // Waiting fails only if the sender of `stop` is dropped, but `self` owns the sender.
         _ = stop.wait_for(|stop| *stop).await;
     }
 
@@ -115,14 +116,12 @@ impl HttpServerState {
         self.stop.send_replace(true);
     }
 
-    /// Returns sixteen random bytes for a secret.
     pub(super) fn random(&self) -> Option<[u8; 16]> {
         let mut random = [0; 16];
         self.random.fill(&mut random).ok()?;
         Some(random)
     }
 
-    /// Returns an unguessable connection name.
     pub(super) fn random_name(&self) -> Option<String> {
         self.random().map(|random| URL_SAFE_NO_PAD.encode(random))
     }

@@ -21,14 +21,13 @@ use super::unfinished::{FREE_BYTES, MessageMemory, time_for};
 /// Bytes of queued output above which the socket is not read. Each ping that is read would queue a pong.
 const MAX_WAITING: usize = 256 << 10;
 
-/// Time for a client to read the close frame.
 const CLOSE_FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SocketEnd {
     /// The socket was lost, or the peer does not respond or read.
     Lost,
-    /// The client closed the connection, with this code.
+    /// The client closed the connection with this WebSocket close code.
     Left(Option<u16>),
     Fault(Violation),
     /// There is no memory for the rest of a message at present.
@@ -71,7 +70,7 @@ pub(super) enum Handoff<T> {
     Here(Box<ClientSocket>),
 }
 
-/// A permit for an open socket, released with its last reference.
+/// The permit of an open socket, released with the last reference to it.
 pub(super) type SocketPermit = Arc<OwnedSemaphorePermit>;
 
 impl ClientSocket {
@@ -266,7 +265,7 @@ impl ClientSocket {
         }
     }
 
-    /// Checks whether the peer is alive. Ready when it is not.
+    /// Checks whether the peer is alive. Ready when the peer is considered dead.
     pub(super) fn poll_tick(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> Poll<SocketEnd> {
         while self.tick.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -288,8 +287,8 @@ impl ClientSocket {
                     return Poll::Ready(SocketEnd::Lost);
                 }
                 self.pings += 1;
-                // Counted from now, not from the previous tick: after a suspended machine wakes up, the peer
-                // gets its full time again.
+                // The next tick is counted from now and not from the previous one. After a suspended machine
+                // wakes up, the peer gets its full time again.
                 next = now + third;
                 self.codec.put_ping(self.out.open(scratch));
                 // The ping is written at once. Otherwise a write error would show only at the next write.

@@ -28,25 +28,25 @@ pub(super) const MAX_UNCONFIRMED: usize = 16;
 /// Limit of streams of sessions. Messages of other sessions go to the stream of the connection.
 const MAX_STREAMS: usize = 1024;
 
-/// Limit of pending requests of a client.
 const MAX_PENDING: usize = 4096;
 
 /// Bytes of the ids and sessions of pending requests that are accepted without free replay memory.
 const FREE_PENDING_BYTES: usize = 16 << 10;
 
-/// The longest id of a session that is kept, in bytes. Messages of others go to the stream of the connection.
+/// The longest id of a session that may have a stream, in bytes. Messages of other sessions go to the stream
+/// of the connection.
 const MAX_SESSION_BYTES: usize = 4096;
 
-/// Bytes returned to a reader at a time.
 const MAX_BATCH_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) enum ResponseTarget {
     Body(oneshot::Sender<Bytes>),
-    /// The stream of this session if it was opened, otherwise that of the connection.
+    /// The response goes to the stream of this session if that was ever opened, otherwise to the stream of
+    /// the connection.
     Stream(Option<String>),
-    /// The stream of this session, opened or not: the response ends a turn, and the updates of the turn are on that
-    /// stream. A client may open it during the turn, and no longer read the stream of the connection.
+    /// The response ends a turn, so it goes to the stream of this session, where the updates of the turn are.
+    /// The client may open that stream during the turn, and no longer read the stream of the connection.
     Turn(String),
 }
 
@@ -68,7 +68,7 @@ pub(super) struct TooMany;
 pub(super) enum OpenFault {
     #[error("the stream already has a reader")]
     Taken,
-    /// The session does not exist, and there is no room for one that may be created.
+    /// The session does not exist, and there is no room for another session that may be created later.
     #[error("session not found")]
     Unknown,
     #[error("the events after this Last-Event-ID are not available")]
@@ -81,7 +81,7 @@ pub(super) enum Next {
     /// There is no event at present. The waker is kept and woken by the next event.
     Wait,
     Ended,
-    /// Another reader has taken over, or this one was too slow.
+    /// This reader was replaced by another one, or removed because it was too slow.
     Replaced,
 }
 
@@ -123,7 +123,7 @@ impl Stream {
         freed
     }
 
-    /// Returns `true` if there is a reader and no room for its unread messages.
+    /// Returns `true` if the stream has a reader, but no room for messages that the reader has not read.
     fn is_slow(&self, is_over_memory: bool) -> bool {
         let is_full = self.ring.is_full() || is_over_memory && !self.ring.is_drained();
         self.reader.is_some() && is_full
@@ -140,8 +140,8 @@ impl Stream {
         }
     }
 
-    /// Starts after the event `cursor`, or after the last one that was read. Returns the number of missing events that
-    /// must be reported.
+    /// Moves the stream to the event after `cursor`, or after the last event that was read. Returns the
+    /// number of missing events that must be reported.
     fn seek(&mut self, cursor: Option<u64>) -> Result<u64, OpenFault> {
         if let Some(cursor) = cursor {
             if cursor > self.delivered || self.ring.rewind(cursor).is_err() {
@@ -165,7 +165,8 @@ pub(super) struct Streams {
     sessions: HashMap<String, Stream>,
     children: Children,
     pending: HashMap<Bytes, ResponseTarget>,
-    /// Bytes of the ids and sessions in `pending`, which a client chooses. They count as replay memory.
+    /// Bytes of the ids and sessions in `pending`. The client chooses both, so the bytes count as replay
+    /// memory.
     pending_bytes: usize,
     /// Speeds up scanning of messages that resemble the previous one.
     scan_cache: ScanCache,
@@ -192,7 +193,7 @@ impl Streams {
         }
     }
 
-    /// Records a request of the client and the destination of its response.
+    /// Records a pending request of the client and the destination of the response.
     pub(super) fn record_request(&mut self, id: &[u8], target: ResponseTarget) -> Result<(), TooMany> {
         if self.pending.len() >= MAX_PENDING {
             return Err(TooMany);
@@ -271,7 +272,7 @@ impl Streams {
         if let Some(of) = self.children.stream_of(name, is_open) {
             return self.confirm(Some(&of));
         }
-        // The response to a pending request may be the next message, and name or confirm this session.
+        // The next message of the agent may be the response that names or confirms this session.
         let is_expected = |target: &ResponseTarget| match target {
             ResponseTarget::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
             ResponseTarget::Turn(asked_in) => asked_in == name,
@@ -283,8 +284,8 @@ impl Streams {
         &mut self.connection
     }
 
-    /// Records that an agent knows this session, so it may have a stream. Returns that stream, or that of the
-    /// connection if there is no room.
+    /// Records that an agent knows this session, so the session may have a stream. Returns this stream, or
+    /// the stream of the connection if there is no room.
     fn confirm(&mut self, session: Option<&str>) -> &mut Stream {
         let Some(session) = session else { return &mut self.connection };
         if !self.sessions.contains_key(session) && session.len() <= MAX_SESSION_BYTES && self.make_room() {
@@ -299,7 +300,7 @@ impl Streams {
         }
     }
 
-    /// Returns `true` if there is room for another stream. An idle one is removed for it.
+    /// Returns `true` if there is room for another stream, after removing an idle stream if needed.
     fn make_room(&mut self) -> bool {
         self.make_room_among(MAX_STREAMS, |_| true)
     }
@@ -377,7 +378,7 @@ impl Streams {
         Next::Wait
     }
 
-    /// Removes a reader. Returns `false` if another had replaced it.
+    /// Removes a reader. Returns `false` if another reader has already replaced this one.
     pub(super) fn close(&mut self, session: Option<&str>, reader: u64) -> bool {
         let stream = self.stream(session);
         let was_reading = stream.reader == Some(reader);
@@ -402,7 +403,6 @@ impl Streams {
         self.streams().any(|stream| stream.is_slow(self.is_over_memory))
     }
 
-    /// Removes readers that were too slow for too long.
     pub(super) fn drop_slow(&mut self, now: Instant) {
         for stream in self.sessions.values_mut().chain([&mut self.connection]) {
             if stream.is_slow(self.is_over_memory) {
@@ -413,7 +413,8 @@ impl Streams {
         self.limit_memory(now);
     }
 
-    /// Counts the kept bytes, and drops some if they exceed the limits. Must be called after every change.
+    /// Counts the kept bytes, and drops messages if the limits are exceeded. Must be called after every
+    /// change.
     pub(super) fn limit_memory(&mut self, now: Instant) {
         let names = self.sessions.keys().map(String::len).sum::<usize>() + self.pending_bytes;
         let bytes = self.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
@@ -446,7 +447,6 @@ impl Streams {
     }
 }
 
-/// Returns the bytes that a pending request keeps.
 fn pending_bytes(id: &[u8], target: &ResponseTarget) -> usize {
     id.len() + target.session().map_or(0, str::len)
 }
@@ -473,7 +473,8 @@ fn write_event(out: &mut Vec<u8>, number: Option<u64>, line: &[u8]) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// Replaces carriage returns, which would end a line of an event. A raw one in a message is white space.
+/// Replaces carriage returns, which would end a line of an event. In a JSON message, a raw carriage return is
+/// white space.
 fn one_line(line: &[u8]) -> Bytes {
     if memchr::memchr(b'\r', line).is_none() {
         return Bytes::copy_from_slice(line);

@@ -10,7 +10,7 @@ use narrows_base::sync::lock;
 
 use crate::tokens::{Digest, TokenError, Tokens};
 
-/// The names and tokens of each file as it was last read, by its real path.
+/// The names and tokens in each token file as last read. The key is the real path of the file.
 #[derive(Debug, Default)]
 pub(super) struct TokenNames {
     by_file: Mutex<HashMap<PathBuf, HashMap<String, Digest>>>,

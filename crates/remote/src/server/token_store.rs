@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use super::token_names::TokenNames;
 use crate::tokens::{TokenError, Tokens};
 
-/// Failed reads of the file, one per check, after which its last content no longer admits clients: the file may have
-/// been changed to revoke a token.
+/// Number of failed reads, one per check, after which the last content of the file admits no new clients. The
+/// file may have been changed to revoke a token.
 pub(super) const MAX_READ_FAILURES: u32 = 5;
 
 #[derive(Debug)]
@@ -18,7 +18,6 @@ pub(super) struct TokenStore {
     path: PathBuf,
     names: Arc<TokenNames>,
     known: watch::Sender<Arc<Tokens>>,
-    /// Failed reads since the last success.
     failures: AtomicU32,
 }
 
@@ -48,7 +47,7 @@ impl TokenStore {
         self.failures.load(Ordering::Relaxed) >= MAX_READ_FAILURES
     }
 
-    /// Reads the file again. If it is invalid, the previous content is kept.
+    /// Reads the file again. Keeps the previous content if the file is invalid.
     pub(super) fn read(&self) -> Result<(), TokenError> {
         let was_unverified = self.is_unverified();
         let accepted = Arc::clone(&self.known.borrow());
@@ -131,7 +130,8 @@ mod tests {
         make(&two, "bob");
         let (first, second) = (open(&one).unwrap(), open(&two).unwrap());
         let again = open(&one).unwrap();
-        // Another token of the same name is refused, and the file with the first one still holds.
+        // A file with another token of the same name is refused, and the file with the first token stays in
+        // effect.
         make(&two, "alice");
         let error = second.read().unwrap_err().to_string();
         assert!(error.contains("the name \"alice\" has another token in"), "{error}");
@@ -141,7 +141,7 @@ mod tests {
         assert!(open(&two).is_err());
         tokens::remove(&two, "alice").unwrap();
         second.read().unwrap();
-        // The name may get a new token in a file that several listeners use, or in copies of it.
+        // A name may get a new token in a file that several listeners use, or in copies of the file.
         tokens::remove(&one, "alice").unwrap();
         make(&one, "alice");
         first.read().unwrap();

@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 use super::HttpLimits;
 use crate::identity::Identity;
 
-/// Bytes that one message of each socket may use uncounted, so that short messages get through when there is no room.
+/// Uncounted bytes for one message of each socket, so that short messages get through when there is no room.
 pub(super) const FREE_BYTES: usize = 16 << 10;
 
 /// Average rate at which a counted message must arrive.
 const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
-/// Returns the time for a message of this size, in addition to the timeout for each of its parts.
+/// Returns the time for a message of this size, in addition to the timeout for each part of the message.
 pub(super) fn time_for(bytes: usize) -> Duration {
     Duration::from_millis(bytes as u64 * 1000 / MIN_BYTES_PER_SECOND)
 }
@@ -48,7 +48,7 @@ impl Unfinished {
         self.part_on(identity, &FreeAllowance::default())
     }
 
-    /// Returns an empty part for a message of `identity`, on the socket that has this allowance.
+    /// Returns a memory counter for a message of `identity`. The socket of the message has this allowance.
     pub(super) fn part_on(self: &Arc<Self>, identity: &Identity, allowance: &FreeAllowance) -> MessageMemory {
         let free = allowance.acquire();
         MessageMemory { of: Arc::clone(self), identity: identity.to_string(), bytes: 0, free }
@@ -79,7 +79,7 @@ impl Drop for FreeGuard {
     }
 }
 
-/// Memory of one message, released on drop.
+/// The memory that one message uses, released on drop.
 #[derive(Debug)]
 pub(super) struct MessageMemory {
     of: Arc<Unfinished>,

@@ -20,7 +20,7 @@ pub enum NoIdentityError {
     Broken,
     #[error("the subject has no common name")]
     Missing,
-    /// The subject has several common names, and another program may choose another one.
+    /// The subject has several common names, so another program may choose a different one as the identity.
     #[error("the subject has several common names")]
     Several,
     /// The common name is not usable as an identity, which is written to logs and files unescaped.
@@ -54,7 +54,7 @@ fn subject(certificate: &[u8]) -> Option<&[u8]> {
     fields.tagged(SEQUENCE)
 }
 
-/// Returns all common names with their tags, or `None` if the subject is malformed.
+/// Returns all common names with their string tags, or `None` if the subject is malformed.
 fn common_names(subject: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut names = Vec::new();
     let mut sets = Der(subject);

@@ -15,13 +15,15 @@ const ENTRY_KEYS: &[&str] = &["name", "hash", "scopes", "pools", "created"];
 /// All findings about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedTokens {
-    /// Errors: no client is admitted by the file before they are fixed.
+    /// Errors of the file. Until all are fixed, the file admits no client.
     pub errors: Vec<Finding>,
-    /// The file can be used, but may not mean what its author intended.
+    /// Parts of the file that may not mean what the author intended. The file can still be used.
     pub warnings: Vec<Finding>,
-    /// The pools that tokens are restricted to. Only the configuration of a bus tells whether they exist.
+    /// The pools that tokens are restricted to. Whether a pool exists is known only from the configuration of
+    /// a bus.
     pub pools: Vec<(String, SourcePos)>,
-    /// The names of all valid tokens and their hashes. A bus has one token for each name in all its files.
+    /// The names of all valid tokens and their hashes. In all files of a bus, a name must have the same
+    /// token.
     pub tokens: Vec<(String, Digest, SourcePos)>,
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Resolves symlinks. Replacing a link would leave the file that it points to unchanged.
+/// Resolves symlinks, because replacing a symlink would leave the file behind it unchanged.
 pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
@@ -15,7 +15,8 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Locks the directory against concurrent changes. The file itself is replaced, so a lock on it would be lost.
+/// Locks the directory against concurrent changes. A lock on the token file would be lost when the file is
+/// replaced.
 pub(super) fn lock_directory(path: &Path) -> io::Result<File> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

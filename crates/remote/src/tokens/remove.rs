@@ -5,7 +5,7 @@ use std::path::Path;
 use super::location::{lock_directory, replace, resolve};
 use super::{HEADER, TokenError, Tokens, text};
 
-/// Removes the token of `name` from the file at `path`. It is no longer accepted.
+/// Removes the token of `name` from the file at `path`. Servers no longer accept the removed token.
 ///
 /// # Errors
 /// If there is no such token, or the file cannot be read or written. The file is unchanged then.
@@ -31,7 +31,8 @@ pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
     replace(path, rest).map_err(failed)
 }
 
-/// Returns the text without the matching entry, which runs from its `[[token]]` to the next.
+/// Returns the text without the entry that `is_it` selects. An entry runs from its `[[token]]` to the next
+/// one.
 fn without_entry(file: &str, is_it: impl Fn(&str) -> bool) -> String {
     let mut parts = vec![String::new()];
     for line in file.split_inclusive('\n') {

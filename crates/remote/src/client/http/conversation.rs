@@ -26,10 +26,8 @@ use super::event_stream::{EventStream, StreamEvent};
 use super::post::{Post, PostOutcome, post};
 use crate::announced::child_id;
 
-/// Messages of event streams that may be queued.
 const MAX_STREAM_MESSAGES: usize = 64;
 
-/// Maximum number of entries in each table of pending requests.
 const MAX_OPEN_REQUESTS: usize = 4096;
 
 /// Maximum number of session streams, equal to that of this project's server. Also limits how many sessions
@@ -60,7 +58,7 @@ struct Job {
 
 struct Done {
     lane: Option<String>,
-    /// The stream that was opened, or the reason why it was not.
+    /// The response that carries the opened event stream, or the reason why the stream was not opened.
     stream: Option<Result<Response, StreamEvent>>,
     id: Option<RawId>,
     posted: Option<PostOutcome>,
@@ -194,7 +192,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Opens the connection with `initialize`. Any other request before it is answered with an error.
+    /// Opens the connection with `initialize`. Answers any request before `initialize` with an error.
     async fn initialize(
         &mut self,
         frame: &Frame,
@@ -397,7 +395,7 @@ impl Conversation {
         send_to_user(incoming, frame).await;
     }
 
-    /// Records a stream. Returns `true` if it must be opened now.
+    /// Records an event stream. Returns `true` if the stream must be opened now.
     fn add_stream(&mut self, session: &str) -> bool {
         let has_room = self.streams.len() < MAX_STREAMS && session.len() <= MAX_SESSION_BYTES;
         has_room && self.streams.insert(session.to_owned())

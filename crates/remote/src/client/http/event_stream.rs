@@ -1,4 +1,4 @@
-//! One event stream, over as many requests as it takes.
+//! Reads one event stream over several requests: a stream that is cut is opened again after its last event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{HttpRequester, causes};
 
 pub(super) enum StreamEvent {
     Frame(Frame),
-    /// The stream of this session has ended: the server does not know the session.
+    /// The event stream of this session has ended, because the server does not know the session.
     SessionUnknown(String),
     Lost(ConnectionLost),
 }
@@ -30,7 +30,6 @@ pub(super) struct EventStream {
     pub(super) events: mpsc::Sender<StreamEvent>,
 }
 
-/// The notification of a server that events are lost.
 const GAP_METHOD: &str = "_narrows/cursor_gap";
 
 /// The cursor before the first event. Without a cursor a server continues after the last event that it has written,

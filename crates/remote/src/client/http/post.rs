@@ -14,10 +14,11 @@ use super::super::{ConnectionLost, DialError};
 use super::{HttpRequester, JSON, MAX_ERROR_BODY_BYTES, POST, read_body};
 
 pub(super) enum PostOutcome {
-    /// The server has accepted the message. Contains its immediate response, if there is one.
+    /// The server has accepted the message. Contains the response to the message, if the server sent it at
+    /// once.
     Taken(Option<Frame>),
-    /// The server has not accepted the message, or may not have. Contains the error for the message, if it
-    /// was a request.
+    /// The message was refused, or its outcome is unknown. Contains the error response for the sender if the
+    /// message was a request.
     Failed(Option<Frame>),
     Lost(ConnectionLost),
 }
@@ -38,8 +39,8 @@ pub(super) struct Post<'a> {
     pub(super) reached: &'a AtomicBool,
 }
 
-/// Posts a message. A request to a server that does not deduplicate is repeated only if it was certainly not
-/// processed. Other messages may arrive twice, which is harmless.
+/// Posts a message, and repeats failed attempts. If the server does not deduplicate POSTs, a request is
+/// repeated only if it was certainly not processed. Other messages may arrive twice, which is harmless.
 pub(super) async fn post(requester: &HttpRequester, post: Post<'_>) -> PostOutcome {
     let Post { connection, session, line, reached } = post;
     let mut frame = Frame::parse(line);
@@ -154,7 +155,7 @@ fn unknown_outcome(frame: &Frame, error: &DialError) -> PostOutcome {
     ))
 }
 
-/// Returns the error for a request that failed. Other messages are only logged.
+/// Returns the error response for a failed request. Logs the failure of any other message.
 fn request_error(frame: &Frame, error: &RpcError) -> Option<Frame> {
     match frame.kind() {
         Kind::Request => Some(Frame::parse(message::error(frame.id()?, error))),

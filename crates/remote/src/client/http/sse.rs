@@ -23,8 +23,8 @@ pub(super) struct Parser {
     data: Data,
 }
 
-/// The data lines of the current event. They are joined as they arrive: a separate buffer per line would cost more
-/// memory than its bytes, and empty lines would escape the limit.
+/// The data lines of the current event, joined as they arrive. A buffer for each line would cost more memory
+/// than its bytes, and the size limit would not count empty lines.
 #[derive(Debug, Default)]
 enum Data {
     #[default]
@@ -33,7 +33,6 @@ enum Data {
     Joined(BytesMut),
 }
 
-/// The longest event id that is kept, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
 impl Parser {

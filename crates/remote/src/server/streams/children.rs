@@ -6,13 +6,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Children remembered per connection. The oldest are forgotten first.
+/// Limit of child sessions remembered per connection. The oldest ones are forgotten first.
 const MAX_CHILDREN: usize = 4096;
 
 #[derive(Debug)]
 struct Child {
     root: String,
-    /// `true` if the messages go to the child's own stream. `None` before its first message.
+    /// `true` if messages of the child go to its own stream. `None` before the first message of the child.
     on_own_stream: Option<bool>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Children {
 }
 
 impl Children {
-    /// Records a child that was announced in `session`, unless it is known.
+    /// Records a child session that was announced in `session`, unless the child is already known.
     pub(super) fn record(&mut self, session: &str, child: String) {
         let root = self.known.get(session).map_or(session, |parent| &parent.root).to_owned();
         if child == session || child == root || self.known.contains_key(&child) {

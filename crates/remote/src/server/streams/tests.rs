@@ -14,12 +14,10 @@ use crate::identity::{Identity, Proof};
 
 const KEEP: Keep = Keep { bytes: 400, time: Duration::from_secs(300) };
 
-/// Returns streams without a memory limit.
 fn unlimited(keep: Keep) -> Streams {
     Streams::new(keep, memory(usize::MAX).share(&Identity::new(Proof::Token, "a")))
 }
 
-/// Returns a memory limit for all connections and each identity.
 fn memory(bytes: usize) -> Arc<ReplayMemory> {
     let limits =
         HttpLimits { replay_memory: bytes, replay_memory_per_identity: bytes, ..HttpLimits::default() };
@@ -292,7 +290,6 @@ fn a_late_reader_receives_a_gap_event() {
     assert_eq!(streams.open(Some("a"), Some(101)), Err(OpenFault::Gap));
 }
 
-/// Returns an update of 10 KiB.
 fn long(session: &str) -> String {
     json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "x": "x".repeat(10 << 10)}})
         .to_string()

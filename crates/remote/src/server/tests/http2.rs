@@ -13,7 +13,6 @@ const FRAME_SIZE_ERROR: u32 = 6;
 const REFUSED_STREAM: u32 = 7;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// Returns the number in four bytes of a payload.
 fn number_at(payload: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(payload[at..at + 4].try_into().unwrap())
 }

@@ -25,7 +25,6 @@ use super::super::{
 use crate::identity::Identity;
 use crate::tokens;
 
-/// Time limit of any step of a test.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 /// Answers `session/prompt` with `params.count` updates before the response, and echoes every other request.
@@ -33,7 +32,6 @@ pub(super) const LONG: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(in super::super) struct Agent {
     pub(super) opened: Mutex<Vec<Identity>>,
-    /// The listener number of each connection.
     pub(super) listeners: Mutex<Vec<usize>>,
     pub(super) heard: Arc<Mutex<Vec<String>>>,
     pub(super) refuses: bool,

@@ -105,7 +105,6 @@ async fn requests_are_counted_over_all_listeners() {
     assert!(seen.contains(&429), "{seen:?}");
 }
 
-/// Returns the counts that are not zero.
 fn nonzero_counts(running: &Running) -> BTreeMap<&'static str, u64> {
     running.handle.refused().into_iter().filter(|(_, count)| *count > 0).collect()
 }

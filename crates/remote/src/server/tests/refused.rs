@@ -57,7 +57,6 @@ async fn read_response(socket: &mut TcpStream) -> (Vec<u8>, String) {
     }
 }
 
-/// A frame of the server.
 pub(super) struct Received {
     pub(super) kind: u8,
     flags: u8,

@@ -13,7 +13,7 @@ async fn prompt(address: std::net::SocketAddr, connection: &str, id: u64) {
     assert_eq!(posted.status, 202);
 }
 
-/// Returns `true` if an event is the one with the number `number`.
+/// Checks that there is an event and that it has this number.
 #[track_caller]
 fn check(event: Option<(Option<u64>, serde_json::Value)>, number: u64) {
     let (id, message) = event.expect("another event");

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use super::super::HttpLimits;
 use super::kit::{LONG, listener, receive, send, start, web};
 
-/// The bytes that the slow network carries per step.
 const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(16);
 
