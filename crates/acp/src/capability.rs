@@ -9,10 +9,10 @@ use crate::{v1, v2};
 /// A key of `_meta` in a client's capabilities, in its prompts (version 1) and in its MCP servers of type
 /// `acp`.
 ///
-/// `true` in capabilities and prompt: the client authorizes each `terminal/create` itself and asks its user
-/// if needed. An agent that runs commands only through the client then need not request permission.
+/// `true` in capabilities and in a prompt: the client authorizes each `terminal/create` itself and asks its
+/// user if needed. An agent that runs commands only through this client need not request permission.
 ///
-/// `true` in capabilities and server: the same for that server's tools.
+/// `true` in capabilities and in a server: the client authorizes each tool of that server itself.
 ///
 /// The capabilities alone are not enough, because on a bus another client may continue the session.
 pub const AUTHORIZES: &str = "narrows/authorizes";
@@ -25,8 +25,8 @@ pub struct ClientCan {
     /// Serves `fs/write_text_file`.
     pub write_text_file: bool,
     pub terminal: bool,
-    /// Can log in by running the agent in a terminal. Without it, auth methods of that kind must not be
-    /// offered.
+    /// Can log in by running the agent in a terminal. An agent must not offer auth methods of this kind to
+    /// other clients.
     pub terminal_login: bool,
     /// Can show a form for `elicitation/create`.
     pub elicit_form: bool,
@@ -91,7 +91,7 @@ fn is_marked(meta: Option<&serde_json::Map<String, serde_json::Value>>) -> bool 
 /// Capabilities of an agent. Every agent can create and prompt sessions and cancel prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentCan {
-    /// Serves `session/load`. Only v1 has it; v2 replays on `session/resume`.
+    /// Serves `session/load`, which only v1 has. In v2, `session/resume` replays the history.
     pub load: bool,
     pub resume: bool,
     pub list: bool,

@@ -145,7 +145,6 @@ fn is_own(name: &str) -> bool {
         || name.starts_with("narrows/")
 }
 
-/// Decodes a key that is written with its quotes.
 fn decode_key(raw: &[u8]) -> Option<String> {
     serde_json::from_slice(raw).ok()
 }

@@ -93,7 +93,7 @@ pub enum Direction {
 pub enum Kind {
     /// Has an id and gets exactly one response.
     Request,
-    /// Has no id. If it arrives with an id, it is a request and must be answered.
+    /// Has no id. If a message with this method has an id, it is a request and must be answered.
     Notification,
 }
 
@@ -103,7 +103,7 @@ pub enum Scope {
     Connection,
     /// The session named by `params.sessionId`.
     Session,
-    /// The session that the params name, or the connection if they name none.
+    /// The session that the params name, or the connection if the params name no session.
     ByParams,
 }
 

@@ -27,7 +27,7 @@ impl<T> Raw<T> {
     /// Keeps `text`, which must be one JSON value.
     ///
     /// # Errors
-    /// [`ReadError::Json`] if it is not.
+    /// [`ReadError::Json`] if `text` is not one JSON value.
     pub fn parse(text: &str) -> Result<Self, ReadError> {
         serde_json::from_str::<&RawValue>(text)
             .map(Self::from)

@@ -94,7 +94,7 @@ static ID: Shape = Shape::Id;
 /// An object without members, except `_meta`.
 static EMPTY: Shape = Shape::Object(&[]);
 
-/// Has the members of both versions: the version is known only after this request.
+/// The params of `initialize` in both versions, because the version is known only after this request.
 static INITIALIZE_PARAMS: Shape = Shape::Object(&[
     ("protocolVersion", &UINT),
     ("clientCapabilities", &v1::CLIENT_CAPABILITIES),
@@ -136,7 +136,6 @@ pub enum Fit {
     Whole,
     /// The text fits after some members or elements were removed.
     Part {
-        /// The remaining text.
         text: Vec<u8>,
         /// Paths of the removed members, such as `update.content.x`. Their number is limited.
         names: Vec<String>,

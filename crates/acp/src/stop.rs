@@ -64,7 +64,7 @@ impl StopReason {
         read_object(result).map(|Result { stop_reason }| Self::from_name(&stop_reason))
     }
 
-    /// Returns the reason in v1, or `None` if v1 lacks it.
+    /// Returns the v1 form of the reason, or `None` if v1 has no such reason.
     pub fn to_v1(&self) -> Option<v1::StopReason> {
         match self {
             Self::EndTurn => Some(v1::StopReason::EndTurn),
@@ -76,7 +76,7 @@ impl StopReason {
         }
     }
 
-    /// Returns the reason in v2, which has all of them.
+    /// Returns the v2 form of the reason. Every reason has one.
     pub fn to_v2(&self) -> v2::StopReason {
         match self {
             Self::EndTurn => v2::StopReason::EndTurn,
@@ -100,7 +100,7 @@ impl From<&v2::StopReason> for StopReason {
             v2::StopReason::Cancelled => Self::Cancelled,
             v2::StopReason::Error(reason) => Self::Error(reason.error.clone()),
             v2::StopReason::Other(reason) => Self::from_name(&reason.stop_reason),
-            // A variant that the pinned schema lacks. It must not count as a success.
+            // The pinned schema lacks this variant. An unknown reason must not count as a success.
             _ => Self::Other(String::new()),
         }
     }

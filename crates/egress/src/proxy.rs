@@ -64,7 +64,7 @@ impl Default for Options {
 /// A refused request, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// The requested target, if it could be parsed.
+    /// The requested target. `None` if the request could not be parsed.
     pub target: Option<Target>,
     pub reason: Reason,
 }
@@ -270,7 +270,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<(Vec<u8>, usize)
     }
 }
 
-/// Forwards one request and its response. Data of the client behind the request is not read.
+/// Forwards one request and its response. Does not read what the client sends after the request.
 async fn forward_request(
     stream: &mut TcpStream,
     server: &mut TcpStream,

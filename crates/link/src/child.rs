@@ -42,8 +42,7 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
     let gateway = child.take_gateway();
     let reader_gone = hangup::reader_gone(stdin.as_fd().try_clone_to_owned());
     let child = Arc::new(child);
-    // The reader holds no strong reference: the process must end when its handles are dropped, which ends
-    // the reader.
+    // The reader holds no strong reference: dropping all handles must end the process, and so the reader.
     let watched = Arc::downgrade(&child);
     let why = async move {
         let Some(child) = watched.upgrade() else { return CloseReason::Local };
@@ -81,8 +80,8 @@ impl Process {
         self.gateway.take()
     }
 
-    /// Kills the process tree if it is still running after `limit`. The task returns `true` if it killed
-    /// the tree.
+    /// Kills the process tree if the tree is still running after `limit`. The returned task yields `true` if
+    /// it killed the tree.
     pub fn kill_after(&self, limit: Duration) -> tokio::task::JoinHandle<bool> {
         let child = Arc::downgrade(&self.child);
         tokio::spawn(async move {

@@ -4,7 +4,7 @@ use std::io;
 
 use narrows_process::Exit;
 
-/// Reason for the end of a link. The first one stays: later ones are consequences.
+/// Reason for the end of a link. The first reason is kept, because later ones are consequences.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {

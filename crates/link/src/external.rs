@@ -76,7 +76,8 @@ impl OutgoingLines {
         self.shared.bytes_out.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Completes the flushes of all lines received so far: the operating system has them.
+    /// Completes the flushes of all lines received so far. To be called once the operating system has these
+    /// lines.
     pub fn mark_flushed(&mut self) {
         self.shared.writing.store(false, Ordering::Relaxed);
         for done in self.waiting.drain(..) {

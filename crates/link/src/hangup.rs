@@ -39,8 +39,8 @@ pub(crate) async fn reader_gone(descriptor: io::Result<OwnedFd>) {
     }
 }
 
-/// Returns the reported readiness. An error means that the runtime is shutting down, so this waits forever
-/// instead of polling again.
+/// Returns the reported readiness. An error means that the runtime is shutting down, so the function waits
+/// forever instead of polling again.
 async fn ready_state(ready: io::Result<Ready>) -> Ready {
     match ready {
         Ok(ready) => ready,

@@ -20,8 +20,8 @@ pub struct Options {
     pub max_line: usize,
     /// Limit of each queue in bytes. A larger frame is admitted if the queue is empty.
     pub queue_bytes: usize,
-    /// Disconnect a peer whose first line is not a JSON object or array, such as a web page that guessed the
-    /// port.
+    /// Disconnect a peer whose first line is not a JSON object or array. Such a peer may be a web page that
+    /// guessed the port.
     pub guard_first_line: bool,
 }
 
@@ -42,12 +42,12 @@ pub use crate::queue::Closed;
 pub struct Stats {
     pub frames_in: u64,
     pub frames_out: u64,
-    /// Bytes written, line ends included. Counted as the operating system accepts them, so slow reading of
-    /// a long line is visible.
+    /// Bytes written, line ends included. Bytes count as soon as the operating system accepts them, so that
+    /// slow reading of a long line is visible.
     pub bytes_out: u64,
     /// Received lines over the limit.
     pub too_long: u64,
-    /// Unfinished lines at the end of the stream. They are dropped.
+    /// Unfinished lines at the end of the stream, which are dropped.
     pub partial: u64,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// `true` if the peer no longer reads. This becomes the close reason if no better one is found.
     not_reading: AtomicBool,
     pub(crate) writing: AtomicBool,
-    /// `true` once the peer has closed its end. Data sent before may still arrive.
+    /// `true` once the peer has closed its end. Data that the peer sent before may still arrive.
     peer_closed: watch::Sender<bool>,
     /// `true` once queued lines must not be written.
     abandoned: watch::Sender<bool>,
@@ -132,7 +132,7 @@ impl Shared {
 }
 
 async fn raised(flag: &watch::Sender<bool>) {
-    // The channel stays open: the caller borrows its sender.
+    // The channel stays open, because the caller borrows its sender.
     let _ = flag.subscribe().wait_for(|raised| *raised).await;
 }
 
@@ -143,7 +143,7 @@ pub(crate) enum Outgoing {
     Flush(oneshot::Sender<()>),
 }
 
-/// Both ends of one side of a connection: outgoing and incoming frames.
+/// One side of a connection: the sending and the receiving end.
 #[derive(Debug)]
 pub struct Link {
     pub sender: Sender,
@@ -151,7 +151,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Creates a link, and for its driver the lines to write and the queue for read frames.
+    /// Creates a link, with the queues for its driver: lines to write, and frames that were read.
     pub(crate) fn new(
         options: &Options,
     ) -> (Self, queue::Receiver<Outgoing>, queue::Sender<Frame>, Arc<Shared>) {
@@ -165,8 +165,8 @@ impl Link {
         (link, to_write, was_read, shared)
     }
 
-    /// Counts the unfinished input of the peer in a budget. An abandoned line is received as one over the
-    /// limit. Only the first call has an effect.
+    /// Counts the unfinished input of the peer in a budget. A line that is abandoned for the budget is
+    /// received like a line over the limit. Only the first call has an effect.
     pub fn limit_input(&self, share: InputShare) {
         let _ = self.sender.shared.input.set(share);
     }
@@ -221,15 +221,16 @@ impl Sender {
         self.queue.close();
     }
 
-    /// Ends the link from this side without writing queued lines. For a peer that does not read.
+    /// Ends the link from this side without writing queued lines. Meant for a peer that does not read.
     pub fn abandon(&self) {
         self.shared.mark_not_reading();
         self.shared.abandoned.send_replace(true);
         self.queue.close();
     }
 
-    /// Waits until the peer has closed its end. Data sent before may still arrive. On stdio and in memory
-    /// this works even while a full queue stops reading. On other transports all input must be read first.
+    /// Waits until the peer has closed its end. Data sent before may still arrive. On stdio and in memory,
+    /// the close is noticed even while a full queue stops reading. On other transports all input must be read
+    /// first.
     pub async fn peer_closed(&self) {
         raised(&self.shared.peer_closed).await;
     }

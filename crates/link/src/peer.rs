@@ -51,7 +51,7 @@ fn owner(table: &str, from: SocketAddr, to: SocketAddr) -> Option<u32> {
     found.next().filter(|_| found.next().is_none())
 }
 
-/// Formats an address as in the table: the address in words of the processor's byte order, then the port.
+/// Formats an address as in the tables of `/proc`: words in the byte order of the processor, then the port.
 fn table_address(address: SocketAddr) -> String {
     match address.ip() {
         IpAddr::V4(ip) => hex_address(&ip.octets(), address.port()),
@@ -98,7 +98,7 @@ mod tests {
             |table: &str, expected: Option<u32>| assert_eq!(owner(table, from, to), expected, "{table}");
         check(&line(&f, &t, "1000", "77"), Some(1000));
         check(&line(&mapped_table_address(from), &mapped_table_address(to), "7", "77"), Some(7));
-        // The other direction of the connection.
+        // This line is for the other direction of the connection.
         check(&line(&t, &f, "1000", "77"), None);
         // No process has the socket, so user 0 does not count.
         check(&line(&f, &t, "0", "0"), None);

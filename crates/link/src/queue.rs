@@ -64,7 +64,7 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // No code panics while it holds the lock, and the queue would still be consistent.
+        // No code panics while it holds the lock. Even after a panic the queue would be consistent.
         lock(&self.state)
     }
 }
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// So long that paused time reaches it only when nothing else can run.
+    /// A paused clock reaches this time only when nothing else can run.
     const NEVER: Duration = Duration::from_secs(3600);
 
     #[tokio::test(start_paused = true)]

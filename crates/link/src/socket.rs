@@ -64,7 +64,8 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host) => write!(f, "tcp://{host}"),
-            // Two slashes before a path would be read as those of `unix://`.
+            // The prefix `unix://` keeps a path that begins with two slashes. After `unix:`, they would be
+            // read as part of the prefix.
             Self::Unix(path) if path.as_os_str().as_encoded_bytes().starts_with(b"//") => {
                 write!(f, "unix://{}", path.display())
             }
@@ -181,7 +182,7 @@ impl Drop for Listener {
     }
 }
 
-/// Removes the socket of a process that has exited. Fails if another process listens on it.
+/// Removes the socket file of a process that has exited. Fails if another process listens on the socket.
 async fn remove_stale(path: &Path, address: &Address) -> Result<(), ListenError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -197,7 +198,8 @@ async fn remove_stale(path: &Path, address: &Address) -> Result<(), ListenError>
 
 /// Binds a socket at `path`. From its first moment only the owner can connect.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
-    // Bound in a private directory and moved into place, so it never exists at `path` with another mode.
+    // The socket is bound in a private directory and then moved, so it never exists at `path` with another
+    // mode.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);

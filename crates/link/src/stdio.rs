@@ -48,9 +48,9 @@ fn take_descriptors() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// A standard stream, and the way to use it without blocking this process or affecting others.
 enum Descriptor {
-    /// Non-blocking; the open file belongs to this process alone.
+    /// A non-blocking descriptor. No other process shares the open file.
     Own(OwnedFd),
-    /// Non-blocking; the open file is shared with other processes. Holds the flags to restore.
+    /// A non-blocking descriptor of an open file that other processes share. Holds the flags to restore.
     Shared(OwnedFd, OFlags),
     /// A blocking descriptor, which must be used from another thread.
     Blocking(OwnedFd),

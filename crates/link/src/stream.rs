@@ -147,7 +147,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         self.shared.count_input(if is_held { self.splitter.partial() } else { 0 });
     }
 
-    /// Abandons the unfinished line. Its first bytes are delivered as those of an overlong line.
+    /// Abandons the unfinished line. The first bytes of the line are delivered as those of an overlong line.
     async fn abandon_line(&mut self, watch: Pin<&mut impl Future<Output = Infallible>>) -> Option<ReadEnd> {
         let head = self.splitter.abandon_line()?;
         self.shared.too_long.fetch_add(1, Ordering::Relaxed);
@@ -300,7 +300,7 @@ impl<W: AsyncWrite + Unpin> LineWriter<'_, W> {
     }
 }
 
-/// Writes `bytes` and counts them as the system accepts them.
+/// Writes `bytes`, and counts them as soon as the operating system accepts them.
 async fn write_counted<W: AsyncWrite + Unpin>(
     writer: &mut W,
     mut bytes: &[u8],

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use narrows_wire::websocket::Decoder;
 
-/// A WebSocket without TLS, and the data already read from it.
+/// A WebSocket without TLS, with the data that was already read from it.
 #[derive(Debug)]
 pub struct WebSocketHandoff {
     pub socket: OwnedFd,

@@ -21,8 +21,8 @@ impl Response {
         match (frame.result(), frame.error()) {
             (Some(_), None) => Ok(Self { frame }),
             (None, Some(error)) => Err(CallError::Refused(error)),
-            (Some(_), Some(_)) => Err(CallError::Malformed("both a result and an error".to_owned())),
-            (None, None) => Err(CallError::Malformed("neither a result nor an error".to_owned())),
+            (Some(_), Some(_)) => Err(CallError::Malformed("found both a result and an error".to_owned())),
+            (None, None) => Err(CallError::Malformed("found neither a result nor an error".to_owned())),
         }
     }
 
@@ -50,12 +50,13 @@ impl Response {
     }
 }
 
-/// A pending request to the peer. Dropping it before it settles cancels it (`$/cancel_request`).
+/// A pending request to the peer. Dropping the call before the answer cancels the request
+/// (`$/cancel_request`).
 pub struct Call {
     shared: Arc<Shared>,
     id: u64,
     answer: oneshot::Receiver<Result<Response, CallError>>,
-    /// `true` once the request was handed to the link. Only then must a drop cancel it.
+    /// `true` once the request was handed to the link. Dropping an unsent call cancels nothing.
     sent: bool,
 }
 
@@ -90,7 +91,7 @@ impl Call {
     pub async fn response(mut self) -> Result<Response, CallError> {
         match (&mut self.answer).await {
             Ok(outcome) => outcome,
-            // Only `forget` drops the sender, and only the drop of this value calls it.
+            // The sender is dropped only by `forget`, which runs only when this `Call` is dropped.
             Err(_) => Err(self.shared.lost_unsent()),
         }
     }
@@ -110,7 +111,6 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// Asks the peer to cancel request `id` of this side.
 pub(crate) fn cancel(shared: &Shared, id: u64) {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "camelCase")]

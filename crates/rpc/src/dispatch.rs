@@ -20,10 +20,10 @@ use crate::request::{Progress, ReplyTo, Request, Responder};
 use crate::sessions::InboxRoute;
 use crate::shared::{Shared, count};
 
-/// The member that every message has. Its presence in an invalid line suggests a message.
+/// The member that every message has. If an invalid line contains it, the line was probably meant as a
+/// message.
 const JSONRPC: &[u8] = b"\"jsonrpc\"";
 
-/// Limit of the bytes of an invalid line in the log.
 const MAX_LOGGED_BYTES: usize = 100;
 
 /// Silence after which a peer that no longer reads counts as lost.
@@ -73,7 +73,7 @@ async fn run(dispatch: Dispatch, mut receiver: Receiver) {
 }
 
 /// Waits until the peer neither reads nor sends. A peer that stopped reading may still send data, or exit
-/// with an explanation on stderr. After [`SILENCE_TIMEOUT`] it counts as lost.
+/// with an explanation on stderr. After [`SILENCE_TIMEOUT`] without input, the peer counts as lost.
 async fn wait_silent(sender: &Sender) {
     sender.written().await;
     loop {
@@ -85,8 +85,8 @@ async fn wait_silent(sender: &Sender) {
     }
 }
 
-/// Waits until a peer that has closed its end accepts no data. While answers fill the link, the peer's
-/// input is not read, so the end of the stream behind its last requests would not be seen.
+/// Waits until a peer that has closed its end accepts no data. While answers fill the link, the peer's input
+/// is not read, so the end of the stream behind the last requests would not be seen.
 async fn wait_stuck(sender: &Sender) {
     sender.peer_closed().await;
     sender.standstill(STANDSTILL_TIMEOUT).await;
@@ -106,7 +106,7 @@ impl Dispatch {
             for frame in frames.drain(..) {
                 self.accept(frame).await;
             }
-            // Answers are sent without waiting for room. A peer that sends requests faster than it reads
+            // Answers are sent without waiting for room. So a peer that sends requests faster than it reads
             // answers is paused here.
             self.shared.sender.room().await;
         }
@@ -123,7 +123,8 @@ impl Dispatch {
         }
     }
 
-    /// Handles a valid message. For a delivered request, returns its progress, on which a batch can wait.
+    /// Handles a valid message. For a delivered request, returns the progress of the request, on which a
+    /// batch can wait.
     async fn message(&self, frame: Frame, reply: &ReplyTo) -> Option<Arc<Progress>> {
         if frame.kind() == Kind::Response {
             self.response(&frame);
@@ -246,7 +247,7 @@ impl Dispatch {
         let Some(id) = frame.request_id() else { return count(&self.shared.counters.ignored) };
         match self.shared.tables().answering.get(&RawId::copy(id)) {
             Some(progress) => progress.cancelled.raise(),
-            // The request was answered meanwhile, or never existed.
+            // The peer has cancelled a request that was answered meanwhile, or never existed.
             None => count(&self.shared.counters.ignored),
         }
     }
@@ -278,7 +279,8 @@ impl Dispatch {
         }
     }
 
-    /// Fails the request to which `frame` may be a malformed answer. Returns `true` if there is one.
+    /// Fails the request to which `frame` may be a malformed answer. Returns `false` if there is no such
+    /// request.
     fn settle_broken(&self, frame: &Frame) -> bool {
         let Kind::Invalid(fault @ (Fault::BadResponse | Fault::LongResponse | Fault::NoMethod)) =
             frame.kind()
@@ -336,7 +338,7 @@ impl Dispatch {
         }
     }
 
-    /// Handles entries up to one whose answer the rest must wait for.
+    /// Handles entries of a batch, up to and including one whose answer the remaining entries must wait for.
     async fn batch_until_barrier(
         &self,
         steps: &mut std::vec::IntoIter<BatchStep>,
@@ -367,9 +369,8 @@ impl Dispatch {
     }
 }
 
-/// Returns `true` if a line that is not valid JSON begins like a message or contains one. Other output
-/// without a line end may precede a message. Log lines may also begin with `[` or `{`, so the next bytes
-/// are checked too.
+/// Returns `true` if a line that is not valid JSON probably contains a message. Other output without a line
+/// end may precede a message. A log line may also begin with `[` or `{`, so the next bytes are checked too.
 fn looks_like_message(line: &[u8]) -> bool {
     let mut start = line.trim_ascii_start();
     if let Some(entry) = start.strip_prefix(b"[") {

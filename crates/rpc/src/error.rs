@@ -16,7 +16,7 @@ pub enum CallError {
     /// The request timed out after this duration and was cancelled.
     #[error("no response within {0:?}")]
     Deadline(Duration),
-    /// The peer was lost before it answered.
+    /// The peer was lost before it answered the request.
     #[error("{reason}")]
     Lost {
         reason: CloseReason,

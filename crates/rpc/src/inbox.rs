@@ -19,7 +19,8 @@ pub enum Item {
     Answer(Answer),
 }
 
-/// The answer to a request made with [`crate::Peer::call_in`], in order among the messages of its session.
+/// The answer to a request made with [`crate::Peer::call_in`], in the order in which the peer sent it among
+/// the messages of the session.
 #[derive(Debug)]
 pub struct Answer {
     pub id: u64,

@@ -7,17 +7,17 @@ use narrows_wire::DEFAULT_MAX_BATCH_ENTRIES;
 pub enum Noise {
     /// Answer each such line with -32700, as an agent does.
     Answer,
-    /// Count and ignore such lines, as a client does. Agents may print other output by mistake; if the
-    /// agent also reads slowly, the answers would block it.
+    /// Count and ignore such lines, as a client does. An agent may print other output by mistake. If it also
+    /// reads slowly, answers to these lines would block it.
     Ignore,
 }
 
 /// Options of one end of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Returns `true` for the methods that this end serves, **notifications included**. A request for
-    /// another method is answered with -32601, and such a notification is ignored. A client that does not
-    /// serve `session/update` receives only the end of a turn.
+    /// Returns `true` for the methods that this end serves, **notifications included**. A request for another
+    /// method is answered with -32601, and a notification of another method is ignored. A client that does
+    /// not serve `session/update` receives only the end of a turn.
     pub serves: fn(&str) -> bool,
     /// Returns `true` for requests that change the meaning of later messages: the rest of a batch waits for
     /// their answers.

@@ -16,7 +16,7 @@ use crate::inbox::Session;
 use crate::sessions::AlreadyClaimed;
 use crate::shared::{Pending, Shared, Stats};
 
-/// Shared by all handles. The drop of the last one ends the conversation.
+/// Shared by all handles of a conversation. Dropping the last handle ends the conversation.
 pub(crate) struct EndOnDrop {
     pub(crate) shared: Arc<Shared>,
 }
@@ -182,8 +182,8 @@ impl Peer {
         self.shared().stats()
     }
 
-    /// Returns the beginnings of the first lines that were not JSON, escaped. They help to find the code
-    /// that prints to stdout.
+    /// Returns the escaped beginnings of the first lines that were not JSON. These texts help to find the
+    /// code that prints to stdout.
     #[must_use]
     pub fn stray_lines(&self) -> Vec<String> {
         self.shared().stray_lines()
@@ -213,7 +213,7 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// Forgets a request if its sending is dropped.
+/// Forgets a request if the future that sends it is dropped.
 struct ForgetOnDrop<'a> {
     shared: &'a Shared,
     id: u64,

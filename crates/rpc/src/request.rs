@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 pub(crate) struct ReplyTo {
     /// The batch that contained the request. The answer becomes part of the batch's answer.
     batch: Option<Arc<Mutex<Batch>>>,
-    /// The top-level `sessionId` of the request. A router added it and expects it in the answer.
+    /// The top-level `sessionId` of the request. A router added it and expects the same value in the answer.
     tag: Option<Bytes>,
 }
 
@@ -51,14 +51,14 @@ impl ReplyTo {
     }
 }
 
-/// A request of the peer, with the only way to answer it.
+/// A request of the peer, with the responder for its only answer.
 #[derive(Debug)]
 pub struct Request {
     pub frame: Frame,
     pub responder: Responder,
 }
 
-/// The obligation to answer one request. A drop answers with -32603.
+/// The obligation to answer one request. Dropping the responder answers with -32603.
 pub struct Responder {
     shared: Arc<Shared>,
     id: RawId,

@@ -6,11 +6,10 @@ use narrows_link::queue;
 
 use crate::inbox::Item;
 
-/// Limit of a session id. Messages with longer ids are not held for a session: they would fill the tables,
-/// and no agent uses such ids.
+/// Limit of a session id. Messages with longer ids are not held for a session, because they would fill the
+/// tables. No agent uses longer ids.
 const MAX_SESSION_ID_BYTES: usize = 4096;
 
-/// Memory cost of a held message in addition to its bytes.
 const HELD_MESSAGE_OVERHEAD_BYTES: usize = 256;
 
 /// Number of closed sessions that are remembered, so that late messages for them are ignored.

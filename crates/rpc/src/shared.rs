@@ -39,7 +39,6 @@ pub struct Stats {
     pub nameless_answers: u64,
 }
 
-/// Limit of the kept lines that were not JSON.
 const MAX_STRAY_LINES: usize = 3;
 
 #[derive(Debug, Default)]
@@ -80,7 +79,6 @@ pub(crate) struct Shared {
     pub(crate) sender: Sender,
     pub(crate) options: Options,
     pub(crate) counters: Counters,
-    /// The beginnings of the first lines that were not JSON.
     stray_lines: Mutex<Vec<String>>,
     /// Number of batches that wait for the answer to one of their entries.
     pub(crate) waiting_batches: AtomicUsize,
@@ -113,7 +111,7 @@ impl Shared {
     }
 
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
-        // No code panics while it holds the lock, and the tables would still be consistent.
+        // No code panics while it holds the lock. Even after a panic the tables would be consistent.
         lock(&self.tables)
     }
 

@@ -37,7 +37,8 @@ impl fmt::Debug for Claim {
 pub(crate) struct Held {
     id: String,
     claims: Arc<Claims>,
-    /// `None` in memory, where no other process has access. Taken on drop.
+    /// `None` in memory, where no other process has access. The lock is taken out on drop, to release it
+    /// first.
     lock: Option<Lock>,
 }
 
@@ -50,7 +51,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The lock is released first; until the id is removed, this process still treats the session as open.
+        // The lock is released first. Until the id is removed, this process still treats the session as open.
         drop(self.lock.take());
         self.claims.ids().remove(&self.id);
     }
@@ -68,7 +69,7 @@ impl Claims {
         Arc::new(Self { directory, ids: Mutex::default() })
     }
 
-    /// Opens session `id`, whether or not it is stored.
+    /// Opens session `id`, even if no such session is stored.
     pub(crate) fn claim(self: &Arc<Self>, id: &str) -> Result<Claim, StoreError> {
         if !self.ids().insert(id.to_owned()) {
             return Err(StoreError::InUse { by_us: true });

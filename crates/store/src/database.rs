@@ -34,7 +34,7 @@ impl Database {
         Ok(Self { connection, file, identity, claims })
     }
 
-    /// Returns `true` if the file is still at its path. Writes to an unlinked file would be lost.
+    /// Returns `true` if the path still leads to the open file. Writes to an unlinked file would be lost.
     pub(crate) fn is_in_place(&self) -> bool {
         self.identity.is_none_or(|opened| identity(&self.file) == Some(opened))
     }
@@ -48,13 +48,13 @@ impl Database {
     }
 
     /// Runs `work` in a transaction: its changes are stored on return, or not at all. Within
-    /// [`Database::in_one_transaction`] they are stored with the others.
+    /// [`Database::in_one_transaction`], the changes are stored together with those of the other calls.
     pub(crate) fn write<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> Result<T, DbError>,
     ) -> Result<T, StoreError> {
-        // Takes the write lock at the start: a transaction that starts as a reader fails at its first write
-        // if another process has written since.
+        // The transaction takes the write lock at the start. A transaction that starts as a reader fails at
+        // its first write if another process has written since.
         self.run(BEGIN_IMMEDIATE, work)
     }
 
@@ -122,7 +122,7 @@ impl DbError {
     }
 }
 
-/// A list of arbitrary texts in one column.
+/// A list of arbitrary texts, stored in a single column.
 pub(crate) struct TextList<T>(pub(crate) T);
 
 impl ToSql for TextList<&[String]> {
@@ -139,7 +139,7 @@ impl FromSql for TextList<Vec<String>> {
     }
 }
 
-/// Converts to SQLite's signed integers. Larger numbers become the largest one.
+/// Converts to a signed integer of SQLite. Numbers above the largest signed integer become that integer.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{ErrorCode, ffi};
 
-/// Error of an operation. The stored data was not changed.
+/// Error of an operation of the store. The operation has not changed the stored data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -33,10 +33,10 @@ pub enum StoreError {
     Full,
     #[error("another process has locked the session store")]
     Busy,
-    /// The file is damaged, or not a session file. It was not changed.
+    /// The file is damaged, or not a session store. The file was left unchanged.
     #[error("{} is not a session store: {reason}", file.display())]
     Corrupt { file: PathBuf, reason: String },
-    /// A newer program has written the file. It was not changed.
+    /// A newer program has written the file. The file was left unchanged.
     #[error("{} has version {found}, the newest supported version is {known}", file.display())]
     NewerSchema { file: PathBuf, found: i64, known: i64 },
     #[error("{}: {reason}", file.display())]

@@ -17,7 +17,7 @@ impl Database {
         let claims = self.claims.clone();
         let id = held.id_in(&claims)?;
         self.write(|file| {
-            // Not `RETURNING`, which creates a table for its one row.
+            // `RETURNING` is not used, because it would create a table for its one row.
             let mut last = file.prepare_cached("SELECT key, last_turn FROM sessions WHERE id = ?1")?;
             let numbers = last.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)));
             let (session, last): (i64, i64) = numbers.optional()?.ok_or(StoreError::NotFound)?;
@@ -88,7 +88,7 @@ impl Database {
             for summary in summaries.query_map([session, covered], turn)? {
                 history.push(summary?);
             }
-            // Stable: a summary stays behind the turn of the same number.
+            // The sort is stable, so a summary stays behind the turn of the same number.
             history.sort_by_key(|turn| turn.number);
             Ok(history)
         })

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Limit of attempts to get a lock. Other holders (pruning, deleting, removing stale locks) keep it only
-/// briefly.
+/// Limit of attempts to get a lock. Pruning, deleting and removing stale locks hold a lock only briefly.
 const MAX_LOCK_ATTEMPTS: u32 = 5;
 
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -47,8 +46,9 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed before it is unlocked; otherwise another process could lock a file that is about to be
-        // removed. If the directory was recreated, the path names a different lock file, which must stay.
+        // The file is removed before it is unlocked. Otherwise another process could lock a file that is
+        // about to be removed. If the directory was recreated, the path names a different lock file, which
+        // must stay.
         let removed = is_same_file(&self.file, &self.path)
             .and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
         if let Err(error) = removed {
@@ -179,7 +179,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.lock");
         let lock = Lock::acquire(&path).unwrap().unwrap();
-        // A copy of the descriptor, as a forked process without an exec has it.
+        // The copy stands for the descriptor of a process that was forked without an exec.
         let copy = lock.file.try_clone().unwrap();
         fs::hard_link(&path, place.path().join("b.lock")).unwrap();
         drop(lock);

@@ -15,7 +15,6 @@ use crate::database::DbError;
 
 const FILE_NAME: &str = "sessions.db";
 
-/// SQLite's name of an in-memory database.
 pub(crate) const MEMORY: &str = ":memory:";
 
 const LOCKS_DIRECTORY: &str = "locks";
@@ -72,15 +71,15 @@ pub(crate) fn locks(directory: &Path) -> PathBuf {
     directory.join(LOCKS_DIRECTORY)
 }
 
-/// Opens the database in `directory`, creating both for this user only.
+/// Opens the database in `directory`. Creates the directory and the file with access for this user only.
 pub(crate) fn open(directory: &Path) -> Result<Connection, StoreError> {
     // The directory of lock files is inside `directory`, so both are created here.
     let locks = locks(directory);
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&locks);
     made.map_err(|error| StoreError::io(&locks, &error))?;
     let file = file(directory);
-    // SQLite would create a file that others can read. The file must not be opened and closed here: that
-    // would release the locks of every other connection of this process.
+    // SQLite would create a file that others can read. The file must not be opened and closed here, because
+    // that would release the locks of all connections of this process.
     match mknodat(CWD, &file, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(StoreError::io(&file, &error.into())),

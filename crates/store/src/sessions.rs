@@ -60,7 +60,8 @@ impl Database {
         // Checked before locking: an id that was never stored may be invalid as a file name.
         self.record(id)?.ok_or(StoreError::NotFound)?;
         let claim = self.claims.claim(id)?;
-        // Read again: another process may have changed or deleted the session before it was claimed.
+        // The record is read again: another process may have changed or deleted the session before it was
+        // claimed.
         let record = self.record(id)?.ok_or(StoreError::NotFound)?;
         Ok((claim, record))
     }
@@ -82,7 +83,7 @@ impl Database {
         let cursor = cursor.map(Cursor::parse).transpose()?;
         let limit = limit.clamp(1, MAX_PAGE_SESSIONS);
         let mut sessions = self.read(|file| {
-            // Two statements instead of one condition, so that each can use its index.
+            // There are two statements instead of one condition, so that each can use its index.
             let place = if cwd.is_some() { "cwd = ?1" } else { "?1 IS NULL" };
             let after =
                 if cursor.is_some() { "(updated, id) < (?2, ?3)" } else { "?2 IS NULL AND ?3 IS NULL" };
@@ -90,7 +91,7 @@ impl Database {
             let mut query = file.prepare_cached(&format!("{RECORD} WHERE {place} AND {after} {order}"))?;
             let updated = cursor.as_ref().map(|cursor| cursor.updated);
             let id = cursor.as_ref().map(|cursor| &cursor.id);
-            // One row more than the page shows whether there is a next page.
+            // One row more than fits on the page shows whether there is a next page.
             let rows = query.query_map(params![cwd, updated, id, signed(limit as u64 + 1)], record)?;
             Ok(rows.collect::<Result<Vec<_>, _>>()?)
         })?;
@@ -106,7 +107,7 @@ impl Database {
         if self.record(id)?.is_none() {
             return Ok(false);
         }
-        // Held during the deletion, so that no other process opens the session.
+        // The claim is held during the deletion, so that no other process opens the session.
         let _claim = match self.claims.claim(id) {
             Ok(claim) => Some(claim),
             Err(StoreError::InUse { by_us: true }) => None,

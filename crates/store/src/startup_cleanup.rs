@@ -14,8 +14,8 @@ const MAX_EMPTY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const MAX_PRUNED_AT_ONCE: u64 = 100;
 
 impl Database {
-    /// Removes unused sessions and stale lock files. Failures are only logged: the caller can use the
-    /// database anyway.
+    /// Removes unused sessions and stale lock files. Only logs failures, because the database can be used
+    /// anyway.
     pub(crate) fn tidy(&mut self, directory: &Path) {
         let locks = schema::locks(directory);
         if let Err(error) = lock::remove_stale(&locks) {

@@ -20,8 +20,8 @@ pub struct Store {
 }
 
 enum Place {
-    /// Jobs run in the caller's thread: they take microseconds, and a test with a paused clock must see no
-    /// time pass.
+    /// Jobs run in the thread of the caller. They take microseconds, and a test with a paused clock must see
+    /// no time pass.
     Memory(Mutex<DbThread>),
     Disk(Writer),
 }
@@ -38,8 +38,8 @@ impl Store {
         Self { place: Arc::new(Place::Disk(Writer::new(directory, claims))) }
     }
 
-    /// Creates a store in memory that ends with its last handle. It uses no thread, so a paused clock
-    /// stands still.
+    /// Creates a store in memory, which ends when its last handle is dropped. The store uses no thread, so a
+    /// paused clock stands still.
     #[must_use]
     pub fn in_memory() -> Self {
         let db_thread = DbThread::new(None, Claims::new(None));

@@ -94,7 +94,7 @@ impl DbThread {
         job(self.database.insert(database))
     }
 
-    /// Runs `jobs` in one transaction. If that fails, runs each in its own.
+    /// Runs `jobs` in one transaction. If the transaction fails, runs each job in a transaction of its own.
     fn run_batched(&mut self, mut jobs: Vec<Box<dyn BatchJob>>) {
         if jobs.len() > 1 {
             let together = self.run(|database| {
@@ -104,7 +104,8 @@ impl DbThread {
             if together.is_ok() {
                 return jobs.into_iter().for_each(|job| job.send_result(Ok(())));
             }
-            // A job that fails must not prevent the others.
+            // One failed job must not prevent the others, so the results are discarded and each job runs
+            // again.
             jobs.iter_mut().for_each(|job| job.discard_result());
         }
         for mut job in jobs {

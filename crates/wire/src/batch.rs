@@ -86,7 +86,8 @@ impl Batch {
         self.expected == 0
     }
 
-    /// Adds a response. Returns the whole array after the last one.
+    /// Adds the response to one entry. After the response to the last entry, returns the answer to the whole
+    /// batch.
     pub fn answer(&mut self, response: Bytes) -> Option<Bytes> {
         self.answers.push(response);
         (self.answers.len() == self.expected).then(|| self.join())

@@ -2,7 +2,7 @@
 
 use crate::fault::Fault;
 
-/// Limit of an id. Ids are stored in tables, so a long one would cost memory.
+/// The longest id of a message. Ids are stored in tables, so a longer id would cost memory.
 const MAX_ID_BYTES: usize = 4096;
 
 /// The kind of a message.
@@ -37,14 +37,14 @@ impl Span {
     /// Returns the span with each position at or after `from` moved by `to - from`.
     #[inline(always)]
     pub(crate) fn shifted(self, from: u32, to: u32) -> Self {
-        // Wrapping, so that one addition moves in both directions.
+        // The subtraction wraps, so that one wrapping addition moves positions in either direction.
         let shift = to.wrapping_sub(from);
         let at = |position: u32| position.wrapping_add(if position >= from { shift } else { 0 });
         Self { start: at(self.start), end: at(self.end) }
     }
 
-    /// Returns `true` if the field is present. In the head of an overlong message its value may be
-    /// incomplete.
+    /// Returns `true` if the field is present. In the head of an overlong message, the value of a present
+    /// field may be incomplete.
     #[must_use]
     #[inline]
     pub fn is_some(self) -> bool {

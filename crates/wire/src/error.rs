@@ -36,7 +36,7 @@ pub enum Code {
     /// The decision could not be recorded, so the action was not carried out.
     AuditUnavailable,
     UpstreamError,
-    /// A newer connection has replaced this one.
+    /// A newer socket has taken over this connection.
     ConnectionFenced,
     /// The effect of the request is unknown.
     OutcomeUnknown,

@@ -68,8 +68,8 @@ impl Fault {
         }
     }
 
-    /// Returns `true` if the fault is answered. Malformed responses are not: their ids belong to requests
-    /// of the receiver.
+    /// Returns `true` if the fault is answered. A malformed response is not, because its id belongs to a
+    /// request of the receiver.
     #[must_use]
     pub fn is_answered(self) -> bool {
         !matches!(self, Self::BadResponse | Self::LongResponse)

@@ -18,7 +18,7 @@ mod tests;
 pub struct RawId(Bytes);
 
 impl RawId {
-    /// A copy of `raw`, so that an id that waits in a table does not keep its message alive.
+    /// Copies `raw`, so that an id that waits in a table does not keep the message in memory.
     #[must_use]
     pub fn copy(raw: &[u8]) -> Self {
         Self(Bytes::copy_from_slice(raw))

@@ -94,7 +94,7 @@ impl Job for Container<'_> {
 
 #[inline(always)]
 fn container_end<S: Skip>(skip: S, text: &[u8], at: usize, levels: u32) -> Result<usize, Fault> {
-    // One bit per open container, the innermost lowest: set for an object, clear for an array.
+    // One bit per open container, the innermost in the lowest bit: set for an object, clear for an array.
     let mut kinds: u128 = 0;
     let mut open = 0;
     let mut at = at;

@@ -30,8 +30,8 @@ pub(crate) fn is_like_top_key(key: &[u8]) -> bool {
 #[inline(always)]
 pub(crate) fn is_like_routing_key(key: &[u8]) -> bool {
     match key {
-        // Fast path: both keys begin with a letter and an `e`, and have nine letters. Other spellings may
-        // add separators and escapes.
+        // Fast path for most keys: both routing keys begin with a letter and an `e`, and have nine letters.
+        // Other spellings of them may add separators and escapes.
         [b's' | b'S' | b'r' | b'R', b'e' | b'E' | b'_' | b'-' | b'\\', ..]
         // 0xc5 is the first byte of `ſ`, which equals `s` when case is ignored.
         | [b'_' | b'-' | b'\\' | 0xc5, ..]

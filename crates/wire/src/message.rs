@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::error::RpcError;
 
-/// Initial capacity of a message. Most are shorter.
+/// Initial capacity of a new message. Most messages are shorter.
 const TYPICAL_MESSAGE_BYTES: usize = 256;
 
 /// Size of the buffer that several messages of a template share.

@@ -214,8 +214,8 @@ impl Splitter {
         }
         let mut line = self.buffer.split_to(next);
         if self.buffer.len() <= length {
-            // The line keeps the memory of the old buffer. The few bytes after the line are copied, so that
-            // they do not.
+            // The line keeps the memory of the old buffer. The few bytes after the line are copied to a new
+            // buffer.
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
         line.truncate(length);

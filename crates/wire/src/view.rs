@@ -107,7 +107,8 @@ impl<'a> View<'a> {
             Ordering::Less => false,
             Ordering::Equal => raw[1..].starts_with(name.as_bytes()),
             Ordering::Greater => {
-                // At their first difference, the two can only be equal if an escape begins there.
+                // Where the written method and `name` first differ, they can be equal only if an escape
+                // begins there.
                 let first_difference = raw[1..].iter().zip(name.as_bytes()).find(|(raw, name)| raw != name);
                 first_difference.is_some_and(|(raw, _)| *raw == b'\\')
                     && self.method().is_some_and(|method| method == name)

@@ -26,8 +26,8 @@ const ADDRESSES_OFFSET: usize = 8;
 const UID_OFFSET: usize = 64;
 const INODE_OFFSET: usize = 68;
 
-/// `true` once the kernel has answered a lookup: a later "not found" then means that there is no such
-/// socket.
+/// `true` once the kernel has answered a lookup. A "not found" after that means that the socket does not
+/// exist.
 static KERNEL_ANSWERS: AtomicBool = AtomicBool::new(false);
 
 /// Returns the user of the socket connected from `from` to `to`. `None` if there is no such socket or no
@@ -55,7 +55,7 @@ fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
     let family = if from_ip.is_ipv4() && to_ip.is_ipv4() { AF_INET } else { AF_INET6 };
     let mut bytes = Vec::with_capacity(HEADER_BYTES + REQUEST_BYTES);
-    // The message is small, so its length fits.
+    // The message is small, so its length fits into 32 bits.
     bytes.extend_from_slice(&((HEADER_BYTES + REQUEST_BYTES) as u32).to_ne_bytes());
     bytes.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
@@ -80,9 +80,8 @@ fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a reply. If the connection does not exist, the kernel may return the socket that listens on its
-/// port, which another user may own. So a reply counts only if it describes a connection with the requested
-/// addresses.
+/// Decodes a reply. If the connection does not exist, the kernel may return a listening socket of another
+/// user. So a reply counts only if it describes a connection with the requested addresses.
 fn parse_reply(answer: &[u8], from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
     let word = |at: usize| {
         let bytes = answer.get(at..at + 4)?;

@@ -274,7 +274,7 @@ pub(super) fn find_http_session(
         .ok_or_else(|| response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 
-/// Returns the value of a header, or `None` if there is no such header. An invalid or repeated header is refused.
+/// Returns the value of a header, or `None` if there is none. An invalid or repeated header is refused.
 pub(super) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).into_iter();
     match (values.next().map(HeaderValue::to_str), values.next()) {
