@@ -46,8 +46,8 @@ pub async fn spawn(spec: Spec, options: &Options) -> Result<(Link, Process), Spa
     let watched = Arc::downgrade(&child);
     let why = async move {
         let Some(child) = watched.upgrade() else { return CloseReason::Local };
-        // Once the whole process tree has exited, stderr is complete. If only the process itself has, the
-        // lines so far must do.
+        // Once the whole process tree has exited, stderr is complete. If only the process itself has exited,
+        // the close reason contains the lines so far.
         let exit = match tokio::time::timeout(EXIT_TIMEOUT, child.wait()).await {
             Ok(exit) => Some(exit),
             Err(_) => tokio::time::timeout(Duration::ZERO, child.worker_ended()).await.ok(),

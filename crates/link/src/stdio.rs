@@ -37,7 +37,8 @@ pub fn take(options: &Options) -> io::Result<Link> {
 
 /// Moves descriptors 0 and 1 to private ones and replaces them by `/dev/null` and stderr.
 fn take_descriptors() -> io::Result<(OwnedFd, OwnedFd)> {
-    // At least 3: a lower number could become a standard stream of a child process.
+    // The new descriptor is at least 3, because a lower number could become a standard stream of a child
+    // process.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;

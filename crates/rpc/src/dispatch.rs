@@ -137,8 +137,8 @@ impl Dispatch {
                 self.cancel(&frame);
             } else if (self.shared.options.serves)(&method) && has_named_params(&frame) {
                 if method == SESSION_UPDATE && frame.session().is_none() {
-                    // Counted before delivery, so that a caller that has read the next answer finds the
-                    // update counted.
+                    // The update is counted before it is delivered, so that a caller that has read the next
+                    // answer finds it counted.
                     count(&self.shared.counters.nameless);
                     if may_be_answer(&frame) {
                         count(&self.shared.counters.nameless_answers);

@@ -67,7 +67,7 @@ pub fn keys(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         while let Some(quote) = text.get(at..).and_then(|rest| memchr::memchr(b'"', rest)) {
             let start = at + quote;
             at = string_end(text, start);
-            // Only a key is followed by a colon.
+            // Only a key is followed by a colon, so other strings are skipped.
             if text.get(skip_blank(text, at)) == Some(&b':') {
                 return text.get(start..at);
             }

@@ -61,7 +61,7 @@ fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
     // Sequence number and sender. Both are zero, because each netlink socket sends only one request.
     bytes.extend_from_slice(&[0; 8]);
-    // No extensions, any state.
+    // The request asks for no extensions and accepts any state of the socket.
     bytes.extend_from_slice(&[family, IPPROTO_TCP, 0, 0]);
     bytes.extend_from_slice(&u32::MAX.to_ne_bytes());
     bytes.extend_from_slice(&from.port().to_be_bytes());

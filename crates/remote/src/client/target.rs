@@ -60,7 +60,7 @@ impl Target {
             }
             Self::Lines(Address::Unix(_)) => false,
             Self::Lines(Address::Tcp(host)) => {
-                // Parsed with a scheme that distinguishes addresses from names.
+                // The host is parsed with the scheme `http`, for which addresses and names are distinguished.
                 let url = Url::parse(&format!("http://{host}"));
                 !url.is_ok_and(|url| url.host().is_some_and(|host| is_loopback(&host)))
             }

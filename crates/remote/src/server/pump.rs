@@ -378,7 +378,7 @@ mod tests {
         }
         assert!(resume.endpoint.ring().bytes() <= 80 << 10, "{}", resume.endpoint.ring().bytes());
         assert!(!resume.is_full());
-        // Without a socket only written messages are dropped.
+        // While there is no socket, only messages that were already written are dropped.
         let sent = resume.endpoint.counts().sent;
         while !resume.is_full() {
             send(&mut resume);

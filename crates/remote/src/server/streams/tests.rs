@@ -239,7 +239,7 @@ fn an_unconfirmed_session_without_a_reader_is_removed() {
     // A client that returns to an existing stream continues it.
     let last = (3 * MAX_UNCONFIRMED - 1).to_string();
     assert!(streams.open(Some(&last), Some(1)).is_ok());
-    // A stream with unread messages stays.
+    // A stream with unread messages is not removed to make room.
     let mut streams = unlimited(KEEP);
     for number in 0..MAX_UNCONFIRMED {
         let session = number.to_string();
@@ -333,7 +333,7 @@ fn over_the_memory_limit_old_messages_are_dropped_and_a_reader_slows_the_agent()
     }
     other.drop_slow(now);
     assert!(!other.is_read() && kept(&one) + kept(&other) <= most);
-    // The freed memory is available to the other one.
+    // The freed memory is available to the other connection.
     drop(one);
     for _ in 0..5 {
         other.deliver(long("b").as_bytes(), now);
@@ -398,7 +398,7 @@ proptest! {
                     got.push(last);
                 },
                 Step::Cut(lost) => {
-                    // Everything up to the cursor has arrived.
+                    // Everything up to the cursor has arrived at the client.
                     got.truncate(got.len().saturating_sub(lost).max(sure));
                     sure = got.len();
                     let cursor = got.last().copied().unwrap_or(0);
@@ -408,7 +408,7 @@ proptest! {
                             reader = newest;
                         }
                         Err(fault) => {
-                            // Only if more is missing than is kept.
+                            // A gap may be reported only if more is missing than is kept.
                             prop_assert_eq!(fault, OpenFault::Gap);
                             let missing: usize = (cursor + 1..=last).map(|number| update("a", number as usize).len() + 1).sum();
                             prop_assert!(missing + 100 > KEEP.bytes, "{}", missing);

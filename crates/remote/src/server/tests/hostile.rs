@@ -59,7 +59,7 @@ async fn a_compressed_body_is_not_decompressed() {
     let running = start(listener(), HttpLimits::default());
     let name = connect(running.address).await;
     let url = format!("http://{}/acp", running.address);
-    // A megabyte of spaces before a message, compressed to a thousand bytes.
+    // The message consists mostly of spaces: a megabyte, compressed to a thousand bytes.
     let script = "(head -c 1000000 /dev/zero | tr '\\0' ' '; printf '{\"jsonrpc\":\"2.0\",\"method\":\"_x\"}') | gzip -9 \
                   | curl -q --noproxy '*' -sS -o /dev/null -w '%{http_code}' --max-time 20 -H 'content-type: application/json' \
                   -H 'content-encoding: gzip' -H \"acp-connection-id: $1\" --data-binary @- \"$0\"";

@@ -112,7 +112,8 @@ async fn act(stream: UnixStream, heard: Arc<Mutex<Vec<String>>>) {
                         out.push_str(&format!("{ask}\n"));
                     }
                     Some("session/prompt") => {
-                        // Written at once: there are many updates, and the tests share a thread with this one.
+                        // All updates are written at once, because there are many and the tests share a
+                        // thread with the agent.
                         let update = json!({"number": "NUMBER", "text": params["text"]});
                         let update = json!({"sessionId": params["sessionId"], "update": update});
                         let update = json!({"jsonrpc": "2.0", "method": "session/update", "params": update});

@@ -212,7 +212,7 @@ async fn failed_tls_handshakes_are_counted() {
 async fn closed(socket: &mut TcpStream) {
     let mut rest = Vec::new();
     let read = tokio::time::timeout(LONG, socket.read_to_end(&mut rest)).await.expect("closed in time");
-    // HTTP/2 sends its preface unasked.
+    // An HTTP/2 server sends its preface unasked.
     assert!(read.is_err() || !rest.starts_with(b"HTTP"), "{}", rest.escape_ascii());
 }
 
@@ -251,7 +251,7 @@ async fn unauthenticated_sockets_make_room_for_authenticated_ones() {
     expect_counts(&running, &[("crowd", 4)]).await;
     let mut fourth = web(at, &proof).await.unwrap().0;
     closed(&mut others[4]).await;
-    // All sockets are authenticated: another one waits without limit.
+    // All sockets are authenticated, so none is closed for another one, which waits without limit.
     let mut waiting = std::pin::pin!(web(at, &proof));
     let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
     assert!(early.is_err(), "no permit for a fifth");
@@ -307,7 +307,7 @@ async fn an_identity_has_a_limited_number_of_http_sockets() {
     let at = running.address;
     let known = format!("Bearer {token}");
     let proof = ("authorization", &*known);
-    // Answered with 406, which leaves the socket open for another request.
+    // The request is answered with 406, which leaves the socket open for another request.
     let request = async || {
         let mut reader = Reader::send(at, "GET", "/acp", &[proof], "").await;
         let status = reader.head().await.status;

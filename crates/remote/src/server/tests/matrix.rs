@@ -125,7 +125,7 @@ async fn hosts() {
             "{host}"
         );
     }
-    // Two headers are refused, and the host in the target is checked as well.
+    // A request with two `Host` headers is refused, and the host in the target is checked as well.
     let two =
         ask(running.address, "POST", &[JSON, ("host", "localhost"), ("host", "localhost")], &initialize(1))
             .await;
@@ -270,7 +270,7 @@ async fn a_slow_request_head_times_out() {
         let mut stream = TcpStream::connect(running.address).await.unwrap();
         stream.write_all(part.as_bytes()).await.unwrap();
         let mut rest = Vec::new();
-        // Either no response, or 408.
+        // The server closes the socket, either without a response or with 408.
         tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap_or(0);
     }
     // The only permit is free again.

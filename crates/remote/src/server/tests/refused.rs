@@ -26,7 +26,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 /// Returns the head of a `POST` with literal names and values.
 pub(super) fn head(address: SocketAddr, stream: u32, path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-    // `:method: POST` and `:scheme: http` of the static table, and two of its names.
+    // The bytes stand for `:method: POST`, `:scheme: http` and the name `:path` in the static table.
     let mut block = vec![0x83, 0x86, 0x04];
     block.extend(text(path));
     block.push(0x01);
@@ -141,7 +141,7 @@ async fn curl_receives_the_status() {
         command.args(["-H", &format!("origin: {origin}"), &url]);
         let done = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
         let (said, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        // Without HTTP/2 support, curl reports only that.
+        // A curl without HTTP/2 support exits with 1 and reports only that.
         assert!(done.status.code() == Some(1) || (said == status && done.status.success()), "{said} {error}");
     }
 }

@@ -41,7 +41,7 @@ async fn a_stream_that_is_cut_at_any_event_resumes_after_it() {
             check(next.next().await, number);
         }
         drop(stream);
-        // Once more: events that were not acknowledged are still kept.
+        // The stream is opened once more, to check that events without an acknowledgment are still kept.
         let mut again = Stream::open(at, &connection, Some("s"), Some(cut)).await;
         for number in cut + 1..=COUNT + 1 {
             check(again.next().await, number);
@@ -70,7 +70,7 @@ async fn messages_that_are_no_longer_kept_are_reported_as_a_gap() {
     assert_eq!((gap.status, &gap.json()["error"]["data"]["condition"]), (410, &json!("cursor_gap")));
     let mut rest = Stream::open(at, &connection, Some("s"), Some(COUNT)).await;
     check(rest.next().await, COUNT + 1);
-    // A session whose events were not read in time.
+    // This session has events that its client does not read in time.
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": {"sessionId": "t", "count": 500}});
     let behind = json!({"jsonrpc": "2.0", "id": 3, "method": "session/list", "params": {}});
     for message in [message, behind] {
@@ -101,10 +101,10 @@ async fn a_regular_end_does_not_count_as_broken() {
         Stream::open(at, &connection, None, None).await,
         Stream::open(at, &connection, Some("s"), None).await,
     );
-    // Like real clients, closes the streams first and then the connection.
+    // Real clients close the streams first and then the connection.
     drop((own, session));
     assert_eq!(ask(at, "DELETE", &[("acp-connection-id", &connection)], "").await.status, 202);
-    // A client that returns after a cut, which is counted once that is known.
+    // This client returns after a cut. The cut is counted once that is known.
     let connection = connect(at).await;
     drop(Stream::open(at, &connection, Some("s"), None).await);
     let _again = Stream::open(at, &connection, Some("s"), Some(0)).await;

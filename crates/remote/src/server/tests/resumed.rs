@@ -48,7 +48,7 @@ impl End {
     async fn open(running: &Running, lines: bool) -> Self {
         if !lines {
             let (socket, _) = web(running.address, &[]).await.unwrap();
-            // As in `connect`: bytes in flight must be fewer than those kept for replay.
+            // Bytes in flight must be fewer than those kept for replay, so the kernel buffer is limited.
             rustix::net::sockopt::set_socket_recv_buffer_size(socket.get_ref(), 256 << 10).unwrap();
             return Self::Web(Box::new(socket));
         }
@@ -113,8 +113,8 @@ async fn missed_messages_are_replayed_and_received_ones_are_not() {
         for cut in 0..60_u64 {
             let before = client.received;
             client.end.send(&json!({"jsonrpc": "2.0", "id": cut, "method": "session/prompt", "params": {"sessionId": "s", "count": 5}})).await;
-            // Cut after some of the responses were read, and perhaps before the request has arrived. Each kind of
-            // socket can continue a connection that began on the other.
+            // The socket is cut after some of the responses were read, and perhaps before the request has
+            // arrived. Each kind of socket can continue a connection that began on the other kind.
             for number in 0..cut % 7 {
                 check(&client.receive().await, number, cut);
             }
@@ -232,7 +232,7 @@ async fn of_two_concurrent_resumes_one_gets_everything_and_the_other_a_fence() {
         }
         let (mut one, mut other) =
             (End::open(&running, lines).await, End::open(&running, lines ^ (round % 4 < 2)).await);
-        // One response in addition to the updates.
+        // There is one response in addition to the updates.
         let rest = count - seen + 1;
         let (connection, received) = (&client.connection, client.received);
         let (first, second) = tokio::join!(
@@ -345,7 +345,7 @@ async fn a_detached_connection_expires() {
 #[tokio::test]
 async fn a_closed_connection_is_not_kept() {
     let running = start(listener(), HttpLimits::default());
-    // Over lines there is a farewell message, and messages before it are received.
+    // Over lines, the client sends a farewell. The messages before the farewell are received.
     let mut client = Client::open(&running, true).await;
     client.end.send(&echo(1)).await;
     client.end.send(&serde_json::from_slice(&resume::farewell()).unwrap()).await;

@@ -79,7 +79,7 @@ async fn a_dead_client_is_detected_in_time() {
         ended.wait_for(|ended| *ended == 1).await.unwrap();
         let gone = began.elapsed();
         tokio::time::resume();
-        // With some slack for timers, which have a resolution of milliseconds.
+        // Timers have a resolution of milliseconds, so some slack is allowed.
         assert!(gone <= limits.idle_timeout + Duration::from_millis(100), "{busy}: {gone:?}");
         assert!(gone >= limits.idle_timeout / 3, "{busy}: {gone:?}");
         drop(socket);
@@ -97,6 +97,7 @@ async fn the_kernel_gives_a_dead_socket_up_in_time() {
     assert_eq!(rustix::net::sockopt::tcp_keepidle(&stream).unwrap(), third);
     assert_eq!(rustix::net::sockopt::tcp_keepintvl(&stream).unwrap(), third);
     assert_eq!(rustix::net::sockopt::tcp_keepcnt(&stream).unwrap(), 2);
-    // Data sent just before the first probe may stay unacknowledged for this long: together it is `idle`.
+    // Data sent just before the first probe may stay unacknowledged for this long. Idle time and this time
+    // add up to `idle`.
     assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream).unwrap(), 30_000);
 }

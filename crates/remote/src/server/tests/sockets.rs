@@ -156,7 +156,7 @@ async fn a_message_sent_with_the_upgrade_is_not_lost() {
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let mut bytes = b"GET /acp HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".to_vec();
     let message = br#"{"jsonrpc":"2.0","method":"_x"}"#;
-    // A mask of zeros. The close frame is in the same write.
+    // The mask is all zeros. The close frame is in the same write.
     bytes.extend([0x81, 0x80 | message.len() as u8, 0, 0, 0, 0]);
     bytes.extend(message);
     bytes.extend([0x88, 0x80, 0, 0, 0, 0]);
@@ -176,7 +176,7 @@ async fn a_web_socket_without_a_message_is_closed_although_it_answers_pings() {
     let running = start(listener(), HttpLimits { max_connections_per_identity: 1, ..short_timeouts() });
     let (mut silent, _) = web(running.address, &[]).await.unwrap();
     assert_eq!(web(running.address, &[]).await.err(), Some(429), "the only slot is taken");
-    // Reading answers pings.
+    // The WebSocket library answers pings while it reads.
     assert_eq!(receive(&mut silent).await, Err(1008));
     let again = async {
         while web(running.address, &[]).await.is_err() {
@@ -292,7 +292,7 @@ async fn an_idle_connection_uses_little_memory() {
         kept.push(open().await);
     }
     let each = resident().saturating_sub(before) / COUNT;
-    // Includes the agent and the client, which are in the same process.
+    // The memory includes that of the agent and the client, which are in the same process.
     assert!(each < 40 << 10, "{each} bytes");
     println!("{each} bytes each");
 }

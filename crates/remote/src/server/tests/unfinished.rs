@@ -88,7 +88,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
     _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let url = format!("http://{}/acp", running.address);
-    // Opens the socket that all requests share.
+    // The first request opens the socket that all requests share.
     let first = client.post(&url).header(JSON.0, JSON.1).body(initialize(0)).send().await.unwrap();
     assert_eq!(first.status(), 200);
     let mut posting = tokio::task::JoinSet::new();
@@ -141,7 +141,7 @@ async fn a_stalled_message_ends_its_web_socket_although_pings_are_answered() {
     receive(&mut web).await.unwrap();
     let begun = Frame::message(vec![b'x'; 100 << 10], OpCode::Data(Data::Text), false);
     web.send(Message::Frame(begun)).await.unwrap();
-    // Reading answers pings.
+    // The WebSocket library answers pings while it reads.
     assert_eq!(receive(&mut web).await, Err(1013));
 }
 
@@ -180,7 +180,7 @@ async fn a_web_socket_with_an_endless_message_makes_room() {
     let reading = async { from.read_to_end(&mut answer).await };
     let (_, read) = tokio::join!(sending, tokio::time::timeout(LONG, reading));
     _ = read.expect("closed in time");
-    // A close frame with "try again later".
+    // The client receives a close frame with the code for "try again later".
     assert_eq!(
         answer.get(..4).map(|head| (head[0], u16::from_be_bytes([head[2], head[3]]))),
         Some((0x88, 1013))

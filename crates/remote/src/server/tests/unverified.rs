@@ -32,7 +32,7 @@ async fn an_unreadable_token_file_admits_no_new_client() {
     send(&mut socket, &echo).await;
     assert_eq!(receive(&mut socket).await.unwrap()["id"], 7);
     assert_eq!(ask(at, "POST", &[JSON, proof, connection], &echo.to_string()).await.status, 202);
-    // Once the file is readable, it decides about all clients.
+    // Once the file is readable again, its tokens decide which clients stay.
     std::fs::write(&file, &text[text.rfind("\n[[token]]").unwrap()..]).unwrap();
     running.handle.check_files();
     assert_eq!(receive(&mut socket).await, Err(4401));
