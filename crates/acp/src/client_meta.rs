@@ -177,7 +177,7 @@ mod tests {
             Some((r#"{"_meta":{"traceparent":"t"},"cwd":"/w"}"#, &["a", "b", "c"]))
         });
         check(r#"{"_meta":{"x":{}}}"#, Some((r#"{"_meta":{}}"#, &["x"])));
-        // Escaped spellings of the same keys.
+        // These keys are spelled with escapes.
         check(r#"{"\u005fmeta":{"\u0078":1}}"#, Some((r#"{"\u005fmeta":{}}"#, &["x"])));
         check(r#"{"_Meta":{"x":1},"_META":{"y":1}}"#, Some((r#"{"_Meta":{},"_META":{}}"#, &["x", "y"])));
         check(r#"{"field_meta":{"x":1},"Field-Meta":{"y":1}}"#, {

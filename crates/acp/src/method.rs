@@ -110,11 +110,11 @@ pub enum Scope {
 /// Stability of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// In the stable part of the version.
+    /// The method is in the stable part of the version.
     Stable,
-    /// Behind an unstable feature of the schema crate.
+    /// The method is behind an unstable feature of the schema crate.
     Unstable,
-    /// Removed from the schema, but still in use.
+    /// The method was removed from the schema, but peers still use it.
     Legacy,
 }
 

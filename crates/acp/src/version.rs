@@ -8,12 +8,12 @@ use agent_client_protocol_schema::ProtocolVersion;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     V1,
-    /// The draft in the pinned schema crate.
+    /// Version 2, which is a draft in the pinned schema crate.
     V2,
 }
 
 impl Version {
-    /// Returns the number in the protocol.
+    /// Returns the number that stands for the version in the protocol.
     pub const fn number(self) -> u16 {
         match self {
             Self::V1 => 1,

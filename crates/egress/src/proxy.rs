@@ -45,7 +45,7 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// Timeouts and limits.
+/// Timeouts and limits of the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     pub connections: usize,
@@ -124,7 +124,7 @@ pub async fn serve(
     let handler = Arc::new(ConnectionHandler { list, options, resolver, denials });
     let mut visitors = JoinSet::new();
     loop {
-        // The semaphore is never closed.
+        // An error is impossible, because the semaphore is never closed.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         while visitors.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else {

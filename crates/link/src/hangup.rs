@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for pending events to arrive.
+    /// Time that is long enough for pending events to arrive.
     const SETTLE_TIME: Duration = Duration::from_millis(50);
 
     /// Checks that `sign` completes after `act`, and not before.

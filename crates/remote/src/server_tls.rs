@@ -31,7 +31,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Returns all files.
+    /// Returns the paths of all files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()]
             .into_iter()

@@ -41,7 +41,7 @@ impl fmt::Display for Timestamp {
 /// A session to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewSession {
-    /// 1 to 64 bytes.
+    /// The id of the session, of 1 to 64 bytes.
     pub id: String,
     pub cwd: String,
     pub roots: Vec<String>,

@@ -50,7 +50,7 @@ const MIGRATIONS: [&str; 2] = [
         replay TEXT NOT NULL,
         PRIMARY KEY (session, number)
     ) STRICT;",
-    // Summaries, and the index for pruning.
+    // Version 2 adds summaries, and the index for pruning.
     "CREATE TABLE summaries (
         session INTEGER NOT NULL REFERENCES sessions (key) ON DELETE CASCADE,
         through INTEGER NOT NULL,

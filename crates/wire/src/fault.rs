@@ -15,7 +15,7 @@ pub enum Fault {
     TooDeep,
     #[error("line too long")]
     TooLong,
-    /// Neither an object nor an array.
+    /// The line is JSON, but neither an object nor an array.
     #[error("not a JSON-RPC message")]
     NotAMessage,
     /// A routing key occurs twice, or in another case, which some readers ignore.

@@ -37,7 +37,7 @@ pub fn members(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)
             return None;
         }
         let behind = string_end(text, name);
-        // Skips the colon.
+        // Skips the colon between the key and the value.
         let start = skip_blank(text, skip_blank(text, behind) + 1);
         let end = value_end(text, start);
         next = after_comma(text, end);

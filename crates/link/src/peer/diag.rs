@@ -74,7 +74,7 @@ fn build_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
         }
         bytes.extend_from_slice(&address);
     }
-    // Any interface, no cookie.
+    // The request is for any interface and has no cookie.
     bytes.extend_from_slice(&0_u32.to_ne_bytes());
     bytes.extend_from_slice(&[0xff; 8]);
     bytes
@@ -162,7 +162,7 @@ mod tests {
         // Closing with linger time 0 resets the connection.
         rustix::net::sockopt::set_socket_linger(&socket, Some(std::time::Duration::ZERO)).unwrap();
         drop(socket);
-        // This kernel may lack the lookup.
+        // The kernel may lack the lookup by addresses.
         if let Ok(found) = owner(peer, local) {
             assert_eq!(found, None);
         }
@@ -180,7 +180,7 @@ mod tests {
             let ours = rustix::process::geteuid().as_raw();
             let found = match owner(peer, local) {
                 Ok(found) => found,
-                // This kernel lacks the lookup.
+                // The kernel lacks the lookup by addresses, so there is nothing to test.
                 Err(_) => return,
             };
             assert_eq!(found, Some(ours), "{bound}");

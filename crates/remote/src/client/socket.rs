@@ -19,7 +19,7 @@ use super::ping_filter::{PingFilter, Pings};
 
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
-/// Bytes needed to recognize another protocol.
+/// Number of first bytes by which a server that speaks another protocol is recognized.
 const PROBED_BYTES: usize = 5;
 
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -124,7 +124,7 @@ impl Reader {
                 match half.read_buf(splitter.buffer()).await {
                     Ok(0) => return Err(SocketError::Closed),
                     Ok(_) if !*is_known => {
-                        // Fewer bytes do not identify a protocol.
+                        // Another protocol cannot be recognized before this many bytes have arrived.
                         *is_known = splitter.buffer().len() >= PROBED_BYTES;
                         if let Some(other) = DialError::from_first_bytes(splitter.buffer()) {
                             return Err(SocketError::Other(other));

@@ -16,7 +16,7 @@ pub struct Keep {
 }
 
 impl Default for Keep {
-    /// 4 MiB and 300 seconds.
+    /// Returns bounds of 4 MiB and 300 seconds.
     fn default() -> Self {
         Self { bytes: 4 << 20, time: Duration::from_secs(300) }
     }
@@ -98,7 +98,7 @@ impl Ring {
         Some((number, &self.items.get(self.given.checked_sub(1)?)?.line))
     }
 
-    /// Replaces the next message for the socket.
+    /// Replaces the next message to be written to the socket.
     pub fn replace_next(&mut self, other: impl FnOnce(&Bytes) -> Bytes) {
         let Some(item) = self.items.get_mut(self.given) else { return };
         self.waiting_bytes -= item.size();
@@ -232,7 +232,8 @@ mod tests {
     fn recent_messages_are_kept_and_replayed() {
         let now = Instant::now();
         let mut ring = filled(9, now);
-        // Twelve bytes: without the oldest message there would be eight, less than the bound.
+        // The kept messages have twelve bytes. Without the oldest one there would be eight, less than the
+        // bound.
         assert_eq!((ring.dropped(), ring.sent(), ring.bytes()), (6, 9, 12));
         assert_eq!(ring.rewind(5), Err(ReplayGap));
         assert_eq!(ring.rewind(10), Err(ReplayGap));

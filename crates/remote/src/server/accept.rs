@@ -62,7 +62,7 @@ pub(super) async fn accept(
         let accepted = async {
             // A permit is taken after the accept, so that room is made only for a client that exists.
             let (stream, peer) = listener.accept().await?;
-            // The semaphore is never closed.
+            // An error is impossible, because the semaphore is never closed.
             let permit = shared.sockets.acquire(&shared.refusals).await;
             let permit = permit.map_err(io::Error::other)?;
             io::Result::Ok((permit, stream, peer))

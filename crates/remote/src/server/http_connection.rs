@@ -226,7 +226,7 @@ impl HttpConnection {
         let mut reply =
             Response::new(Body::Events(Box::new(Events::new(http_session, session, opened, every))));
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        // Disables response buffering in proxies.
+        // This header disables response buffering in proxies.
         reply.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
         Ok(reply)
     }

@@ -112,7 +112,7 @@ impl OpenSockets {
     }
 
     pub(super) async fn closed(&self) {
-        // The semaphore is never closed.
+        // An error is impossible, because the semaphore is never closed.
         _ = self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
     }
 
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(all.make_room(), 1);
         assert!(sockets[0].close_requested().now_or_never().is_none());
         sockets[1].close_requested().await;
-        // A request that starts now is still served.
+        // A request that starts on this socket now is still served.
         drop(sockets[1].begin(&named("a")).unwrap());
         assert_eq!(all.make_room(), 1);
         sockets[0].close_requested().await;

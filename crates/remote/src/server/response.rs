@@ -56,7 +56,7 @@ pub(super) enum Refusal {
     /// The agent is unavailable, for the reason given. The client may retry after this many seconds.
     Unavailable(u64, String),
     Unverified,
-    /// Another version of WebSocket was requested.
+    /// The client requested a WebSocket version that is not supported.
     Version,
 }
 

@@ -314,7 +314,7 @@ impl ClientSocket {
             while self.io.read(&mut rest).await? > 0 {}
             io::Result::Ok(())
         };
-        // Sent on a best-effort basis.
+        // The close frame is sent on a best-effort basis.
         _ = timeout(CLOSE_FRAME_TIMEOUT, last).await;
         self.out.clear(scratch);
     }
