@@ -47,7 +47,7 @@ pub enum TlsError {
     File { path: PathBuf, fault: FileFault },
     #[error("key {} does not match certificate {}", key.display(), cert.display())]
     KeyMismatch { cert: PathBuf, key: PathBuf },
-    /// Certificate and key cannot be used for another reason.
+    /// The certificate cannot be used with its key, for another reason than a mismatch.
     #[error("cannot use certificate {} with its key: {error}", cert.display())]
     Pair { cert: PathBuf, error: rustls::Error },
     #[error("{0}")]

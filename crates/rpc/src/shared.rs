@@ -166,7 +166,7 @@ impl Shared {
         self.tables().pending.remove(&id).is_some()
     }
 
-    /// Passes `outcome` to the request that `frame` answers. Returns `None` if there is none.
+    /// Passes `outcome` to the request that `frame` answers. Returns `None` if there is no such request.
     pub(crate) fn settle(&self, frame: &Frame, outcome: Result<Response, CallError>) -> Option<()> {
         let id: u64 = std::str::from_utf8(frame.id()?).ok()?.parse().ok()?;
         let (pending, minted) = {

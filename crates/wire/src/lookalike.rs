@@ -164,7 +164,7 @@ mod tests {
                 format!(r#"{{"jsonrpc":"2.0","method":"a","params":{{"sessionId":"s","{key}":"t"}}}}"#);
             assert!(!scanned(&text).1.ambiguous, "{key}");
         }
-        // Longer than the buffer in which the scan unescapes keys.
+        // The key is longer than the buffer in which the scan unescapes keys.
         let text = r#"{"jsonrpc":"2.0","method":"a","params":{"_________\u0053ession_id":"t"}}"#;
         assert!(scanned(text).1.ambiguous);
         // An escaped backslash does not begin an escape.

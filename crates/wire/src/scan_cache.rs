@@ -161,7 +161,7 @@ impl Envelope {
         let (from, to) = (from as u32, to as u32);
         let [version, id, method, params, result, error, session, request_id, top_session, pool] =
             self.spans().map(|span| span.shifted(from, to));
-        // The keys are unchanged, and so are the flags about them.
+        // The keys are unchanged, and so are the flags that depend on keys.
         Self {
             version,
             id,

@@ -19,7 +19,7 @@ use crate::resume::{self, Granted, Keep, ResumableEnd};
 /// Time to read the server's reason for a close after a write has failed.
 const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Progress of the resume capability in `initialize`.
+/// State of the resume capability, which the client requests in `initialize`.
 #[derive(Debug)]
 pub(super) enum ResumeMode {
     Fresh,

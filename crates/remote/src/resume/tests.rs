@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{Keep, ReplayGap, ResumableEnd};
 
-/// A step of the model; `ours` is the connecting end.
+/// A step of the model. `ours` is `true` for the connecting end.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// An end queues a message.

@@ -73,7 +73,7 @@ impl ClientCertificate {
 
     fn reverify(&mut self) {
         let now = Arc::clone(&self.tls.borrow_and_update());
-        // Verifying signatures takes long, and most reloads change nothing.
+        // The chain is verified again only if needed: verifying takes long, and most reloads change nothing.
         if self.has_expired() || !now.has_authorities_of(&self.verified_with) {
             self.is_accepted = now.accepts(&self.chain);
             let time = now.now().as_secs();
