@@ -28,7 +28,7 @@ use crate::config::{self, ListenAddr};
 use crate::listen::ListenError;
 use listener::AdminListener;
 
-/// Listeners of the admin API, bound and not yet served.
+/// Listeners of the admin API that are bound but not served yet.
 #[derive(Debug)]
 pub struct AdminServer {
     listeners: Vec<AdminListener>,
@@ -36,10 +36,10 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Binds the configured listeners.
+    /// Binds the listeners of the admin API.
     ///
     /// # Errors
-    /// If one listener cannot be bound. Then none stays bound.
+    /// If one of the listeners cannot be bound. The others are closed again.
     pub fn bind(settings: &config::AdminConfig) -> Result<Self, ListenError> {
         let socket = settings.socket.iter().map(|path| ListenAddr::Unix(path.clone()));
         let port = settings.port.iter().map(|address| ListenAddr::Tcp(address.clone()));
@@ -59,11 +59,11 @@ impl AdminServer {
         &self.addresses
     }
 
-    /// Serves requests until it is dropped. Must be polled inside a tokio runtime. `network` is called for
-    /// each request.
+    /// Serves requests to the admin API until the future is dropped. Must be polled inside a tokio runtime.
+    /// `network` is called for each request, to read the counters of the HTTP server.
     pub async fn serve(self, bus: Handle, facts: BusInfo, network: ReadHttpCounters) {
         let state = Arc::new(handlers::AdminState { bus, facts, network, refused_users: Default::default() });
-        // Dropping the set ends the tasks.
+        // Dropping the `JoinSet` ends all tasks that serve listeners.
         let mut served = tokio::task::JoinSet::new();
         for listener in self.listeners {
             served.spawn(listener.serve(Arc::clone(&state)));
@@ -73,30 +73,30 @@ impl AdminServer {
                 tracing::error!(%error, "admin listener failed");
             }
         }
-        // A failed listener must not end the future: the caller would take that for the end of the bus.
+        // The future must not end when a listener fails: the caller would take that for the end of the bus.
         std::future::pending::<()>().await;
     }
 }
 
-/// Counters of the HTTP server since the start. The set of names is constant.
+/// Counters of the HTTP server since its start. The names in the lists never change.
 #[derive(Clone, Debug, Default)]
 pub struct HttpCounters {
     /// Number of refused requests and sockets, by reason.
     pub refused: Vec<(&'static str, u64)>,
-    /// Number of interrupted connections, by outcome.
+    /// Number of network connections that were interrupted, resumed or lost, by outcome.
     pub connections: Vec<(&'static str, u64)>,
 }
 
 /// Reads the current counters of the HTTP server.
 pub type ReadHttpCounters = Box<dyn Fn() -> HttpCounters + Send + Sync>;
 
-/// Static information about a bus, shown beside its status.
+/// Static information about a bus, which `/status` shows beside the changing state.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct BusInfo {
     pub version: String,
     pub pid: u32,
     pub listen: Vec<String>,
     pub worker_limits: Vec<String>,
-    /// Worker limits that this machine cannot enforce, each with the reason.
+    /// The worker limits that this machine cannot enforce, each with the reason.
     pub worker_limits_missing: BTreeMap<String, String>,
 }

@@ -30,25 +30,25 @@ use crate::listen::{self, BoundListener, ListenError, SocketFile};
 use crate::owner_store::{self, Index, OwnersError};
 use crate::spawner::{self, WorkerEventSender};
 
-/// Maximum number of worker events queued for the event loop.
+/// Maximum number of events from the spawner thread that are queued for the event loop.
 const MAX_WORKER_EVENTS: usize = 256;
 
-/// The reason why a bus could not be started or reloaded.
+/// The reason why a bus could not be started, or could not apply another configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("pool {pool:?}: {source}")]
     Program { pool: String, source: SpawnError },
-    /// A limit is configured that this machine cannot enforce.
+    /// The configuration sets a limit of workers that this machine cannot enforce.
     #[error("pool {pool:?}: cannot enforce `{}` on this machine: {}", source.controller, source.why)]
     UnenforceableLimit { pool: String, source: Unenforceable },
-    /// The configured workers need more file descriptors than this process may have.
+    /// The permanent workers and one client need more file descriptors than this process may have.
     #[error("pools and one client need {needed} descriptors, the limit is {limit}")]
     Descriptors { needed: u64, limit: u64 },
     #[error(transparent)]
     Owners(#[from] OwnersError),
-    /// Session owners have to be recorded, but no file is given.
+    /// The configuration requires that session owners are recorded, but no file for them was given.
     #[error("cannot record session owners: no data directory")]
     MissingOwnersFile,
     #[error("cannot start the bus: {0}")]
@@ -58,9 +58,9 @@ pub enum StartError {
 /// Options of [`Bus::start_with_options`] that are not in the configuration.
 #[derive(Default)]
 pub struct StartOptions {
-    /// The file that records the owners of sessions. Required if clients authenticate.
+    /// The file that records the owners of sessions. Required if a listener identifies its clients.
     pub owners: Option<PathBuf>,
-    /// Serves resumable connections. If `None`, such connections are served like all others and cannot be
+    /// Serves resumable connections. `None`: such a connection is served like any other and cannot be
     /// resumed.
     pub hand_over: Option<ResumableConnectionHandler>,
 }
@@ -71,14 +71,14 @@ impl fmt::Debug for StartOptions {
     }
 }
 
-/// The result of a bus that has ended.
+/// How a bus has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BusOutcome {
     Done,
     Failed(String),
 }
 
-/// The bus has ended, or too many requests are pending.
+/// The bus has ended, or has too many unanswered requests for its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bus does not respond")]
 pub struct NoAnswer;
@@ -198,8 +198,8 @@ impl<B: Router> Bus<B> {
             descriptors,
         };
         std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
-            // The event loop owns the sender of spawner commands. When it is dropped, the spawner ends all
-            // processes.
+            // The event loop owns the sender of spawner commands. When the loop ends, the sender is dropped,
+            // and the spawner ends all processes.
             let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
             command_queue.close();
             let mut end = match result {
@@ -221,13 +221,14 @@ impl<B: Router> Bus<B> {
         Ok(Self { handle, addresses, files })
     }
 
-    /// Removes the socket files, for a caller that exits without waiting for the end of the bus.
+    /// Removes the socket files of the listeners, for a caller that exits without waiting for the end of the
+    /// bus.
     pub fn remove_sockets(&self) {
         self.files.iter().for_each(SocketFile::remove);
     }
 
-    /// Returns the listener addresses in the order of the configuration, with the real port in place of port
-    /// 0. Paths are absolute.
+    /// Returns the listener addresses in the order of the configuration. They have the real port in place of
+    /// port 0, and absolute paths.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddr] {
         &self.addresses
@@ -275,21 +276,21 @@ pub struct Handle<B: Router = Core> {
 }
 
 impl<B: Router> Handle<B> {
-    /// Starts to drain the bus: it finishes active turns, then exits.
+    /// Drains the bus: it accepts no new work, lets active turns end, and then ends.
     pub fn drain(&self) {
         self.command_queue.drain();
     }
 
-    /// Applies another configuration. Of the listeners, only their permitted pools change. Returns the other
-    /// differences.
+    /// Applies another configuration. Listeners keep everything but their permitted pools. Returns the
+    /// listeners that differ from the configuration until a restart.
     ///
     /// # Errors
-    /// If the configuration cannot be applied. Then nothing changes.
+    /// If the configuration cannot be applied. The former configuration then stays in effect.
     pub fn reload(&self, mut config: Config) -> Result<Vec<ListenerDifference>, StartError> {
         check(&config, &self.environment)?;
         cap(&mut config)?;
-        // Held until the configuration is queued, so that concurrent reloads are queued in the order of this
-        // lock.
+        // The lock is held until the configuration is queued, so that concurrent reloads are queued in the
+        // order in which they took it.
         let mut fixed = self.fixed();
         let (listen, differences) = fixed.apply(&config.listen);
         config.listen = listen;
@@ -299,22 +300,22 @@ impl<B: Router> Handle<B> {
         Ok(differences)
     }
 
-    /// Connects a client through a socket that carries lines. The caller has authenticated the client. The
-    /// caller also limits how long a full queue may make no progress: `stall_timeout` applies only while the
+    /// Connects a client that the caller has authenticated, through a socket that carries lines. The caller
+    /// also limits how long a full queue may make no progress: `stall_timeout` applies only while the
     /// connection is being closed.
     ///
     /// # Errors
-    /// If the bus has ended or too many connections wait to be accepted. Then the socket is closed.
+    /// If the bus has ended or too many connections wait to be accepted. The socket is then closed.
     pub fn connect(&self, socket: OwnedFd, from: IncomingClient) -> Result<(), NoAnswer> {
         self.command_queue.connect(socket, from).then_some(()).ok_or(NoAnswer)
     }
 
-    /// Connects a client over a WebSocket without TLS. From here on, the event loop serves its frames, pings
-    /// and close.
+    /// Connects a client over a WebSocket without TLS whose handshake is complete. The event loop serves its
+    /// frames, pings and close.
     ///
     /// # Errors
-    /// If the bus has ended or too many connections wait to be accepted. Then the socket is returned
-    /// unchanged.
+    /// If the bus has ended or too many connections wait to be accepted. The error contains the unchanged
+    /// socket.
     pub fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,
@@ -323,12 +324,13 @@ impl<B: Router> Handle<B> {
         self.command_queue.connect_upgraded(upgraded, from)
     }
 
-    /// Closes a client of [`Handle::connect_upgraded`] with this code and reason.
+    /// Closes a WebSocket client that [`Handle::connect_upgraded`] has connected, with a close code and a
+    /// reason.
     pub fn close_websocket(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
         self.command_queue.close_websocket(served, code, reason);
     }
 
-    /// Returns the maximum number of connections.
+    /// Returns the maximum number of connections of the bus.
     #[must_use]
     pub fn max_connections(&self) -> usize {
         self.fixed().max_connections
@@ -341,7 +343,7 @@ impl<B: Router> Handle<B> {
     /// Returns the status of the router.
     ///
     /// # Errors
-    /// If the bus has ended or too many requests are pending.
+    /// If the bus has ended or has too many unanswered requests for its status.
     pub async fn status(&self) -> Result<B::Status, NoAnswer> {
         self.report().await.map(|(status, _)| status)
     }
@@ -392,8 +394,8 @@ impl<B: Router> fmt::Debug for Bus<B> {
     }
 }
 
-/// Returns the worker limits, each with the reason if this machine cannot enforce it. A configuration that
-/// sets an unenforceable limit is refused.
+/// Returns the limits that can be set for workers, each with the reason if this machine cannot enforce it. A
+/// configuration that sets an unenforceable limit is refused.
 pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
     [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::check(controller)))
 }
@@ -410,7 +412,8 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
     Ok(())
 }
 
-/// Caps `max_connections` by the available file descriptors.
+/// Lowers `max_connections` if there are not enough file descriptors for that many. Fails if there are none
+/// for even one client.
 fn cap(config: &mut Config) -> Result<(), StartError> {
     let limit = driver::raise_fd_limit();
     let needed = driver::needed_descriptors(config);
@@ -431,8 +434,8 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Returns `true` if more than a tenth of an explicitly configured number is missing. The default is not
-/// reported, because no administrator asked for it.
+/// Returns `true` if `room` is over a tenth less than an explicitly configured `wanted`. A shortage for the
+/// default value is not reported, because no administrator asked for that value.
 fn is_much_less(room: usize, wanted: usize) -> bool {
     wanted != crate::config::BusLimits::default().max_connections && room < wanted - wanted / 10
 }

@@ -26,13 +26,13 @@ use machine::PoolPositions;
 use read::ParsedConfig;
 use serde_json::Value;
 
-/// Time to stop the workers after `drain_timeout`. They are asked to exit first, then killed.
+/// Time to stop the workers after `drain_timeout`. Workers are first asked to exit, then killed.
 pub const WORKER_STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of bytes kept to be sent again, for all connections together.
+/// Maximum number of bytes of output kept for reconnecting clients, for all connections together.
 const MAX_REPLAY_BYTES: usize = 256 << 20;
 
-/// Maximum number of bytes of params kept to restore sessions, if there is no memory budget.
+/// Maximum number of bytes of session params that are kept to restore sessions, if there is no memory budget.
 const MAX_SESSION_PARAMS_BYTES: usize = 256 << 20;
 
 /// Maximum number of bytes for the records of session owners, if there is no memory budget.
@@ -63,7 +63,7 @@ impl Config {
             .any(|listen| matches!(&listen.addr, ListenAddr::Web(web) if web.auth.names_clients()))
     }
 
-    /// Returns `true` if some listeners admit only a user of this machine and others do not. Sessions then
+    /// Returns `true` if some listeners admit only one user of this machine and others do not. Sessions then
     /// have different owners, even if no client is identified.
     #[must_use]
     pub fn separates_users(&self) -> bool {
@@ -77,16 +77,17 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSettings {
     pub addr: ListenAddr,
-    /// The pool of clients that name none. Without `pools`, clients may use only this pool.
+    /// The pool of clients that name no pool. Without `pools`, clients may use only this pool.
     pub pool: Option<String>,
-    /// The pools that clients may use. `None`: only `pool`, or all pools if that is `None` too.
+    /// The pools that clients may use. `None`: only `pool`, or all pools if `pool` is `None` too.
     pub pools: Option<Vec<String>>,
-    /// The proof required on TCP: [`ListenerAuth::User`] or [`ListenerAuth::None`]. For HTTP and WebSocket see [`Web::auth`].
+    /// The proof of identity required on TCP: [`ListenerAuth::User`] or [`ListenerAuth::None`]. HTTP and
+    /// WebSocket use [`Web::auth`].
     pub auth: ListenerAuth,
 }
 
 impl ListenerSettings {
-    /// Returns a listener for all pools, with the default `auth`.
+    /// Returns a listener that permits all pools, with the default `auth`.
     #[must_use]
     pub fn new(at: ListenAddr) -> Self {
         Self { addr: at, pool: None, pools: None, auth: ListenerAuth::User }
@@ -107,7 +108,8 @@ impl ListenerSettings {
         }
     }
 
-    /// Returns the names of the permitted pools, the default one first. Empty if every pool is permitted.
+    /// Returns the names of the pools that clients may use, the default one first. Empty if every pool is
+    /// permitted.
     pub fn pool_names(&self) -> impl Iterator<Item = &str> {
         self.pool.iter().chain(self.pools.iter().flatten()).map(String::as_str)
     }
@@ -122,12 +124,12 @@ pub enum ListenAddr {
     Web(Box<Web>),
 }
 
-/// The clients that may share a worker.
+/// Which clients may share a worker of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareMode {
-    /// No sharing between connections: each has its own worker.
+    /// Connections do not share: each connection has its own worker.
     Connection,
-    /// No sharing between sessions: each has its own worker.
+    /// Sessions do not share: each session has its own worker.
     Session,
     All,
 }
@@ -149,12 +151,12 @@ pub struct Pool {
     /// The manifest that governs the workers. Each worker has its own gate, which gets the identity of the
     /// client.
     pub manifest: Option<PathBuf>,
-    /// The file with the identities that the gates admit.
+    /// The file with the identities that the gates of the workers admit.
     pub identities: Option<PathBuf>,
     /// The working directory of the workers. `None`: the current directory of the bus.
     pub cwd: Option<PathBuf>,
     pub instances: u32,
-    /// The maximum number of workers.
+    /// The maximum number of workers of the pool.
     pub max_instances: u32,
     pub share: ShareMode,
     pub protocol: PoolProtocol,
@@ -170,8 +172,8 @@ pub struct Pool {
     pub memory: Option<u64>,
     /// The maximum number of processes of a worker, its descendants included.
     pub pids: Option<u64>,
-    /// The MCP servers that clients may name. `None`: any on stdio and unix sockets, for the user of the bus;
-    /// none elsewhere.
+    /// The MCP servers that clients may name. `None`: any server for the user of the bus on stdio and unix
+    /// sockets, and no server for all other clients.
     pub mcp: Option<McpAccess>,
     pub mcp_servers: Vec<PoolMcpServer>,
     /// The members of `_meta` that clients may send even if they may not name any MCP server.
@@ -179,7 +181,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns the pool with workers that serve a manifest. Each client gets an agent behind its own gate.
+    /// Returns the pool with workers that serve a manifest. Each client gets an agent behind a gate of its
+    /// own.
     #[must_use]
     pub fn with_manifest(self, manifest: PathBuf, identities: Option<PathBuf>) -> Self {
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
@@ -230,14 +233,15 @@ pub struct BusLimits {
     /// The maximum number of connections of clients that have no identity and are not known as a user of this
     /// machine.
     pub max_anonymous_connections: usize,
-    /// The maximum number of open sessions of one identity.
+    /// The maximum number of open sessions of one identity, in all pools.
     pub max_sessions_per_identity: usize,
     /// The maximum number of sessions of one identity in a worker that different identities share.
     pub max_sessions_per_worker: usize,
-    /// The maximum rate of one identity, in messages per second. Beyond it, input is read more slowly. 0: no
-    /// limit.
+    /// The maximum rate of one identity, in messages per second. Above the rate, input is read more slowly.
+    /// 0: no limit.
     pub max_rate_per_identity: u64,
-    /// The capacity of the output queue of one peer, in bytes. An empty queue accepts one larger message.
+    /// The capacity of the output queue of one peer, in bytes. An empty queue also accepts one longer
+    /// message.
     pub queue_bytes: usize,
     /// The maximum number of bytes of incomplete messages, for all clients together.
     pub unfinished_input: usize,
@@ -263,10 +267,10 @@ pub struct BusLimits {
     pub restart_window: Duration,
     /// The memory budget of the bus itself, in bytes. 0: none.
     pub memory: u64,
-    /// The maximum number of bytes kept to be sent again after a reconnect, per resumable connection or
+    /// The maximum number of bytes of output kept for a client that reconnects, per resumable connection or
     /// session.
     pub replay_bytes: usize,
-    /// Time within which a lost connection can be resumed. Its output is kept that long.
+    /// Time within which a client can resume a lost connection. The output for the client is kept that long.
     pub replay_time: Duration,
     /// Timeout for a new client to send the head of an HTTP request, a handshake, or the first message on
     /// TCP.
@@ -312,7 +316,7 @@ impl Default for BusLimits {
 
 impl BusLimits {
     /// Returns the maximum number of bytes of incomplete messages: of all clients, and of one identity. With
-    /// a memory budget, at most half of it.
+    /// a memory budget, neither exceeds half of the budget.
     #[must_use]
     pub fn unfinished(&self) -> (usize, usize) {
         let all = match self.memory {
@@ -323,8 +327,8 @@ impl BusLimits {
     }
 
     /// Returns the maximum number of bytes of complete messages that wait until a worker reads or answers
-    /// them: of all clients, and of one identity. Equal to [`BusLimits::unfinished`]; with a memory budget, half
-    /// and a quarter of its first value.
+    /// them: of all clients, and of one identity. Equal to [`BusLimits::unfinished`]; with a memory budget,
+    /// half and a quarter of the first value there.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         match (self.memory, self.unfinished()) {
@@ -333,8 +337,8 @@ impl BusLimits {
         }
     }
 
-    /// Returns the maximum number of bytes kept to be sent again over the network: in all, and to one
-    /// identity. With a memory budget, at most an eighth and a sixteenth of it.
+    /// Returns the maximum number of bytes of output kept for reconnecting clients: of all identities, and of
+    /// one. With a memory budget, at most an eighth and a sixteenth of the budget.
     #[must_use]
     pub fn replay_memory(&self) -> (usize, usize) {
         let (all, one) = (MAX_REPLAY_BYTES, MAX_REPLAY_BYTES / 4);
@@ -344,8 +348,8 @@ impl BusLimits {
         }
     }
 
-    /// Returns the maximum number of bytes of params kept to restore sessions: in all, and of one identity.
-    /// With a memory budget, at most an eighth and a sixteenth of it.
+    /// Returns the maximum number of bytes of session params kept to restore sessions: of all identities, and
+    /// of one. With a memory budget, at most an eighth and a sixteenth of the budget.
     #[must_use]
     pub fn session_params(&self) -> (usize, usize) {
         let (all, one) = (MAX_SESSION_PARAMS_BYTES, MAX_SESSION_PARAMS_BYTES / 4);
@@ -355,8 +359,8 @@ impl BusLimits {
         }
     }
 
-    /// Returns the maximum number of bytes for the records of session owners: of all sessions, and of those
-    /// of one identity. With a memory budget, an eighth and a sixteenth of it.
+    /// Returns the maximum number of bytes for the records of session owners: of all identities, and of one.
+    /// With a memory budget, an eighth and a sixteenth of the budget.
     #[must_use]
     pub(crate) fn owner_memory(&self) -> (usize, usize) {
         match usize::try_from(self.memory).unwrap_or(usize::MAX) {
@@ -365,8 +369,8 @@ impl BusLimits {
         }
     }
 
-    /// Returns the minimum age of a recorded last use. Only an older record is updated when the session is
-    /// used again.
+    /// Returns how old the recorded last use of a session must be before a new use of the session is
+    /// recorded.
     #[must_use]
     pub(crate) fn owner_refresh(expiry: Duration) -> Duration {
         Duration::from_secs(24 * 3600).min(expiry / 2)
@@ -378,6 +382,6 @@ impl BusLimits {
 pub struct AdminConfig {
     pub socket: Option<PathBuf>,
     pub port: Option<String>,
-    /// `true` if every user of this machine may use the port. `false`: only the user of the bus.
+    /// `true` if every user of this machine may connect to the admin port. `false`: only the user of the bus.
     pub is_open: bool,
 }

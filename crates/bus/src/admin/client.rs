@@ -15,7 +15,7 @@ pub enum AskError {
     /// No bus listens on the socket.
     #[error("no bus is listening: {0}")]
     NotListening(io::Error),
-    /// No answer within this time.
+    /// The bus did not answer within this time.
     #[error("no response within {} s", .0.as_secs())]
     Timeout(Duration),
     #[error("no response from the bus: {0}")]
@@ -47,14 +47,14 @@ fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String
     };
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;
     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
-    // HTTP/1.0 has no chunked encoding: the answer ends when the connection closes.
+    // HTTP/1.0 has no chunked encoding, so the answer ends where the connection is closed.
     stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut first = [0];
     stream.read_exact(&mut first).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => AskError::NotABus,
         _ => failed(error),
     })?;
-    // A bus answers a client's invalid line with a JSON-RPC error and waits for the next line.
+    // A listener for clients answers an invalid line with a JSON-RPC error, which begins with a brace.
     if first == *b"{" {
         return Err(AskError::ClientSocket);
     }
@@ -115,7 +115,8 @@ mod tests {
                 if let Some(answer) = answer {
                     stream.write_all(answer.as_bytes()).unwrap();
                 }
-                // A peer with an empty answer is the only one that closes first.
+                // In this test, the peer with an empty answer is the only one that closes the connection
+                // before the client.
                 if answer != Some("") {
                     while stream.read(&mut asked).is_ok_and(|read| read > 0) {}
                 }

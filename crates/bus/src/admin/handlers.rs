@@ -20,7 +20,7 @@ use crate::bus::Handle;
 use crate::core::Status;
 use crate::driver::Queues;
 
-/// Timeout for the event loop to report its status.
+/// Timeout for the event loop to answer a request for the status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 const NOT_FOUND_TEXT: &str = "available: /health, /ready, /status, /metrics\n";
@@ -32,11 +32,11 @@ pub(super) struct AdminState {
     pub(super) bus: Handle,
     pub(super) facts: BusInfo,
     pub(super) network: ReadHttpCounters,
-    /// Connections to the admin API that were refused because of their user.
+    /// Number of connections to the admin API that were refused because of their user.
     pub(super) refused_users: Arc<AtomicU64>,
 }
 
-/// Returns the routes for a unix socket, which only its user can reach.
+/// Returns the HTTP routes for a unix socket, to which only the user of the bus can connect.
 pub(super) fn private(state: Arc<AdminState>) -> Router {
     Router::new()
         .route("/health", get(health))
@@ -50,12 +50,12 @@ pub(super) fn private(state: Arc<AdminState>) -> Router {
         .with_state(state)
 }
 
-/// Returns the routes for a TCP port, which a browser can also reach.
+/// Returns the HTTP routes for a TCP port, to which a web browser can also connect.
 pub(super) fn local(state: Arc<AdminState>) -> Router {
     private(state).layer(middleware::from_fn(only_this_machine))
 }
 
-/// Refuses requests under a foreign host name (DNS rebinding), so that a web page cannot read the answers.
+/// Refuses requests under a foreign host name, so that a web page cannot read the answers by DNS rebinding.
 async fn only_this_machine(request: Request, next: Next) -> Response {
     match check_host(&request) {
         Ok(()) => next.run(request).await,
@@ -63,7 +63,7 @@ async fn only_this_machine(request: Request, next: Next) -> Response {
     }
 }
 
-/// Accepts a request that has no Origin and exactly one Host header, which names this machine. A host in the
+/// Checks that a request has no Origin and exactly one Host header, which names this machine. A host in the
 /// request line must name this machine too: it takes precedence over the header (RFC 9112, section 3.2.2).
 fn check_host(request: &Request) -> Result<(), (StatusCode, &'static str)> {
     let headers = request.headers();
@@ -119,13 +119,13 @@ async fn ready(State(state): State<Arc<AdminState>>) -> Response {
     }
 }
 
-/// Returns the reasons why a bus is not ready, one per line.
+/// Returns the reasons why the bus is not ready, one per line. `None`: it is ready.
 fn missing(status: &Status) -> Option<String> {
     let mut text = String::new();
     if status.draining {
         text.push_str("bus is shutting down\n");
     }
-    // A leaving pool was replaced or removed by a reload.
+    // A pool in state `leaving` was replaced or removed by a reload, so its workers no longer count.
     for pool in status.pools.iter().filter(|pool| !matches!(pool.state, "ready" | "leaving")) {
         let why = if pool.state == "tripped" { ", circuit breaker is open" } else { "" };
         _ = writeln!(text, "pool {:?}: {}{why}", pool.name, pool.state);

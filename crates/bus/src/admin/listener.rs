@@ -1,4 +1,5 @@
-//! One listener of the admin API: who may connect, how many, and for how long a connection may be idle.
+//! One listener of the admin API. Limits who may connect, how many connections there are, and how long a
+//! connection may be idle.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,18 +22,18 @@ use crate::config::ListenAddr;
 use crate::listen::{self, BoundListener, Family, ListenError, Listener};
 use crate::log_limit::LogLimit;
 
-/// Maximum number of connections per listener.
+/// Maximum number of connections of one admin listener.
 const MAX_CONNECTIONS: usize = 64;
-/// Closes a connection on which no byte moves for this long.
+/// An admin connection on which no byte moves for this long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout for the rest of a request once its first byte has arrived.
+/// Timeout for the rest of an HTTP request once its first byte has arrived.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a failed accept, for example without free descriptors.
+/// Pause after a failed accept, for example if there are no free file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Maximum number of refused connections that are answered at once. Further ones are closed without an
-/// answer.
+/// Maximum number of refused connections that get an answer at the same time. Further ones are closed without
+/// an answer.
 const MAX_REFUSALS: usize = 16;
-/// Maximum number of bytes read from the request of a refused user.
+/// Maximum number of bytes that are read from the request of a refused user.
 const MAX_REFUSED_BYTES: usize = 16 << 10;
 const REFUSAL: &[u8] =
     b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 38\r\n\
@@ -44,8 +45,8 @@ pub(super) struct AdminListener {
 }
 
 impl AdminListener {
-    /// Binds the listener. A TCP port accepts only the user `only`, or every user if `None`. Also returns the
-    /// bound address.
+    /// Binds an admin listener, and also returns the bound address. A TCP port accepts only the user `only`,
+    /// or every user if `only` is `None`.
     pub(super) fn open(address: &ListenAddr, only: Option<u32>) -> Result<(Self, ListenAddr), ListenError> {
         let (entry, address) = listen::open(address, IDLE_TIMEOUT)?;
         match entry {
@@ -53,7 +54,7 @@ impl AdminListener {
                 listener.only = only;
                 Ok((Self { listener }, address))
             }
-            // Stdio carries the messages of a client, so it cannot be an admin listener.
+            // Stdio carries the messages of a client, so the admin API cannot use it.
             BoundListener::Stdio(_) | BoundListener::Elsewhere => Err(ListenError::StdioTwice),
         }
     }
@@ -102,13 +103,13 @@ struct GuardedListener {
     only: Option<u32>,
     refused_users: Arc<AtomicU64>,
     refused_log: LogLimit,
-    /// Tasks that answer refused connections. Dropping the set ends the tasks.
+    /// Tasks that answer refused connections. Dropping the `JoinSet` ends the tasks.
     refusals: JoinSet<()>,
 }
 
 impl GuardedListener {
-    /// Answers a user that may not connect. Refusals have their own limit and take no slot from permitted
-    /// users.
+    /// Answers a user that may not connect. Such answers have their own limit, so they take no slot from
+    /// permitted users.
     fn refuse(&mut self, stream: Stream) {
         self.refused_users.fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.refused_log.count(std::time::Instant::now()) {
@@ -127,8 +128,8 @@ impl GuardedListener {
     }
 }
 
-/// Answers a request with 403. Closing a socket with unread input resets it and loses the answer, so the
-/// request is read first and the peer's close is awaited.
+/// Answers a refused request with 403. Closing a socket with unread input resets it and loses the answer, so
+/// the request is read first and the peer's close is awaited.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let answer = async {
         let mut request = Vec::new();
@@ -144,7 +145,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut rest = stream.take(MAX_REFUSED_BYTES as u64);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
-    // A client that has disconnected or stays silent is not an error.
+    // A refused client that disconnects or stays silent is not an error.
     _ = timeout(REQUEST_TIMEOUT, answer).await;
 }
 
@@ -183,7 +184,7 @@ enum Stream {
 
 impl Stream {
     /// Returns `true` if the peer may connect. On a unix socket, only the user of the bus and root may. On a
-    /// port, only the user `only` may, or every user of this machine if `only` is `None`.
+    /// TCP port, only the user `only` may, or every user of this machine if `only` is `None`.
     fn may_connect(&self, only: Option<u32>) -> bool {
         match (self, only) {
             (Self::Unix(_), _) => {
@@ -202,8 +203,8 @@ impl Stream {
     }
 }
 
-/// A connection that ends when it is idle, when its request is incomplete for too long, or when its slot is
-/// needed.
+/// An admin connection. It is closed when it is idle, when its request stays incomplete for too long, or when
+/// another connection needs its slot.
 struct AdminConnection {
     stream: Stream,
     idle: Pin<Box<Sleep>>,
@@ -215,7 +216,8 @@ impl AdminConnection {
         Self { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), slot }
     }
 
-    /// Restarts the timer with `time` if bytes moved; otherwise fails once the timer has expired.
+    /// Passes on the result of a read or write. Restarts the idle timer with `time` if bytes moved; otherwise
+    /// fails once the timer has expired.
     fn watched<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -231,7 +233,8 @@ impl AdminConnection {
         self.idle.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Returns the timeout for the next byte after `read`; `None` lets the current timer run on.
+    /// Records the bytes `read` of a request. Returns the timeout for the next byte; `None` lets the current
+    /// timer run on.
     fn record_read(&mut self, read: &[u8]) -> Option<Duration> {
         match self.slot.record_read(read) {
             (Request::Part(_), Request::Part(_)) => None,
@@ -288,7 +291,7 @@ impl AsyncWrite for AdminConnection {
 mod tests {
     use super::*;
 
-    /// Generous for a loaded machine: only a failing test waits this long.
+    /// Timeout of a test. It is long enough for a loaded machine: only a failing test waits this long.
     const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
@@ -317,7 +320,7 @@ mod tests {
             }
         };
         assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, REQUEST_TIMEOUT));
-        // After a complete request, the timeout for reading the answer is longer.
+        // After a complete request, the longer idle timeout applies while the client reads the answer.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut connection = AdminConnection::new(Stream::Unix(ours), Slots::new(1).acquire().await);
         theirs.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
@@ -349,7 +352,7 @@ mod tests {
             drop(theirs);
             refused.await.unwrap();
         }
-        // A peer that sends no request is closed after the timeout.
+        // A peer that sends no request at all is closed after the idle timeout.
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let began = Instant::now();
         refuse(ours).await;
@@ -410,7 +413,8 @@ mod tests {
             reads.push(tokio::spawn(async move { connection.read_u8().await.map_err(|error| error.kind()) }));
         }
         for (number, read) in reads.into_iter().enumerate() {
-            // The first and the last connection have sent a complete request and are not evicted.
+            // Connections 0 and 4, the first and the last, send a complete request and are therefore not
+            // evicted.
             if matches!(number, 0 | 4) {
                 assert!(!read.is_finished(), "{number}");
             } else {

@@ -14,7 +14,7 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 
 const STATES: [&str; 6] = ["starting", "greeting", "ready", "busy", "retiring", "stopping"];
 
-/// A counter since the start: name, help, value.
+/// A counter since the start of the bus: its name, help text and value.
 type Counter = (&'static str, &'static str, fn(&Counters) -> u64);
 
 const COUNTERS: [Counter; 16] = [
@@ -36,7 +36,7 @@ const COUNTERS: [Counter; 16] = [
     ("users_refused", "Connections of other users.", |c| c.refused_users),
 ];
 
-/// A series per identity: name, type, help, value.
+/// A metric of each identity: its name, type, help text and value.
 type IdentitySeries = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
 
 const IDENTITY_GAUGES: [IdentitySeries; 3] = [
@@ -50,7 +50,7 @@ const IDENTITY_GAUGES: [IdentitySeries; 3] = [
     ),
 ];
 
-/// Totals of all pools with one name. After a reload, a pool and its successor can share a name.
+/// Totals of all pools with one name. After a reload, a pool and its replacement can have the same name.
 #[derive(Default)]
 struct PoolTotals {
     ready: bool,
@@ -82,7 +82,7 @@ impl PoolTotals {
     }
 }
 
-/// A gauge per pool: name, help, value.
+/// A gauge of each pool: its name, help text and value.
 type Gauge = (&'static str, &'static str, fn(&PoolTotals) -> u64);
 
 const GAUGES: [Gauge; 8] = [
@@ -275,7 +275,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that each series appears once, after its own header, and that there are no other lines.
+    /// Checks that each series in `text` appears once, after its own header, and that there are no other
+    /// lines.
     #[track_caller]
     fn judge(text: &str) {
         let mut series = HashSet::new();

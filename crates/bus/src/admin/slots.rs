@@ -1,5 +1,5 @@
-//! Connection slots of an admin listener. If all are in use, a connection that has sent no request yet is
-//! closed.
+//! Connection slots of an admin listener. If all slots are in use, the oldest connection without a complete
+//! request is closed.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -32,13 +32,13 @@ pub(super) struct Slot {
     _slot: OwnedSemaphorePermit,
 }
 
-/// The part of a request that has been read.
+/// How much of an HTTP request has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Nothing,
-    /// An incomplete request. `true` if it ends with a line end.
+    /// A part of a request was read. `true`: that part ends with a line end.
     Part(bool),
-    /// A complete request, up to its empty line.
+    /// The request was read up to the empty line that ends it.
     Whole,
 }
 
@@ -48,7 +48,7 @@ impl Request {
             (Self::Part(true), b'\n') => Self::Whole,
             (Self::Part(_), b'\n') => Self::Part(true),
             (Self::Part(ended), b'\r') => Self::Part(ended),
-            // Empty lines before a request are ignored.
+            // Empty lines before an HTTP request are ignored.
             (Self::Nothing | Self::Whole, b'\r' | b'\n') => request,
             _ => Self::Part(false),
         })
@@ -83,14 +83,15 @@ impl Slots {
     fn make_room(&mut self) {
         let waits = |taken: &UsedSlot| !taken.leave.is_closed() && !taken.has_asked.load(Ordering::Relaxed);
         if let Some(taken) = self.taken.iter().position(waits).and_then(|oldest| self.taken.remove(oldest)) {
-            // If that connection has already ended, its slot is free too.
+            // If the evicted connection has already ended, its slot is free, so a failed send does not
+            // matter.
             _ = taken.leave.send(());
         }
     }
 }
 
 impl Slot {
-    /// Records bytes that were read. Returns the state before and after.
+    /// Records bytes that were read from a connection. Returns the state of its request before and after.
     pub(super) fn record_read(&mut self, read: &[u8]) -> (Request, Request) {
         let before = self.request;
         self.request = before.after(read);
@@ -102,11 +103,11 @@ impl Slot {
         if let Some(leave) = &mut self.leave
             && let Poll::Ready(told) = Pin::new(leave).poll(cx)
         {
-            // A dropped sender is not an eviction.
+            // A sender that was dropped without a message does not evict the connection.
             self.is_evicted = told.is_ok();
             self.leave = None;
         }
-        // A connection whose request has become complete gets its answer first.
+        // A connection whose request is complete is not closed before it has its answer.
         if self.is_evicted && self.request != Request::Whole { Poll::Ready(()) } else { Poll::Pending }
     }
 }

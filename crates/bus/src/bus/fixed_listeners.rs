@@ -6,15 +6,15 @@ use std::fmt;
 use super::{Handle, Router};
 use crate::config::{ListenAddr, ListenerSettings, Web};
 
-/// A listener that differs from the configuration until the bus is restarted. Displayed as its address and
-/// the consequence.
+/// A listener whose state differs from the configuration until the bus is restarted. Displayed as its address
+/// and the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenerDifference {
     /// The listener is no longer configured and stays open.
     StillOpen(ListenAddr),
     /// The listener is configured and is not opened.
     NotOpened(ListenAddr),
-    /// The listener stays open with its former settings.
+    /// The settings of the listener have changed, and it stays open with its former ones.
     OldSettings(ListenAddr),
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for ListenerDifference {
     }
 }
 
-/// The listeners that were opened at the start, with the settings applied since.
+/// The listeners that were opened at the start, with the settings that later reloads have changed.
 #[derive(Debug)]
 pub(super) struct FixedListeners {
     pub(super) listen: Vec<ListenerSettings>,
@@ -39,7 +39,8 @@ pub(super) struct FixedListeners {
 }
 
 impl FixedListeners {
-    /// Returns the open listeners with the pools of `wanted`, and the differences that need a restart.
+    /// Returns the open listeners, each with the pools that `wanted` permits it, and the differences that
+    /// need a restart.
     pub(super) fn apply(
         &self,
         wanted: &[ListenerSettings],
@@ -76,8 +77,8 @@ impl FixedListeners {
 }
 
 impl<B: Router> Handle<B> {
-    /// Returns `true` if a connection that began on one listener may continue on another. Both must require
-    /// the same proof of identity and permit the same pools.
+    /// Returns `true` if a connection that began on one listener may continue on another, because both
+    /// require the same proof of identity and permit the same pools.
     #[must_use]
     pub fn listeners_have_equal_rights(&self, one: usize, other: usize) -> bool {
         let fixed = self.fixed();
@@ -144,7 +145,7 @@ mod tests {
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
             &["http://127.0.0.1:2/a keeps its settings until the bus is restarted"],
         );
-        // Port 0 means any free port, so two such listeners are different.
+        // Port 0 means any free port, so two listeners with port 0 are different listeners.
         let free = "tcp://127.0.0.1:0";
         check(
             &[free],

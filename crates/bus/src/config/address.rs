@@ -44,8 +44,8 @@ impl ListenerSettings {
 }
 
 impl ListenAddr {
-    /// Returns `true` if one process cannot listen on both: a port has one listener, whatever its protocol.
-    /// Port 0 stands for a different port each time.
+    /// Returns `true` if one process cannot listen on both addresses: a port has one listener, whatever its
+    /// protocol. Port 0 stands for a different port each time.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self.port(), other.port()) {
@@ -54,7 +54,7 @@ impl ListenAddr {
         }
     }
 
-    /// Returns a hint for an address that conflicts with `other`, if both can be had in another way.
+    /// Returns a hint for an address that conflicts with `other`, if there is another way to have both.
     #[must_use]
     pub fn conflict_hint(&self, other: &Self) -> Option<&'static str> {
         match (self, other) {
@@ -76,7 +76,7 @@ impl ListenAddr {
     /// Parses `HOST:PORT`. The host must be a loopback address.
     ///
     /// # Errors
-    /// If it is not, or the form is wrong.
+    /// If the host is not a loopback address, or the form is wrong.
     pub fn tcp(address: &str) -> Result<Self, &'static str> {
         loopback(address, CLIENT_LOOPBACK_ONLY)?;
         Ok(Self::Tcp(address.to_owned()))
@@ -108,7 +108,7 @@ const CLIENT_LOOPBACK_ONLY: &str = "only 127.0.0.1, [::1] and localhost are allo
 pub(super) const ADMIN_LOOPBACK_ONLY: &str =
     "only 127.0.0.1, [::1] and localhost are allowed, because every client can read the status of the bus";
 
-/// Checks that `address` is a loopback host and a port. The error for any other host is `remote_error`.
+/// Checks that `address` is a loopback host and a port. The error for another host is `remote_error`.
 pub(super) fn loopback(address: &str, remote_error: &'static str) -> Result<(), &'static str> {
     match host_and_port(address, remote_error)? {
         Some(ip) if !ip.is_loopback() => Err(remote_error),
@@ -117,7 +117,7 @@ pub(super) fn loopback(address: &str, remote_error: &'static str) -> Result<(), 
 }
 
 /// Checks that `address` is `localhost` or an IP address, and a port. Returns the IP address. The error for
-/// any other host is `name_error`.
+/// any other host name is `name_error`.
 pub(super) fn host_and_port(address: &str, name_error: &'static str) -> Result<Option<IpAddr>, &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("the port is missing: HOST:PORT")?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
@@ -133,7 +133,8 @@ pub(super) fn host_and_port(address: &str, name_error: &'static str) -> Result<O
     }
 }
 
-/// Returns `true` if both are the same address in any notation. Port 0 stands for a different port each time.
+/// Returns `true` if two texts are the same address in any notation. Port 0 stands for a different port each
+/// time.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     let read = |text: &str| text.parse::<SocketAddr>().ok();
     let same = match (read(one), read(other)) {
@@ -143,7 +144,7 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
     same && !one.ends_with(":0")
 }
 
-/// Returns the URL with `unix:~/` resolved.
+/// Returns a listener URL in which `~` after `unix:` is replaced by the home directory.
 #[must_use]
 pub fn expand_home<'a>(url: &'a str, home: Option<&Path>) -> Cow<'a, str> {
     let path = url.strip_prefix("unix:").map(|path| path.strip_prefix("//").unwrap_or(path));

@@ -21,7 +21,7 @@ pub struct Machine<'a> {
     pub own_program: &'a str,
 }
 
-/// Byte offsets of the settings of a pool that are checked against the machine.
+/// Byte offsets in the file of those settings of a pool that are checked against the machine.
 #[derive(Clone, Default)]
 pub(super) struct PoolPositions {
     pub(super) command: usize,
@@ -29,13 +29,13 @@ pub(super) struct PoolPositions {
     pub(super) instances: Option<usize>,
     pub(super) memory: Option<usize>,
     pub(super) pids: Option<usize>,
-    /// The commands of its MCP servers, in order; `None` for a server with a URL.
+    /// Offsets of the commands of the pool's MCP servers, in order; `None` for a server with a URL.
     pub(super) mcp_servers: Vec<Option<usize>>,
 }
 
 impl Machine<'_> {
-    /// Adds an error for each setting that prevents the bus from starting on this machine. It is only a
-    /// warning if the result may differ on another machine or for another user.
+    /// Adds an error for each setting that prevents the bus from starting on this machine. If the result may
+    /// differ on another machine or for another user, adds only a warning.
     pub(super) fn check(self, findings: &Findings<'_>, parsed: &ParsedConfig) {
         for (pool, positions) in parsed.config.pools.iter().zip(&parsed.positions) {
             self.check_program(findings, pool, positions);
@@ -85,7 +85,7 @@ impl Machine<'_> {
 
     fn check_program(self, findings: &Findings<'_>, pool: &Pool, positions: &PoolPositions) {
         let mut found = pool.program(self.environment);
-        // An invalid `cwd` has its own finding.
+        // An invalid `cwd` already has an error of its own.
         let mut cwd_known = positions.cwd.is_none() || pool.cwd.is_some();
         if let Err(SpawnError::Cwd { path, source }) = &found {
             let what = format!("`cwd` cannot be used: {:?}: {source}", path.display().to_string());
@@ -112,9 +112,9 @@ impl Machine<'_> {
         findings.error(positions.command, format!("`command` cannot be started: {error}"), Some(hint));
     }
 
-    /// Warns about MCP servers whose program cannot be found. The bus starts without them: agents run them,
-    /// maybe with another `PATH`. A relative path is not checked: it starts from the directory of a session,
-    /// which is unknown here.
+    /// Warns about MCP servers whose program cannot be found. The bus starts nevertheless: agents run the
+    /// programs, maybe with another `PATH`. A relative path is not checked, because it starts from the
+    /// directory of a session.
     fn check_mcp_servers(self, findings: &Findings<'_>, pool: &Pool, positions: &PoolPositions) {
         for (server, at) in pool.mcp_servers.iter().zip(&positions.mcp_servers) {
             let (McpTarget::Command { words, env }, Some(at)) = (&server.target, at) else { continue };
@@ -134,7 +134,8 @@ impl Machine<'_> {
     }
 }
 
-/// Returns the closest existing ancestor of a socket path if this user cannot create files in it.
+/// Returns the closest existing ancestor directory of a socket path if this user cannot create files in that
+/// directory.
 fn unwritable_ancestor(path: &Path) -> Option<&Path> {
     let here = |above: &&Path| !above.as_os_str().is_empty() && above.symlink_metadata().is_ok();
     let above = path.ancestors().skip(1).find(here)?;
@@ -196,7 +197,7 @@ mod tests {
         check("[\"no-such\"]", "\"~/place\"", &[missing, tilde]);
         check("\"no-such\"", "\"/no/place\"", &[missing, nowhere]);
         check("[\"narrows\"]", "\"/no/place\"", &[nowhere]);
-        // A relative path starts from `cwd`, which is unknown here.
+        // A relative program path starts from `cwd`, which is unknown here.
         check("[\"./no-such\"]", "\"/no/place\"", &[nowhere]);
         check("[\"./no-such\"]", "\"~/place\"", &[tilde]);
         check("[\"./no-such\"]", "\"/\"", &[missing]);
@@ -223,7 +224,8 @@ mod tests {
                 ([warning], Some((line, words))) => {
                     assert_eq!(warning.pos.line, line, "{warning}");
                     assert!(warning.to_string().contains(words), "{warning}");
-                    // The directories of `PATH` would reveal details of the machine and would not help.
+                    // The message must not list the directories of `PATH`: they would reveal details of the
+                    // machine.
                     assert!(!warning.to_string().contains("/usr/bin"), "{warning}");
                 }
                 (warnings, _) => panic!("{server}: {warnings:?}"),
@@ -232,7 +234,7 @@ mod tests {
         check("command = [\"sh\", \"-c\", \"true\"]", None);
         check("command = [\"/bin/sh\"]", None);
         check("command = [\"narrows\"]", None);
-        // A relative path starts from the directory of a session.
+        // A relative program path starts from the directory of a session, so there is no warning.
         check("command = [\"./no-such\"]", None);
         let missing = "MCP server \"files\" cannot be started: program \"no-such\" not found in PATH";
         check("command = [\"no-such\"]", Some((11, missing)));

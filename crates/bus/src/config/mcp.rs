@@ -7,18 +7,19 @@ use std::fmt;
 /// and are always permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum McpAccess {
-    /// No server that a worker would start or connect to.
+    /// Clients may not pass servers that a worker would start or connect to.
     None,
-    /// Only the servers of [`Pool::mcp_servers`](super::Pool::mcp_servers). The client selects them by name.
+    /// Only the servers of [`Pool::mcp_servers`](super::Pool::mcp_servers). Clients select them by name.
     Listed,
-    /// Every server, as the client describes it. So a client can start any command as the user of the bus.
+    /// Every server, as the client describes it. A client can thereby start any command as the user of the
+    /// bus.
     Any,
 }
 
 impl McpAccess {
     pub const ALL: [Self; 3] = [Self::None, Self::Listed, Self::Any];
 
-    /// Returns the value as it is written in `bus.toml`.
+    /// Returns the text for this value in `bus.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,7 +30,7 @@ impl McpAccess {
     }
 }
 
-/// An MCP server that clients select by its name.
+/// An MCP server of a pool, which clients select by its name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PoolMcpServer {
     pub name: String,
@@ -41,13 +42,13 @@ pub struct PoolMcpServer {
 pub enum McpTarget {
     Command {
         words: Vec<String>,
-        /// Variables added to the environment of the process.
+        /// Variables added to the environment of the MCP server.
         env: BTreeMap<String, String>,
     },
     Url(String),
 }
 
-/// Shows the name only: arguments, URL and environment may hold secrets.
+/// Shows only the name of the server: arguments, URL and environment may hold secrets.
 impl fmt::Debug for PoolMcpServer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("PoolMcpServer").field("name", &self.name).finish_non_exhaustive()

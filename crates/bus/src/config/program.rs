@@ -8,7 +8,8 @@ use narrows_process::{AllowList, Environment, SpawnError, Spec};
 use super::Pool;
 
 impl Pool {
-    /// Returns the environment of the pool's workers. `bus_env` is the environment of the bus.
+    /// Returns the environment of the pool's workers. `bus_env` is the environment of the bus, from which the
+    /// pool selects variables.
     #[must_use]
     pub fn environment(&self, bus_env: &[(OsString, OsString)]) -> Environment {
         let passed = match self.whole_env {
@@ -20,10 +21,12 @@ impl Pool {
         environment
     }
 
-    /// Returns the file that would be executed for a worker now. `bus_env` is the environment of the bus.
+    /// Returns the file that would be executed for a worker of the pool now. `bus_env` is the environment of
+    /// the bus.
     ///
     /// # Errors
-    /// If there is no such file, it cannot be executed, or its directory cannot be used.
+    /// If there is no such file, the file cannot be executed, or the working directory of the pool cannot be
+    /// used.
     pub fn program(&self, bus_env: &[(OsString, OsString)]) -> Result<PathBuf, SpawnError> {
         let program = self.command.first().map(String::as_str).unwrap_or_default();
         let spec = Spec { cwd: self.cwd.clone(), env: self.environment(bus_env), ..Spec::new(program) };

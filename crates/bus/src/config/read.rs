@@ -27,7 +27,7 @@ pub struct InspectedConfig {
     pub config: Option<Config>,
     pub errors: Vec<Finding>,
     pub warnings: Vec<Finding>,
-    /// The files that the bus reads, each with the position of its name.
+    /// The files that the bus reads, each with the position in the configuration that names it.
     pub files: Vec<(PathBuf, SourcePos)>,
     /// The name of each pool and the position of its command.
     pub commands: Vec<(String, SourcePos)>,
@@ -46,8 +46,8 @@ pub fn read(text: &str, path: &Path, home: Option<&Path>) -> Result<(Config, Vec
     config.map(|config| (config, warnings)).ok_or(errors)
 }
 
-/// Reads the file as [`read`] does and returns all findings. With `machine`, it is also checked against this
-/// machine.
+/// Reads a configuration as [`read`] does and returns all findings. With `machine`, the configuration is also
+/// checked against that machine.
 pub fn inspect(
     text: &str,
     path: &Path,

@@ -14,22 +14,22 @@ use super::{
 
 const HIDDEN_VALUE: &str = "(hidden)";
 
-/// Returns all settings as a `bus.toml`, defaults included. The values of variables are hidden. Each variable
-/// is a comment, so that its placeholder is not read as a value.
+/// Returns all settings as a `bus.toml`, defaults included. The values of environment variables are hidden.
+/// Each variable is written as a TOML comment, so that its placeholder is not read as a value.
 #[must_use]
 pub fn toml(config: &Config) -> String {
-    // Serializing these types cannot fail. The tests parse the result.
+    // Serializing the parts of a configuration cannot fail. The tests parse the result.
     fn part(value: &impl Serialize) -> String {
         toml::to_string(value).unwrap_or_default()
     }
     let Settings { listen, pool, limits, admin } = Settings::new(config);
     let mut parts = Vec::new();
-    // Without listeners, the key is left out.
+    // Without listeners, the key `listen` is left out.
     if !listen.is_empty() {
         parts.push(part(&BTreeMap::from([("listen", listen)])));
     }
     for mut workers in pool {
-        // TOML escapes line breaks, so each variable name is one line.
+        // TOML escapes line breaks, so each variable takes exactly one line.
         let comments = |env: &HiddenValues<'_>| -> String {
             part(env).lines().map(|line| format!("# {line}\n")).collect()
         };
@@ -48,7 +48,7 @@ pub fn toml(config: &Config) -> String {
     parts.join("\n")
 }
 
-/// Returns all settings as a JSON object. The values of variables are hidden.
+/// Returns all settings as a JSON object. The values of environment variables are hidden.
 #[must_use]
 pub fn json(config: &Config) -> Value {
     serde_json::to_value(Settings::new(config)).unwrap_or_default()
@@ -62,7 +62,7 @@ struct Settings<'a> {
     admin: AdminSettings<'a>,
 }
 
-/// Names of variables, each with the placeholder as its value.
+/// Names of environment variables, each with a placeholder as its value.
 type HiddenValues<'a> = BTreeMap<&'a str, &'static str>;
 
 fn hidden(env: &BTreeMap<String, String>) -> HiddenValues<'_> {
@@ -140,7 +140,7 @@ struct PoolSettings<'a> {
     memory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pids: Option<u64>,
-    /// `None` in TOML, where variables are comments.
+    /// The environment of a server. `None` in TOML, where variables are comments.
     #[serde(skip_serializing_if = "Option::is_none")]
     env: Option<HiddenValues<'a>>,
     client_capabilities: &'a Value,

@@ -59,18 +59,20 @@ pub(super) const LINE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 30);
 /// Range of the output queue of a peer, in bytes.
 pub(super) const QUEUE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 32);
 
-/// Range of the bytes of incomplete messages. A value below the size of one read has no effect.
+/// Range of the limit for bytes of incomplete messages. A value below the size of one read would have no
+/// effect.
 const UNFINISHED_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 40);
 
-/// Range of the bytes kept to be sent again. They must cover the data that the kernel has buffered.
+/// Range of the bytes of output kept for a reconnecting client. They must cover the data that the kernel has
+/// buffered.
 const REPLAY_BYTES_RANGE: (u64, u64) = (1 << 20, 1 << 30);
 
 const MAX_MESSAGES_PER_SECOND: u64 = 1_000_000_000;
 
-/// About the memory that the bus itself needs. With a smaller budget it refuses all clients.
+/// Approximate memory that the bus itself needs, in bytes. With a smaller budget the bus refuses all clients.
 const BUS_MEMORY_BYTES: u64 = 16 << 20;
 
-/// The maximum of `restart_budget`.
+/// The maximum value of `restart_budget`.
 pub(super) const MAX_RESTART_BUDGET: u64 = 1_000_000;
 
 pub(super) fn read(findings: &Findings<'_>, node: &Node, path_base: PathBase<'_>) -> Option<ParsedConfig> {
@@ -134,7 +136,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, path_base: PathBase<'_>
 
 const POOL_KEY_HINT: &str = "move it into [[pool]]";
 
-/// Reads a listener. Returns it with the item of its `url`.
+/// Reads one `[[listen]]`. Returns the listener and the value of its `url`.
 fn listen<'a>(
     table: Table<'a>,
     path_base: PathBase<'_>,
@@ -206,8 +208,8 @@ fn read_permitted_pools(item: SettingValue<'_>, known: &[&str]) -> Option<Vec<St
     Some(names)
 }
 
-/// Warns about gates without `identities`: they refuse every client that is identified by a token or a
-/// certificate.
+/// Warns about pools with a gate but without `identities`: such a gate refuses every client that is
+/// identified by a token or a certificate.
 fn warn_rejecting_gates<'a>(
     findings: &Findings<'_>,
     listen: &[ListenerSettings],
@@ -304,7 +306,7 @@ fn limits(table: Table<'_>) -> BusLimits {
     limits
 }
 
-/// Returns `true` if there is a memory budget and one message may exceed it.
+/// Returns `true` if there is a memory budget and one message may exceed the budget.
 fn is_memory_below_max_line(limits: &BusLimits) -> bool {
     limits.memory > 0 && limits.memory < limits.max_line as u64
 }

@@ -25,11 +25,11 @@ const TRANSPORT_KEYS: &[&str] = &["mode", "framing", "protocol", "options"];
 
 const MAX_INSTANCES: u64 = 10_000;
 
-/// Maximum of a duration, in seconds: a year.
+/// Maximum of a duration: a year, in seconds.
 const MAX_SECONDS: u64 = 365 * 24 * 3600;
 
-/// Reads a whole file. It can name no address: like stdio Bus, the bus listens on stdin and stdout unless
-/// flags select another listener.
+/// Reads a configuration file of stdio Bus. The file cannot name an address: like stdio Bus, the bus listens
+/// on stdin and stdout unless flags select another listener.
 pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig> {
     let table = node.as_table(findings)?;
     warn_unknown_keys(table, &["pools", "limits", "transport"]);
@@ -73,8 +73,8 @@ fn warn_unknown_keys(table: Table<'_>, known: &'static [&'static str]) {
     }
 }
 
-/// Reads a pool. Returns it with the byte offset of its command. As in stdio Bus, all clients share its
-/// workers, which speak any JSON-RPC and get the whole environment.
+/// Reads a pool. Returns the pool with the byte offset of its command. As in stdio Bus, all clients share the
+/// workers of the pool, which speak any JSON-RPC and get the whole environment.
 fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
     warn_unknown_keys(table, POOL_KEYS);
     let need = |key: &str| {
@@ -95,7 +95,7 @@ fn pool(table: Table<'_>) -> Option<(Pool, usize)> {
         }
     }
     program?;
-    // Missing keys already have findings. Reading continues with defaults.
+    // Missing keys already have findings, so reading continues with defaults.
     let (id, instances) = (id.unwrap_or_default(), instances.unwrap_or(1));
     let pool = Pool {
         instances,

@@ -25,7 +25,7 @@ pub enum ListenerAuth {
 }
 
 impl ListenerAuth {
-    /// Returns the value as it is written in `bus.toml`.
+    /// Returns the text for this value in `bus.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl ListenerAuth {
         }
     }
 
-    /// Returns `true` if each client proves an identity.
+    /// Returns `true` if each client has to prove an identity.
     #[must_use]
     pub fn names_clients(self) -> bool {
         matches!(self, Self::Token | Self::Mtls)
@@ -48,7 +48,8 @@ impl ListenerAuth {
 pub struct Tls {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// The file with the authorities that sign client certificates. `None`: no client certificates.
+    /// The file with the authorities that sign client certificates. `None`: client certificates are not
+    /// accepted.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -56,7 +57,7 @@ pub struct Tls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
     pub address: String,
-    /// `true` for `https` and `wss`.
+    /// `true` if the listener uses TLS, as with `https` and `wss`.
     pub secure: bool,
     /// `true` if the URL is written with `ws` or `wss`, which mean the same as `http` and `https`.
     pub is_socket: bool,
@@ -120,7 +121,7 @@ impl Web {
         self.hosts.is_empty() && ip.is_ok_and(|ip| ip.is_unspecified())
     }
 
-    /// Returns the first conflict between the settings: the key of the setting, and the message.
+    /// Returns the first conflict between the settings of a listener: the key of a setting, and the message.
     #[must_use]
     pub fn problem(&self) -> Option<(&'static str, &'static str)> {
         let has_ca = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -173,8 +174,8 @@ impl fmt::Display for Web {
     }
 }
 
-/// Checks the origin of a web page, exactly as browsers send it: a scheme, a host, and a port if it is not
-/// the default one.
+/// Checks that `text` is the origin of a web page, exactly as browsers send it: a scheme, a host, and a port
+/// if it is not the default one.
 ///
 /// # Errors
 /// If `text` has another form.
@@ -199,7 +200,7 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Checks the name or the address of a host, without a port.
+/// Checks that `text` is the name or the address of a host, without a port.
 ///
 /// # Errors
 /// If `text` has another form.

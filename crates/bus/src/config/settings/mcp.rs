@@ -18,7 +18,7 @@ const KEY_HINTS: &[(&str, &str)] = &[
 /// Maximum length of the name of a server or of a member of `_meta`.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Reads the MCP and `_meta` settings of a pool. Returns the byte offsets of the commands of its servers.
+/// Reads the MCP and `_meta` settings of a pool. Returns the byte offset of the command of each MCP server.
 pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     let choices = McpAccess::ALL.map(|access| (access.name(), access));
     set(table, "mcp", &mut pool.mcp, |item| item.one_of(&choices).map(Some));
@@ -91,7 +91,7 @@ fn meta_name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Reads a server. Returns it with the item of its `name`.
+/// Reads one MCP server of a pool. Returns the server and the value of its `name`.
 fn server(table: Table<'_>) -> Option<(PoolMcpServer, SettingValue<'_>)> {
     table.only(SERVER_KEYS, KEY_HINTS);
     let Some(name) = table.get("name") else {
@@ -123,7 +123,7 @@ fn server(table: Table<'_>) -> Option<(PoolMcpServer, SettingValue<'_>)> {
     Some((PoolMcpServer { name: text, target }, name))
 }
 
-/// Reads the URL of a server. No finding quotes it: it may hold a secret.
+/// Reads the URL of an MCP server. No finding quotes the URL, because it may hold a secret.
 fn url(item: SettingValue<'_>) -> Option<String> {
     let text = item.text()?;
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));

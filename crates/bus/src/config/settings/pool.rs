@@ -41,10 +41,10 @@ const CLIENT_CAPABILITIES: &[&str] =
     &["fs", "terminal", "session", "subagents", "plan", "auth", "elicitation", "nes", "positionEncodings"];
 const FS_CAPABILITIES: &[&str] = &["readTextFile", "writeTextFile"];
 
-/// The maximum of `instances` and `max_instances`.
+/// The maximum value of `instances` and `max_instances`.
 pub(super) const MAX_INSTANCES: u64 = 10_000;
 
-/// Reads a pool. Returns it with the positions of its settings.
+/// Reads one `[[pool]]`. Returns the pool with the positions of its settings.
 pub(super) fn read(table: Table<'_>, path_base: PathBase<'_>) -> Option<(PositionedPool, PoolPositions)> {
     table.only(POOL_KEYS, KEY_HINTS);
     let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
@@ -111,7 +111,7 @@ pub(super) fn read(table: Table<'_>, path_base: PathBase<'_>) -> Option<(Positio
 fn read_manifest(table: Table<'_>, pool: Pool, path_base: PathBase<'_>) -> Pool {
     let file = |item: SettingValue<'_>| {
         let path = item.path(path_base)?;
-        // The workers may run in another directory, so the path must be absolute.
+        // The workers may run in another directory, so the path is made absolute.
         Some(std::path::absolute(&path).unwrap_or(path))
     };
     let identities = table.get("identities");
@@ -148,7 +148,7 @@ pub(super) struct PositionedPool {
     at: usize,
 }
 
-/// Returns the pools. Adds an error for each pool whose name an earlier pool has.
+/// Returns the pools. Adds an error for each pool with the name of an earlier pool.
 pub(super) fn into_unique(findings: &Findings<'_>, pools: Vec<PositionedPool>) -> Vec<Pool> {
     for (index, PositionedPool { pool, at }) in pools.iter().enumerate() {
         if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
@@ -159,7 +159,7 @@ pub(super) fn into_unique(findings: &Findings<'_>, pools: Vec<PositionedPool>) -
     pools.into_iter().map(|named| named.pool).collect()
 }
 
-/// Warns about settings that have no effect in this pool, unless they have their default value.
+/// Warns about settings that have no effect in this pool, except those that have their default value.
 fn warn_without_effect(table: Table<'_>, pool: &Pool) {
     let warn = |key: &str, given: bool, what: &str| {
         if let Some(item) = table.get(key).filter(|_| given) {
@@ -178,7 +178,7 @@ fn warn_without_effect(table: Table<'_>, pool: &Pool) {
 }
 
 fn warn_unknown_capabilities(table: Table<'_>) {
-    // A value of another type has its own finding, or is passed on to the agent unchanged.
+    // A value of another type than a table already has a finding, or is passed on to the agent unchanged.
     fn subtable<'a>(table: Table<'a>, key: &str) -> Option<Table<'a>> {
         table
             .get(key)
@@ -223,7 +223,7 @@ fn protocol(item: SettingValue<'_>) -> Option<PoolProtocol> {
     found.or_else(|| item.expected("1, 2 or \"jsonrpc\"", hint))
 }
 
-/// Reads variables and their values. No finding quotes a value, because it may be a secret.
+/// Reads environment variables and their values. No finding quotes a value, because it may be a secret.
 pub(super) fn env(item: SettingValue<'_>) -> Option<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     for item in item.table()?.items() {

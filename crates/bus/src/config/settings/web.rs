@@ -10,7 +10,7 @@ const TLS_KEYS: &[&str] = &["cert", "key", "client_ca"];
 
 const HTTP_ONLY_KEYS: &[&str] = &["tokens", "origins", "hosts", "tls"];
 
-/// Warning for a listener that has no host name for clients to use.
+/// Warning for a listener whose host name cannot be used by clients of other machines.
 const NO_HOST_NAME_WARNING: &str = "cannot be reached from other machines, which get 403: list the names and addresses that \
                         clients use, such as hosts = [\"bus.example\"]";
 
@@ -41,7 +41,7 @@ pub(super) fn read_plain(table: Table<'_>, at: &ListenAddr) -> ListenerAuth {
     auth
 }
 
-/// Reads the other settings of an HTTP listener. Returns the files that the listener needs.
+/// Reads the settings of an HTTP listener other than its URL. Returns the files that the listener needs.
 pub(super) fn read(
     table: Table<'_>,
     web: &mut Web,
