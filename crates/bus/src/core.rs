@@ -89,13 +89,13 @@ use state::{ClientState, PoolState, WorkerState};
 use table::Table;
 use timer::Timers;
 
-/// The whole state of a bus.
+/// The whole state of a bus: clients, sessions, pools and workers.
 #[derive(Debug)]
 pub struct Core {
     limits: BusLimits,
-    /// Indexed by [`PoolId`]. Removed pools stay, so that their successors can be found.
+    /// Pools, indexed by [`PoolId`]. Removed pools stay, so that their successors can be found.
     pools: Vec<PoolState>,
-    /// Configured pools in order. The first is the default.
+    /// The configured pools in order. The first one serves clients that name no pool.
     order: Vec<PoolId>,
     listeners: Vec<ListenerSettings>,
     clients: Table<ClientState>,
@@ -166,13 +166,12 @@ impl Core {
         Ctx { core: self, now, out }
     }
 
-    /// Starts the workers that are to be kept ready.
+    /// Starts the workers that pools keep ready.
     pub fn start<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         self.context(now, out).fill_all();
     }
 
-    /// Records that a session that is not open belongs to this identity. Has an effect only if owners are
-    /// kept.
+    /// Records that a session that is not open belongs to this identity. Does nothing if owners are not kept.
     pub fn load_owner(&mut self, session: &OwnedName, identity: &str) {
         let identity = self.identities.number(identity);
         self.owners.know(session, identity);
@@ -183,7 +182,7 @@ impl Core {
         self.owners.forget(session);
     }
 
-    /// Admits a client. Returns `None` if a limit is reached.
+    /// Admits a client. Returns `None` if a limit of connections is reached.
     pub fn client_open<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -211,8 +210,8 @@ impl Core {
         }
     }
 
-    /// Refuses an incomplete message of a client because too much incomplete input is buffered. `head` is its
-    /// beginning.
+    /// Refuses a client's incomplete message that begins with `head`, because too much incomplete input is
+    /// buffered.
     pub fn refuse_unfinished<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -232,21 +231,21 @@ impl Core {
         }
     }
 
-    /// Removes a client whose connection is closed. Its number may be reused.
+    /// Removes a client whose connection is closed. The number of the client may be used again.
     pub fn client_gone<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.context(now, out).client_gone(client);
         }
     }
 
-    /// Handles that the queue of a client, which was full, is now less than half full.
+    /// Handles that the output queue of a client, which was full, is now less than half full.
     pub fn client_drained<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
             self.context(now, out).client_drained(client);
         }
     }
 
-    /// Handles the start of a worker's process.
+    /// Handles that the process of a worker has started.
     pub fn worker_up<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.context(now, out).worker_up(worker, pid);
@@ -266,8 +265,8 @@ impl Core {
         }
     }
 
-    /// Handles a line from a worker that was not scanned yet. A line with the same layout as the last one
-    /// needs no scan.
+    /// Handles a line from a worker that was not scanned yet. A line with the same layout as the worker's
+    /// last one needs no scan.
     #[inline]
     pub fn worker_raw_line<O: CoreOutput>(
         &mut self,
@@ -285,7 +284,7 @@ impl Core {
         self.worker_line(now, worker, message, out);
     }
 
-    /// Handles that the queue of a worker, which was full, is now less than half full.
+    /// Handles that the input queue of a worker, which was full, is now less than half full.
     pub fn worker_drained<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.context(now, out).worker_drained(worker);
@@ -305,7 +304,7 @@ impl Core {
         }
     }
 
-    /// Removes a worker that has exited or could not be started. Its number may be reused.
+    /// Removes a worker that has exited or could not be started. The number of the worker may be used again.
     pub fn worker_gone<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
             self.context(now, out).worker_gone(worker, end);
@@ -325,7 +324,7 @@ impl Core {
         self.timers.next_deadline()
     }
 
-    /// Starts to drain: accepts no new work, lets running turns end, and then ends all workers.
+    /// Starts to drain the bus: it accepts no new work, lets running turns end, and then ends all workers.
     pub fn drain<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
         self.context(now, out).drain();
     }
@@ -351,8 +350,8 @@ impl Core {
         &self.pools[pool.0 as usize].settings
     }
 
-    /// Returns `true` if a worker has unanswered requests, or does not read the messages that it caused. Only
-    /// then is a stopped worker a problem.
+    /// Returns `true` if a worker has unanswered requests, or does not read the bus's messages. Only then is
+    /// it a problem if the process of the worker is stopped.
     #[must_use]
     pub fn has_pending_work(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));

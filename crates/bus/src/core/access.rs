@@ -14,7 +14,7 @@ use super::table::ClientKey;
 use crate::config::ListenerSettings;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns `true` if a client may use a pool of this name. The pool need not exist.
+    /// Returns `true` if a client may use a pool of this name, whether or not such a pool exists.
     fn permits(&self, state: &ClientState, pool: &str) -> bool {
         let listener = self.core.listeners.get(state.listener);
         listener.is_none_or(|listener| listener.permits(pool))
@@ -101,8 +101,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the pool of a client that asks for none: the default one of its listener, or the first that it
-    /// may use.
+    /// Returns the pool of a client that names none: the default one of its listener, or the first that the
+    /// client may use.
     pub(super) fn default_pool(&mut self, client: ClientKey) -> Result<PoolId, RpcError> {
         let Some(state) = self.core.clients.get(client) else { return self.first_pool() };
         let named =

@@ -19,23 +19,23 @@ pub struct WorkerId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);
 
-/// The identity of clients of this machine where no proof is required.
+/// The identity of all clients that need no proof of identity.
 pub const ANYONE: &str = "anyone";
 
-/// A new client, as the listener knows it.
+/// What a listener knows about a new client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientInfo<'a> {
-    /// The index of the listener that accepted it.
+    /// The index of the listener that accepted the client.
     pub listener: usize,
-    /// The name of its identity. Only clients of this identity see its sessions.
+    /// The name of the client's identity. Only clients of the same identity see its sessions.
     pub identity: &'a str,
-    /// The scopes of its token, for pools with a gate.
+    /// The scopes of the client's token, for pools with a gate.
     pub scopes: Option<&'a [String]>,
     /// `true` if the client has proved its identity, so that the limits of an identity apply.
     pub is_authenticated: bool,
     /// `true` if the bus ends when the input of this client ends, as on stdio.
     pub ends_bus: bool,
-    /// The only pools that its proof of identity permits. `None`: all.
+    /// The pools to which the client's proof of identity restricts it. `None`: all pools.
     pub pools: Option<&'a [String]>,
     /// `true` if the client is the user that the bus runs as, by the credentials of a unix socket or on
     /// stdio.
@@ -79,7 +79,7 @@ pub enum CoreAction {
     /// End a worker and its process tree.
     Stop {
         worker: WorkerId,
-        /// `true`: kill it. `false`: close its stdin, then send SIGTERM, then SIGKILL.
+        /// `true`: kill the worker at once. `false`: close its stdin, then send SIGTERM, then SIGKILL.
         kill: bool,
     },
     PauseWorker(WorkerId),
@@ -92,21 +92,21 @@ pub enum CoreAction {
         reason: ClientCloseReason,
     },
     RecordOwner {
-        /// The client that gets no more output before the record is on disk.
+        /// The client that gets no more output before the session's owner is on disk.
         client: Option<ClientId>,
-        /// The session, under one of its names.
+        /// A session, under one of its names.
         session: OwnedName,
         identity: Arc<str>,
     },
     DeleteOwner {
-        /// The session, under one of its names.
+        /// A session, under one of its names.
         session: OwnedName,
     },
     Log(LogEvent),
     Finished,
 }
 
-/// Estimated bytes in the tables for the owner of a session, without its names.
+/// Estimated bytes that the tables use for the owner of one session, without the session's names.
 const OWNER_RECORD_BYTES: usize = 256;
 
 /// A session name with an owner.
@@ -115,14 +115,14 @@ const OWNER_RECORD_BYTES: usize = 256;
 /// joined with the pool's name into one text: such a text could also be a name that a client chose.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnedName {
-    /// `None`: the name that clients use, in all pools. Otherwise: the name that the agents of this pool use.
+    /// `None`: a name that clients use, in all pools. Otherwise, the pool whose agents use the name.
     pub pool: Option<Box<str>>,
     pub name: Box<str>,
 }
 
 impl OwnedName {
-    /// Returns the estimated size of the record of the owner. It is stored twice, each time with the names:
-    /// in the tables of the core, and in those of the thread that writes the owners to disk.
+    /// Returns the estimated size of the record of the owner. The record is stored twice, each time with the
+    /// names: in the tables of the core, and in those of the thread that writes the owners to disk.
     pub(crate) fn record_bytes(&self) -> usize {
         OWNER_RECORD_BYTES + 2 * (self.pool.as_ref().map_or(0, |pool| pool.len()) + self.name.len())
     }
@@ -159,25 +159,25 @@ pub enum StuckReason {
     /// The worker does not read its stdin.
     Undrained,
     InputClosed {
-        /// Number of bytes from the queue that the worker may have read.
+        /// Number of queued bytes that the worker may have read.
         bytes_read: u64,
     },
     OutputClosed,
 }
 
-/// The exit of a worker.
+/// How a worker ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerExit {
     /// The class of the exit and the last stderr lines, escaped.
     pub reason: String,
-    /// Number of bytes from the queue that the worker may have read.
+    /// Number of queued bytes that the worker may have read.
     pub bytes_read: u64,
     /// Queued bytes that were never written to the worker: whole lines, except the first if it was written in
     /// part.
     pub unsent: Vec<u8>,
     /// `true` if the worker was killed because it used too much memory.
     pub oom: bool,
-    /// `true` if the worker never ran because the bus lacked file descriptors, processes or memory.
+    /// `true` if the process never ran because the bus lacked file descriptors, processes or memory.
     pub lacked_resources: bool,
 }
 
@@ -188,7 +188,7 @@ pub enum LogEvent {
     Lost {
         worker: WorkerId,
         reason: String,
-        /// Number of its pending requests that were answered with an error.
+        /// Number of the worker's pending requests that were answered with an error.
         requests: usize,
         sessions: usize,
     },
@@ -196,7 +196,7 @@ pub enum LogEvent {
         worker: WorkerId,
         what: &'static str,
     },
-    /// A message of a worker was dropped because it is for no client.
+    /// A message of a worker was dropped because no client may get it.
     Dropped {
         worker: WorkerId,
         why: &'static str,
@@ -206,7 +206,7 @@ pub enum LogEvent {
     CircuitClosed(PoolId),
     /// A client named an MCP server that its pool does not permit.
     McpRefused {
-        /// The client. `None` if a session without a client was to be restored.
+        /// The client that named the server. `None` if a session without a client was to be restored.
         client: Option<ClientId>,
         pool: PoolId,
     },

@@ -14,11 +14,11 @@ use super::memory::{Charge, LINE_BYTES};
 use super::state::RequestLocation;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Maximum number of entries in a batch of a worker. For a larger batch the worker is retired: the batch may
-/// hold answers for several clients, which would get no answer if the bus only ignored it.
+/// Maximum number of entries in a batch of a worker. A worker that sends more is retired: the batch may hold
+/// answers for several clients, which would wait forever if the batch were only ignored.
 const MAX_WORKER_ENTRIES: usize = 10_000;
 
-/// Answers up to this size are kept even over the memory limit, because an error in their place would not be
+/// An answer up to this size is kept even over the memory limit, because an error in its place would not be
 /// shorter.
 const MAX_ERROR_BYTES: usize = 512;
 
@@ -34,23 +34,24 @@ pub(super) enum Sender {
 pub(super) struct OpenBatch {
     sender: Sender,
     batch: Batch,
-    /// Entries that wait until the request `barrier` is answered.
+    /// Entries that are handled only after the request `barrier` is answered.
     rest: VecDeque<BatchStep>,
     barrier: Option<Box<[u8]>>,
-    /// Ids of a client's requests whose answers are collected here. They stay in use until the array is sent.
+    /// Ids of a client's requests whose answers are collected for the batch. The ids stay in use until the
+    /// array is sent.
     ids: Vec<Box<[u8]>>,
-    /// Ids of requests in `rest`. They count as in use.
+    /// Ids of the requests in `rest`. They count as in use.
     reserved: Vec<Box<[u8]>>,
     answered: bool,
-    /// Lines to send after the array, because they are about sessions that the array names.
+    /// Lines to send after the answer array, because they are about sessions that the array names.
     behind: Vec<Bytes>,
     bytes: usize,
-    /// Bytes of the received batch. Its entries are kept until they are handled.
+    /// Bytes of the received batch. They are kept until all entries are handled.
     length: usize,
-    /// Memory charge for the batch and its answers, if a client sent it.
+    /// Memory charge for a client's batch and the answers to it.
     charge: Option<Charge>,
-    /// `true` while its entries are being handled, so that a lifted barrier does not handle them a second
-    /// time.
+    /// `true` while the entries of the batch are being handled, so that a lifted barrier does not handle them
+    /// twice.
     working: bool,
 }
 
@@ -99,7 +100,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         };
         if let Sender::Client(client) = sender {
-            // The line itself is already counted.
+            // The line of the batch is already counted as one message.
             self.count_messages(client, steps.len().saturating_sub(1));
         }
         let length = message.bytes().len() + steps.len() * LINE_BYTES;
@@ -126,9 +127,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.take_answers_of_rest(key);
     }
 
-    /// Handles a client's answers behind a barrier at once. A worker waits for them, and they do not depend
-    /// on the requests before them. If they were handled later, another answer to the same request could come
-    /// first.
+    /// Handles at once those entries behind a barrier that answer requests of a worker. The worker waits for
+    /// them, and they do not depend on the other entries. Handled later, another answer to the same request
+    /// could come first.
     fn take_answers_of_rest(&mut self, key: BatchKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         let Sender::Client(client) = open.sender else { return };
@@ -140,11 +141,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the answers in a client's batch that has to wait. Returns the batch without them, or `None` if
-    /// no entry remains.
+    /// Handles the answers in a client's batch that has to wait. Returns the batch without the answers, or
+    /// `None` if no other entry remains.
     pub(super) fn take_answers<'a>(&mut self, client: ClientKey, message: View<'a>) -> Option<Cow<'a, [u8]>> {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
-        // An invalid batch is refused later, when its turn comes.
+        // An invalid batch is refused later, when it no longer has to wait.
         let Ok((_, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {
             return Some(message.bytes().into());
         };
@@ -152,7 +153,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if answers.is_empty() {
             return Some(message.bytes().into());
         }
-        // The line itself is already counted. The remaining entries are counted when the line is handled.
+        // The line of the batch already counts as one message. The remaining entries are counted when the
+        // batch is handled.
         self.count_messages(client, answers.len() - usize::from(rest.is_empty()));
         for answer in &answers {
             self.handle_client_message(client, entry_of(answer).view(), None);
@@ -161,7 +163,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         (!rest.is_empty()).then(|| [b"[", &*rest.join(&b','), b"]"].concat().into())
     }
 
-    /// Handles entries until one has to be answered before the next, or none is left.
+    /// Handles entries of a batch until one has to be answered before the next, or none is left.
     fn continue_batch(&mut self, key: BatchKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         if std::mem::replace(&mut open.working, true) {
@@ -216,7 +218,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Reserves the ids of waiting requests, so that they count as in use.
+    /// Marks the ids of a batch's waiting requests as in use.
     fn reserve(&mut self, key: BatchKey, client: ClientKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         let Some(state) = self.core.clients.get_mut(client) else { return };
@@ -263,7 +265,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if (open.bytes + answer.len() > limit || is_too_much)
             && let Some(id) = View::parse(&answer).id()
         {
-            // The array is one line, and the limit for lines applies to it.
+            // The array of all answers is one line, so the limit for lines applies to it.
             let words = "batch response too long";
             let error = RpcError::new(Code::MessageTooLarge, words).effects(Effects::Possible);
             answer = message::error(id, &error);
@@ -336,7 +338,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     message::error(id, if doubled { &taken } else { error })
                 }
                 BatchStep::Deliver(frame) => {
-                    // An answer does not depend on the refused requests, and a worker waits for it.
+                    // An answer is handled although the requests are refused: a worker waits for the answer.
                     match frame.kind() {
                         Kind::Response | Kind::Invalid(_) => {
                             self.handle_client_message(client, frame.view(), None);
@@ -360,7 +362,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if an entry is a response, or an invalid message that was meant as one.
+/// Returns `true` if an entry of a batch is a response, or an invalid message that was meant as a response.
 fn is_answer(step: &BatchStep) -> bool {
     matches!(step, BatchStep::Deliver(frame) if matches!(frame.kind(), Kind::Response | Kind::Invalid(_)))
 }

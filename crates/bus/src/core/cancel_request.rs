@@ -21,19 +21,20 @@ use super::table::ClientKey;
 const MAX_SEARCHED_LINES: usize = 256;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Handles `$/cancel_request` of a client. The worker knows the request by another id.
+    /// Handles `$/cancel_request` of a client. The worker knows the request to cancel by another id.
     pub(super) fn cancel_request(&mut self, client: ClientKey, message: View<'_>) {
         let Some(state) = self.core.client(client) else { return };
         let Some(place) = cancelled_id(message) else { return };
         let Some(raw) = message.bytes().get(place.clone()) else { return };
         match state.inflight.get(raw).copied() {
             Some(RequestLocation::At(worker, id)) => {
-                // The turn then gets as much time to end as a cancelled turn.
+                // The cancelled prompt gets as much time to end as a turn that `session/cancel` cancels.
                 let pending = self.core.workers.get(worker).and_then(|state| state.pending.get(&id));
                 let is_turn = pending.is_some_and(|pending| pending.what == RequestKind::Prompt);
                 let key = pending.and_then(|pending| self.core.session_of_pending(pending));
                 let session = key.and_then(|key| self.core.sessions.get(key));
-                // A session other than that of the request could belong to another client.
+                // If the cancellation names another session than its request, that session could belong to
+                // another client.
                 let is_named =
                     message.session().is_none_or(|name| session.is_some_and(|it| *it.name == *name));
                 let wire = session.and_then(|session| session.agent_name_json.clone());
@@ -54,7 +55,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if the request to cancel is known here: already sent, or found within the searched
+    /// Returns `true` if the request that a client cancels is already sent, or is found within the searched
     /// lines.
     pub(super) fn can_cancel(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let Some(raw) = cancelled_id(message).and_then(|place| message.bytes().get(place)) else {
@@ -101,7 +102,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         self.send_cancellation(client, &line, batch);
         if place == Some(0) {
-            // The lines behind the request may no longer have to wait.
+            // The lines behind the cancelled request may no longer have to wait.
             self.release_after_cancel(client);
         }
     }
@@ -111,7 +112,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         held.lines.iter().take(MAX_SEARCHED_LINES).position(|held| held.line.id() == Some(id))
     }
 
-    /// Cancels a request that was sent to several workers, in each of them.
+    /// Cancels a request that was sent to several workers, in each of those workers.
     fn cancel_fan_out(&mut self, key: FanKey) {
         for (worker, number) in self.forget_fan_parts(key) {
             let params = json!({"requestId": number});

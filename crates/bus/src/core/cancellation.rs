@@ -23,7 +23,7 @@ pub(super) fn cancels_request(method: &str) -> bool {
     matches!(method, CANCEL_REQUEST | MCP_CANCELLED | LSP_CANCEL)
 }
 
-/// Returns the range in the line of the id of the request to cancel.
+/// Returns the range, within the line, of the id of the request that a message cancels.
 pub(super) fn cancelled_id(message: View<'_>) -> Option<Range<usize>> {
     if !message.is_method(LSP_CANCEL) {
         return message.part_range(Part::RequestId);
@@ -42,7 +42,8 @@ pub(super) fn names_one_request(message: View<'_>) -> bool {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Forwards a worker's LSP cancellation of its request to the client, with the id that the client knows.
+    /// Forwards a worker's LSP cancellation of its own request to the client, with the id that the client
+    /// knows.
     pub(super) fn forward_lsp_cancel(&mut self, worker: WorkerKey, message: View<'_>) {
         let place = cancelled_id(message).filter(|_| message.session().is_none());
         let raw = place.as_ref().and_then(|place| message.bytes().get(place.clone()));

@@ -18,12 +18,12 @@ use super::timer::Timer;
 use super::turn_end::wire_name;
 use super::{Ctx, millis};
 
-/// Time for which a worker's report that it is full limits its sessions.
+/// Time for which the sessions of a worker are limited after the worker has reported that it is full.
 const CAPACITY_TRUST_DURATION: Time = Time::from_secs(60);
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the least loaded worker that `client` may use, except those in `but`, and assigns it to the
-    /// client's identity.
+    /// Returns the least loaded worker that `client` may use, except the workers in `but`. The worker then
+    /// belongs to the client's identity.
     pub(super) fn choose_worker(
         &mut self,
         pool: PoolId,
@@ -53,7 +53,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .map(|(worker, _)| worker)?;
         if mixes && self.core.workers.get(best).is_some_and(|state| self.is_at_session_share(state, identity))
         {
-            // Makes room by closing a session of this identity that has no client.
+            // Room is made by closing a session of this identity that has no client.
             let left = self.oldest_clientless_session_of(best, Some(identity))?;
             self.evict(best, left);
         }
@@ -68,8 +68,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.capacity.is_some_and(|(most, until)| self.now < until && state.sessions.len() >= most)
     }
 
-    /// Returns `true` if an identity has its maximum number of sessions in a worker that identities share.
-    /// Sessions that are being opened count.
+    /// Returns `true` if an identity has its maximum number of sessions in a worker that several identities
+    /// share. Sessions that are being opened count too.
     fn is_at_session_share(&self, state: &WorkerState, identity: Identity) -> bool {
         let most = self.share_of_worker(state);
         if state.sessions.len() + state.pending.creating() >= most {
@@ -94,8 +94,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         capacity.map_or(most, |(capacity, _)| most.min((capacity / 2).max(1)))
     }
 
-    /// Returns `true` if a client's identity may have one more session in this worker. A fork has to be in
-    /// the worker of its parent. Closes a session of the identity that has no client if that makes room.
+    /// Returns `true` if a client's identity may have one more session in this worker, where the fork's
+    /// parent is. If necessary, closes a session of the identity that has no client.
     pub(super) fn has_room_for_fork(&mut self, client: ClientKey, worker: WorkerKey) -> bool {
         let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
         let Some(state) = self.core.workers.get(worker) else { return false };
@@ -109,7 +109,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns `true` if a client's identity has its maximum number of a pool's workers: three quarters of
-    /// `max_instances`, rounded down, but at least one. Applies only if clients authenticate.
+    /// `max_instances`, rounded down, but at least one. Without authentication, there is no maximum.
     pub(super) fn is_at_worker_share(&self, client: ClientKey, pool: PoolId) -> bool {
         let Some(client) = self.core.clients.get(client).filter(|client| client.is_authenticated) else {
             return false;
@@ -123,7 +123,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Routes a client whose identity has its maximum number of workers. The client waits if a worker without
-    /// clients can be stopped for it. Otherwise it is refused.
+    /// clients can be stopped to make room. Otherwise the client is refused.
     pub(super) fn wait_for_own_worker(&mut self, pool: PoolId, client: ClientKey) -> Route {
         let identity = self.core.client(client).map(|state| state.identity);
         let workers = self.core.pool_of(pool).workers.iter();
@@ -143,7 +143,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(*worker));
         let mut ready =
             workers.filter(|worker| worker.stage == WorkerLifecycle::Ready && !self.is_full(worker));
-        // The identity has used up the existing workers, and no more workers are started for it.
+        // The identity has its maximum of sessions in every worker, and no more workers are started for it.
         if state.settings.mix_identities && ready.any(|worker| self.is_at_session_share(worker, identity)) {
             return Route::Refuse(share_used_up());
         }
@@ -200,7 +200,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.oldest_clientless_session_of(worker, None)
     }
 
-    /// Returns the session as [`Self::oldest_clientless_session`] does, but only among those of `identity` if it is given.
+    /// Returns the session as [`Self::oldest_clientless_session`] does. If `identity` is given, only sessions
+    /// of that identity count.
     fn oldest_clientless_session_of(
         &self,
         worker: WorkerKey,
@@ -232,8 +233,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         );
     }
 
-    /// Repeats the requests that a worker refused for lack of room, once the worker has made room or cannot
-    /// make any.
+    /// Sends requests that a worker has refused for lack of room again, once a session was closed or none can
+    /// be.
     pub(super) fn retry_refused(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         for waiting in std::mem::take(&mut state.refused) {
@@ -241,14 +242,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Repeats a request that was refused for lack of room. It is handled before all held lines of its
+    /// Sends a request again that was refused for lack of room. It is handled before all held lines of its
     /// client.
     fn retry_refused_line(&mut self, waiting: Waiting) {
         self.release_request_id(waiting.client, &waiting.line);
         self.handle_again(vec![waiting]);
     }
 
-    /// Waits for a worker of the pool, or refuses if none is expected soon.
+    /// Routes a message for which its pool has no free worker: it waits, or is refused if no worker is
+    /// expected soon.
     pub(super) fn wait_for_worker(&mut self, pool: PoolId) -> Route {
         self.spawn_on_demand(pool);
         let state = self.core.pool_of(pool);
@@ -271,16 +273,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Route::Refuse(self.no_worker(pool, Code::Backpressure));
         }
         if !any_coming {
-            // The circuit breaker may have closed meanwhile without starting a worker.
+            // The circuit breaker may have closed meanwhile, although no worker was started.
             let at = delayed_until.max(self.now);
             self.core.timers.set(at, Timer::Respawn(pool));
         }
         Route::Hold
     }
 
-    /// Stops a worker of which all sessions are without clients, in a pool where each worker serves one
-    /// identity. Chooses among the workers of `identity`, or of the identity with the most such workers, the
-    /// one that has been without clients for the longest time. Returns `true` if there was one.
+    /// Stops the worker that has been without clients for the longest time, in a pool where each worker
+    /// serves one identity. Considers only workers of `identity`, or else of the identity with the most such
+    /// workers. Returns `true` if there was one.
     fn make_room(&mut self, pool: PoolId, identity: Option<Identity>) -> bool {
         let state = self.core.pool_of(pool);
         if state.is_shared() && state.settings.mix_identities {
@@ -296,7 +298,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     && state.pending.is_empty();
                 let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
                 let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
-                // Every session must be without a client. The time since the last client left counts.
+                // A worker is a candidate only if no session of it has a client. Its time begins when the
+                // last client left.
                 let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
                 left.then_some((state.identity, since, *worker))
             })

@@ -1,7 +1,7 @@
 //! Child sessions, which an agent announces in a session of a client (`subagent_update`).
 //!
-//! A child belongs to the session that it was announced in. Its messages take the route of that session. It
-//! moves to another worker with the session, and it ends with it.
+//! A child belongs to the session in which it was announced. Messages of the child take the route of that
+//! session. The child moves to another worker with the session, and ends with the session.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::LazyLock;
@@ -27,41 +27,41 @@ use super::splice::Parts;
 use super::state::RequestKind;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Maximum number of child sessions of one session. Beyond it, the oldest is forgotten.
+/// Maximum number of child sessions of one session. If there are more, the oldest is forgotten.
 const MAX_OF_SESSION: usize = 1_000;
 /// Maximum number of child sessions in one worker.
 const MAX_OF_WORKER: usize = 4_096;
 /// Maximum number of child sessions of one identity.
 const MAX_OF_IDENTITY: usize = 16_384;
-/// Maximum number of bytes of the ids of one session's children.
+/// Maximum number of bytes of the ids of one session's child sessions.
 const MAX_SESSION_BYTES: usize = 256 << 10;
-/// Maximum number of bytes of the ids of one identity's children.
+/// Maximum number of bytes of the ids of one identity's child sessions.
 const MAX_IDENTITY_BYTES: usize = 2 << 20;
 
 pub(super) type ChildKey = Key<Child>;
 
 #[derive(Debug)]
 pub(super) struct Child {
-    /// The session that a client opened and that this child belongs to, possibly through other children.
+    /// The session that a client opened and to which this child belongs, possibly through other children.
     pub(super) root: SessionKey,
     identity: Identity,
-    /// The worker that announced it. In another worker, an equal id may be another session.
+    /// The worker that announced the child. In another worker, an equal id may be another session.
     worker: WorkerKey,
-    /// The id for clients.
+    /// The id that clients use for the child.
     name: Box<str>,
-    /// The id for the agent.
+    /// The id that the agent uses for the child.
     agent_name: Box<str>,
-    /// Increases with each announcement. Orders the children.
+    /// A number that increases with each announcement, to order children by age.
     serial: u64,
 }
 
 impl Child {
-    /// Returns the id for clients as JSON if it differs from the agent's.
+    /// Returns the id that clients use, as JSON, if the agent uses another id.
     pub(super) fn alias(&self) -> Option<Box<[u8]>> {
         (self.name != self.agent_name).then(|| quoted(&self.name))
     }
 
-    /// Returns the id for the agent as JSON if it differs from the clients'.
+    /// Returns the id that the agent uses, as JSON, if clients use another id.
     fn agent_name_json(&self) -> Option<Box<[u8]>> {
         (self.name != self.agent_name).then(|| quoted(&self.agent_name))
     }
@@ -70,9 +70,9 @@ impl Child {
 #[derive(Debug, Default)]
 pub(super) struct ChildSet {
     children: VecDeque<ChildKey>,
-    /// Total bytes of the agent's ids.
+    /// Total bytes of the ids that the agent uses for these children.
     bytes: usize,
-    /// `true` if a child's id for clients differs from its id for the agent.
+    /// `true` if clients use another id for some child than the agent.
     aliased: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct ChildSet {
 pub(super) struct Children {
     table: Table<Child>,
     by_name: HashMap<Box<str>, ChildKey>,
-    /// Number of children and bytes of their ids, per identity.
+    /// Number of children, and bytes of their ids, of each identity.
     held: FxHashMap<Identity, (usize, usize)>,
     serial: u64,
 }
@@ -115,7 +115,7 @@ impl Children {
         key
     }
 
-    /// Returns the total bytes of the agents' ids.
+    /// Returns the total bytes of the ids that agents use for child sessions.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.table.iter().map(|(_, child)| child.agent_name.len()).sum()
@@ -136,17 +136,18 @@ impl Children {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UpdateEvent {
-    /// `true` if the agent works in the session (v2).
+    /// A state update of version 2. `true`: the agent works in the session.
     Running(bool),
     Child(Box<str>),
 }
 
-/// The update kinds that [`read_update`] parses, up to `KIND_END`.
+/// The beginnings, before `KIND_END`, of the update kinds that [`read_update`] parses.
 const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
 const KIND_END: &[u8] = b"_update\"";
-/// Kinds that are compared as a whole, with the closing quote: most updates are chunks of text.
+/// Frequent update kinds, which need no action of the bus. They are compared with the closing quote.
 const COMMON_KINDS: [&[u8]; 2] = [b"agent_message_chunk\"", b"agent_thought_chunk\""];
-/// Built once: building it takes longer than searching a text as short as most updates.
+/// The searcher is built once, because building it takes longer than searching a text as short as most
+/// updates.
 static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND_END));
 
 /// Parses an update if the bus acts on its kind. Most other kinds are recognized by their bytes at the usual
@@ -175,12 +176,12 @@ fn parse_update(params: &[u8]) -> Option<UpdateEvent> {
     }
 }
 
-/// Returns the first kind of an update and its closing quote, if the members are in the usual order. An
-/// update with two kinds is ambiguous, so the bus may ignore it.
+/// Returns the first kind of an update, with its closing quote, if the members of the message are in the
+/// usual order. An update with two kinds is ambiguous, so the bus may ignore it.
 #[inline]
 fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
     let session = message.part_range(Part::Session)?;
-    // The scan has already found the end of the session's name.
+    // The position of the session's name is already known from the scan of the message.
     let through_key = message.bytes().get(message.envelope().params.range().start..session.start)?;
     let update = message.bytes().get(session.end..message.envelope().params.range().end)?;
     let kind = update.strip_prefix(br#","update":{"sessionUpdate":""#)?;
@@ -202,8 +203,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.child_of(worker, name).map(|child| child.root)
     }
 
-    /// Handles the announcement of a child. Returns `true` if the child is new. A known child stays
-    /// unchanged.
+    /// Handles the announcement of a child session. Returns `true` if the child is new. A child that is
+    /// already known stays unchanged.
     pub(super) fn add_child(&mut self, worker: WorkerKey, root: SessionKey, agent_name: &str) -> bool {
         let Some(identity) = self.core.sessions.get(root).map(|session| session.identity) else {
             return false;
@@ -216,8 +217,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if child.worker == worker || child.root == root {
                 return false;
             }
-            // The other child moved here with its session. This worker assigns the names in its process, so
-            // the other child loses its name.
+            // A child of another session moved here with that session. The worker now gives the name to a
+            // child of its own, so the other child loses the name.
             self.forget_child_named(worker, agent_name);
         }
         if !self.make_room_for_child(worker, root, agent_name.len()) {
@@ -247,8 +248,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Remembers a child that is announced in a session that the worker no longer has. The name of the child
-    /// stays with the identity of that session.
+    /// Records a child that is announced in a session that the worker no longer has. The name of the child
+    /// stays reserved for the identity of that session.
     pub(super) fn record_former_child(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(UpdateEvent::Child(child)) = read_update(message) else { return };
         let Some(state) = self.core.workers.get(worker) else { return };
@@ -260,8 +261,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Cancels a request to open a session in a worker that announces a child of the same name in a session
-    /// of another identity. The worker has not read the request yet. If it did, it would open the child.
+    /// Cancels a request to open a session if its worker announces a child of the same name in a session of
+    /// another identity. The worker has not read the request yet. If it did, it would open the child.
     fn yield_to_child(&mut self, worker: WorkerKey, identity: Identity, name: &str) {
         let Some(key) = self.session_of(worker, name) else { return };
         let Some(session) = self.core.sessions.get(key) else { return };
@@ -274,8 +275,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Drops the announcement of a child in a shared worker whose clients have not declared that they show
-    /// children. The child belongs to no client. Later messages about it are also dropped, and do not count
-    /// as protocol violations.
+    /// children. The child belongs to no client. Messages about it are dropped too, and are no protocol
+    /// violations.
     #[inline]
     pub(super) fn drop_unshown_child(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
@@ -343,7 +344,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.expect_no_more(worker, key, child);
     }
 
-    /// Lets a worker mention a forgotten child without a protocol violation.
+    /// Lets a worker still mention a forgotten child without a protocol violation.
     fn expect_no_more(&mut self, worker: WorkerKey, key: ChildKey, child: Child) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.children.get(&child.agent_name) != Some(&key) {
@@ -353,7 +354,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.expect_name_no_more(worker, child.agent_name, child.identity);
     }
 
-    /// Lets a worker mention a child that its session does not have without a protocol violation.
+    /// Lets a worker mention a child that its session does not have, without a protocol violation.
     fn expect_unknown_child(&mut self, worker: WorkerKey, name: Box<str>, identity: Identity) {
         self.core.owners.know_child(&name, identity);
         self.expect_name_no_more(worker, name, identity);
@@ -383,8 +384,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Moves the children of a session to another worker. A child stays behind if that worker uses its name
-    /// for something else or used it for another identity. The former worker may still mention the children.
+    /// Moves the children of a session to another worker. A child is forgotten if that worker uses the
+    /// child's name for something else, or used it for another identity. The former worker may still mention
+    /// the children.
     pub(super) fn move_children(&mut self, root: SessionKey, from: Option<WorkerKey>, to: Option<WorkerKey>) {
         let child_set = self.core.sessions.get(root).and_then(|session| session.child_set.as_deref());
         let Some(child_set) = child_set.filter(|child_set| !child_set.children.is_empty()) else { return };
@@ -407,8 +409,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Routes a client's message about a child like a message about the session of the child. Requests that
-    /// open, list, close or delete sessions, or that concern the whole connection, are refused for a child.
+    /// Routes a client's message about a child like a message about the child's session. Requests that open,
+    /// list, close or delete sessions, or that concern the whole connection, are refused for a child.
     pub(super) fn route_child(
         &mut self,
         client: ClientKey,
@@ -449,14 +451,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward(client, message, batch, worker, None, RequestKind::Child);
     }
 
-    /// Returns the id for clients of the child that a message is about, if the agent's id differs. The outer
-    /// `None`: the message is not about a child.
+    /// Returns the id that clients use for the child that a message is about, if the agent uses another id.
+    /// The outer `None`: the message is not about a child.
     pub(super) fn child_alias(&self, worker: WorkerKey, message: View<'_>) -> Option<Option<Box<[u8]>>> {
         self.child_of(worker, &message.session()?).map(Child::alias)
     }
 
-    /// Returns a message with the agent's ids of child sessions replaced by those for clients, or `None` if
-    /// no id differs.
+    /// Returns a message in which the agent's ids of child sessions are replaced by those that clients use,
+    /// or `None` if no id differs.
     pub(super) fn rename_children(
         &self,
         worker: WorkerKey,
@@ -470,9 +472,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return None;
         }
-        // The first id is that of the session itself. Only a second one has to be checked.
+        // The first id in the message is that of the session itself. Children are looked up only if there is
+        // another.
         memchr::memmem::find_iter(message.bytes(), b"essionId\"").nth(1)?;
-        // A message with too many values is not parsed, so its update keeps the agent's ids.
+        // A message with too many values is not parsed, so it keeps the ids that the agent uses for children.
         if has_more_values_than(message.bytes(), MAX_PEER_VALUES) {
             return None;
         }
@@ -549,7 +552,7 @@ mod tests {
         for head in ["", r#""sessionId":"s","#, r#""sessionId":"s\"","#] {
             check(&format!(r#"{{{head}"update":{{"sessionUpdate":"plan",{tail}"#), None);
         }
-        // An update inside a session's name is not read as an update.
+        // The text of an update inside a session's name is not an update.
         let name = r#"s\",\"update\":{\"sessionUpdate\":\"plan\""#;
         check(&format!(r#"{{"sessionId":"{name}","update":{{{tail}"#), Some(&UpdateEvent::Child("c".into())));
         check("{}", None);

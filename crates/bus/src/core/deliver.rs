@@ -12,7 +12,7 @@ use super::splice::Parts;
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Queues a line for a client that no worker has sent. If the queue is full, reading from the client is
+    /// Queues a line that the bus itself made for a client. If the queue is full, reading from the client is
     /// paused: its own lines may have caused the answers.
     pub(super) fn write_client(&mut self, client: ClientKey, parts: &[&[u8]]) {
         if self.core.client(client).is_none_or(|state| state.closing) {
@@ -28,13 +28,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a client does not read the bus's own answers. Its requests then get short errors.
+    /// Returns `true` if a client does not read the bus's own answers. Requests of the client then get short
+    /// errors.
     pub(super) fn is_self_paused(&self, client: ClientKey) -> bool {
         self.core.clients.get(client).is_some_and(|state| state.self_paused)
     }
 
     /// Queues a line of `worker` for a client. If the queue is full, a worker that only this client uses is
-    /// paused. Otherwise the client is closed, because other clients wait for the same worker.
+    /// paused. If other clients use the worker too, the client is closed instead.
     pub(super) fn deliver(&mut self, client: ClientKey, worker: WorkerKey, parts: &Parts<'_>) {
         let Some(state) = self.core.client(client) else { return };
         if state.closing {
@@ -103,7 +104,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.reply(client, batch, tag, line);
     }
 
-    /// Answers a client's request with a line that the bus made.
+    /// Answers a client's request with a line that the bus itself made.
     pub(super) fn reply(
         &mut self,
         client: ClientKey,
@@ -130,8 +131,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
         self.core.counters.to_workers += 1;
         let waiting = self.out.to_worker(worker.into(), parts);
-        // Most lines that the bus itself sends to a worker are answers to that worker. Pausing the worker
-        // until it reads prevents further answers.
+        // Most lines that the bus itself sends to a worker are answers to requests of that worker. Pausing
+        // the worker until it reads its input prevents further answers.
         if waiting > self.core.limits.queue_bytes
             && let Some(state) = self.core.worker(worker)
             && !std::mem::replace(&mut state.self_paused, true)
@@ -140,7 +141,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Queues a line of `client` for a worker. If the queue is full, reading from the client is paused.
+    /// Queues a line of `client` for a worker. If the queue of the worker is full, reading from the client is
+    /// paused.
     pub(super) fn send_to_worker(&mut self, worker: WorkerKey, client: ClientKey, parts: &Parts<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.accepts_input() {

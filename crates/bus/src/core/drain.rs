@@ -31,7 +31,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.workers.iter().map(|(key, _)| key).collect()
     }
 
-    /// Stops all workers and clients once no request is pending and no turn runs.
+    /// Stops all workers and closes all clients once no request is pending and no turn runs.
     pub(super) fn finish_if_drained(&mut self) {
         if !self.core.draining || self.core.finished {
             return;
@@ -53,14 +53,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the drain, because the time for active turns is over.
+    /// Ends the drain because the time limit for active turns has passed.
     pub(super) fn stop_waiting(&mut self) {
         self.drain();
         let error = RpcError::new(Code::Draining, "bus stopped").effects(Effects::Possible);
         for worker in self.all_workers() {
             self.fail_all(worker, &error);
         }
-        // No worker got the remaining lines.
+        // The remaining lines were never sent to a worker.
         let error = RpcError::new(Code::Draining, "bus stopped");
         let mut lines = Vec::new();
         for worker in self.core.workers.values_mut() {

@@ -30,26 +30,26 @@ pub(super) struct FanOut {
     what: RequestKind,
     name: Option<Box<str>>,
     left: usize,
-    /// The unanswered requests to workers, each with the id that the worker knows.
+    /// The requests that workers have not answered yet, each with the id that its worker knows.
     parts: Vec<(WorkerKey, u64)>,
     charge: Charge,
     bytes: usize,
     succeeded: bool,
     error: Option<RpcError>,
-    /// Entries of the merged list, joined by commas.
+    /// The merged entries of the workers' session lists, joined by commas.
     sessions: Vec<u8>,
     seen: HashSet<String>,
-    /// The next cursor of each worker, by the worker's serial.
+    /// The worker's cursor for the next page of its list, by the serial of the worker.
     cursors: BTreeMap<String, Value>,
 }
 
 impl FanOut {
-    /// Returns the possible effects of the request, for its error.
+    /// Returns the effects that a failed request may have had, for its error.
     fn effects(&self) -> Effects {
         if self.what == RequestKind::List { Effects::None } else { Effects::Possible }
     }
 
-    /// Records an error. "Method not found" does not replace any other error.
+    /// Records an error of one worker. "Method not found" does not replace any other error.
     fn record_error(&mut self, error: RpcError) {
         if self.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound)) {
             self.error = Some(error);
@@ -96,7 +96,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         }
-        // A client must not delete another identity's session of this name.
+        // A client must not delete a session of another identity that has the same name.
         let named = message.session().filter(|_| what == RequestKind::Delete).zip(identity);
         let is_closed = |worker: WorkerKey| {
             named
@@ -116,8 +116,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &unknown_session());
             return;
         }
-        // A request of the bus itself pauses no client. So this check limits the bytes sent to a worker that
-        // does not read.
+        // Messages of the bus itself pause no client when a worker does not read them. This check limits
+        // their bytes.
         let is_self_paused = |worker| self.core.workers.get(worker).is_some_and(|state| state.self_paused);
         if asked.iter().any(|(worker, _)| is_self_paused(*worker)) {
             let error = RpcError::new(Code::Backpressure, "agent does not read its input");
@@ -126,7 +126,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if asked.is_empty() && cursors.is_none() {
-            // Without a worker, the list is unknown, not empty.
+            // Without any worker, the list of sessions is unknown, not empty.
             match self.wait_for_worker(pool) {
                 Route::Refuse(error) => self.refuse(client, id, batch, message.tag(), &error),
                 _ => self.hold(client, message.bytes(), batch),
@@ -177,8 +177,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the workers to which a fan-out of this client is sent, each with its serial: all of a shared
-    /// pool, or the client's own.
+    /// Returns the workers that get a client's request for several workers, each with its serial: all workers
+    /// of a shared pool, or those of the client.
     pub(super) fn fan_out_workers(&mut self, client: ClientKey, id: PoolId) -> Vec<(String, WorkerKey)> {
         let identity = self.core.client(client).map(|state| state.identity);
         let pool = self.core.pool_of(id);
@@ -207,7 +207,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.finish_fan(key);
     }
 
-    /// Stops waiting for the missing parts. Returns their workers and the ids that the workers know.
+    /// Stops waiting for the workers that have not answered. Returns those workers and the ids by which they
+    /// know the request.
     pub(super) fn forget_fan_parts(&mut self, key: FanKey) -> Vec<(WorkerKey, u64)> {
         let parts = self.core.fans.get_mut(key).map(|fan| std::mem::take(&mut fan.parts));
         let mut parts = parts.unwrap_or_default();
@@ -252,7 +253,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         });
         let mut listed = Vec::new();
         for entry in outcome.iter().flatten().flat_map(SessionList::sessions) {
-            // Sessions of other identities are left out.
+            // Sessions of other identities are left out of the merged list.
             if !self.is_listed_for(client, worker, &entry.name) {
                 continue;
             }
@@ -294,7 +295,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(fan.client) else { return };
         state.inflight.remove(&fan.id);
         // A list without the sessions of one worker is incomplete, unless that worker cannot list sessions. A
-        // deletion by any worker counts as success.
+        // deletion succeeds if any worker has deleted the session.
         let is_whole = fan.what != RequestKind::List
             || fan.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound));
         if !fan.succeeded || !is_whole {

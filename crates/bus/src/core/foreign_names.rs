@@ -17,13 +17,13 @@ use super::mcp_access::is_unknown;
 use super::session::SessionKey;
 use super::table::{ClientKey, WorkerKey};
 
-/// Maximum number of lookups for one message. They run on the event loop, which all clients share.
+/// Maximum number of lookups of texts of one message. They run on the event loop, which all clients share.
 const MAX_LOOKUPS: usize = 1 << 19;
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns `true` if a text in the params of an extension method is the id of another identity's session
-    /// or child session. The id may be the one for clients or the one for the agents of the pool. Also
-    /// returns `true` for params that cannot be read or have too many texts.
+    /// or child session, as clients or as agents of the pool call it. Also returns `true` for params that
+    /// cannot be read or have too many texts.
     pub(super) fn names_foreign_session(&self, client: ClientKey, pool: PoolId, message: View<'_>) -> bool {
         let Some(params) = message.params().filter(|_| self.core.owners.are_kept()) else { return false };
         let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
@@ -32,15 +32,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let pool = self.core.current(pool);
         let workers = self.core.workers.iter().filter(|(_, state)| self.core.current(state.pool) == pool);
-        // Workers that use other names than the clients. In most workers, both use the same names.
+        // Workers in which some session has another name than for clients. Most workers use the same names as
+        // clients.
         let renaming: Vec<WorkerKey> = workers
             .filter(|(_, state)| !(state.aliases.is_empty() && state.children.is_empty()))
             .map(|(worker, _)| worker)
             .collect();
         let is_anothers =
             |key: SessionKey| self.core.sessions.get(key).is_some_and(|session| session.identity != identity);
-        // The name of the message's own session is permitted. The exception: if the worker uses another name
-        // for that session, the text is not replaced everywhere, and to the worker it may name another
+        // The name of the message's own session is permitted, unless the worker uses another name for that
+        // session: the text is not replaced everywhere, and to the worker it may be the name of another
         // session.
         let named = message.session();
         let is_renamed = |key| {
@@ -73,7 +74,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 /// A JSON reader that fails at the first text, key or value, for which the predicate returns `true`.
 struct Texts<'f, F>(&'f F);
 
-// Derived impls would require `F: Clone` and `F: Copy`.
+// Derived impls of `Clone` and `Copy` would require `F: Clone` and `F: Copy`.
 impl<F> Clone for Texts<'_, F> {
     fn clone(&self) -> Self {
         *self

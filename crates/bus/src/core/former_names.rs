@@ -1,6 +1,7 @@
-//! Names of sessions that a worker no longer has but may still use, each with the identity of its session.
+//! Names that a worker may still use for sessions that it no longer has, each with the identity of its
+//! session.
 //!
-//! Messages under such a name go to no client. Each identity has its own ring of names. So an identity that
+//! Messages under such a name go to no client. Each identity has its own ring of names, so an identity that
 //! opens and closes many sessions cannot make the bus forget a name of another identity.
 
 use std::collections::{HashMap, VecDeque};
@@ -9,15 +10,15 @@ use rustc_hash::FxHashMap;
 
 use super::identity::Identity;
 
-/// Maximum number of names kept per identity.
+/// Maximum number of former session names that are kept per identity.
 const MAX_NAMES: usize = 1_000;
 const MAX_BYTES: usize = 512 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameUse {
     Opened,
-    /// A client asked for the session, and the worker did not open it. The name stays free for other
-    /// identities.
+    /// A client asked for the session, but the worker did not open it. Other identities may still use the
+    /// name.
     Asked,
 }
 
@@ -29,7 +30,7 @@ struct Ring {
 
 #[derive(Debug, Default)]
 pub(super) struct FormerNames {
-    // Agents choose the names, so they are hashed with a secret.
+    // Agents choose the names, so the hashes of this map have a secret key.
     by_name: HashMap<Box<str>, (Identity, NameUse)>,
     rings: FxHashMap<Identity, Ring>,
 }
@@ -39,22 +40,23 @@ impl FormerNames {
         self.by_name.contains_key(name)
     }
 
-    /// Returns the identity whose session had this name last.
+    /// Returns the identity whose session had this name last in the worker, or was last requested under it.
     pub(super) fn owner(&self, name: &str) -> Option<Identity> {
         self.by_name.get(name).map(|(owner, _)| *owner)
     }
 
-    /// Returns the identity whose session the worker last opened under this name.
+    /// Returns the identity of the last session that the worker has opened under this name.
     pub(super) fn opened_by(&self, name: &str) -> Option<Identity> {
         self.by_name.get(name).filter(|(_, used)| *used == NameUse::Opened).map(|(owner, _)| *owner)
     }
 
-    /// Returns `true` if the worker had a session of this name of another identity.
+    /// Returns `true` if the last session of this name in the worker belonged to another identity.
     pub(super) fn is_anothers(&self, name: &str, identity: Identity) -> bool {
         self.opened_by(name).is_some_and(|owner| owner != identity)
     }
 
-    /// Adds a name. If another identity has it already, it stays with that identity.
+    /// Adds the name of a session that the worker no longer has or did not open. If the worker has had a
+    /// session of another identity under this name, the name stays with that identity.
     pub(super) fn add(&mut self, name: Box<str>, identity: Identity, used: NameUse) {
         if let Some((owner, before)) = self.by_name.get(&name) {
             let stays = *before == NameUse::Opened && (*owner != identity || used == NameUse::Asked);

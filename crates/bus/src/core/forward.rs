@@ -18,8 +18,8 @@ use super::state::{InternalRequest, Opening, Pending, RequestKind, RequestLocati
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Requests to open a session up to this size are kept until they are answered. They may have to be sent to
-/// another worker.
+/// Maximum size of a request to open a session that is kept until it is answered, because it may have to be
+/// sent to another worker.
 const MAX_KEPT_OPENING_BYTES: usize = 256 << 10;
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -36,8 +36,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let tag = message.tag();
         let pool = self.pool_of_worker(worker);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // Prompts and other requests were just checked when they were routed, and nothing is inserted into
-        // them. Messages to MCP servers were not routed.
+        // Prompts and other requests were checked when they were routed, and nothing is inserted into them.
+        // Messages to MCP servers were not checked there.
         let is_judged = match what {
             RequestKind::Prompt => true,
             RequestKind::Other => !is_about_server(message),
@@ -64,7 +64,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     return;
                 }
             };
-            // In a pool without a known protocol, progress tokens are replaced instead, in place.
+            // In a shared pool without a known protocol, ids of MCP servers stay unchanged. Only progress
+            // tokens are replaced there.
             let knows = !self.exchanges_tokens(worker);
             match self.opening_with_servers(&servers, message) {
                 Ok(line) => served = line.filter(|_| knows),
@@ -106,7 +107,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.rewind(key, what);
         }
         let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
-        // A longer request is not sent to another worker, and its session is not restored.
+        // If the request is longer, it is not sent to another worker, and its session is not restored.
         let opens = what.creates() || what.reopens();
         let length = message.bytes().len();
         let is_kept = length <= MAX_KEPT_OPENING_BYTES && !(opens && self.core.is_too_much(identity, length));
@@ -195,7 +196,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_to_worker(worker, client, &Parts::new(message, edits));
     }
 
-    /// Sends a request that the bus itself makes to a worker.
+    /// Sends a worker a request that the bus itself makes.
     pub(super) fn send_internal_request(
         &mut self,
         worker: WorkerKey,
@@ -292,8 +293,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Closes the circuit breaker of a pool without `initialize`. There, any response shows that a worker
-    /// works.
+    /// Closes the circuit breaker of a pool whose workers get no `initialize`, because any response shows
+    /// that a worker works.
     fn mark_healthy(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let state = self.core.pool_of(pool);
@@ -302,7 +303,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forwards a response to the origin of the request. With `name`, the response gets that session name.
+    /// Forwards a response to the client whose request it answers. With `name`, the session in the response
+    /// is renamed.
     pub(super) fn forward_response(
         &mut self,
         worker: WorkerKey,
@@ -366,7 +368,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends a request that was answered with a response that cannot be forwarded.
+    /// Fails a request whose response cannot be forwarded.
     pub(super) fn fail_answered(
         &mut self,
         worker: WorkerKey,
@@ -388,13 +390,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Returns a request that its worker never read, as its client sent it.
+    /// Returns a client's request that its worker never read, as the client sent it.
     pub(super) fn unsent(&mut self, pending: &Pending, unsent: &[u8]) -> Option<Waiting> {
         let RequestOrigin::Client { client, id, batch } = &pending.asker else { return None };
         if let Some(state) = self.core.client(*client) {
             state.inflight.remove(id);
         }
-        // The kept line has the client's own ids of MCP servers.
+        // The kept line, unlike the queued one, contains the client's own ids of MCP servers.
         if let Some(opening) = pending.opening.as_ref().filter(|opening| !opening.line.is_empty()) {
             let charge = self.core.charge_line(*client, &opening.line);
             return Some(Waiting {

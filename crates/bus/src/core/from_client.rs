@@ -20,8 +20,8 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
-/// The MCP notification that the result of `initialize` has arrived, and the maximum size of one that is
-/// kept.
+/// The MCP notification that a client has received the result of `initialize`. The bus keeps it for further
+/// workers.
 const MCP_INITIALIZED: &str = "notifications/initialized";
 const MAX_INITIALIZED_BYTES: usize = 4096;
 
@@ -139,7 +139,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if cancels_request {
-            // The worker knows the request by another id. To the worker, the client's own id may be that of
+            // The worker knows the request by another id. The client's own id may be the worker's id of
             // another client's request.
             let error = RpcError::new(Code::InvalidRequest, "cancellation must be a notification");
             self.refuse(client, id, batch, tag, &error);
@@ -187,7 +187,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Refuses a request whose id is in use. Returns `true` if it is.
+    /// Refuses a request whose id is already in use. Returns `true` if it was refused.
     pub(super) fn refuse_doubled(
         &mut self,
         client: ClientKey,
@@ -223,7 +223,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if RequestKind::from_method(&method) != RequestKind::Other
             && self.core.pools.iter().any(PoolState::is_acp)
         {
-            // A request without an id has no meaning, but an agent could act on it.
+            // A notification with the method of a request is dropped: it has no meaning, but an agent could
+            // act on it.
             self.core.counters.dropped += 1;
             return;
         }
@@ -242,11 +243,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.forward_notification(client, worker, session, message);
             }
             Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, None),
-            // A session that is not being restored has no turn to cancel.
+            // A cancellation is dropped if its session is lost and not being restored, because no turn runs.
             Route::Restore(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
             }
-            // While draining, no worker is started for which a notification could wait.
+            // While the bus drains, no worker is started, so a notification cannot wait for one.
             Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
             Route::Hold
             | Route::AwaitCreations(_)
@@ -293,7 +294,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Removes and returns the worker's request that a client's response answers.
+    /// Removes and returns the worker's request that a response of a client answers.
     fn take_asked(&mut self, client: ClientKey, message: View<'_>) -> Option<Asked> {
         let number = request_id::parse(message.id()?)?;
         let asked = self.core.client(client)?.asked.remove(&number)?;
@@ -314,7 +315,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(line) = message.refusal() {
             self.write_client(client, &[&line]);
         }
-        // The response cannot be forwarded, so the worker gets an error.
+        // A response that cannot be forwarded becomes an error for the worker that waits for it.
         if matches!(fault, Fault::LongResponse | Fault::BadResponse)
             && let Some(asked) = self.take_asked(client, message)
         {
@@ -337,7 +338,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let ends_bus = state.ends_bus;
         self.end_asked_requests(client);
         if ends_bus {
-            // Requests sent before the end of the input are answered first.
+            // Requests that a client sent before the end of its input are still answered.
             let at = self.now + self.core.limits.drain_timeout;
             self.core.timers.set(at, Timer::Drained);
         } else {
@@ -346,7 +347,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.close_if_served(client);
     }
 
-    /// Closes a client whose input has ended and all of whose requests are answered.
+    /// Closes a client if its input has ended and all its requests are answered.
     pub(super) fn close_if_served(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
@@ -358,7 +359,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the requests of workers that a client will no longer answer.
+    /// Ends the requests of workers that a client will not answer, because its input has ended.
     fn end_asked_requests(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
@@ -396,7 +397,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Starts the grace period of the turns of a client that will not see their end.
+    /// Starts the grace period of a client's running turns, because the client will not see their end.
     fn abandon_turns(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
@@ -462,18 +463,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
-        // The client may also wait for sessions that it did not own. A later client under the same number
-        // must not get its answers.
+        // The client may also wait for sessions that it did not own. A later client with the same number must
+        // not get the answers.
         self.core.sessions.forget_waiting(client);
         self.core.awaited_creations.forget(client);
         self.stop_idle();
     }
 }
 
-/// Returns the kind of a client's request, and `true` if the request cancels another one.
+/// Returns the kind of a client's request, and `true` if it is a request to cancel another one.
 #[inline]
 fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
-    // Most requests are prompts. They are recognized by the bytes of the method.
+    // Most requests are prompts. The bytes of the method are enough to recognize them.
     if message.is_method(method::SESSION_PROMPT) {
         return Some((RequestKind::Prompt, false));
     }

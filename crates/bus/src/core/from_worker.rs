@@ -19,18 +19,18 @@ use super::state::{Asked, MAX_OPEN_REQUESTS, RequestOrigin, Tenants, WorkerLifec
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Number of protocol violations within the restart window after which a worker is replaced.
+/// A worker with this many protocol violations within the restart window is replaced.
 const MAX_STRIKES: usize = 3;
 
 enum Target {
     Client(ClientKey, Option<SessionKey>),
     Gone,
-    /// A session that is being opened. Its name is not known yet.
+    /// A session that is being opened, whose name is not known yet.
     Opening,
-    /// No client: the message replays the history of a session.
+    /// No client gets the message, because it replays the history of a session.
     Replay,
     Undeliverable(&'static str),
-    /// No client: the worker may not use this session.
+    /// No client gets the message, because the worker may not use its session.
     Foreign,
 }
 
@@ -226,7 +226,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 rewritten = self.rename_children(worker, key, message);
             }
         }
-        // Only requests, and notifications outside of sessions, are sent to MCP servers in clients.
+        // Only requests, and notifications that name no session, can be for MCP servers in clients.
         if number.is_some() || session.is_none() {
             rewritten = rewritten.or_else(|| self.with_client_server_id(worker, client, message));
         }
@@ -245,7 +245,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => Parts::new(message, &edits[..count]),
         };
         self.deliver(client, worker, &parts);
-        // Messages about a request that only one client was asked are not sent to observers.
+        // Observers get no messages about a request that only one client was asked.
         if self.core.is_observable
             && number.is_none()
             && scope.is_none()
@@ -255,7 +255,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the client's own id of the request that `params.requestId` names, if the message names one.
+    /// Returns the id by which the client knows the request that `params.requestId` of a worker's message
+    /// names. `None`: the message names no such request.
     #[inline]
     fn scope_for(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<[u8]>> {
         message.request_id()?;
@@ -278,8 +279,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the client of the session of the worker's last message, if this message is about the same
-    /// session. Comparing the bytes of the name is enough to recognize most of these messages.
+    /// Returns the client of the session that the worker's last message was about, if this message is about
+    /// the same session. Comparing the bytes of the name recognizes most of these messages.
     #[inline]
     fn recent_target(&self, worker: WorkerKey, message: View<'_>) -> Option<(ClientKey, SessionKey)> {
         let state = self.core.workers.get(worker)?;
@@ -288,7 +289,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let raw = message.bytes().get(message.part_range(Part::Session)?)?;
         let named = match &session.agent_name_json {
             Some(wire) => **wire == *raw,
-            // A name with a backslash is escaped on the wire. Its session is never the recent one.
+            // A name with a backslash is escaped in the line, and is not compared with the recent session.
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
@@ -299,7 +300,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     fn target(&self, worker: WorkerKey, message: View<'_>) -> Target {
-        // Under the worker's own id, a client would take the request for another one.
+        // A client would take the worker's own id for the id of another request, so such a message is not
+        // delivered.
         if message.request_id().is_some()
             && message.method().is_some_and(|method| {
                 matches!(&*method, method::CANCEL_REQUEST | MCP_CANCELLED | method::ELICITATION_CREATE)
@@ -325,11 +327,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if state.client.is_none() && state.former.contains(name) {
                 return Target::Gone;
             }
-            // The worker may wait for this request before it answers the request that opens the session. If
-            // only one client can be the recipient, that client gets it.
+            // The worker may wait for this request before it answers the request that opens the session. The
+            // client gets it if no other client can be meant.
             if message.kind() == Kind::Request {
                 match state.opener() {
-                    // A worker that has served several identities may refer to a forgotten session.
+                    // A worker that has served several identities may mean a session that the bus has
+                    // forgotten.
                     Opener::One(client) if state.tenants != Tenants::Several => {
                         return Target::Client(client, None);
                     }
@@ -338,8 +341,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             return match (state.pending.creates(), state.client) {
-                // Only this client uses the worker, so it gets everything. If the name is also used by
-                // another session, this session may get an alias, which is not known yet.
+                // Only this client uses the worker, so it gets all messages. If the session's name is in use,
+                // the session will get another name for clients, which is not known yet.
                 (false, Some(client)) => Target::Client(client, None),
                 (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
                 (true, _) => Target::Opening,
@@ -371,8 +374,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             match self.owner_of_server(worker, message) {
                 Some(client) if self.core.clients.get(client).is_none() => return Target::Gone,
                 Some(client) => return Target::Client(client, None),
-                // The server belonged to the former client. The client that has the worker now must not get
-                // its messages.
+                // The server belonged to the worker's former client. The present client must not get its
+                // messages.
                 None if state.inherited => return Target::Gone,
                 None => {}
             }
@@ -383,8 +386,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Target::Undeliverable("no session named at a shared worker")
     }
 
-    /// Handles an update of a session. Returns the name of the child that it announces. In v2, an update can
-    /// also end a turn.
+    /// Handles an update of a session. Returns the name of the child session that the update announces. In
+    /// version 2, an update can also end a turn.
     #[inline]
     fn track_update(
         &mut self,
@@ -412,7 +415,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Records the children that a replayed update announces.
+    /// Records the child sessions that a replayed update announces.
     fn track_replayed_update(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
             && let Some(UpdateEvent::Child(child)) = read_update(message)
@@ -425,7 +428,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn track_turn(&mut self, worker: WorkerKey, key: SessionKey, running: bool, message: View<'_>) {
         let is_v2 = self.core.workers.get(worker).is_some_and(|state| state.is_v2);
-        // The state of a child is not the state of its session's turn.
+        // A state update of a child session does not change the turn of its parent.
         let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
         if !is_v2 || is_childs {
             return;
@@ -468,8 +471,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles a line that is not a valid message. If it was meant as a response, the request fails, so that
-    /// its client does not wait. Returns `true` in that case.
+    /// Handles a worker's line that is not a valid message. If the line was meant as a response, its request
+    /// fails, so that the client does not wait. Returns `true` in that case.
     pub(super) fn fail_misdelivered(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
             || message.id().is_some() && !message.envelope().method.is_some();
@@ -482,7 +485,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_answer
     }
 
-    /// Records a protocol violation. After too many within the restart window, the worker is replaced.
+    /// Counts a protocol violation of a worker. After too many within the restart window, the worker is
+    /// replaced.
     pub(super) fn strike(&mut self, worker: WorkerKey, what: &'static str) {
         self.core.counters.strikes += 1;
         let since = self.now.saturating_sub(self.core.limits.restart_window);
@@ -490,7 +494,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.strikes.retain(|at| *at >= since);
         if state.strikes.len() >= MAX_STRIKES {
-            // The worker is already being replaced.
             return;
         }
         state.strikes.push(now);

@@ -1,4 +1,4 @@
-//! Identities of clients: the number of each name, the limits of an identity, and its use of them.
+//! Identities of clients: their numbers, their limits, and how much of each limit is used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,29 +13,30 @@ use super::{Core, Ctx};
 pub(super) struct Identity(u32);
 
 impl Identity {
-    /// Clients without a proof of identity.
+    /// The common identity of all clients without a proof of identity.
     pub(super) const ANYONE: Self = Self(0);
     /// The owner of a name that sessions of several identities have had. No client has this identity.
     pub(super) const SEVERAL: Self = Self(u32::MAX);
 }
 
-/// The text for [`Identity::SEVERAL`] in the file of owners. Names of authenticated identities contain a
-/// colon.
+/// The text for [`Identity::SEVERAL`] in the file of session owners. It has no colon, unlike the names of
+/// authenticated identities.
 const SEVERAL: &str = "several";
 
 #[derive(Debug)]
 pub(super) struct IdentityState {
     pub(super) name: Arc<str>,
     pub(super) clients: usize,
-    /// Connections and sessions that were refused because of this identity's limits.
+    /// Number of connections and sessions that were refused because of a limit of this identity.
     pub(super) refused: u64,
-    /// Number of messages that the identity may send now, as of `since`. If negative, the identity has to
-    /// pause.
+    /// Number of messages that the identity may send without a pause, as of `since`. If negative, the
+    /// identity has to pause.
     allowance: f64,
     since: Time,
 }
 
-/// All identities seen so far. None is removed: their number is bounded by tokens, certificates and users.
+/// All identities seen so far. They are never removed, because tokens, certificates and users limit their
+/// number.
 #[derive(Debug)]
 pub(super) struct Identities {
     known: Vec<IdentityState>,
@@ -51,7 +52,7 @@ impl Default for Identities {
 }
 
 impl Identities {
-    /// Returns the number for a name. A new name gets the next number.
+    /// Returns the number of the identity with this name. A new name gets the next free number.
     pub(super) fn number(&mut self, name: &str) -> Identity {
         if name == SEVERAL {
             return Identity::SEVERAL;
@@ -90,8 +91,8 @@ impl Identities {
 }
 
 impl IdentityState {
-    /// Counts messages. Returns the pause that the identity has to make if it has sent too many. `rate` is in
-    /// messages per second and is also the size of a burst.
+    /// Counts messages of an identity. Returns the pause that the identity has to make if it has sent too
+    /// many. `rate` is in messages per second, and is also the size of a burst.
     fn spend(&mut self, now: Time, rate: f64, messages: f64) -> Option<Duration> {
         let earned = now.saturating_sub(self.since).as_secs_f64() * rate;
         self.since = now;
@@ -101,21 +102,21 @@ impl IdentityState {
 }
 
 impl Core {
-    /// Returns `true` if an identity may have one more session. Sessions that are being opened count.
+    /// Returns `true` if an identity may have one more session. Sessions that are being opened count too.
     pub(super) fn has_room(&self, identity: Identity) -> bool {
         let most = self.limits.max_sessions_per_identity;
         let open = self.sessions.of_identity(identity);
         let opening =
             || self.workers.iter().map(|(_, worker)| worker.pending.creating_for(identity)).sum::<usize>();
         let all = self.workers.iter().map(|(_, worker)| worker.pending.creating()).sum::<usize>();
-        // Counting per identity is rarely necessary.
+        // Sessions being opened are counted per identity only if all of them together would exceed the limit.
         open + all < most || open + opening() < most
     }
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Counts messages of a client whose identity has a rate limit. Over the limit, reading from the client
-    /// is paused, so no message is lost.
+    /// Counts messages of a client whose identity has a rate limit. If the limit is exceeded, reading from
+    /// the client is paused, so no message is lost.
     pub(super) fn count_messages(&mut self, client: ClientKey, messages: usize) {
         let rate = self.core.limits.max_rate_per_identity;
         let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
@@ -133,7 +134,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Resumes reading from a client that was over its rate limit.
+    /// Resumes reading from a client that was paused because of its rate limit.
     pub(super) fn end_rate_limit(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if std::mem::take(&mut state.rate_limited) {
@@ -162,7 +163,7 @@ mod tests {
         let mut identities = Identities::default();
         let known = identities.get_mut(Identity::ANYONE).unwrap();
         let at = Duration::from_secs(9);
-        // First a burst of one second's messages, then one by one.
+        // The messages of one second are accepted at once, and then one message at a time.
         for _ in 0..10 {
             assert_eq!(known.spend(at, 10.0, 1.0), None);
         }

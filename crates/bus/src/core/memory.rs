@@ -19,35 +19,39 @@ use super::from_client::MCP_CANCELLED;
 use super::identity::Identity;
 use super::table::ClientKey;
 
-/// Maximum size of a message that may use the reserve because it ends something, and so frees memory.
+/// Maximum size of a message that may use the reserve. Only messages that answer, cancel or close something
+/// use the reserve, because they free memory.
 const MAX_ENDING_BYTES: usize = 4 << 10;
-/// The reserve beyond the limit, as a fraction of it, for messages that end something.
+/// The part of a memory limit that is reserved, beyond the limit, for messages that answer, cancel or close
+/// something.
 const RESERVE_DIVISOR: usize = 8;
-/// The fraction of its own limit that an identity may use for short messages while the common limit is
-/// reached.
+/// The part of its own limit that an identity may still use for short messages after the limit of all
+/// identities is reached.
 const SHORT_SHARE_DIVISOR: usize = 16;
-/// Estimated bytes of the tables per pending request and per queued line, without their text.
+/// Estimated bytes that the tables use for one pending request, without its texts.
 pub(super) const PENDING_BYTES: usize = 512;
+/// Estimated bytes that the tables use for one queued line, without its text.
 pub(super) const LINE_BYTES: usize = 256;
-/// Estimated bytes of the tables for a worker's request that no client has answered, without its id.
+/// Estimated bytes that the tables use for one request of a worker that no client has answered, without its
+/// id.
 pub(super) const ASKED_BYTES: usize = 256;
 pub(super) const RETRY_MS: u64 = 1_000;
 
-/// Bytes held for all identities and for each.
+/// Counters of the bytes held for clients: of all identities together, and of each identity.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     all: Arc<AtomicUsize>,
     each: FxHashMap<Identity, Arc<Account>>,
 }
 
-/// Bytes held for one identity, and for all.
+/// The counter of the bytes held for one identity, and the common counter of all identities.
 #[derive(Debug)]
 pub(super) struct Account {
     one: AtomicUsize,
     all: Arc<AtomicUsize>,
 }
 
-/// Bytes that count as held until this value is dropped.
+/// A number of bytes that count as held for an identity. Dropping the value subtracts them.
 #[derive(Debug)]
 pub(super) struct Charge {
     bytes: usize,
@@ -77,7 +81,8 @@ impl Account {
         charge
     }
 
-    /// Returns the bytes held for all identities, and for this one.
+    /// Returns the bytes held for all identities together, and the bytes held for the identity of this
+    /// account.
     fn held(&self) -> (usize, usize) {
         (self.all.load(Ordering::Relaxed), self.one.load(Ordering::Relaxed))
     }
@@ -85,11 +90,11 @@ impl Account {
 
 impl Charge {
     pub(super) fn set(&mut self, bytes: usize) {
-        // Wrapping, so that one operation adds or subtracts: this runs for each request.
+        // The difference may wrap around below zero, so that one addition serves for growth and shrinking.
         let change = bytes.wrapping_sub(self.bytes);
         for held in [&*self.account.all, &self.account.one] {
-            // Charges stay in the core, which only one thread uses at a time. An atomic addition would cost
-            // 20 times as much.
+            // Only one thread uses the charges, so a plain load and store is enough. An atomic addition would
+            // cost 20 times as much.
             held.store(held.load(Ordering::Relaxed).wrapping_add(change), Ordering::Relaxed);
         }
         self.bytes = bytes;
@@ -114,14 +119,14 @@ impl super::Core {
         self.charge(client, line.len() + LINE_BYTES)
     }
 
-    /// Returns `true` if a short message exceeds the limits. Messages that end something may use the reserve.
-    /// An identity that holds little may always send short messages, however much others hold.
+    /// Returns `true` if a short message exceeds the memory limits. Messages that end something may use the
+    /// reserve. An identity that holds little may always send short messages, however much others hold.
     fn is_short_too_much(&self, identity: Identity, bytes: usize, ends: bool) -> bool {
         self.is_beyond_reserve(self.memory.held(identity), bytes, ends)
     }
 
-    /// Returns `true` if a client must get no more requests, because too many already wait for answers of its
-    /// identity.
+    /// Returns `true` if so many requests already wait for answers of a client's identity that the client
+    /// must get no further one.
     pub(super) fn is_asked_too_much(&self, client: ClientKey, bytes: usize) -> bool {
         let state = self.clients.get(client);
         state.is_some_and(|state| self.is_beyond_reserve(state.account.held(), bytes, true))
@@ -134,8 +139,8 @@ impl super::Core {
         exceeds(one, most_of_one) || exceeds(all, most) && one > most_of_one / SHORT_SHARE_DIVISOR
     }
 
-    /// Returns `true` if this many more bytes exceed the limits. An identity that holds nothing may send one
-    /// message of any size.
+    /// Returns `true` if `bytes` more bytes exceed the memory limits. An identity that holds nothing may send
+    /// one message of any size.
     pub(super) fn is_too_much(&self, identity: Identity, bytes: usize) -> bool {
         let (most, most_of_one) = self.limits.held();
         let (all, one) = self.memory.held(identity);
@@ -144,16 +149,16 @@ impl super::Core {
     }
 }
 
-/// Returns the error for a message that was incomplete when too much incomplete input was buffered. It may
-/// succeed later.
+/// Returns the error for a message that is refused while it is incomplete, because too much incomplete input
+/// is buffered. The client may send the message again.
 pub(crate) fn unfinished_error() -> RpcError {
     let error = RpcError::new(Code::Backpressure, "too much incomplete input");
     error.with("retryAfterMs", json!(RETRY_MS))
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Refuses an incomplete message that begins with `message`. If it is a response, the worker gets an
-    /// error.
+    /// Refuses an incomplete message of a client that begins with `message`. If the message is a response,
+    /// the worker that waits for it gets an error.
     pub(super) fn refuse_unfinished(&mut self, client: ClientKey, message: View<'_>) {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;
@@ -168,7 +173,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Refuses a message that exceeds the memory limits. Returns `true` if it did.
+    /// Refuses a message that exceeds the memory limits. Returns `true` if the message was refused.
     pub(super) fn refuse_too_much(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let length = message.bytes().len();
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return false };

@@ -13,17 +13,17 @@ const DESCRIPTORS_PER_WORKER: u64 = 8;
 
 static ORIGINAL_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Returns the limit before it was raised. `None`: unlimited.
+/// Returns the limit of file descriptors before this process raised it. `None`: unlimited.
 pub(crate) fn original_fd_limit() -> Option<u64> {
     *ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current)
 }
 
-/// Returns the highest limit that can be set.
+/// Returns the highest limit of file descriptors that this process may set.
 pub(crate) fn max_fd_limit() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// Raises the limit as far as permitted. Returns the new limit.
+/// Raises the limit of file descriptors as far as permitted. Returns the new limit.
 pub(crate) fn raise_fd_limit() -> u64 {
     original_fd_limit();
     let limit = getrlimit(Resource::Nofile);
@@ -53,15 +53,15 @@ fn room_under(config: &Config, limit: u64) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// Returns the maximum number of connections, besides the workers of `config`. `None` if the limit permits
-/// the configured number.
+/// Returns the maximum number of connections if the limit of file descriptors is too low for the configured
+/// number. The workers of `config` are subtracted first. `None`: the configured number is possible.
 pub(crate) fn cap_connections(config: &Config, limit: u64) -> Option<usize> {
     let room = room_under(config, limit);
     (room < config.limits.max_connections).then_some(room)
 }
 
-/// Returns the maximum number of connections without an identity. If clients can also connect with one, a
-/// tenth is reserved for them.
+/// Returns the maximum number of connections of clients without an identity. If a listener also admits other
+/// clients, at least a tenth of `max_connections` is reserved for those.
 pub(crate) fn anonymous_connections(config: &Config) -> usize {
     let is_others = |address: &ListenAddr| match address {
         ListenAddr::Tcp(..) => false,
