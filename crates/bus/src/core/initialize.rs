@@ -18,10 +18,11 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 use super::{Core, Ctx};
 
-/// Maximum number of lines that wait for one worker.
+/// Maximum number of lines that wait until a worker is initialized.
 const MAX_BACKLOG_LINES: usize = 1024;
 
-/// Maximum size of a result of `initialize`. It is parsed as a whole, and kept for each shared worker.
+/// Maximum size of a worker's result of `initialize`. The bus parses the whole result, and keeps it for each
+/// shared worker.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
 const MAX_ANSWER_VALUES: usize = 4_000;
 
@@ -34,7 +35,8 @@ impl Core {
         if pool.is_shared() { pool.abilities } else { state.abilities.unwrap_or_default() }
     }
 
-    /// Returns the session capabilities of a session's worker, or of the last one it had.
+    /// Returns the session capabilities of the worker of a session, or of the last worker that had the
+    /// session.
     pub(super) fn abilities_of(&self, session: &Session) -> Abilities {
         let pool = self.pool_of(session.pool);
         if pool.is_shared() {
@@ -97,14 +99,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Records the queue of a request that is in no worker yet. Its id counts as in use.
+    /// Records where a request waits that was not sent to a worker yet. The id of the request counts as in
+    /// use.
     pub(super) fn mark_waiting(&mut self, client: ClientKey, message: View<'_>, at: RequestLocation) {
         if let (Some(id), Some(state)) = (message.id(), self.core.client(client)) {
             state.inflight.insert(id.into(), at);
         }
     }
 
-    /// Releases the id of a request that is about to be handled.
+    /// Releases the id of a waiting request, which is handled next.
     pub(super) fn release_request_id(&mut self, client: ClientKey, line: &[u8]) {
         let message = View::parse(line);
         if message.kind() == Kind::Request
@@ -139,7 +142,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         error: &RpcError,
     ) {
         match errand {
-            // The backlog is handled when the worker is removed.
             InternalRequest::Initialize | InternalRequest::Authenticate => {}
             InternalRequest::Close => self.stop_idle(),
             InternalRequest::Evict => self.retry_refused(worker),
@@ -192,8 +194,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.make_ready(worker);
     }
 
-    /// Marks a worker as ready once `initialize` and `authenticate` are replayed. Sends the lines that waited
-    /// for that.
+    /// Marks a worker as ready once the replayed `initialize` and `authenticate` are answered, and sends the
+    /// lines that waited for that.
     fn finish_initialize_replay(&mut self, worker: WorkerKey) {
         let client = self.core.worker(worker).and_then(|state| state.client);
         if let Some(line) = client.and_then(|client| self.core.client(client)?.initialized.clone()) {
@@ -210,7 +212,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.release_request_id(waiting.client, &waiting.line);
             self.send_backlog(worker, waiting.client, View::parse(&waiting.line), waiting.batch);
         }
-        // The requests for which the worker was started may be cancelled by now.
+        // The requests for which the worker was started may have been cancelled meanwhile.
         self.stop_idle();
     }
 
@@ -229,12 +231,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if message.id().is_some() && is_anew {
             self.forward(client, message, batch, worker, None, what);
         } else {
-            // The session's owner, its worker and the workers to ask may have changed.
+            // While the message waited, its session may have got another owner or worker, so the message is
+            // routed anew.
             self.handle_client_message(client, message, batch);
         }
     }
 
-    /// Fails the requests that wait for a worker that will not serve them.
+    /// Fails the requests that wait for the initialization of a worker that will not serve them.
     fn fail_backlog(&mut self, worker: WorkerKey, error: &RpcError, fault: Option<&'static str>) {
         let Some(state) = self.core.worker(worker) else { return };
         let backlog = std::mem::take(&mut state.backlog);
@@ -248,7 +251,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for key in restores {
             self.fail_restore(key, error);
         }
-        // An agent that rejects its client's params is not faulty.
+        // An agent that rejects the `initialize` of its only client is not at fault: the params are the
+        // client's.
         if let Some(state) = self.core.worker(worker) {
             state.fault = fault;
         }
@@ -262,7 +266,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fail_backlog(worker, &error, Some(why));
     }
 
-    /// Keeps the params of a client's `initialize` and `authenticate`, to replay them to further workers.
+    /// Keeps the params of a client's `initialize` and `authenticate`, to send them to further workers of the
+    /// client.
     pub(super) fn remember(&mut self, client: ClientKey, message: View<'_>, what: RequestKind) {
         let notices = what == RequestKind::Initialize && takes_notices(message);
         let charge = self.core.charge(client, message.bytes().len());
@@ -279,7 +284,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles a worker's response to its client's `initialize`, `authenticate` or `logout`.
+    /// Handles the response of a client's own worker to `initialize`, `authenticate` or `logout`.
     pub(super) fn record_initialize_result(
         &mut self,
         worker: WorkerKey,
@@ -319,7 +324,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.record_announces(worker);
     }
 
-    /// Records whether a worker announces child sessions. In version 2 it always does, in version 1 if its
+    /// Records whether a worker may announce child sessions: always in version 2, and in version 1 if its
     /// client shows them.
     fn record_announces(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.workers.get(worker) else { return };
@@ -335,15 +340,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Records the capabilities of one worker of a client. Other workers may have others, because a gate
-    /// refuses some clients.
+    /// Records the session capabilities of one worker of a client. The client's other workers may differ,
+    /// because a gate refuses some clients.
     fn record_abilities(&mut self, worker: WorkerKey, answer: &Value) {
         if let Some(state) = self.core.worker(worker) {
             state.abilities = Some(abilities(answer));
         }
     }
 
-    /// Answers a client's `initialize` with the merged results of the workers.
+    /// Answers a client's `initialize` with the merged results of a shared pool's workers.
     pub(super) fn answer_initialize(
         &mut self,
         client: ClientKey,
@@ -376,8 +381,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(answer) = self.core.pool_of(pool).answer.clone() else { return };
-        // After a reload the client may move to another pool. Its workers need these params, with the version
-        // that was agreed on here.
+        // After a reload the client may move to another pool, whose workers need these params with the
+        // version that was agreed on here.
         self.remember(client, message, RequestKind::Initialize);
         if let Some(state) = self.core.client(client)
             && wanted > own
@@ -399,7 +404,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !state.is_shared() {
             return;
         }
-        // Without any worker, the last result stays valid: a pool keeps its capabilities while it restarts.
+        // If no worker is left, the last merged result stays valid: a pool keeps its capabilities while it
+        // restarts.
         let mut answers: Vec<_> = state.answers.iter().collect();
         answers.sort_unstable_by_key(|(worker, _)| **worker);
         let Some(merged) =
@@ -411,7 +417,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(fields) = merged.as_object_mut() {
             fields.insert("authMethods".to_owned(), json!([]));
         }
-        // Capabilities that apply to all clients of a worker are removed.
+        // Capabilities that would apply to all clients of a shared worker are removed.
         for capabilities in ["agentCapabilities", "capabilities"] {
             if let Some(fields) = merged.get_mut(capabilities).and_then(Value::as_object_mut) {
                 fields.retain(|key, _| !matches!(&**key, "auth" | "providers"));
@@ -428,7 +434,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .is_some_and(|state| matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Retiring))
     }
 
-    /// Adds a session to those that are restored once a worker is initialized.
+    /// Has a session restored in a worker, once the worker is initialized.
     pub(super) fn restore_after_initialize(&mut self, worker: WorkerKey, key: SessionKey) {
         if let Some(state) = self.core.worker(worker) {
             state.restores.push(key);
@@ -440,7 +446,8 @@ pub(super) fn is_too_long(result: &[u8]) -> bool {
     result.len() > MAX_ANSWER_BYTES || has_more_values_than(result, MAX_ANSWER_VALUES)
 }
 
-/// Merges two results: capabilities that differ are removed. Of all other members, the first value is used.
+/// Merges two results of `initialize`. Capabilities that differ are removed; every other member has its first
+/// value.
 fn common(mut all: Value, one: &Value) -> Value {
     for key in ["agentCapabilities", "capabilities"] {
         let Some(mine) = all.get_mut(key) else { continue };
@@ -477,8 +484,8 @@ fn asked_version(message: View<'_>) -> Option<u16> {
     u16::try_from(params["protocolVersion"].as_u64()?).ok()
 }
 
-/// Adds the mark that clients may decide about commands and MCP tools themselves. The prompts and the MCP
-/// servers of a session show whether its client does. Without them, the mark has no effect.
+/// Adds the mark that clients may decide about commands and MCP tools themselves. The prompts and MCP servers
+/// of a session show whether its client does. Otherwise the mark has no effect.
 fn with_mark(mut capabilities: Value) -> Value {
     if let Some(offers) = capabilities.as_object_mut()
         && let Some(meta) = offers.entry("_meta").or_insert_with(|| json!({})).as_object_mut()
@@ -488,14 +495,14 @@ fn with_mark(mut capabilities: Value) -> Value {
     capabilities
 }
 
-/// Returns params of `initialize` with another version.
+/// Returns params of `initialize` with another protocol version.
 fn with_version(params: &[u8], version: u16) -> Option<Box<[u8]>> {
     let mut params: Value = serde_json::from_slice(params).ok()?;
     params["protocolVersion"] = version.into();
     Some(params.to_string().into_bytes().into())
 }
 
-/// Returns `true` if a client with these params shows notices. In version 2 all clients do.
+/// Returns `true` if a client with these params of `initialize` shows notices. In version 2 all clients do.
 fn takes_notices(message: View<'_>) -> bool {
     let Some(params) = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok())
     else {
@@ -510,7 +517,7 @@ fn shows_children(params: &[u8]) -> bool {
     params["clientCapabilities"]["subagents"].is_object()
 }
 
-/// Returns the response to a prompt whose turn the worker does not end.
+/// Returns the response, with the stop reason `cancelled`, to a prompt whose turn the worker does not end.
 pub(super) fn cancelled_answer(id: &[u8]) -> Option<bytes::Bytes> {
     message::response(id, &json!({"stopReason": "cancelled"})).ok()
 }

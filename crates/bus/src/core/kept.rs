@@ -1,9 +1,9 @@
-//! Data that is kept as long as a session, in addition to its params: the tag of its client, and the response
-//! to the request that opened it.
+//! Data that is kept as long as a session, besides its params: the tag of the session's client, and the
+//! response to the request that opened the session.
 //!
-//! A client or an agent determines the size, so the bytes are charged to the identity of the session. They
-//! may use half of the memory for params, because a session cannot be restored without its params. Data that
-//! does not fit is not kept.
+//! A client or an agent determines the size, so the bytes are charged to the identity of the session. The
+//! data may use half of the memory for params, because params are needed to restore a session. Data that does
+//! not fit is not kept.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::Core;
 use super::memory::Charge;
 use super::session::SessionKey;
 
-/// Bytes that are charged to an identity until they are dropped.
+/// Bytes that are charged to an identity until this value is dropped.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
     bytes: Box<[u8]>,
@@ -36,7 +36,7 @@ impl Core {
     }
 
     pub(super) fn keep_tag(&mut self, key: SessionKey, tag: Option<&[u8]>) {
-        // The former tag is released first, so that its memory can be used again.
+        // The former tag is dropped first, so that its memory is free for the new one.
         if let Some(session) = self.sessions.get_mut(key) {
             session.tag = None;
         }
@@ -46,8 +46,8 @@ impl Core {
         }
     }
 
-    /// Keeps the result of the request that opened a session. Most sessions of an identity have an equal
-    /// result, and share it.
+    /// Keeps the response to the request that opened a session. Most sessions of an identity got equal
+    /// responses, which share one copy.
     pub(super) fn keep_result(&mut self, key: SessionKey, result: &[u8]) -> Option<Arc<KeptBytes>> {
         let identity = self.sessions.get(key)?.identity;
         let last = self.sessions.last_results.get(&identity).and_then(std::sync::Weak::upgrade);

@@ -21,18 +21,19 @@ use crate::config::{McpAccess, McpTarget, PoolMcpServer};
 
 const SERVERS: &str = "mcpServers";
 
-/// `mcpServers` without case, `_` and `-`. Some agents ignore case in keys, others also accept `mcp_servers`.
+/// The key `mcpServers` without case, `_` and `-`. Some agents ignore case in keys, others also accept
+/// `mcp_servers`.
 const FOLDED: &str = "mcpservers";
 
-/// Members that may describe a server of type `acp`. With other members, an agent that does not know this
-/// type could take the server for one of another type.
+/// The members that may describe a server of type `acp`. With any other member, an agent that does not know
+/// the type could take the server for one of another type.
 const ACP_SERVER_KEYS: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
 /// Maximum number of servers in a request to open a session. The event loop, which all clients share, checks
-/// each.
+/// every server.
 const MAX_SERVERS: usize = 256;
 
-/// Maximum number of members in the description of a server. Most have five or six.
+/// Maximum number of members in the description of one MCP server. Most descriptions have five or six.
 const MAX_SERVER_KEYS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn mcp_access(&self, client: Option<ClientKey>, pool: PoolId) -> McpAccess {
         let settings = &self.core.pool_of(self.core.current(pool)).settings;
         if settings.manifest.is_some() {
-            // The gate has its own list.
+            // A gate has an MCP server list of its own, so the pool permits all servers.
             return McpAccess::Any;
         }
         let is_owner =
@@ -51,7 +52,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         settings.mcp.unwrap_or(if is_owner { McpAccess::Any } else { McpAccess::None })
     }
 
-    /// Checks the MCP servers in a message of a client. Returns the message to send instead, if it differs.
+    /// Checks the MCP servers that a client's message lists. Returns the message to send instead if it
+    /// differs.
     pub(super) fn permit_servers(
         &mut self,
         client: ClientKey,
@@ -61,7 +63,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<Option<Vec<u8>>, RpcError> {
         // No method of the protocol has positional params, but some agents accept them. Such an agent would
-        // see sessions and servers that this check does not.
+        // read sessions and servers that are not checked here.
         if self.core.pool_of(pool).is_acp() && message.params().is_some_and(|params| params.starts_with(b"["))
         {
             return Err(RpcError::new(Code::InvalidParams, "params must be an object"));
@@ -98,7 +100,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let judged = if opens && message.id().is_some() {
             self.judge(access, pool, is_v2, message.bytes(), params)
         } else {
-            // The meaning of the message is unknown, so nothing is inserted.
+            // The meaning of this message is unknown, so no server descriptions are inserted.
             permitted(&[], is_v2, message.bytes(), params)
         };
         match judged {
@@ -111,8 +113,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Checks `_meta` in a message of a client that may not start arbitrary programs. When a session is
-    /// opened, agents read settings from there, such as the program to run.
+    /// Checks `_meta` in a message of a client that may not start arbitrary programs. Some agents read
+    /// settings from there, such as the program to run, when a session is opened.
     fn permit_meta(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Result<(), RpcError> {
         let current = self.core.pool_of(self.core.current(pool));
         if !current.is_acp() {
@@ -136,7 +138,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<(), RpcError> {
         let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
-        // A prompt adds no server and is no extension. Its members are content.
+        // A prompt adds no servers, and its other members are content.
         if what != RequestKind::Prompt {
             if let Some(error) =
                 self.refuse_server(pool, message).or_else(|| self.refuse_long_extension(pool, message))
@@ -188,11 +190,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Keys that agents read as the id of a server in the client, without case, `_` and `-`.
+/// The keys that agents read as the id of a server in the client, without case, `_` and `-`.
 const ID_KEYS: [&str; 4] = ["id", "serverid", "acpid", "connectionid"];
 
 /// Returns `true` if every JSON reader finds the same servers of the client in a request that opens a
-/// session. The router parses their ids with serde_json, which refuses numbers out of range and deep nesting.
+/// session. The bus parses the ids with serde_json, which refuses numbers out of range and deep nesting.
 fn is_exact(message: View<'_>) -> bool {
     let params = message.params().unwrap_or_default();
     let Ok(list) = member(params, SERVERS) else { return false };
@@ -210,9 +212,8 @@ fn is_exact(message: View<'_>) -> bool {
     }
 }
 
-/// Returns `true` if an entry is a server in the client. `None` if readers could differ about that or about
-/// its id. Clients of version 1 write the same id as `id` and as `serverId`, which every reader understands
-/// as one id.
+/// Returns `true` if an entry is a server in the client. `None`: JSON readers could differ about that or
+/// about the id. Clients of version 1 write the same id as `id` and as `serverId`, which is not ambiguous.
 fn is_of_client(entry: &[u8]) -> Option<bool> {
     let mut keys: Vec<String> = Vec::new();
     let mut kind = None;
@@ -241,21 +242,21 @@ fn is_of_client(entry: &[u8]) -> Option<bool> {
     }
 }
 
-/// Returns `true` if no version of the protocol has a method of this name for agents.
+/// Returns `true` if agents have no method of this name in any version of the protocol.
 pub(super) fn is_unknown(name: &str) -> bool {
     let knows = |version| method::knows(Side::Agent, version, name);
     !knows(Version::V1) && !knows(Version::V2)
 }
 
-/// Returns the number of keys in a message that some reader takes for a list of servers.
+/// Returns the number of keys in a message that some JSON reader takes for a list of servers.
 fn mentions(message: &[u8]) -> usize {
-    // The quotes add two bytes.
+    // The quotes around a key add two bytes.
     let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
     keys(message).filter(long).filter(|key| written_key_folds_to(key, FOLDED, true)).count()
 }
 
-/// Returns the params with the servers of `listed` in place of the client's descriptions. `None` if nothing
-/// changes.
+/// Returns the params with the pool's descriptions of the servers in `listed` in place of the client's.
+/// `None`: nothing changes.
 fn permitted(
     listed: &[PoolMcpServer],
     is_v2: bool,
@@ -295,7 +296,7 @@ fn permitted(
     }))
 }
 
-/// Returns the description to send in place of an entry. `None` if the server is in the client.
+/// Returns the pool's description that replaces an entry of the client. `None`: the server is in the client.
 fn described(listed: &[PoolMcpServer], is_v2: bool, entry: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
     let mut found: Vec<(String, &[u8])> = Vec::new();
     if entry.first() != Some(&b'{') {
@@ -316,7 +317,7 @@ fn described(listed: &[PoolMcpServer], is_v2: bool, entry: &[u8]) -> Result<Opti
     }
     let name = text("name").ok_or(Refused)?;
     let server = listed.iter().find(|server| server.name == name).ok_or(Refused)?;
-    // Version 1 has no type for a process, but some clients write one.
+    // Version 1 has no type for a server that is a process, but some clients write one.
     let is_typed = is_v2 || kind.as_deref() == Some("stdio");
     Ok(Some(description(server, is_typed).into_bytes()))
 }
@@ -355,7 +356,7 @@ mod tests {
         vec![files, web]
     }
 
-    /// Checks the resulting params. `Ok("")` means unchanged.
+    /// Checks which params result from `params`. `Ok("")` means unchanged.
     #[track_caller]
     fn check(listed: &[PoolMcpServer], is_v2: bool, params: &str, expected: Result<&str, Refused>) {
         let message = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/new","params":{params}}}"#);
@@ -391,15 +392,15 @@ mod tests {
             r#"{"mcpServers":{"a":{"command":"sh"}}}"#,
             r#"{"mcpServers":"a"}"#,
             r#"{"mcp\u0053ervers":[{"name":"a","command":"sh"}]}"#,
-            // Readers differ: one takes the first list, another the last.
+            // With two lists, some JSON readers take the first, and others the last.
             r#"{"mcpServers":[],"mcpServers":[{"name":"a","command":"sh"}]}"#,
             r#"{"mcpServers":[],"mcp\u0053ervers":[]}"#,
             r#"{"mcpServers":[{"type":"acp","type":"stdio","name":"a","command":"sh"}]}"#,
             r#"{"mcpServers":[{"type":"acp","t\u0079pe":"stdio","name":"a","id":"1"}]}"#,
-            // Without an id, some readers take the server for a process.
+            // Without an id, some agents take the server for a process.
             r#"{"mcpServers":[{"type":"acp","name":"a","command":"sh","args":[],"env":[]}]}"#,
             r#"{"mcpServers":[{"type":"acp","name":"a","id":"1","url":"http://x"}]}"#,
-            // Other spellings of the parameter.
+            // Each of these is another spelling of `mcpServers`.
             r#"{"mcp_servers":[{"name":"a","command":"sh"}]}"#,
             r#"{"MCPServers":[{"name":"a","command":"sh"}]}"#,
             r#"{"mcp\u017ferver\u017f":[{"name":"a","command":"sh"}]}"#,
@@ -432,7 +433,7 @@ mod tests {
             Ok(&format!(r#"{{"mcpServers":[{typed}]}}"#)),
         );
         check(&all, false, &format!(r#"{{"mcpServers":[{acp}]}}"#), Ok(""));
-        // The inserted descriptions select the same servers again.
+        // The inserted descriptions still select the same servers when they are checked again.
         check(
             &all,
             false,

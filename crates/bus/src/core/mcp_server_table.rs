@@ -1,8 +1,8 @@
 //! The MCP servers of clients that a worker knows, by the worker's id and by the client's own id.
 //!
-//! A server is known as long as a session, or a request that opens one, holds a [`ServerUse`]. An unused
-//! server is not found, and is removed when the table grows. So each operation costs the same, however many
-//! servers there are.
+//! The table knows a server as long as a session, or a request that opens one, holds a [`ServerUse`]. An
+//! unused server is not found, and is removed when the table grows. Each operation therefore costs the same,
+//! however many servers there are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,37 +20,38 @@ pub(super) struct Server {
     pub(super) id_at_worker: Box<str>,
 }
 
-/// The servers named by a session or by a request that opens one. While it is kept, their ids are given to no
-/// other server.
+/// The servers named by a session or by a request that opens one. While this value exists, the ids of the
+/// servers are given to no other server.
 #[derive(Debug, Default)]
 pub(super) struct ServerUse {
     servers: Vec<Arc<Server>>,
     charge: Option<Charge>,
 }
 
-/// Estimated bytes of the tables per server, without its ids.
+/// Estimated bytes that the tables use for one server, without its ids.
 const SERVER_BYTES: usize = 384;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnknownServer;
 
 impl ServerUse {
-    /// Returns the client of the servers. It may have disconnected.
+    /// Returns the client in which the servers run. The client may have disconnected.
     pub(super) fn client(&self) -> Option<ClientKey> {
         self.servers.first().map(|server| server.client)
     }
 
-    /// Returns `true` if one of the servers is in this client.
+    /// Returns `true` if one of the servers runs in this client.
     pub(super) fn has_of(&self, client: ClientKey) -> bool {
         self.servers.iter().any(|server| server.client == client)
     }
 
-    /// Adds the servers of a session. This session is a fork of it.
+    /// Adds the servers of the session of which this session is a fork.
     pub(super) fn extend(&mut self, other: &Self) {
         self.servers.extend(other.servers.iter().map(Arc::clone));
     }
 
-    /// Returns the bytes held for the servers: each id is stored twice in the worker's tables and once here.
+    /// Returns the bytes held for the servers: each id is stored twice in the worker's tables, and once in
+    /// this value.
     pub(super) fn held_bytes(&self) -> usize {
         let of = |server: &Arc<Server>| {
             SERVER_BYTES + 2 * server.id_at_client.len() + 3 * server.id_at_worker.len()
@@ -62,13 +63,14 @@ impl ServerUse {
         self.charge = Some(charge);
     }
 
-    /// Replaces the clients' server ids by the worker's ids in params that open a session. An unchanged id of
-    /// a client could be the id of another client's server. Returns `true` if any id differs.
+    /// Replaces the client's ids of servers by the worker's ids, in the params of a request that opens a
+    /// session. A client's own id could be the worker's id of another client's server. Returns `true` if any
+    /// id differs.
     pub(super) fn rename_in(&self, params: &mut Value) -> Result<bool, UnknownServer> {
         let mut changed = false;
         let servers = params.get_mut("mcpServers").and_then(Value::as_array_mut);
         for server in servers.into_iter().flatten().filter(|server| server["type"] == "acp") {
-            // An agent may read either key.
+            // An agent may read the id of a server from either key, so both are replaced.
             for key in ["serverId", "id"] {
                 let Some(id_at_client) = server.get(key) else { continue };
                 let id_at_client = id_at_client.as_str().ok_or(UnknownServer)?;
@@ -89,21 +91,22 @@ impl ServerUse {
 
 #[derive(Debug, Default)]
 pub(super) struct ServerTable {
-    // Clients choose the ids, so they are hashed with a secret.
+    // Clients choose the ids, so the hashes of this map have a secret key.
     by_id_at_worker: HashMap<Box<str>, Arc<Server>>,
-    /// The worker's ids by the client's ids, per client.
+    /// The ids that the worker uses, per client and by the ids that the client uses.
     worker_ids: FxHashMap<ClientKey, HashMap<Box<str>, Box<str>>>,
-    /// `true` once a server got an id that differs from its client's.
+    /// `true` once the worker uses another id for some server than its client.
     has_renamed: bool,
-    /// Number of servers at which unused ones are removed.
+    /// The number of servers at which unused ones are removed next.
     sweep_at: usize,
 }
 
-/// Below this number of servers, unused ones are not searched for.
+/// Smallest number of servers at which unused ones are searched for and removed.
 const MIN_SWEEP: usize = 64;
 
 impl ServerTable {
-    /// Adds the servers with these ids of a client. `rename` returns another id for one that is taken.
+    /// Adds a client's servers with these ids. For an id that is already in use, `rename` returns another
+    /// one.
     pub(super) fn enter(
         &mut self,
         client: ClientKey,
@@ -144,18 +147,18 @@ impl ServerTable {
         self.find(client, id_at_client).map(|server| &*server.id_at_worker)
     }
 
-    /// Returns `true` if any server has or had an id that differs from its client's.
+    /// Returns `true` if the worker uses or has used another id for some server than its client.
     pub(super) fn has_renamed(&self) -> bool {
         self.has_renamed
     }
 
-    /// Forgets the servers of a disconnected client. Ids that a session still holds stay taken, because the
-    /// agent continues to use them.
+    /// Forgets the servers of a disconnected client. Ids that a session still holds stay reserved, because
+    /// the agent continues to use them.
     pub(super) fn forget(&mut self, client: ClientKey) {
         for id_at_worker in
             self.worker_ids.remove(&client).into_iter().flatten().map(|(_, id_at_worker)| id_at_worker)
         {
-            // An id that this client no longer uses may now belong to another client.
+            // If this client no longer uses an id, the id may already belong to another client.
             if self
                 .by_id_at_worker
                 .get(&id_at_worker)
@@ -188,7 +191,7 @@ impl ServerTable {
     }
 }
 
-/// The table itself holds one reference.
+/// Returns `true` if anything but the table itself holds a reference to a server.
 fn is_used(server: &Arc<Server>) -> bool {
     Arc::strong_count(server) > 1
 }
@@ -234,12 +237,12 @@ mod tests {
         drop(second);
         assert!(table.get("files").is_none());
         assert_eq!(id_at_worker(&table, 1, "files"), None);
-        // The id is free, also for another client. When the first client disconnects, the server of the other
-        // client stays.
+        // The id is free, also for another client. The second client's server stays when the first client
+        // disconnects.
         let third = enter(&mut table, 2, "files");
         table.forget(ClientKey::numbered(1));
         assert_eq!(id_at_worker(&table, 2, "files").as_deref(), Some("files"));
-        // The ids of a disconnected client stay with the sessions that hold them.
+        // While a session holds the ids of a disconnected client, no other server gets them.
         table.forget(ClientKey::numbered(2));
         assert_eq!(id_at_worker(&table, 2, "files"), None);
         assert!(table.get("files").is_some());

@@ -1,7 +1,7 @@
-//! MCP servers that live in clients.
+//! MCP servers that run in clients.
 //!
 //! A worker names such a server by an id. Clients choose the ids, so two clients of a shared worker may use
-//! the same id. Then the worker gets another id for the second server.
+//! the same id. In that case, the worker gets another id for the second server.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View, member};
@@ -18,7 +18,7 @@ use super::session_keys::decoded;
 use super::state::Asked;
 use super::table::{ClientKey, WorkerKey};
 
-/// A request of a worker to an MCP server in a client.
+/// A worker's request to an MCP server that runs in a client.
 #[derive(Debug)]
 pub(super) struct AskedServer {
     id_at_client: String,
@@ -33,20 +33,20 @@ impl AskedServer {
 
 const MAX_ID_BYTES: usize = 256;
 
-/// Longer ids of MCP requests are not kept.
+/// Maximum size of an MCP request id that is kept.
 const MAX_REQUEST_BYTES: usize = 1024;
 
 const KEYS: [&str; 2] = ["serverId", "acpId"];
 
 /// The key by which an older form of message names a connection to a server. The client chooses that name, so
-/// it is never looked up among the ids of servers: it could be the id of another client's server.
+/// it is not looked up among the ids of servers: it could be the id of another client's server.
 const CONNECTION: &str = "connectionId";
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Adds the servers that a session is opened with. They stay for as long as the result is kept.
+    /// Adds the servers that a request to open a session names. They stay for as long as the result is kept.
     ///
     /// # Errors
-    /// If an id is too long.
+    /// If the id of a server is too long.
     pub(super) fn enter_servers(
         &mut self,
         worker: WorkerKey,
@@ -69,11 +69,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(used)
     }
 
-    /// Charges the identity of a client for the servers of a request that opens a session, for as long as
-    /// they are kept.
+    /// Charges the identity of a client for the servers of a request that opens a session, for as long as the
+    /// servers are kept.
     ///
     /// # Errors
-    /// If too much is kept already. The servers can be used nevertheless.
+    /// If the identity already uses too much memory. The servers can be used nevertheless.
     pub(super) fn charge_servers(
         &mut self,
         client: ClientKey,
@@ -90,21 +90,22 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(())
     }
 
-    /// Returns the client of the server that a worker's message is about. It may have disconnected while a
-    /// session still has the server.
+    /// Returns the client of the MCP server that a worker's message is about. The client may have
+    /// disconnected while a session still has the server.
     pub(super) fn owner_of_server(&self, worker: WorkerKey, message: View<'_>) -> Option<ClientKey> {
         let state = self.core.workers.get(worker)?;
         state.servers.get(&server_id(message)?).map(|server| server.client)
     }
 
-    /// Returns the worker to which a client's server talks, and the message with that worker's id if it
-    /// differs. `None` if the message is not about a server of this client.
+    /// Returns the worker whose session uses the server that a client's message is about, and the message
+    /// with the worker's id of that server if the id differs. `None`: the message is not about a server of
+    /// this client.
     pub(super) fn home_of_server(
         &self,
         client: ClientKey,
         message: View<'_>,
     ) -> Option<(WorkerKey, Option<Vec<u8>>)> {
-        // Such messages name no session. One that does is handled as a message about the session.
+        // A message that also names a session is handled as a message about that session.
         if !is_about_server(message) || message.session().is_some() {
             return None;
         }
@@ -135,15 +136,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         ))
     }
 
-    /// Refuses a message of a client about a server in a shared pool. Messages about the client's own servers
-    /// were routed before, so the worker would take this one for another client's.
+    /// Refuses a client's message about a server in a shared pool. Messages about the client's own servers
+    /// were routed before, so the worker would take this one to be about another client's server.
     pub(super) fn refuse_server(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
         let state = self.core.pool_of(pool);
         let refused = state.is_shared() && state.is_acp() && is_about_server(message);
         refused.then(|| RpcError::new(Code::InvalidParams, "not an MCP server of this connection"))
     }
 
-    /// Returns the server and the MCP request of a worker's request, with the client's ids.
+    /// Returns the server, and the MCP request to it, that a request of a worker names. Both have the
+    /// client's ids.
     pub(super) fn asked_server(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<AskedServer>> {
         if !is_about_server(message) {
             return None;
@@ -154,7 +156,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(Box::new(AskedServer { id_at_client, request: request? }))
     }
 
-    /// Returns a worker's message with the client's id of the server, if the worker's differs.
+    /// Returns a worker's message with the id that the client uses for the server. `None`: the worker uses
+    /// the same id.
     pub(super) fn with_client_server_id(
         &self,
         worker: WorkerKey,
@@ -169,10 +172,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .flatten()
     }
 
-    /// Returns a request that opens a session with the worker's ids of its servers. `None` if no id differs.
+    /// Returns a request that opens a session, with the worker's ids in place of the client's ids of servers.
+    /// `None`: no id differs.
     ///
     /// # Errors
-    /// If it names a server that is not in `servers`.
+    /// If the request names a server that is not in `servers`.
     pub(super) fn opening_with_servers(
         &self,
         servers: &ServerUse,
@@ -188,7 +192,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(Some(line.to_string().into_bytes()))
     }
 
-    /// Returns the client of a session's servers: the one that named them, or, if it has disconnected, the
+    /// Returns the client of a session's servers: the one that named them, or, if that has disconnected, the
     /// session's present client.
     pub(super) fn client_of_servers(&self, key: SessionKey) -> Option<ClientKey> {
         let session = self.core.sessions.get(key)?;
@@ -203,7 +207,7 @@ pub(super) fn is_about_server(message: View<'_>) -> bool {
         .any(|name| message.is_method(name))
 }
 
-/// Returns the ids of the client's servers in these params.
+/// Returns the ids of the client's servers that the params of a request declare.
 fn declared_server_ids(params: &[u8]) -> Vec<Box<str>> {
     if !may_declare(params) {
         return Vec::new();
@@ -217,21 +221,20 @@ fn declared_server_ids(params: &[u8]) -> Vec<Box<str>> {
         .collect()
 }
 
-/// Returns `false` if params certainly name no server in the client.
+/// Returns `false` if the params certainly declare no server in the client.
 fn may_declare(params: &[u8]) -> bool {
-    // With a backslash, the text may be escaped.
+    // If the params contain a backslash, the text `acp` may be written with escapes.
     memchr::memmem::find(params, b"\"acp\"").is_some() || memchr::memchr(b'\\', params).is_some()
 }
 
-/// Returns the id of the server that a message names.
+/// Returns the id of the MCP server that a message names.
 fn server_id(message: View<'_>) -> Option<String> {
     let params = message.params()?;
     let name = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
     decoded(params.get(name)?)
 }
 
-/// Returns the only server that a message names, and its MCP request. `None` if it names two, because it is
-/// ambiguous.
+/// Returns the server that a message names, and its MCP request. `None`: the message names no server, or two.
 fn server_and_request(message: View<'_>) -> Option<(String, Option<String>)> {
     let params = message.params()?;
     let found = KEYS.iter().map(|key| member(params, key)).collect::<Result<Vec<_>, _>>().ok()?;
@@ -246,7 +249,7 @@ fn server_and_request(message: View<'_>) -> Option<(String, Option<String>)> {
     Some((name, request.map(|request| request.to_string())))
 }
 
-/// Returns a message with another id of its server.
+/// Returns a message in which the id of the MCP server is replaced.
 fn with_server_id(message: View<'_>, name: &str) -> Option<Vec<u8>> {
     let params = message.params()?;
     let place = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;

@@ -11,20 +11,20 @@ use super::identity::Identity;
 use super::session::SessionKey;
 use super::table::WorkerKey;
 
-/// The session that already has a name in a worker.
+/// What prevents a session from having a name in a worker: another session that already has the name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameConflict {
-    /// An open session of the same identity, or a child of one.
+    /// An open session of the same identity, or a child of such a session.
     Own,
-    /// An open session of another identity, or a child of one.
+    /// An open session of another identity, or a child of such a session.
     Foreign,
-    /// A session of another identity that is not open but that the agent may still have.
+    /// A session of another identity that is closed in the bus, but that the agent may still have.
     FormerForeign,
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the conflict that prevents a session of `identity` from being in `worker` under the worker's
-    /// name `name`. `except` is the session itself, if it is known.
+    /// Returns the conflict that prevents a session of `identity` from having the name `name` in `worker`.
+    /// `except` is the session itself, which is not a conflict.
     pub(super) fn name_conflict(
         &self,
         worker: WorkerKey,
@@ -51,14 +51,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_anothers.then_some(NameConflict::FormerForeign)
     }
 
-    /// Returns `true` if a session may be in `worker` under its name for agents.
+    /// Returns `true` if no other session of `worker` conflicts with the name that agents use for this
+    /// session.
     pub(super) fn may_live_at(&self, worker: WorkerKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         !session.is_superseded
             && self.name_conflict(worker, &session.agent_name(), session.identity, Some(key)).is_none()
     }
 
-    /// Returns the workers of a pool in which a session may not be.
+    /// Returns the workers of a pool in which the name of a session conflicts with another session.
     pub(super) fn workers_closed_to(&self, pool: PoolId, key: SessionKey) -> Vec<WorkerKey> {
         let workers = self.core.pool_of(pool).workers.iter().copied();
         workers.filter(|worker| !self.may_live_at(*worker, key)).collect()

@@ -1,8 +1,8 @@
 //! Several clients in one session: one controls it, the others observe it, and all may be asked for
 //! permission.
 //!
-//! Applies only if clients connect over a network, and only in pools with a known protocol. Updates of a
-//! session are kept in a ring. They are replayed from there to observers that join later.
+//! Observers are possible only if clients connect over a network, and only in pools with a known protocol.
+//! Updates of a session are kept in a ring, and are replayed from there to observers that join later.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::turn_end::wire_name;
 
-/// Maximum size of a result of opening a session that is kept for clients that join later.
+/// Maximum size of a response to the request that opened a session, if it is kept for clients that join
+/// later.
 const MAX_RESULT_BYTES: usize = 64 << 10;
 /// Maximum number of observers per session.
 const MAX_OBSERVERS: usize = 64;
@@ -36,21 +37,21 @@ const MAX_OBSERVERS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct ObserverState {
     observers: Vec<ClientKey>,
-    /// The session's latest updates, as clients got them.
+    /// The latest updates of the session, as clients got them.
     ring: VecDeque<Box<[u8]>>,
     bytes: usize,
     /// `true` if the oldest updates have been removed from the ring.
     is_truncated: bool,
-    /// `true` while updates replay the history only for the controller. The observers already have it.
+    /// `true` while updates replay the history for the controller only. The observers already have the
+    /// history.
     replays_to_controller: bool,
-    /// The new observer to which updates replay the history. The inner `None`: that client has disconnected.
+    /// The new observer that gets the replayed history. The inner `None`: that client has disconnected.
     replay_target: Option<Option<ClientKey>>,
     result: Option<Arc<KeptBytes>>,
 }
 
 impl ObserverState {
-    /// Returns the client to which the history is being replayed. The inner `None`: that client has
-    /// disconnected.
+    /// Returns the observer to which the history is replayed. The inner `None`: that client has disconnected.
     #[inline]
     pub(super) fn replay_target(&self) -> Option<Option<ClientKey>> {
         self.replay_target
@@ -62,7 +63,7 @@ impl ObserverState {
     }
 }
 
-/// A permission request that was sent to the controller and to all observers.
+/// A permission request that was sent to the controller of a session and to all its observers.
 #[derive(Debug)]
 pub(super) struct SharedRequest {
     session: SessionKey,
@@ -87,7 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.sessions.get_mut(key)?.sharing.as_deref_mut()
     }
 
-    /// Keeps an update of a session and sends it to the observers.
+    /// Keeps an update of a session in the ring and sends it to the observers.
     pub(super) fn record(&mut self, key: SessionKey, worker: WorkerKey, parts: &Parts<'_>) {
         let limit = self.core.limits.replay_bytes;
         let (most, _) = self.core.limits.replay_memory();
@@ -112,8 +113,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Clears the ring before a worker opens a known session again: a load replays the whole history,
-    /// and after a resume the ring begins in the middle of it.
+    /// Clears the kept updates before a worker opens a known session again: a load replays the whole history,
+    /// and after a resume the updates begin in the middle of it.
     pub(super) fn rewind(&mut self, key: SessionKey, what: RequestKind) {
         let Some(sharing) = self.sharing(key) else { return };
         let bytes = std::mem::take(&mut sharing.bytes);
@@ -125,7 +126,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     pub(super) fn record_open_result(&mut self, key: SessionKey, message: View<'_>) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        // A provisional session may be tried at the next worker, with another result.
+        // A provisional session may be opened in the next worker, with another response.
         let provisional = session.provisional;
         let Some(sharing) = session.sharing.as_deref_mut() else { return };
         sharing.replays_to_controller = provisional && message.result().is_none();
@@ -140,14 +141,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the replay of a history. Updates are new once a turn begins.
+    /// Ends the replay of a session's history when a turn begins: all later updates are new.
     pub(super) fn mark_turn_begun(&mut self, key: SessionKey) {
         if let Some(sharing) = self.sharing(key) {
             sharing.replays_to_controller = false;
         }
     }
 
-    /// Removes the state of a session that has ended, and withdraws its permission requests from observers.
+    /// Removes the sharing of a session that has ended, and withdraws its permission requests from observers.
     pub(super) fn end_sharing(
         &mut self,
         key: SessionKey,
@@ -167,8 +168,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Routes a client's message about a session that another client controls. `None`: route it like a
-    /// message of the controller.
+    /// Routes a client's message about a session that another client controls. `None`: the message is routed
+    /// like one of the controller.
     pub(super) fn route_observer(
         &mut self,
         client: ClientKey,
@@ -197,8 +198,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a turn runs in an observable session that `client` did not start, because it became
-    /// the controller later.
+    /// Returns `true` if the running turn of an observable session was started by another client than its
+    /// present controller `client`.
     pub(super) fn is_anothers_turn(&self, client: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.sharing.is_some()) else {
             return false;
@@ -221,8 +222,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && session.waiting.is_empty()
     }
 
-    /// Adds an observer and has the worker replay the history to it. The session is loaded with the
-    /// controller's params, so that nothing about it changes.
+    /// Adds an observer by having the worker replay the history. The session is loaded with the controller's
+    /// params, so that nothing about the session changes.
     pub(super) fn start_replay(
         &mut self,
         client: ClientKey,
@@ -251,7 +252,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);
         }
-        // The servers may be those of an earlier controller.
+        // The session may still have the MCP servers of an earlier controller.
         let Some(session) = self.core.sessions.get(key) else { return };
         if session.servers.rename_in(&mut params).is_err() {
             self.refuse(client, id, batch, message.tag(), &unknown_server());
@@ -276,7 +277,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the end of a replay: messages that waited for it continue.
+    /// Ends the replay of a session's history. Messages that waited for that continue.
     pub(super) fn finish_replay(&mut self, key: SessionKey, succeeded: bool) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
@@ -322,8 +323,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Makes an observer the controller of a session whose client has disconnected. Returns `true` if there
-    /// is one.
+    /// Makes an observer the controller of a session whose client has disconnected. Returns `true` if the
+    /// session has an observer.
     pub(super) fn promote(&mut self, key: SessionKey) -> bool {
         let is_there = |core: &super::Core, client: &ClientKey| {
             core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
@@ -341,7 +342,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Adds an observer: sends it the kept updates, the pending permission requests, and the result.
+    /// Adds an observer to a session: sends it the kept updates, the pending permission requests, and the
+    /// response.
     pub(super) fn attach(
         &mut self,
         client: ClientKey,
@@ -392,7 +394,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn detach(&mut self, client: ClientKey, key: SessionKey) {
         if let Some(sharing) = self.sharing(key) {
             sharing.observers.retain(|observer| *observer != client);
-            // The rest of the replay is sent to no client.
+            // After this observer leaves, no client gets the rest of the replayed history.
             if sharing.replay_target == Some(Some(client)) {
                 sharing.replay_target = Some(None);
             }
@@ -429,7 +431,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         let Some(identity) = self.core.sessions.get(key).map(|session| session.identity) else { return };
-        // Over the memory limit, only the controller is asked.
+        // Over the memory limit, only the controller gets a permission request.
         if self.core.is_too_much(identity, message.bytes().len()) {
             self.core.counters.dropped += 1;
             return;
@@ -490,7 +492,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward_to_client(worker, client, Some(key), View::parse(&line), Some(number));
     }
 
-    /// Withdraws a worker's request from the other clients, because one client has answered it.
+    /// Withdraws a worker's request from the other clients after one client has answered it.
     pub(super) fn withdraw_others(&mut self, worker: WorkerKey, id: &[u8], by: (ClientKey, u64)) {
         let Some(state) = self.core.worker(worker) else { return };
         let first = state.asking.remove(id);
@@ -500,7 +502,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.withdraw(others.into_iter());
     }
 
-    /// Handles that a client will not answer a worker's request. Returns `true` if another client may.
+    /// Handles that a client will not answer a worker's request. Returns `true` if another client may still
+    /// answer.
     pub(super) fn another_may_answer(&mut self, client: ClientKey, number: u64, asked: &Asked) -> bool {
         let Some(state) = self.core.worker(asked.worker) else { return false };
         let first = state.asking.get(&asked.id).copied();
@@ -522,7 +525,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Withdraws a request from all clients that were asked, except the first: that one gets the worker's own
+    /// Withdraws a request from all clients that got it, except the first: that one gets the worker's own
     /// cancellation. If the first client still answers, nothing is withdrawn again.
     pub(super) fn withdraw_shared(&mut self, worker: WorkerKey, id: &[u8]) {
         let shared = self.core.worker(worker).and_then(|state| state.shared.remove(id));
@@ -539,7 +542,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 fn marked_as_replay(line: &[u8]) -> Option<String> {
-    // A message with too many values is sent without the mark.
+    // A request with too many values is sent to the observers without the mark.
     if has_more_values_than(line, MAX_PEER_VALUES) {
         return String::from_utf8(line.to_vec()).ok();
     }

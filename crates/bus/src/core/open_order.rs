@@ -1,9 +1,9 @@
 //! The order of requests that open sessions in a worker which several identities share.
 //!
 //! An agent that numbers its sessions may create a session for one identity under the name by which another
-//! identity asks for a stored one. It would then open the new session for both. So no session is loaded,
-//! resumed or restored in a worker that has a pending request of another identity for a new session. Another
-//! worker is used, or the request waits for the response.
+//! identity asks for a stored session. The agent would open the new session for both. No session is therefore
+//! loaded, resumed or restored in a worker that has a pending request of another identity for a new session.
+//! Another worker is used, or the request waits for the response.
 
 use narrows_wire::{Code, RpcError, View};
 use rustc_hash::FxHashMap;
@@ -17,10 +17,10 @@ use super::state::{RequestLocation, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Maximum number of waiting requests of one identity.
+/// Maximum number of requests of one identity that wait for the new sessions of others.
 const MAX_WAITING: usize = 1024;
 
-/// Requests and sessions that wait until a worker has answered the requests for new sessions.
+/// Requests and sessions that wait until a worker has answered requests for new sessions.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedCreations {
     pub(super) lines: Vec<(WorkerKey, Waiting)>,
@@ -41,13 +41,13 @@ impl AwaitedCreations {
 
 pub(super) enum OpeningPlace {
     At(WorkerKey),
-    /// In this worker, once it has answered the requests for new sessions.
+    /// The session is opened in this worker, once the worker has answered the requests for new sessions.
     Behind(WorkerKey),
     Nowhere,
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Chooses a worker for a stored session of a client's identity, except those in `closed`.
+    /// Chooses a worker in which a client opens a stored session. The workers in `closed` are excluded.
     pub(super) fn choose_worker_for_stored(
         &mut self,
         pool: PoolId,
@@ -59,7 +59,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.workers.get(*worker).is_some_and(|state| state.stage == WorkerLifecycle::Ready)
         };
         let state = self.core.pool_of(pool);
-        // In any other pool, the client may not use another identity's worker.
+        // Only in a pool that mixes identities may a client use a worker of another identity.
         let mixes = state.settings.mix_identities;
         let workers = state.workers.iter().copied().filter(|_| mixes);
         let busy: Vec<WorkerKey> = workers
@@ -104,13 +104,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.awaited_creations.lines.push((worker, waiting));
     }
 
-    /// Restores a lost session once a worker has answered the requests for new sessions.
+    /// Restores a lost session in a worker, once the worker has answered the requests for new sessions.
     pub(super) fn restore_after_creations(&mut self, worker: WorkerKey, key: SessionKey) {
         self.core.awaited_creations.sessions.push((worker, key));
     }
 
-    /// Records that a worker has answered a request for a new session. Requests that waited for that are
-    /// routed by the timer, after the caller has finished handling the worker.
+    /// Schedules the requests that waited until a worker had answered a request for a new session. The timer
+    /// routes them after the caller has finished handling the worker.
     pub(super) fn schedule_opening_retry(&mut self) {
         let awaited = &mut self.core.awaited_creations;
         let is_empty = awaited.lines.is_empty() && awaited.sessions.is_empty();
@@ -119,10 +119,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the requests and sessions that no longer have to wait.
+    /// Handles the requests and sessions that no longer wait for new sessions of other identities.
     pub(super) fn retry_openings(&mut self) {
         let mut awaited = std::mem::take(&mut self.core.awaited_creations);
-        // Computed once per worker and identity, because many lines may wait for many requests.
+        // The state of each worker and identity is computed once, because many lines may wait for many
+        // requests.
         let mut busy: FxHashMap<(WorkerKey, Identity), bool> = FxHashMap::default();
         let mut is_due = |worker: WorkerKey, identity: Option<Identity>| {
             let Some(identity) = identity else { return true };

@@ -2,8 +2,8 @@
 //!
 //! Before an agent answers `session/new`, it may send its client a request, for example for a file, and wait
 //! for the answer. If several clients have asked for a session, the bus cannot know the recipient until a
-//! response names the session. Both sides would wait for each other, so the agent's request fails after a
-//! while.
+//! response names the session. The agent and the bus would wait for each other, so the agent's request fails
+//! after a while.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
@@ -13,21 +13,21 @@ use super::api::{CoreOutput, Time};
 use super::state::{Asked, EarlyMessage, Pending, RequestOrigin, WorkerState};
 use super::table::{ClientKey, WorkerKey};
 
-/// Timeout of a request in a session that is not known yet.
+/// Timeout of an agent's request in a session that no response has named yet.
 pub(super) const EARLY_REQUEST_TIMEOUT: Time = Time::from_secs(2);
 
-/// The client that has asked a worker for a session that is not known yet.
+/// The client for which a worker opens a session whose name is not known yet.
 pub(super) enum Opener {
-    /// This client, and no other.
+    /// Only this client has asked for a session.
     One(ClientKey),
-    /// Clients that have all disconnected.
+    /// All clients that have asked for a session have disconnected.
     Gone,
-    /// One of several clients, or none.
+    /// Several clients have asked for a session, or none.
     Unknown,
 }
 
 impl WorkerState {
-    /// Returns the client to which a session that is not known yet belongs.
+    /// Returns the client to which a session belongs whose name is not known yet.
     pub(super) fn opener(&self) -> Opener {
         if !self.pending.creates() {
             return Opener::Unknown;
@@ -43,7 +43,7 @@ impl WorkerState {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Fails a worker's requests in sessions that are not known yet, if they have waited too long.
+    /// Fails requests that a worker sent in sessions that are not known yet, if they have waited too long.
     pub(super) fn fail_early_requests(&mut self, worker: WorkerKey) {
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return };
@@ -67,8 +67,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Fails a request for a new session that its worker has not answered in time. The worker stays: a client
-    /// may have made it wait, and other clients use it. If the session is announced later, it has no client.
+    /// Fails a request for a new session that its worker has not answered in time. The worker is not stopped:
+    /// a client may have made it wait, and other clients use it. A session that it still creates has no
+    /// client.
     pub(super) fn open_overdue(&mut self, worker: WorkerKey, number: u64) {
         let pending = self.core.worker(worker).and_then(|state| state.pending.set_overdue(number));
         let Some(pending) = pending else { return };
