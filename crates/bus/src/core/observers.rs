@@ -542,7 +542,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 fn marked_as_replay(line: &[u8]) -> Option<String> {
-    // A request with too many values is sent to the observers without the mark.
+    // An update with too many values is replayed to a new observer without the mark.
     if has_more_values_than(line, MAX_PEER_VALUES) {
         return String::from_utf8(line.to_vec()).ok();
     }

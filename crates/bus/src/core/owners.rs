@@ -15,7 +15,7 @@ use super::session_list::SessionList;
 use super::table::{ClientKey, WorkerKey};
 use crate::config::{BusLimits, Config};
 
-/// The ownership of a session, from the view of an identity that names it.
+/// Whether a session belongs to an identity that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// The session belongs to this identity, or owners are not kept.
@@ -30,9 +30,9 @@ enum OwnerRetention {
     /// Owners are not kept: all clients have the same identity.
     #[default]
     Never,
-    /// Until the bus ends. A session without a known owner is open to all clients.
+    /// Owners are kept in memory until the bus ends. A session without a known owner is open to all clients.
     Running,
-    /// On disk. A session without a known owner is open to no client.
+    /// Owners are kept on disk. A session without a known owner is open to no client.
     Always,
 }
 
@@ -53,19 +53,19 @@ impl Remembered {
     }
 }
 
-/// Owners of sessions. Empty if all clients have the same identity.
+/// Owners of sessions by name. Empty if all clients have the same identity.
 ///
-/// Names of clients and names of the agents of a pool are in different tables. Both may be any text, so no
-/// separator could tell them apart in one table.
+/// Names that clients use and names that the agents of a pool use are in different tables. Names of either
+/// kind may be any text, so no separator could tell them apart in one table.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     kept: OwnerRetention,
     by_name: HashMap<Box<str>, Identity>,
-    /// Owners by the pool's name, then by the name that its agents use.
+    /// Owners by the name of the pool, and there by the name that the pool's agents use.
     by_pool: HashMap<Box<str>, HashMap<Box<str>, Identity>>,
-    /// Owners that are kept in memory only, per identity.
+    /// Names whose owners are kept in memory only, per identity.
     remembered: FxHashMap<Identity, Remembered>,
-    /// Maximum number of bytes of these owners, for all identities and for one.
+    /// Maximum number of bytes of the owners in `remembered`: of all identities, and of one.
     limits: (usize, usize),
 }
 
@@ -84,7 +84,7 @@ impl Owners {
         self.kept != OwnerRetention::Never
     }
 
-    /// Records the owner of a session, unless one is already recorded.
+    /// Records the owner of a session, unless the session already has a recorded owner.
     pub(super) fn know(&mut self, session: &OwnedName, identity: Identity) {
         if !self.are_kept() || self.owner(session).is_some() {
             return;
@@ -102,8 +102,8 @@ impl Owners {
         }
     }
 
-    /// Removes owners that are kept in memory only while there are too many. They are taken from the identity
-    /// that has the most, so that one identity cannot displace the owners of another.
+    /// Forgets owners that are kept in memory only while there are too many. The identity with the most loses
+    /// its oldest ones, so that one identity cannot displace the owners of another.
     fn forget_oldest(&mut self) {
         let (most, most_of_one) = self.limits;
         loop {
@@ -119,8 +119,8 @@ impl Owners {
     }
 
     /// Records the owner of a child session, in a bus where a session without a known owner is open to all
-    /// clients. An agent may list the child after its session is closed, so that another client could open
-    /// it.
+    /// clients. An agent may list the child after the parent is closed, so that another client could open the
+    /// child.
     pub(super) fn know_child(&mut self, name: &str, identity: Identity) {
         if self.kept == OwnerRetention::Running {
             self.know(&name.into(), identity);
@@ -166,7 +166,8 @@ impl Owners {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the ownership of a session that `identity` names. `key` is given if the session is open.
+    /// Returns to whom the session that `identity` calls `name` belongs. `key` is given if the session is
+    /// open.
     pub(super) fn claim_on(&self, identity: Identity, name: &str, key: Option<SessionKey>) -> Claim {
         if !self.core.owners.are_kept() {
             return Claim::Own;
@@ -180,7 +181,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Has the owner of a session recorded on disk before `client` gets the response.
+    /// Has the owner of a session written to disk. `client` gets its next output, the response, only after
+    /// that.
     pub(super) fn record_owner(&mut self, key: SessionKey, client: Option<ClientKey>) {
         if !self.core.owners.are_kept() {
             return;
@@ -199,9 +201,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if wire.is_none() && before.is_none() {
             return;
         }
-        // Once sessions of several identities have had a name, it opens none of them: while none of them is
-        // open, it is unknown which one the agent means. The exception is a worker that had the last session
-        // and has reused the name. It knows only the new one.
+        // A name that sessions of several identities have had opens none of them, because it is unknown which
+        // one an agent means. The exception is a worker that had the last session and has reused the name: it
+        // knows only the new one.
         let is_contested = before.is_some_and(|before| before != identity) && before != takes_over;
         let owner = if is_contested { Identity::SEVERAL } else { identity };
         if before.is_some_and(|before| before != owner) {
@@ -210,7 +212,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.write_owner(in_pool, owner, client);
     }
 
-    /// Refreshes the record of a session in use from time to time, so that a long-lived session does not
+    /// Records at intervals that a session is in use, so that the owner of a long-lived session does not
     /// expire.
     #[inline]
     pub(super) fn refresh_owner(&mut self, key: SessionKey) {
@@ -254,8 +256,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && self.claim_on(identity, name, known) == Claim::Own
     }
 
-    /// Returns a worker's session list without the sessions that the client may not see, with the client's id
-    /// of the request. `None` if the list can be forwarded unchanged.
+    /// Returns a worker's session list without the sessions that the client may not see, under the client's
+    /// id of the request. `None`: the client may see all sessions.
     pub(super) fn own_list(
         &self,
         client: ClientKey,
@@ -280,7 +282,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(line.concat().into())
     }
 
-    /// Forgets the owner of a deleted session.
     pub(super) fn disown(&mut self, session: OwnedName) {
         if self.core.owners.are_kept() {
             self.core.owners.forget(&session);

@@ -1,7 +1,6 @@
-//! The requests that a worker has not answered, and counts of those that open sessions.
+//! The requests that a worker has not answered, and the number of those that open sessions.
 //!
-//! A client determines the number of requests, so no code that runs for one message iterates over all of
-//! them.
+//! Clients determine the number of requests, so no code that runs for one message iterates over all requests.
 
 use std::ops::Deref;
 
@@ -10,13 +9,13 @@ use rustc_hash::FxHashMap;
 use super::identity::Identity;
 use super::state::Pending;
 
-/// The unanswered requests of one worker, by the numbers under which the worker got them.
+/// The unanswered requests of one worker, by the ids that the bus gave them.
 #[derive(Debug, Default)]
 pub(super) struct PendingTable {
     table: FxHashMap<u64, Pending>,
-    /// Number of requests that open a session, new or stored.
+    /// Number of unanswered requests that open a session, new or stored.
     openings: usize,
-    /// Number of requests that create a session, per identity.
+    /// Number of unanswered requests that create a session, per identity.
     creations: FxHashMap<Identity, Creations>,
 }
 
@@ -24,7 +23,7 @@ pub(super) struct PendingTable {
 #[derive(Clone, Copy, Debug, Default)]
 struct Creations {
     all: usize,
-    /// Number of requests whose clients already got a timeout error.
+    /// Number of requests whose clients have already got a timeout error.
     overdue: usize,
 }
 
@@ -53,8 +52,8 @@ impl PendingTable {
         Some(pending)
     }
 
-    /// Removes the requests that begin at or after the offset `start`. Returns them in the order in which
-    /// they were sent. An offset counts all bytes that were ever queued for the worker.
+    /// Removes the requests that begin at or after the offset `start`, and returns them in the order in which
+    /// they were sent. The offset counts all bytes that were ever queued for the worker.
     pub(super) fn remove_from(&mut self, start: u64) -> Vec<(u64, Pending)> {
         let mut removed: Vec<_> = self.table.extract_if(|_, pending| pending.start >= start).collect();
         removed.sort_unstable_by_key(|(number, _)| *number);
@@ -64,17 +63,20 @@ impl PendingTable {
         removed
     }
 
-    /// Returns a request to be changed. The fields that determine the counts must stay unchanged.
+    /// Returns an unanswered request, so that the caller can change it. The caller must not change the fields
+    /// that are counted.
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Pending> {
         self.table.get_mut(&number)
     }
 
-    /// Returns all requests to be changed. The fields that determine the counts must stay unchanged.
+    /// Returns all unanswered requests, so that the caller can change them. The caller must not change the
+    /// fields that are counted.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Pending> {
         self.table.values_mut()
     }
 
-    /// Marks a request that creates a session as overdue. Returns `None` if there is no such request.
+    /// Marks a request that creates a session as overdue. Returns `None` if there is no request with this
+    /// number.
     pub(super) fn set_overdue(&mut self, number: u64) -> Option<&mut Pending> {
         let pending = self.table.get_mut(&number).filter(|pending| pending.what.creates())?;
         if let Some(opening) = &mut pending.opening
@@ -86,7 +88,7 @@ impl PendingTable {
         Some(pending)
     }
 
-    /// Returns `true` if a request opens a session, new or stored.
+    /// Returns `true` if any unanswered request opens a session, new or stored.
     pub(super) fn opens(&self) -> bool {
         self.openings > 0
     }
@@ -99,12 +101,12 @@ impl PendingTable {
         !self.creations.is_empty()
     }
 
-    /// Returns the number of requests that create sessions of an identity.
+    /// Returns the number of unanswered requests that create sessions of an identity.
     pub(super) fn creating_for(&self, identity: Identity) -> usize {
         self.creations.get(&identity).map_or(0, |counts| counts.all)
     }
 
-    /// Returns `true` if a request creates a session of another identity and is not overdue.
+    /// Returns `true` if any unanswered request creates a session of another identity and is not overdue.
     pub(super) fn creates_for_others(&self, identity: Identity) -> bool {
         self.creations.iter().any(|(other, counts)| *other != identity && counts.all > counts.overdue)
     }

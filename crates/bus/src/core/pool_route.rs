@@ -17,7 +17,7 @@ use super::state::{RequestKind, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the pool of a client's message and makes it the client's pool.
+    /// Chooses the pool of a client's message. The client stays with that pool.
     pub(super) fn choose_pool(
         &mut self,
         client: ClientKey,
@@ -42,7 +42,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.core.pool_of(pool).removed {
             return Err(RpcError::new(Code::NotFound, "pool of this connection was removed"));
         }
-        // A reload may have removed the pool from the listener.
+        // After a reload, the listener of the client may no longer permit the pool that the client uses.
         if !self.may_use(client, pool) {
             return Err(self.deny_pool(client));
         }
@@ -109,7 +109,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     OpeningPlace::Nowhere => Route::Refuse(unknown_session()),
                 }
             }
-            // The message would apply to all clients of the worker.
+            // A message for the whole connection would affect all clients of the shared worker.
             _ if has_scope(message, Scope::Connection) => {
                 Route::Refuse(RpcError::new(Code::MethodNotFound, "method not available at a shared worker"))
             }
@@ -119,9 +119,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Routes a message in a pool without a known protocol. Only `sessionId` is interpreted there. The client
-    /// that first names a session owns it. If a client first names a session together with another one, both
-    /// are in the same worker.
+    /// Routes a message in a pool without a known protocol, by `sessionId` alone. The client that first names
+    /// a session owns it. A session that is first named together with another one is in the same worker.
     pub(super) fn route_without_protocol(
         &mut self,
         client: ClientKey,
@@ -134,8 +133,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let mut home = None;
         if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
-            // An ACP agent ignores the top-level session, and may know the name in the params as that of
-            // another session.
+            // An ACP agent ignores a `sessionId` at the top level, and may know the name in the params as
+            // that of another session.
             let session = self.core.sessions.get(key);
             if session.is_some_and(|session| self.core.pool_of(session.pool).is_acp()) {
                 return Route::Refuse(unknown_session());
@@ -172,7 +171,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: Some(key) }
     }
 
-    /// Returns the worker for a client's messages that belong to no session.
+    /// Returns the worker that gets a client's messages without a session.
     fn route_sessionless(&mut self, client: ClientKey, pool: PoolId) -> Route {
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && self
@@ -193,7 +192,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Routes a message in a pool whose workers serve one client at a time.
+    /// Routes a client's message in a pool whose workers serve one client at a time.
     pub(super) fn route_own(&mut self, client: ClientKey, pool: PoolId, what: RequestKind) -> Route {
         let opens = what == RequestKind::New || what.reopens();
         let state = self.core.pool_of(pool);
@@ -210,7 +209,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && !(opens && (state.stage == WorkerLifecycle::Retiring || per_session && state.used))
         {
             if state.stage == WorkerLifecycle::Initializing {
-                // The next session must not go to this worker either.
+                // If workers serve one session each, the next session must not go to this worker either.
                 state.used |= opens;
                 return Route::Backlog(worker);
             }
@@ -219,7 +218,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if what == RequestKind::Initialize
             && let Some(state) = self.core.client(client)
         {
-            // The client is about to send `initialize` itself.
+            // The replayed messages are dropped, because the client is about to send `initialize` itself.
             (state.initialize, state.initialized) = (None, None);
         }
         let route = self.claim_worker(client, pool);
@@ -231,8 +230,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         route
     }
 
-    /// Assigns a free worker to a client, and replays the `initialize` that the client sent to an earlier
-    /// worker.
+    /// Assigns a free worker to a client, and sends the worker the `initialize` that the client sent to an
+    /// earlier one.
     pub(super) fn claim_worker(&mut self, client: ClientKey, pool: PoolId) -> Route {
         let free = self.core.pool_of(pool).workers.iter().copied().find(|worker| {
             self.core
@@ -269,8 +268,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: None }
     }
 
-    /// Sends the identity and the scopes of its client to a worker with a gate. This is sent before any line
-    /// of the client, because the gate must not judge a line without them.
+    /// Sends a worker's gate the identity and the scopes of its client. No line of the client may come
+    /// before, because the gate would judge that line without them.
     fn name_client(
         &mut self,
         worker: WorkerKey,
@@ -293,9 +292,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a client's message has this scope, the session or the connection, in any version of ACP.
-/// An agent with sessions of several clients could apply a session message without a session to any of them,
-/// and a connection message to all.
+/// Returns `true` if a message has this scope, the session or the connection, in any version of ACP. An agent
+/// with sessions of several clients could apply a session message that names no session to any of them, and a
+/// connection message to all.
 pub(super) fn has_scope(message: View<'_>, scope: Scope) -> bool {
     message.method().is_some_and(|name| {
         let mut methods = METHODS.iter().filter(|method| method.is_received_by(Side::Agent));

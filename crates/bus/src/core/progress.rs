@@ -1,8 +1,8 @@
 //! Progress tokens in pools without a known protocol, as MCP defines them.
 //!
 //! A client puts a token of its choice into `params._meta.progressToken`. In `notifications/progress`, the
-//! worker names that token, but no session. Tokens of different clients may be equal. So each is replaced by
-//! the number of its request on the way to the worker, and restored on the way back.
+//! worker names that token, but no session. Different clients may choose equal tokens. On the way to the
+//! worker, the token is therefore replaced by the number of the request, and restored on the way back.
 
 use std::ops::Range;
 
@@ -16,15 +16,16 @@ use super::table::WorkerKey;
 
 const METHOD: &str = "notifications/progress";
 const META: &str = "_meta";
-/// Maximum size of a client's token, in bytes of JSON. It is kept until its request is answered.
+/// Maximum size of a client's progress token, in bytes of JSON. The token is kept until its request is
+/// answered.
 pub(super) const MAX_TOKEN_BYTES: usize = 4 << 10;
 
 const TOKEN: &str = "progressToken";
 
-/// Returns the position of a request's token in its line.
+/// Returns the position of a request's progress token in the line.
 pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>, DuplicateKey> {
     let Some(params) = message.params() else { return Ok(None) };
-    // A key may be written with escapes.
+    // The key of the token may be written with escapes, which begin with a backslash.
     if memchr::memmem::find(params, TOKEN.as_bytes()).is_none()
         && memchr::memmem::find(params, b"\\u").is_none()
     {
@@ -46,14 +47,16 @@ pub(super) fn with_range_replaced(line: &[u8], place: Range<usize>, raw: &[u8]) 
     [&line[..place.start], raw, &line[place.end..]].concat()
 }
 
-/// Returns a request with another token. `None` if the request has no token, or none is given.
+/// Returns a request with its progress token replaced by `raw`. `None`: the request has no token, or `raw` is
+/// `None`.
 pub(super) fn with_token(message: View<'_>, raw: Option<&[u8]>) -> Option<Vec<u8>> {
     let place = token_of_request(message).ok()??;
     Some(with_range_replaced(message.bytes(), place, raw?))
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns `true` if tokens are replaced for this worker: in a shared pool without a known protocol.
+    /// Returns `true` if the bus replaces progress tokens in requests to this worker, as in every shared pool
+    /// without a known protocol.
     pub(super) fn exchanges_tokens(&self, worker: WorkerKey) -> bool {
         self.core.workers.get(worker).is_some_and(|state| {
             let pool = self.core.pool_of(state.pool);
@@ -61,7 +64,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         })
     }
 
-    /// Forwards a progress notification to the client of the request. Returns `true` if the message is one.
+    /// Forwards a progress notification to the client of its request. Returns `true` if the message is such a
+    /// notification.
     pub(super) fn forward_progress(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         if !self.exchanges_tokens(worker) || message.method().is_none_or(|method| method != METHOD) {
             return false;

@@ -17,8 +17,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_forbidden_use();
         let before = std::mem::take(&mut self.core.order);
         self.core.order = config.pools.iter().map(|settings| self.settle_pool(settings)).collect();
-        // After all pools are settled, so that clients of a removed worker are served by the pools that
-        // remain.
+        // Pools are removed only after all others are settled, so that clients of a stopped worker are served
+        // by the pools that remain.
         for pool in before {
             if self.core.order.contains(&pool) {
                 self.shrink(pool);
@@ -33,8 +33,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fill_all();
     }
 
-    /// Returns the pool with these settings. The existing pool stays if only adjustable settings differ.
-    /// Otherwise a new pool replaces it. A removed pool of the same name is replaced too.
+    /// Returns the pool for these settings. An existing pool of this name stays if only adjustable settings
+    /// differ. Any other pool of this name, also a removed one, is replaced by a new pool.
     fn settle_pool(&mut self, settings: &Pool) -> PoolId {
         let is_it = |pool: &PoolState| pool.successor.is_none() && pool.settings.name == settings.name;
         let former = self.core.pools.iter().position(is_it).map(|index| PoolId(index as u32));
@@ -49,15 +49,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.pools.push(PoolState::new(settings.clone()));
         if let Some(former) = former {
             self.core.pool_mut(former).successor = Some(pool);
-            // Until its workers are initialized, the new pool is assumed to have the capabilities of its
-            // predecessor.
+            // Until its workers are initialized, the new pool is assumed to have the capabilities of the pool
+            // that it replaces.
             self.core.pool_mut(pool).abilities = self.core.pool_of(former).abilities;
             self.move_waiting(former, pool);
         }
         pool
     }
 
-    /// Resets a client whose pool was removed, as if it had chosen none. Its sessions stay in their workers.
+    /// Resets a client whose pool was removed, as if the client had chosen no pool. Its sessions stay in
+    /// their workers.
     pub(super) fn reset_removed_pool(&mut self, client: ClientKey) {
         let Some(pool) = self.core.clients.get(client).and_then(|state| state.pool) else {
             return;
@@ -67,7 +68,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let Some(state) = self.core.client(client) else { return };
         state.pool = None;
-        // Data that the client sent to agents of that pool is not meant for those of another pool.
+        // The client sent these params to agents of the removed pool. Agents of another pool must not get
+        // them.
         state.initialize = None;
         state.authenticate = None;
         let Some(worker) = state.worker.take() else { return };
@@ -75,14 +77,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(state) = self.core.worker(worker) else { return };
-        // A busy worker is stopped when it is idle.
+        // A worker that is still busy is stopped when it becomes idle.
         state.used = true;
         if state.sessions.is_empty() && state.pending.is_empty() && state.backlog.is_empty() {
             self.stop_worker(worker, false);
         }
     }
 
-    /// Refuses clients and sessions that wait for a worker of a pool that was removed and not replaced.
+    /// Refuses the clients and sessions that wait for a worker of a pool that was removed without a
+    /// successor.
     fn refuse_removed(&mut self, pool: PoolId) {
         let error = RpcError::new(Code::NotFound, "pool of this connection was removed");
         for client in std::mem::take(&mut self.core.pool_mut(pool).waiting) {
@@ -93,7 +96,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Moves clients and sessions that wait for a worker of a replaced pool to its successor.
+    /// Lets clients and sessions that wait for a worker of a replaced pool wait for its successor instead.
     fn move_waiting(&mut self, from: PoolId, to: PoolId) {
         let waiting = std::mem::take(&mut self.core.pool_mut(from).waiting);
         let restores = std::mem::take(&mut self.core.pool_mut(from).restores);
@@ -106,7 +109,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Stops the workers of a pool that is leaving: unused ones at once, others when their turns have ended.
+    /// Stops the workers of a pool that was replaced or removed: unused ones at once, others when their turns
+    /// have ended.
     fn stop_leaving_pool(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let shared = state.is_shared();
@@ -121,7 +125,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.schedule_retire_timeout(worker);
                 }
             } else if per_session {
-                // No session may be opened in this worker any more, not even a first one.
+                // From now on, no session may be opened in this worker, not even a first one.
                 state.used = true;
             }
         }
@@ -155,14 +159,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Sets the timeout after which a worker is stopped once no turn runs in it, even if clients have
-    /// sessions there.
+    /// Sets the timeout of a worker that a reload retires. After the timeout the worker is stopped when no
+    /// turn runs in it, even if clients have sessions there.
     fn schedule_retire_timeout(&mut self, worker: WorkerKey) {
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Retired(worker));
     }
 
-    /// Retires a worker that has no fault. It is stopped as soon as no client needs it, without a time limit.
+    /// Retires a worker that is not at fault. The worker is stopped as soon as no client needs it, without a
+    /// time limit.
     fn retire_unwanted(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !matches!(state.stage, WorkerLifecycle::Retiring | WorkerLifecycle::Stopping) {
@@ -174,15 +179,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the surplus workers of a shared pool, least used first.
+/// Returns the workers of a shared pool that the new settings leave no room for, least used ones first.
 fn surplus_shared(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let most = live.len().saturating_sub(pool.settings.instances as usize);
     live.sort_by_key(|(_, state)| state.sessions.len() + state.pending.len());
     live.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Returns the surplus unclaimed workers of a pool whose workers serve one client each, those not ready
-/// first.
+/// Returns the unclaimed workers that the new settings leave no room for, in a pool whose workers serve one
+/// client each. Workers that are not ready come first.
 fn surplus_unclaimed(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let (claimed, mut free): (Vec<_>, Vec<_>) = live.into_iter().partition(|(_, state)| state.claimed);
     let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.restores.len();
@@ -192,7 +197,7 @@ fn surplus_unclaimed(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> 
     free.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Returns `true` if workers of one pool can serve the other, because only adjustable settings differ.
+/// Returns `true` if the workers of one pool can serve the other, because only adjustable settings differ.
 fn is_same_kind(one: &Pool, other: &Pool) -> bool {
     let of_workers = |pool: &Pool| Pool {
         instances: 0,

@@ -1,4 +1,4 @@
-//! Ids of the bus's own requests: plain numbers, written and read without an allocation.
+//! Ids of requests that the bus sends: plain numbers, written and parsed without an allocation.
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digits {
@@ -25,7 +25,7 @@ impl Digits {
     }
 }
 
-/// Parses a number that is written as the bus writes it: `1`, never `01`, `1.0` or `"1"`.
+/// Parses an id in the form in which the bus writes it: `1`, never `01`, `1.0` or `"1"`.
 pub(super) fn parse(raw: &[u8]) -> Option<u64> {
     if raw.is_empty() || raw.len() > 19 || (raw[0] == b'0' && raw.len() > 1) {
         return None;

@@ -1,5 +1,5 @@
-//! Restores sessions of lost workers in another worker when they are used next, if the agent can load or
-//! resume sessions.
+//! Restores a session of a lost worker in another worker when the session is used next, if the agent can load
+//! or resume sessions.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, View};
@@ -18,7 +18,7 @@ use super::state::{InternalRequest, RequestKind, RequestLocation, WorkerLifecycl
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Maximum number of lines that wait for one session.
+/// Maximum number of lines that wait until a session is restored.
 const MAX_WAITING_LINES: usize = 1024;
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -90,7 +90,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
-                // The client's other sessions, if any, are already in this worker.
+                // This worker already has the client's other sessions, if there are any.
                 Some(worker) if !self.is_used_up(worker) && self.is_in_pool(worker, pool) => {
                     Route::Worker { worker, session: None }
                 }
@@ -105,7 +105,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 if let Some(state) = self.core.worker(worker) {
                     state.sessions.insert(key);
-                    // The next session must not go to this worker too.
+                    // If workers serve one session each, the next session must not go to this worker too.
                     state.used = true;
                 }
                 self.restore_after_initialize(worker, key);
@@ -115,7 +115,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a pool has workers other than these, or is about to.
+    /// Returns `true` if a pool has, or is about to have, a worker that is not in `taken`.
     pub(super) fn has_other_workers(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
         let state = self.core.pool_of(pool);
         let stays = |worker: &WorkerKey| {
@@ -129,14 +129,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             || state.workers.iter().any(|worker| stays(worker) && !taken.contains(worker))
     }
 
-    /// Returns `true` if a worker belongs to a pool or to its successor. Its client may have moved to another
-    /// pool since.
+    /// Returns `true` if a worker belongs to a pool or to the pool's successor. The client of the worker may
+    /// have moved to another pool since.
     fn is_in_pool(&self, worker: WorkerKey, pool: PoolId) -> bool {
         let state = self.core.workers.get(worker);
         state.is_some_and(|state| self.core.current(state.pool) == pool)
     }
 
-    /// Returns `true` if a worker of one client cannot accept another session.
+    /// Returns `true` if a worker that serves one client cannot accept another session.
     fn is_used_up(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let per_session = self.core.pool_of(state.pool).settings.share == ShareMode::Session;
@@ -163,7 +163,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let client = session.owner.or(session.waiting.first().map(|waiting| waiting.client));
         let (pool, params) = (session.pool, session.params.clone());
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // The params are checked against the current configuration.
+        // The params are checked again, because the configuration may have changed since the session was
+        // opened.
         let params = match self.permit_again(client, pool, is_v2, &params) {
             Ok(params) => params,
             Err(error) => {
@@ -205,7 +206,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     pub(super) fn handle_restored(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
-        // The restore may have been cancelled here and started in another worker.
+        // This restore may have been cancelled, and another one started in another worker.
         if !self.is_restored_by(key, worker) {
             return;
         }
@@ -242,16 +243,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a restore is tried once more after its worker was lost. A single loss may be a
-    /// coincidence.
+    /// Returns `true` if a failed restore is tried once more because its worker was lost. A single loss may
+    /// be a coincidence.
     fn may_retry(&mut self, key: SessionKey) -> bool {
         let draining = self.core.draining;
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
         !draining && !std::mem::replace(&mut session.retried, true)
     }
 
-    /// Ends a failed restore: the waiting requests get the error. If the session no longer exists and a
-    /// client was told so, it is dropped. Otherwise the next use tries again.
+    /// Ends a failed restore: the requests that waited for the session get the error. The session is dropped
+    /// if it no longer exists and a client was told so. Otherwise the next use tries again.
     pub(super) fn fail_restore(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
@@ -273,7 +274,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Marks a session that was being restored as lost again.
+    /// Marks a session as lost again, because it could not be restored.
     fn mark_lost_again(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };
@@ -302,8 +303,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the error for a session whose name now belongs to another session. Restoring it could give a
-/// client another identity's session.
+/// Returns the error for a lost session whose name the agent has given to another session. Restoring the
+/// session could give a client another identity's session.
 pub(super) fn name_reused() -> RpcError {
     RpcError::new(Code::NotFound, "session lost, its id was reused")
 }

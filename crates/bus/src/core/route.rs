@@ -1,4 +1,4 @@
-//! Decides where a client's message goes.
+//! Decides where a message of a client goes.
 
 use narrows_acp::method::Scope;
 use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
@@ -21,24 +21,24 @@ use super::state::{RequestKind, WorkerLifecycle};
 use super::supervisor::input_closed;
 use super::table::{ClientKey, WorkerKey};
 
-/// Maximum length of a session name, and of a request's tag.
+/// Maximum length of a session name, and of a top-level `sessionId`.
 pub(super) const MAX_SESSION_NAME_BYTES: usize = 4_096;
 
-/// Maximum size of `initialize`, which is kept to be replayed.
+/// Maximum size of a client's `initialize`, which is kept to be sent to further workers.
 const MAX_INITIALIZE_BYTES: usize = 64 << 10;
 
-/// Maximum size of a message that opens a session. It is parsed as a whole by the event loop, which all
-/// clients share.
+/// Maximum size of a message that opens a session. The event loop, which all clients share, parses the whole
+/// message.
 const MAX_OPENING_BYTES: usize = 1 << 20;
 
-/// Maximum size of a message that lists or deletes sessions. It is parsed as a whole, and sent to each
+/// Maximum size of a message that lists or deletes sessions. The whole message is parsed, and sent to each
 /// worker.
 const MAX_LIST_REQUEST_BYTES: usize = 64 << 10;
 
 /// Maximum number of sessions per connection.
 const MAX_CLIENT_SESSIONS: usize = 65_536;
 
-/// `retryAfterMs` of sessions that are refused while memory or file descriptors are short.
+/// `retryAfterMs` in the refusal of a new session while memory or file descriptors are short.
 const PRESSURE_RETRY_MS: u64 = 1_000;
 
 #[derive(Debug)]
@@ -47,29 +47,30 @@ pub(super) enum Route {
         worker: WorkerKey,
         session: Option<SessionKey>,
     },
-    /// Send it to the worker of a child session, under `agent_name_json` if that differs from the client's.
+    /// Send the message to the worker of a child session. `agent_name_json` is the id that the agent uses for
+    /// the child if clients use another.
     Child {
         worker: WorkerKey,
         agent_name_json: Option<Box<[u8]>>,
     },
-    /// Queue it until this worker is initialized.
+    /// Queue the message until this worker is initialized.
     Backlog(WorkerKey),
-    /// Queue it until this worker has answered the requests for new sessions.
+    /// Queue the message until this worker has answered the requests for new sessions.
     AwaitCreations(WorkerKey),
     Restore(SessionKey),
-    /// Close a lost session.
+    /// Close a session that has no worker, because its worker was lost.
     Close(SessionKey),
     /// Make the client an observer of a session that another client controls.
     Attach(SessionKey),
     /// Make the client an observer, and have the worker replay the history.
     Replay(SessionKey),
-    /// End the observation.
+    /// End the client's observation of a session.
     Detach(SessionKey),
-    /// Queue it, and all lines after it, until there is a worker.
+    /// Queue the message, and all later lines of the client, until there is a worker.
     Hold,
-    /// Answer it with the merged results of the workers.
+    /// Answer `initialize` with the merged results of the pool's workers.
     Initialize,
-    /// Send it to every worker that the client uses or may use.
+    /// Send the message to every worker that the client uses or may use.
     FanOut,
     Refuse(RpcError),
 }
@@ -103,8 +104,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 "too long to list or delete sessions",
             ));
         }
-        // This includes open sessions: opening one again makes the bus keep other params, and a fork is
-        // another session.
+        // Requests for open sessions are refused too: opening a session again makes the bus keep other
+        // params, and a fork is a new session.
         if (what.creates() || what.reopens())
             && let Some(error) = self.refuse_under_pressure(client)
         {
@@ -116,19 +117,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Route::Refuse(error);
         }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
-        // A child has the owner and the pool of its session.
+        // A child session has the owner and the pool of the session to which it belongs.
         let root = name.as_deref().filter(|_| known.is_none()).and_then(|name| self.core.children.find(name));
         let family = known.or(root.map(|child| child.root));
-        // A client may always cancel its own turn, even after a reload has removed the pool from its
-        // listener.
+        // A client may always cancel its own turn, even if the listener no longer permits the pool after a
+        // reload.
         let stops_own =
             what == RequestKind::Cancel && family.is_some_and(|key| self.is_owned_by(client, key));
         let claim = match name.as_deref() {
             Some(name) if !stops_own => self.claim_of(client, name, family),
             _ => Claim::Own,
         };
-        // A message that concerns the whole connection may name a session, but it is not routed by that: the
-        // worker may be shared.
+        // A message that concerns the whole connection is not routed by the session that it names, because
+        // the worker may be shared.
         let is_acp = |key| {
             let session = self.core.sessions.get(key);
             session.is_some_and(|session| self.core.pool_of(session.pool).is_acp())
@@ -188,15 +189,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.misleads(client, pool, message) {
             return Route::Refuse(misnamed());
         }
-        // Checked before any worker is started for the message. A message that opens a session is checked
-        // again when it is sent, against the version of its worker.
+        // The servers are checked before any worker is started for the message. If the message opens a
+        // session, they are checked again when it is sent, because the version of the worker counts.
         if let Err(error) = self.permit_servers(client, pool, false, message, what) {
             return Route::Refuse(error);
         }
         if let Some(error) = self.refuse_server(pool, message) {
             return Route::Refuse(error);
         }
-        // Checked last, so that every other error is the same whether the session exists or not.
+        // The ownership is checked last, so that every other error is the same whether the session exists or
+        // not.
         let is_named_first = claim == Claim::Unknown && !self.core.pool_of(pool).is_acp();
         let identity = self.core.client(client).map(|state| state.identity);
         let is_anothers = identity
@@ -256,7 +258,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         })
     }
 
-    /// Refuses a further session if memory is short, or if the connection or its identity has its maximum.
+    /// Returns the error if a client may open no further session, because memory is short, or the connection
+    /// or its identity has its maximum.
     pub(super) fn refuse_session(&mut self, client: ClientKey) -> Option<RpcError> {
         let refused = self.refuse_under_pressure(client);
         if refused.is_some() {
@@ -289,7 +292,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         may
     }
 
-    /// Routes a message of a known session. `None` if the session is to be opened anew.
+    /// Routes a message about a known session. `None`: the session has to be opened anew.
     pub(super) fn route_session(
         &mut self,
         client: ClientKey,
@@ -331,7 +334,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 return Some(Route::Refuse(error));
             }
         }
-        // While the history is replayed, other messages wait.
+        // While the history of a session is replayed to an observer, other messages of the session wait.
         if self.core.sessions.get(key)?.is_replaying() {
             return Some(Route::Restore(key));
         }
@@ -350,7 +353,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             SessionState::Restoring(_) => Some(Route::Restore(key)),
-            // The message is handled after the lines that already wait for the session.
+            // Other lines already wait for this session to be restored. The message is handled after those.
             SessionState::Lost(_) if self.is_awaited(key) => Some(Route::Restore(key)),
             SessionState::Lost(_) if what == RequestKind::Close => Some(Route::Close(key)),
             SessionState::Lost(_) if what.reopens() || what == RequestKind::Delete => {
@@ -367,8 +370,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a session can or must move to another worker, and no request or turn of it is in
-    /// progress.
+    /// Returns `true` if a session can or must move to another worker, and no request or turn of the session
+    /// is in progress.
     fn can_move(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let abilities = self.core.abilities_of(session);
@@ -395,21 +398,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.route_session(client, key, what)
     }
 
-    /// Refuses a session name that a worker of the pool uses for a session with another name for clients.
-    /// Under this name, the session does not exist for clients.
+    /// Refuses a session name that only a worker uses, for a session that clients know by another name. For
+    /// clients, no session has this name.
     fn refuse_agent_name(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
         let identity = self.core.client(client)?.identity;
         let mut workers = self.core.pool_of(pool).workers.iter();
         workers.find_map(|worker| match self.name_conflict(*worker, name, identity, None)? {
             NameConflict::Own => Some(session_in_use()),
             NameConflict::Foreign => Some(unknown_session()),
-            // Another worker may have the session.
+            // The session of this name may still be in another worker.
             NameConflict::FormerForeign => None,
         })
     }
 
-    /// Returns `true` if the client of a session has ended its input or is being closed. Another client may
-    /// then take over a session of a shared worker.
+    /// Returns `true` if the client of a session has ended its input or is being closed, so that another
+    /// client may take over a session of a shared worker.
     fn has_left(&self, owner: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let is_silent =
@@ -417,13 +420,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_silent && session.sharing.is_none() && self.core.pool_of(session.pool).is_shared()
     }
 
-    /// Makes `client` the owner of a session.
+    /// Makes `client` the owner of a session that has no client.
     fn adopt(&mut self, key: SessionKey, client: ClientKey, what: RequestKind) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.owner = Some(client);
         session.ownerless = None;
         session.owner_unconfirmed = what.reopens();
-        // If workers serve one client at a time, the first client that returns gets the worker.
+        // If workers serve one client at a time, the first client that returns also gets the worker of the
+        // session.
         if let Some(worker) = session.worker()
             && self.core.is_exclusive(worker)
             && let Some(state) = self.core.worker(worker)
@@ -438,8 +442,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a message concerns all sessions of a connection. Lists are excepted, because they are
-/// merged per client, and so are messages that open sessions, because their kind is known.
+/// Returns `true` if a message concerns all sessions of a connection. Session lists do not, because the bus
+/// merges them for each client, and messages that open sessions do not.
 fn concerns_connection(message: View<'_>, what: RequestKind) -> bool {
     match what {
         RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout => true,

@@ -1,7 +1,7 @@
 //! Scopes of tokens at gates.
 //!
-//! A gate gets the scopes of its client once. Only clients whose tokens have the scopes with which a session
-//! was opened may use the session. Two tokens of one name can have different scopes.
+//! A gate gets the scopes of its client's token once. Only clients whose tokens have the scopes with which a
+//! session was opened may use that session. Two tokens of one name can have different scopes.
 
 use narrows_wire::{Code, Effects, RpcError};
 
@@ -11,8 +11,8 @@ use super::session::SessionKey;
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the scopes of a session that `owner` opens in `worker`: those sent to the worker's gate, or
-    /// those of the client if the worker is shared.
+    /// Returns the scopes of a session that `owner` opens in `worker`: those that the worker's gate got, or
+    /// those of the owner if the worker is shared.
     pub(super) fn scopes_at(&self, worker: WorkerKey, owner: Option<ClientKey>) -> Option<Box<[String]>> {
         let owner = owner.and_then(|owner| self.core.clients.get(owner));
         match owner.filter(|_| !self.core.is_exclusive(worker)) {
@@ -21,7 +21,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a session is behind a gate, or will be when it is restored.
+    /// Returns `true` if a session is in a worker with a gate, or will be when it is restored.
     fn is_gated(&self, key: SessionKey) -> bool {
         self.core.sessions.get(key).is_some_and(|session| {
             [session.pool, self.core.current(session.pool)]
@@ -30,7 +30,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         })
     }
 
-    /// Returns `true` if a session is behind a gate and was opened with other scopes than those of a client.
+    /// Returns `true` if a session is behind a gate and was opened with other scopes than this client has.
     pub(super) fn has_other_scopes(&self, client: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let scopes = self.core.clients.get(client).map(|client| &client.scopes);
@@ -44,8 +44,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         !self.core.is_exclusive(worker) || state.scopes == session.scopes || !self.is_gated(key)
     }
 
-    /// Stops the worker of a session for a client with other scopes, if no client has the session. The
-    /// session can then be opened anew. Returns `false` if a client has it.
+    /// Makes a session available to a client with other scopes, by stopping its worker so that the session
+    /// can be opened anew. Returns `false` if another client has the session.
     pub(super) fn yield_to_scopes(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return true };
         match session.worker() {
@@ -55,7 +55,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Stops a worker that no connected client uses. Returns `false` if a client uses it.
+    /// Stops a worker unless a connected client uses it. Returns `false` if one does.
     fn end_kept(&mut self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
