@@ -1,4 +1,4 @@
-//! The sessions of the bus: their names, their workers and their owners.
+//! The sessions of the bus, with their names, workers and owners.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use super::splice::KeptLine;
 use super::state::{Abilities, Pending};
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Maximum size of params that are kept to restore a session.
+/// Maximum size of the params that are kept to restore a session.
 const MAX_KEPT_PARAMS_BYTES: usize = 1 << 20;
 
 pub(super) type SessionKey = Key<Session>;
@@ -26,7 +26,7 @@ pub(super) type SessionKey = Key<Session>;
 #[derive(Debug)]
 pub(super) enum SessionState {
     On(WorkerKey),
-    /// In no worker: its worker was lost, for this reason.
+    /// The worker of the session was lost, for this reason, and no other worker has the session.
     Lost(Arc<str>),
     Restoring(WorkerKey),
 }
@@ -41,55 +41,52 @@ pub(super) struct Waiting {
 
 #[derive(Debug)]
 pub(super) struct Session {
-    /// The name for clients.
+    /// The name that clients use for the session.
     pub(super) name: Box<str>,
-    /// The worker's name as a JSON string, if it differs from `name`.
+    /// The name that the worker uses for the session, as a JSON string. `None`: the worker uses `name` too.
     pub(super) agent_name_json: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
     pub(super) place: SessionState,
-    /// Number of times that the session was removed from a worker. Requests sent before the last removal no
-    /// longer apply to it.
+    /// Number of times that the session was removed from a worker. A request that was sent before the last
+    /// removal no longer affects the session.
     pub(super) removals: u64,
-    /// The session capabilities of its last worker.
     pub(super) abilities: Abilities,
     pub(super) owner: Option<ClientKey>,
-    /// The time since when the session has no owner. `None`: it has one.
+    /// The time at which the session lost its owner. `None`: it has an owner.
     pub(super) ownerless: Option<Time>,
     pub(super) identity: Identity,
-    /// Scopes of the token it was opened with, if sent to a gate; `None`: unrestricted.
+    /// The scopes of the token with which the session was opened, if a gate got them. `None`: unrestricted.
     pub(super) scopes: Option<Box<[String]>>,
-    /// The top-level `sessionId` that the client of the session uses, as raw JSON.
+    /// The top-level `sessionId` that the client of the session sends, as raw JSON.
     pub(super) tag: Option<KeptBytes>,
-    /// The params of the request that opened the session, used to restore it.
+    /// The params of the request that opened the session. They are kept to restore it.
     pub(super) params: Box<[u8]>,
     pub(super) params_charge: Option<Charge>,
     pub(super) name_charge: Option<Charge>,
-    /// The MCP servers of the client with which the session was opened.
     pub(super) servers: ServerUse,
-    /// `true` while the request to open it is pending. The response decides whether the session exists.
+    /// `true` while the request to open the session is pending. The response decides whether the session
+    /// exists.
     pub(super) provisional: bool,
-    /// `true` if it had no owner before a pending request to open it. The response decides whether its
-    /// present owner keeps it.
+    /// `true` if the session had no owner before a pending request to open it. The response decides whether
+    /// the present owner keeps the session.
     pub(super) owner_unconfirmed: bool,
-    /// Number of bytes ever queued for the worker when it confirmed that it opened this stored session.
+    /// When the worker confirmed that it opened this stored session: the number of bytes ever queued for the
+    /// worker until then.
     pub(super) reopened_at: u64,
     pub(super) prompts: Vec<u64>,
-    /// `true` while the agent works in the session, according to its state updates (v2).
     pub(super) running: bool,
-    /// The time when the turn was cancelled. `None` once the turn has ended.
+    /// The time when the turn of the session was cancelled. `None` once that turn has ended.
     pub(super) cancelling: Option<Time>,
-    /// The number of the session's last cancelled prompt.
     pub(super) last_cancelled_prompt: u64,
     pub(super) waiting: Vec<Waiting>,
-    /// The time since when the first of `waiting` waits.
+    /// The time since which the first line of `waiting` waits.
     pub(super) waiting_since: Time,
-    /// The time when the owner was last recorded.
     pub(super) owner_recorded_at: Time,
-    /// `true` if a worker was lost while restoring the session. One more attempt is made.
+    /// `true` if a worker was lost while it restored the session. The restore is tried once more.
     pub(super) retried: bool,
-    /// The identity whose session had this name in the worker before, and was closed.
+    /// The identity of an earlier, closed session that had the same name in the same worker.
     pub(super) previous_identity: Option<Identity>,
-    /// `true` if the agent gave the session's name to another session after this one was lost.
+    /// `true` if the agent gave the session's name to another session after the worker of this one was lost.
     pub(super) is_superseded: bool,
     /// The batch of the request that created the session. Until the batch is answered, the client does not
     /// know the session's name.
@@ -112,7 +109,7 @@ impl Session {
         wire.unwrap_or_else(|| self.name.clone())
     }
 
-    /// Returns the client to which the worker's updates of the session are sent.
+    /// Returns the client that gets the worker's updates of the session.
     #[inline]
     pub(super) fn recipient(&self) -> Option<ClientKey> {
         self.sharing.as_deref().and_then(ObserverState::replay_target).unwrap_or(self.owner)
@@ -131,7 +128,7 @@ impl Session {
         self.cancelling.is_some() && goes_on
     }
 
-    /// Forgets a cancellation whose turn has ended, so that a later turn is not cancelled.
+    /// Forgets a cancellation whose turn has ended, so that it does not cancel a later turn.
     pub(super) fn end_cancelling(&mut self) {
         if !self.is_stopping() {
             self.cancelling = None;
@@ -144,15 +141,14 @@ pub(super) struct Sessions {
     table: Table<Session>,
     by_name: HashMap<Box<str>, SessionKey>,
     counts: FxHashMap<Identity, usize>,
-    /// Number of generated names. No name is generated twice, so a client with an outdated name cannot reach
-    /// another session by it.
+    /// Number of names that were generated. No name is generated twice, so a client with an outdated name
+    /// cannot reach another session by it.
     made: u64,
-    /// Bytes of kept params and server ids. They stay, so they are counted apart from queued messages.
-    /// Otherwise a client with many sessions could no longer send long messages.
+    /// Bytes of kept params and server ids. They are counted apart from queued messages: otherwise a client
+    /// with many sessions could no longer send long messages.
     kept: Memory,
-    /// Bytes of the names of sessions.
     names: Memory,
-    /// The last result that was kept for each identity.
+    /// The last opening response that was kept for each identity.
     pub(super) last_results: FxHashMap<Identity, Weak<KeptBytes>>,
 }
 
@@ -177,8 +173,8 @@ impl Sessions {
         self.table.iter()
     }
 
-    /// Adds a session under its name, or under a similar free one. `is_anothers` returns `true` for the name
-    /// of another identity's session that is not open.
+    /// Adds a session under its name, or under a similar name that is free. `is_anothers` returns `true` for
+    /// the name of another identity's session that is not open.
     pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
         let name = self.free_name(&session.name, is_anothers);
         if name != session.name {
@@ -196,7 +192,7 @@ impl Sessions {
         key
     }
 
-    /// Returns `own`, or a similar name if `own` is in use.
+    /// Returns the name `own`, or a similar one if `own` is in use.
     pub(super) fn free_name(&mut self, own: &str, is_anothers: impl Fn(&str) -> bool) -> Box<str> {
         let is_taken = |name: &str| self.by_name.contains_key(name) || is_anothers(name);
         let mut name: Box<str> = own.into();
@@ -207,9 +203,8 @@ impl Sessions {
         name
     }
 
-    /// Replaces the params kept to restore a session. They are not kept if they are too long or exceed
-    /// `limits`, for all sessions and for one identity. Then the session cannot be restored in another
-    /// worker.
+    /// Replaces the params that are kept to restore a session. If they are too long, or exceed `limits` (of
+    /// all identities, and of one), none are kept, and the session cannot be restored in another worker.
     pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8], limits: (usize, usize)) {
         let Some(session) = self.table.get_mut(key) else { return };
         (session.params, session.params_charge) = (Box::default(), None);
@@ -223,8 +218,8 @@ impl Sessions {
         }
     }
 
-    /// Charges an identity for bytes that are kept as long as a session, within the limits of params. `None`
-    /// if they do not fit.
+    /// Charges an identity for bytes that are kept as long as a session, within the limits for params.
+    /// Returns `None` if the bytes do not fit.
     pub(super) fn charge_kept(
         &mut self,
         identity: Identity,
@@ -236,15 +231,15 @@ impl Sessions {
         has_room.then(|| self.kept.charge(identity, bytes))
     }
 
-    /// Returns `true` if the session names of an identity, or of all, already take so many bytes that no more
-    /// are accepted.
+    /// Returns `true` if the session names of an identity, or of all identities, take so many bytes that no
+    /// more are accepted.
     pub(super) fn has_long_names(&self, identity: Identity, limits: (usize, usize)) -> bool {
         let (all, one) = self.names.held(identity);
         all > limits.0 || one > limits.1
     }
 
-    /// Returns the bytes of an identity's params with the data kept beside them, and the bytes of its session
-    /// names.
+    /// Returns the bytes of an identity's session params and of the data kept beside them, and the bytes of
+    /// its session names.
     #[cfg(test)]
     pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
         (self.kept.held(identity).1, self.names.held(identity).1)
@@ -278,14 +273,14 @@ impl Sessions {
 }
 
 impl Core {
-    /// Returns the number of times that a session was removed from a worker. A request about the session
-    /// stores it.
+    /// Returns the number of times that a session was removed from a worker, for a request about the session
+    /// to store.
     pub(super) fn removals_of(&self, session: Option<SessionKey>) -> u64 {
         session.and_then(|key| self.sessions.get(key)).map_or(0, |session| session.removals)
     }
 
-    /// Returns the session of a request. `None` if it has ended, or was removed from the worker of the
-    /// request.
+    /// Returns the session of a pending request. `None`: the session has ended, or was removed from the
+    /// worker after the request was sent.
     pub(super) fn session_of_pending(&self, pending: &Pending) -> Option<SessionKey> {
         pending.session.filter(|key| {
             self.sessions.get(*key).is_some_and(|session| session.removals == pending.session_removals)
@@ -299,7 +294,7 @@ impl Core {
     }
 }
 
-/// Removes and returns the first line that matches.
+/// Removes and returns the first line for which `is_it` returns `true`.
 pub(super) fn take_first(lines: &mut Vec<Waiting>, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
     let at = lines.iter().position(is_it)?;
     Some(lines.remove(at))

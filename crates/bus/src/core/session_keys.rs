@@ -1,8 +1,8 @@
 //! Keys that some agents read as `sessionId` although the bus does not.
 //!
-//! The bus routes by `params.sessionId`. In its own methods, an agent may also read `session_id`, or
-//! `sessionId` in `_meta`. In a shared worker that would reach sessions of other clients, so such keys are
-//! refused there.
+//! The bus routes by `params.sessionId`. In methods of its own, an agent may also read `session_id`, or
+//! `sessionId` in `_meta`. An agent that several clients share could thereby reach sessions of other clients,
+//! so the bus refuses such keys.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Envelope, Kind, RpcError, View, keys, member, written_key_folds_to};
@@ -17,17 +17,17 @@ use super::state::RequestLocation;
 use super::table::ClientKey;
 
 /// Maximum size of a message of an unknown method to a shared worker. The event loop, which all clients
-/// share, reads all its keys.
+/// share, reads every key of the message.
 const MAX_EXTENSION_BYTES: usize = 1 << 20;
 
 const POOL: &str = "narrows/pool";
 
-/// `sessionId` without case, `_` and `-`.
+/// The key `sessionId` without case, `_` and `-`.
 const FOLDED: &str = "sessionid";
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Refuses a message that some JSON reader could attribute to another session or request, if its agent
-    /// may have those of other clients. Returns `true` if it is refused.
+    /// Refuses a message that some JSON reader could attribute to another session or request, if the agent
+    /// may serve other clients too. Returns `true` if the message was refused.
     #[inline]
     pub(super) fn refuse_ambiguous(
         &mut self,
@@ -60,12 +60,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a message of a client may go to an agent with sessions of other clients. The pool of
-    /// the client decides only if no part of the message does.
+    /// Returns `true` if a message of a client may go to an agent that has sessions of other clients. The
+    /// client's pool decides only if the message itself does not.
     fn may_share(&self, client: ClientKey, message: View<'_>) -> bool {
         let is_shared = |pool: &super::PoolState| pool.is_shared() && pool.is_acp();
         let Some(state) = self.core.clients.get(client) else { return false };
-        // A client without a pool may still choose any.
+        // A client that has not chosen a pool may still choose any pool.
         let Some(pool) = state.pool else { return self.core.pools.iter().any(is_shared) };
         if is_shared(self.core.pool_of(self.core.current(pool))) {
             return true;
@@ -98,8 +98,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .then(|| RpcError::new(Code::MessageTooLarge, "extension method too long for a shared worker"))
     }
 
-    /// Returns `true` if the agent is shared, and could read another session from the params of a client's
-    /// message than the bus. Members of a prompt are content and are not checked.
+    /// Returns `true` if the agent is shared and could read another session from the params of a client's
+    /// message than the bus does. The content of a prompt is not checked.
     pub(super) fn misleads(&self, client: ClientKey, pool: PoolId, message: View<'_>) -> bool {
         let state = self.core.pool_of(pool);
         let is_judged = state.is_shared()
@@ -113,7 +113,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_judged && (names_another() || self.names_foreign_session(client, pool, message))
     }
 
-    /// Returns `true` if a client's message names a session outside its params that the client may not use,
+    /// Returns `true` if a client's message names, outside its params, a session that the client may not use,
     /// or if some reader could see such a name. A name that belongs to no session is a tag, which is returned
     /// with the response.
     fn misleads_beside_params(&self, client: ClientKey, message: View<'_>) -> bool {
@@ -134,15 +134,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a message has keys outside its params that may name a session.
+/// Returns `true` if a message has, outside its params, keys that may name a session.
 #[inline]
 fn has_keys_beside(envelope: &Envelope) -> bool {
     let keys = [envelope.top_session, envelope.pool, envelope.result, envelope.error];
     envelope.has_other_members || keys.iter().any(|span| span.is_some())
 }
 
-/// Returns `true` if a message that belongs to no session has a key that names one to some reader. `null` is
-/// not a name.
+/// Returns `true` if a message that should belong to no session has a key that some reader takes for the name
+/// of one. The value `null` is not a name.
 pub(super) fn names_any_session(message: View<'_>) -> bool {
     let found = mentions(message);
     if found != 1 {
@@ -153,15 +153,15 @@ pub(super) fn names_any_session(message: View<'_>) -> bool {
     own.and_then(|own| params.get(own)) != Some(b"null")
 }
 
-/// Returns the number of keys in the params that name a session to some reader.
+/// Returns the number of keys in the params that some reader takes for the name of a session.
 fn mentions(message: View<'_>) -> usize {
     count_mentions(message.params().unwrap_or_default())
 }
 
-/// Returns the number of keys in a text that name a session to some reader.
+/// Returns the number of keys in a JSON text that some reader takes for the name of a session.
 fn count_mentions(text: &[u8]) -> usize {
-    // The quotes add two bytes. After the opening quote comes the first letter, in ASCII or not, a separator,
-    // or an escape.
+    // A key has two bytes for its quotes. After the first quote, the name begins with the letter s, in ASCII
+    // or not, a separator, or an escape.
     let may_name = |key: &[u8]| {
         key.len() >= FOLDED.len() + 2 && matches!(key[1], b's' | b'S' | b'_' | b'-' | b'\\' | 0xc5)
     };
@@ -169,7 +169,8 @@ fn count_mentions(text: &[u8]) -> usize {
     keys(text).filter(|key| may_name(key) && names(key)).count()
 }
 
-/// Returns `true` if a key equals `folded` without case, `_` and `-`. Some agents compare keys this way.
+/// Returns `true` if a key equals `folded` when case, `_` and `-` are ignored. Some agents compare keys this
+/// way.
 pub(super) fn folds_to(key: &str, folded: &str) -> bool {
     narrows_wire::folds_to(key, folded, true)
 }

@@ -1,7 +1,7 @@
 //! Session lists in the responses of agents.
 //!
-//! They are read in place, and an entry is forwarded unchanged except for the session's name. Parsed into
-//! values, a list would take many times the memory of its text.
+//! The bus reads a list in place, and forwards each entry unchanged except for the session's name. Parsed
+//! into values, a list would take many times the memory of its text.
 
 use std::ops::Range;
 
@@ -11,16 +11,17 @@ use narrows_wire::{Code, Effects, RpcError, elements, member};
 use super::session::quoted;
 use super::session_keys::decoded;
 
-/// Maximum size of an agent's list. Each entry is looked up among all sessions.
+/// Maximum size of an agent's session list. Each entry is looked up among all sessions.
 const MAX_LIST_BYTES: usize = 4 << 20;
 const MAX_LIST_VALUES: usize = 100_000;
 
-/// Maximum size of an agent's cursor, in bytes of JSON. It is returned with the next request.
+/// Maximum size of an agent's cursor for its session list, in bytes of JSON. The cursor is returned with the
+/// next request.
 const MAX_CURSOR_BYTES: usize = 4 << 10;
 
 pub(super) struct SessionList<'a> {
     result: &'a [u8],
-    /// The position of the array in `result`. `None`: there is no array.
+    /// The range of the array of sessions in `result`. `None`: there is no array.
     sessions: Option<Range<usize>>,
     pub(super) cursor: Option<&'a [u8]>,
 }
@@ -28,12 +29,12 @@ pub(super) struct SessionList<'a> {
 pub(super) struct ListedSession<'a> {
     entry: &'a [u8],
     name_place: Range<usize>,
-    /// The agent's name of the session.
     pub(super) name: String,
 }
 
 impl<'a> SessionList<'a> {
-    /// Finds the list in the result of `session/list`. A result without one is an empty list.
+    /// Finds the sessions and the cursor in the result of `session/list`. A result without sessions is an
+    /// empty list.
     ///
     /// # Errors
     /// If the result is too long, or two readers could find different lists in it.
@@ -64,7 +65,7 @@ impl<'a> SessionList<'a> {
         })
     }
 
-    /// Returns the result with its entries replaced by `entries`, which are separated by commas.
+    /// Returns the result with its array of sessions replaced by `entries`, which are separated by commas.
     pub(super) fn with_entries(&self, entries: &[u8]) -> Vec<u8> {
         let Some(place) = &self.sessions else { return self.result.to_vec() };
         let parts: [&[u8]; 5] = [&self.result[..place.start], b"[", entries, b"]", &self.result[place.end..]];
@@ -73,7 +74,8 @@ impl<'a> SessionList<'a> {
 }
 
 impl ListedSession<'_> {
-    /// Appends the entry to others, after a comma if necessary, with the session's name replaced by `name`.
+    /// Appends the entry to `entries`, after a comma if necessary. The name of its session is replaced by
+    /// `name`.
     pub(super) fn append_to(&self, entries: &mut Vec<u8>, name: &str) {
         if !entries.is_empty() {
             entries.push(b',');
@@ -114,7 +116,7 @@ mod tests {
             r#"{"a": 1, "sessions" : [{"sessionId":"a", "x": [1.0] },{"y":0,"sessionId": "c~2"}], "_meta":{}}"#,
         );
         check(r#"{"sessions":[]}"#, r#"{"sessions":[]}"#);
-        // An entry that is not an object, or does not have exactly one name, is left out.
+        // An entry is left out if it is not an object, or does not have exactly one `sessionId`.
         check(
             r#"{"sessions":[{},7,{"sessionId":"a","sessionId":"b"},{"sessionId":7},{"session\u0049d":"b"}]}"#,
             r#"{"sessions":[]}"#,

@@ -24,12 +24,12 @@ use super::state::{EarlyMessage, Opening, Pending, RequestLocation, RequestOrigi
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// Maximum number of bytes of a worker's messages about sessions that are not known yet.
+/// Maximum number of bytes of a worker's messages that are queued because their sessions are not known yet.
 const MAX_EARLY_MESSAGE_BYTES: usize = 1 << 20;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Adds a session in `worker`, which knows it as `name`. It belongs to `identity`. If that is absent, it
-    /// belongs to the identity of `owner` or of the worker.
+    /// Adds a session that `worker` calls `name`. It belongs to `identity`, or, if that is absent, to the
+    /// identity of `owner` or of the worker.
     pub(super) fn enter(
         &mut self,
         name: &str,
@@ -80,7 +80,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         self.forget_child_named(worker, name);
         self.supersede_lost(name, session.pool);
-        // A worker that numbers its sessions reuses names of earlier sessions, in this or another pool.
+        // A worker that numbers its sessions may use a name that an earlier session had, in this or another
+        // pool.
         let (owners, children) = (&self.core.owners, &self.core.children);
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let key = self.core.sessions.insert(session, is_taken);
@@ -105,8 +106,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         key
     }
 
-    /// Marks a lost session whose name is now given to another session by an agent of its pool, or of the
-    /// pool's successor.
+    /// Marks a lost session as superseded if an agent of its pool, or of the pool's successor, has given its
+    /// name to another session.
     fn supersede_lost(&mut self, name: &str, pool: super::PoolId) {
         let Some(key) = self.core.sessions.find(name) else { return };
         let Some(lost) = self.core.sessions.get(key) else { return };
@@ -120,12 +121,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Starts the grace period of a session without a client.
+    /// Starts the grace period after which a session without a client is dropped.
     pub(super) fn expire_later(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let (abilities, is_acp) = (self.core.abilities_of(session), self.core.pool_of(session.pool).is_acp());
         let limits = &self.core.limits;
-        // No client can return to a session that cannot be opened again.
+        // If the agent cannot open the session again, no client can return to it.
         let can_return = abilities.load || abilities.resume || !is_acp;
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
         let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -134,8 +135,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(self.now + grace, Timer::Expired(key));
     }
 
-    /// Adds the session that a request is to open, so that its replayed history reaches the client before the
-    /// response.
+    /// Adds a session before its worker has answered the request to open it, so that the replayed history
+    /// reaches the client before the response does.
     pub(super) fn enter_provisionally(
         &mut self,
         client: ClientKey,
@@ -160,8 +161,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns the clients' name of the session in a response, if the worker's differs. For methods that do
-    /// not open sessions.
+    /// Returns the name that clients use for the session in a response, if the worker uses another. Only for
+    /// methods that do not open sessions.
     pub(super) fn alias_in(
         &mut self,
         worker: WorkerKey,
@@ -175,7 +176,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(aliased.map(|session| quoted(&session.name)))
     }
 
-    /// In a pool without a known protocol, adds the session that a response names.
+    /// Adds the session that a response names, in a pool without a known protocol.
     ///
     /// # Errors
     /// If the client may not have another session, or the name is too long.
@@ -236,8 +237,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let owner = pending.client();
         let known = self.session_of(worker, &name);
         let known_session = known.and_then(|key| self.core.sessions.get(key));
-        // If another identity has opened a session of this name since the worker got this request, it has
-        // opened the session that this request created.
+        // The known session may have been opened by another identity after the worker got this request. In
+        // that case, it is the session that this request created.
         let is_made_meanwhile = known_session.is_some_and(|session| {
             session.identity != opening.identity && session.reopened_at > pending.start
         });
@@ -245,15 +246,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_restoring =
             known_session.is_some_and(|session| matches!(session.place, SessionState::Restoring(_)));
         if let Some(known) = known.filter(|_| is_restoring) {
-            // The worker has just given the name to a new session, so the session being restored under it
-            // does not exist there.
+            // The worker has just created another session under the name of the session that is being
+            // restored, so it cannot restore the latter.
             self.fail_restore(known, &name_reused());
         } else if let Some(known) = known.filter(|_| !is_open) {
-            // A request to open the session came before it existed. The session belongs to the client for
-            // which it was created.
+            // Another request to open the session was sent before the session existed. The session belongs to
+            // the client for which it was created.
             self.drop_session(known);
         } else if let Some(known) = known {
-            // The worker has returned the same session twice. It must not get two owners.
+            // The worker has returned one session for two requests, but the session must not get two owners.
             let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
             if same {
                 let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
@@ -294,7 +295,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let Some(key) = pending.session else {
             let request = View::parse(&opening.line);
-            // The request was cancelled, and the name now belongs to another session.
+            // The request was cancelled while it was pending, and its name may now belong to another session.
             let name = request.session().filter(|_| message.result().is_some());
             match name.and_then(|name| self.name_conflict(worker, &name, opening.identity, None)) {
                 Some(NameConflict::Own) => self.fail(worker, pending, &session_in_use()),
@@ -317,7 +318,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.servers = std::mem::take(&mut opening.servers);
             self.core.sessions.keep_params(key, params, self.core.limits.session_params());
             self.record_owner(key, None);
-            // A further session that the response names is added only if that is permitted.
+            // If the response names a further session, that one is added only if the client may have another.
             let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
             self.forward_response(worker, pending, message, alias.as_deref());
             return;
@@ -329,7 +330,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
         {
             let pool = self.pool_of_worker(worker);
-            // The name may now belong to another session in some workers.
+            // In some workers, the name of the session may now belong to another session.
             let mut closed = self.workers_closed_to(pool, key);
             closed.extend(&opening.tried);
             if let Some(client) = pending.client() {
@@ -368,9 +369,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward_response(worker, pending, message, None);
     }
 
-    /// Removes the owner from a session if its request to load or resume it failed and the session had no
-    /// owner before. The owner stays if another client has resumed the session since, or another such request
-    /// is pending.
+    /// Removes the owner of a session if the owner's request to load or resume it failed and the session had
+    /// no owner before. The owner stays if the session was opened since, or another such request is pending.
     pub(super) fn release_ownership(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         if !session.owner_unconfirmed || session.owner != Some(client) {
@@ -400,7 +400,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.expire_later(key);
     }
 
-    /// Allows a worker for one session to get another one, because the first was not opened.
+    /// Allows a worker for one session to get another session, because the first one was not opened.
     fn clear_used(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.used = state.pending.opens() || !state.sessions.is_empty() || state.had_session;
@@ -414,12 +414,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         mut opening: Box<Opening>,
     ) {
         let params = View::parse(&opening.line).params().unwrap_or_default();
-        // The servers at the former worker are released first, so that their memory can be charged again.
+        // The servers at the former worker are dropped first, so that their memory is free for the same
+        // servers here.
         opening.servers = ServerUse::default();
         opening.servers = self.enter_servers(worker, client, params).unwrap_or_default();
         _ = self.charge_servers(client, &mut opening.servers);
         let message = View::parse(&opening.line);
-        // The ids were added from the same line.
+        // The ids of all servers that this line names were just added.
         let served = self.opening_with_servers(&opening.servers, message).unwrap_or_default();
         let message = served.as_deref().map_or(message, View::parse);
         let removals = self.core.removals_of(pending.session);
@@ -459,7 +460,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let params = session.params.clone();
         session.place = SessionState::On(to);
         session.removals += 1;
-        // Prompt numbers of one worker mean nothing to another.
+        // The numbers of prompts are valid for the former worker only.
         session.prompts.clear();
         session.last_cancelled_prompt = 0;
         let agent_name = session.agent_name();
@@ -477,7 +478,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         self.move_children(key, from, Some(to));
-        // The new worker talks to the client's MCP servers.
+        // The new worker gets the MCP servers of the session's client.
         let client = self.client_of_servers(key);
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.servers = ServerUse::default();
@@ -522,7 +523,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     && session.worker() == Some(worker)
             })
         };
-        // Most messages are about the same session as the message before.
+        // Most messages of a worker are about the same session as the message before.
         let recent = state.recent.filter(is_it);
         recent
             .or_else(|| self.core.sessions.find(name).filter(is_it))
@@ -530,7 +531,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Queues a worker's message about a session that is not known yet. Returns `false` if there is no room
-    /// for it.
+    /// for the message.
     pub(super) fn keep_early_message(
         &mut self,
         worker: WorkerKey,
@@ -571,7 +572,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the remaining queued messages once no session is being created.
+    /// Handles a worker's queued messages about unknown sessions once no session is being created.
     pub(super) fn drop_early_messages(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.pending.creates() || state.early_messages.is_empty() {

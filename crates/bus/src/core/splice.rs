@@ -1,10 +1,10 @@
-//! A line with some of its fields replaced, as a list of parts to write.
+//! A line with some fields replaced, as a list of the parts to write.
 
 use std::ops::{Deref, Range};
 
 use narrows_wire::{Part, Span, View};
 
-/// Three parts for the tag, two for each field, and one after the last.
+/// Maximum number of parts of a line: three for the tag, two for each replaced field, and one for the rest.
 const MAX_PARTS: usize = 10;
 
 #[derive(Debug)]
@@ -14,13 +14,13 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Returns `message` with the fields of `edits` replaced. A field that the message does not have is
-    /// ignored.
+    /// Returns `message` with the fields of `edits` replaced. A field that is not in the message is ignored.
     pub(super) fn new(message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
         Self::after(message.bytes(), 0, message, edits)
     }
 
-    /// Returns the parts of [`Self::new`], with `tag` as the top-level `sessionId` if there is none.
+    /// Returns the parts of [`Self::new`]. If the message has no top-level `sessionId`, `tag` becomes its
+    /// value.
     pub(super) fn with_tag(message: View<'a>, edits: &[(Part, &'a [u8])], tag: &'a [u8]) -> Self {
         let bytes = message.bytes();
         let open = bytes.iter().position(|&byte| byte == b'{');
@@ -54,7 +54,7 @@ impl<'a> Parts<'a> {
         for (hole, (part, value)) in holes.iter_mut().zip(edits) {
             *hole = message.part_range(*part).map(|place| (place, *value));
         }
-        // The fields can be in any order. Absent ones are sorted to the end.
+        // The fields can be in any order in the line. Absent fields are sorted to the end.
         holes.sort_unstable_by_key(|hole| hole.as_ref().map_or(usize::MAX, |(place, _)| place.start));
         for (place, value) in holes.into_iter().flatten() {
             parts.push(&bytes[at..place.start]);
@@ -120,7 +120,8 @@ mod tests {
     }
 }
 
-/// A stored line. Its id is found without parsing the line again, which may be long.
+/// A line that is kept, and the position of its id. The line may be long, so it is not parsed again to find
+/// the id.
 #[derive(Debug)]
 pub(super) struct KeptLine {
     bytes: Box<[u8]>,

@@ -1,4 +1,4 @@
-//! State of each client, each worker and each pool.
+//! The state of each client, each worker and each pool.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use super::session::{SessionKey, Waiting};
 use super::splice::KeptLine;
 use super::table::{ClientKey, WorkerKey};
 
-/// Raw JSON that is stored: an id or a tag.
+/// A piece of JSON text that is kept: an id, or a tag.
 pub(super) type Raw = Box<[u8]>;
 
-/// Maximum number of waiting lines of a peer, and of its pending requests.
+/// Maximum number of lines of a peer that wait, and maximum number of its pending requests.
 pub(super) const MAX_OPEN_REQUESTS: usize = 16_384;
 
-/// Maximum number of pending requests of a client with long ids. An id is long from `LONG_ID_BYTES` on.
+/// Maximum number of pending requests of a client whose ids have `LONG_ID_BYTES` or more.
 pub(super) const MAX_LONG_IDS: usize = 1_024;
 pub(super) const LONG_ID_BYTES: usize = 256;
 
@@ -45,10 +45,10 @@ pub(super) enum RequestKind {
     Close,
     Delete,
     Prompt,
-    /// A load that replays the history of a session to a new observer.
+    /// A `session/load` that replays the history of a session to a new observer.
     Replay,
     Cancel,
-    /// Any request to a child session.
+    /// Any request that names a child session.
     Child,
     Other,
 }
@@ -76,7 +76,7 @@ impl RequestKind {
         matches!(self, Self::Load | Self::Resume)
     }
 
-    /// Returns `true` if its response names a new session.
+    /// Returns `true` if the response to the request names a new session.
     pub(super) fn creates(self) -> bool {
         matches!(self, Self::New | Self::Fork)
     }
@@ -90,7 +90,7 @@ pub(super) enum RequestOrigin {
         batch: Option<BatchKey>,
     },
     Internal(InternalRequest),
-    /// One part of a fan-out.
+    /// The request is one of several that a client's request to several workers has caused.
     Fan(FanKey),
     /// The client has disconnected, or has already got a response.
     Gone,
@@ -99,11 +99,11 @@ pub(super) enum RequestOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InternalRequest {
     Initialize,
-    /// The replay of the client's login.
+    /// A client's login that is sent to a further worker of the client.
     Authenticate,
     Restore(SessionKey),
     Close,
-    /// The close of a session to make room for another.
+    /// A `session/close` that makes room for another session.
     Evict,
 }
 
@@ -111,23 +111,23 @@ pub(super) enum InternalRequest {
 pub(super) struct Pending {
     pub(super) asker: RequestOrigin,
     pub(super) what: RequestKind,
-    /// The session that the request is about, unless that was removed from the worker since.
+    /// The session that the request is about. It counts only while `session_removals` is unchanged.
     pub(super) session: Option<SessionKey>,
-    /// The `removals` of that session when the request was sent.
+    /// The value of the session's `removals` when the request was sent.
     pub(super) session_removals: u64,
     /// Number of bytes that were ever queued for this worker before the request.
     pub(super) start: u64,
-    /// The top-level `sessionId`, which is returned with the response.
+    /// The top-level `sessionId` of the request, which is returned with the response.
     pub(super) tag: Option<Raw>,
-    /// The client's progress token, if the worker got another.
+    /// The client's progress token, if the worker got another one in its place.
     pub(super) progress: Option<Raw>,
-    /// Details of a request that opens a session. `None` for any other.
+    /// Details of a request that opens a session. `None` for any other request.
     pub(super) opening: Option<Box<Opening>>,
     pub(super) charge: Option<Charge>,
 }
 
 impl Pending {
-    /// Returns the client that sent the request. `None` if no client did, or if it has disconnected.
+    /// Returns the client that sent the request. `None`: no client sent it, or that client has disconnected.
     pub(super) fn client(&self) -> Option<ClientKey> {
         match &self.asker {
             RequestOrigin::Client { client, .. } => Some(*client),
@@ -146,13 +146,13 @@ impl Pending {
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) line: Raw,
-    /// The client's identity. The client may have disconnected when the response arrives.
+    /// The identity of the client, which may have disconnected when the response arrives.
     pub(super) identity: Identity,
-    /// The workers that do not know the session.
+    /// The workers that have answered that they do not know the session.
     pub(super) tried: Vec<WorkerKey>,
-    /// `true` if the request was refused once for lack of room and is repeated.
+    /// `true` if the request was refused once for lack of room and was sent again.
     pub(super) is_repeat: bool,
-    /// `true` if its client got an error because the worker did not answer in time.
+    /// `true` if the client already got an error because the worker did not answer in time.
     pub(super) is_overdue: bool,
     /// The MCP servers of the client that the request names, until the session holds them.
     pub(super) servers: ServerUse,
@@ -165,29 +165,30 @@ pub(super) struct Asked {
     pub(super) id: Raw,
     pub(super) batch: Option<BatchKey>,
     pub(super) is_permission: bool,
-    /// The session of the request. For a child session, the session that the child belongs to.
+    /// The session of the request. For a request in a child session, the session to which the child belongs.
     pub(super) session: Option<SessionKey>,
-    /// The server and its request, if the request is for an MCP server in the client.
+    /// The server and the MCP request, if the request is for an MCP server in the client.
     pub(super) server: Option<Box<AskedServer>>,
-    /// Memory charge for this request while it is in a table.
+    /// Memory charge for this request while a table holds it.
     pub(super) charge: Option<Charge>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestLocation {
-    /// Sent to a worker under this id.
+    /// The request was sent to a worker under this id.
     At(WorkerKey, u64),
-    /// Sent to several workers, whose responses are merged.
+    /// The request was sent to several workers, whose responses are merged.
     Fanned(FanKey),
-    /// Queued until a session is restored.
+    /// The request waits until a session is restored.
     AtSession(SessionKey),
-    /// Queued until a worker is initialized.
+    /// The request waits until a worker is initialized.
     InBacklog(WorkerKey),
-    /// Refused by a worker for lack of room. It is sent again.
+    /// A worker has refused the request for lack of room. The request is sent again.
     Refused(WorkerKey),
-    /// Queued until a worker has answered the requests for new sessions.
+    /// The request waits until a worker has answered the requests for new sessions.
     BehindCreations,
-    /// In a batch that is not complete: behind another request, or already answered. It cannot be cancelled.
+    /// The request is in a batch, where it waits behind another request or is already answered. It cannot be
+    /// cancelled.
     InBatch,
 }
 
@@ -195,22 +196,23 @@ pub(super) enum RequestLocation {
 pub(super) struct HeldLine {
     pub(super) line: KeptLine,
     pub(super) batch: Option<BatchKey>,
-    /// `true` if the line was handled and then had to wait. `false` if it only waits behind another line.
+    /// `true` if the bus has handled the line and found that it has to wait. `false` if the line only waits
+    /// behind another one.
     pub(super) accepted: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// `true` while reading from the client is paused because of these lines.
+    /// `true` while reading from the client is paused because of the held lines.
     pub(super) paused: bool,
     pub(super) serial: u64,
-    /// The lines. Accepted ones come first.
+    /// The held lines. Accepted ones come first.
     pub(super) lines: VecDeque<HeldLine>,
     pub(super) bytes: usize,
-    /// Hashes of the ids of requests among the lines. Some may be outdated.
+    /// Hashes of the ids of held requests. Some of the requests may no longer be held.
     pub(super) ids: FxHashSet<u64>,
     pub(super) charge: Option<Charge>,
-    /// `true` if a line is a batch, which may concern any session.
+    /// `true` if a held line is a batch, which may concern any session.
     pub(super) has_batch: bool,
 }
 
@@ -225,41 +227,42 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct ClientState {
     pub(super) identity: Identity,
-    /// The bytes held for its identity.
     pub(super) account: Arc<Account>,
     pub(super) scopes: Option<Box<[String]>>,
     /// `true` if the client has proved its identity, so that the limits of an identity apply.
     pub(super) is_authenticated: bool,
-    /// `true` while reading is paused because its identity has exceeded its rate limit.
+    /// `true` while reading from the client is paused because its identity has exceeded its rate limit.
     pub(super) rate_limited: bool,
     pub(super) listener: usize,
     pub(super) ends_bus: bool,
-    /// The only pools that its proof of identity permits. `None`: all.
+    /// The pools to which the client's proof of identity restricts it. `None`: all pools.
     pub(super) pools: Option<Box<[String]>>,
     /// `true` if the client is the user that the bus runs as, by the credentials of a unix socket or on
     /// stdio.
     pub(super) is_owner: bool,
     pub(super) pool: Option<PoolId>,
-    /// `true` if it asked for a pool that does not exist, and has not chosen another one since.
+    /// `true` if the client asked for a pool that does not exist, and has not chosen another one since.
     pub(super) pool_missing: bool,
-    /// The worker of this client, the first of several, or the one for messages without a session.
+    /// The client's only or first worker, or the one that gets its messages without a session.
     pub(super) worker: Option<WorkerKey>,
     pub(super) initialize: Option<Raw>,
-    /// The client's MCP notification that it has received the result of `initialize`, to be replayed.
+    /// The client's MCP notification that it has received the result of `initialize`. It is kept for further
+    /// workers.
     pub(super) initialized: Option<Raw>,
-    /// The method and params of its login, to be replayed.
+    /// The method and params of the client's login. They are kept for further workers.
     pub(super) authenticate: Option<(Box<str>, Raw)>,
     pub(super) charges: [Option<Charge>; 2],
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, RequestLocation>,
-    /// The id of a request that was refused once for lack of room and is repeated.
+    /// The id of a request that was refused once for lack of room and is sent again.
     pub(super) repeated: Option<Raw>,
     pub(super) asked: FxHashMap<u64, Asked>,
     pub(super) next_ask: u64,
     pub(super) sessions: FxHashSet<SessionKey>,
     pub(super) observing: FxHashSet<SessionKey>,
     pub(super) held: Option<Box<Held>>,
-    /// `true` while its held lines are being handled, so that not all its pending requests are known yet.
+    /// `true` while the held lines of the client are being handled, so that some of its requests are not
+    /// known as pending yet.
     pub(super) catching_up: bool,
     pub(super) eof: bool,
     pub(super) closing: bool,
@@ -267,9 +270,9 @@ pub(super) struct ClientState {
     /// Bytes of a line over the limit that was accepted into a queue that was not full. 0 once the queue has
     /// drained.
     pub(super) oversize: usize,
-    /// `true` while reading is paused because the client does not drain its own queue.
+    /// `true` while reading from the client is paused because it does not drain its own queue.
     pub(super) self_paused: bool,
-    /// The workers that are paused because of it.
+    /// The workers that are not read because this client does not drain its queue.
     pub(super) pausing: Vec<WorkerKey>,
     pub(super) paused: u32,
 }
@@ -312,25 +315,26 @@ pub(super) struct EarlyMessage {
 
 #[derive(Debug)]
 pub(super) struct WorkerState {
-    /// The name of the worker in the cursors of session lists.
+    /// A number that identifies the worker in cursors of session lists.
     pub(super) serial: u64,
     pub(super) pool: PoolId,
     pub(super) stage: WorkerLifecycle,
     pub(super) pid: u32,
     pub(super) client: Option<ClientKey>,
-    /// `true` if that client took the worker over from one that has disconnected.
+    /// `true` if the present client took the worker over from one that has disconnected.
     pub(super) inherited: bool,
     pub(super) claimed: bool,
-    /// `true` if a request to open a session was sent to it.
+    /// `true` if the worker was sent a request to open a session.
     pub(super) used: bool,
     /// `true` if the worker speaks version 2, in which a state update ends a turn.
     pub(super) is_v2: bool,
-    /// Session capabilities of the worker, in a pool that is not shared.
+    /// Session capabilities of the worker. `None` in a shared pool.
     pub(super) abilities: Option<Abilities>,
-    /// `true` if the worker may announce child sessions: in version 2, or if its client shows them.
+    /// `true` if the worker may announce child sessions: always in version 2, otherwise if its client shows
+    /// them.
     pub(super) announces: bool,
     pub(super) identity: Option<Identity>,
-    /// The scopes that were sent to its gate.
+    /// The scopes that the gate of the worker got.
     pub(super) scopes: Option<Box<[String]>>,
     pub(super) pending: PendingTable,
     pub(super) next_id: u64,
@@ -338,58 +342,55 @@ pub(super) struct WorkerState {
     pub(super) queued: u64,
     /// Requests of the worker that clients have not answered, by the worker's id.
     pub(super) asking: HashMap<Raw, (ClientKey, u64)>,
-    /// Requests in `asking` that were also sent to observers.
+    /// Those requests in `asking` that observers got too.
     pub(super) shared: HashMap<Raw, SharedRequest>,
     pub(super) sessions: FxHashSet<SessionKey>,
-    /// Sessions whose name in this worker differs from the one for clients.
+    /// Sessions that clients know by another name than the worker, by the worker's name.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
-    /// Child sessions, by their names in this worker.
+    /// Child sessions, by the names that the worker uses.
     pub(super) children: HashMap<Box<str>, ChildKey>,
-    /// `true` if it had a session that has ended.
+    /// `true` if the worker had a session that has ended.
     pub(super) had_session: bool,
     pub(super) former: FormerNames,
     pub(super) tenants: Tenants,
     pub(super) recent: Option<SessionKey>,
-    /// The worker's last line, to recognize lines of the same layout without a scan.
+    /// The layout of the worker's last line, to recognize lines of the same layout without a scan.
     pub(super) alike: narrows_wire::ScanCache,
-    /// Sessions with a cancelled turn whose client has not answered the worker's requests in time. Some of
-    /// the turns may have ended.
+    /// Sessions whose turn was cancelled and whose client has not answered the worker's requests in time.
+    /// Some of the turns may have ended.
     pub(super) overdue_turns: Vec<SessionKey>,
     pub(super) early_messages: Vec<EarlyMessage>,
     pub(super) early_bytes: usize,
-    /// The number of sessions at which the worker was full, and until when that is assumed.
+    /// The number of sessions at which the worker said that it was full, and the time until which that
+    /// counts.
     pub(super) capacity: Option<(usize, Time)>,
-    /// Requests that the worker refused for lack of room, until it has made room.
+    /// Requests that the worker refused for lack of room. They are sent again when it has room.
     pub(super) refused: Vec<Waiting>,
-    /// Lines that wait until the worker is initialized.
     pub(super) backlog: Vec<Waiting>,
-    /// Sessions to restore once the worker is initialized.
     pub(super) restores: Vec<SessionKey>,
     pub(super) servers: ServerTable,
     pub(super) strikes: Vec<Time>,
-    /// `true` while the timeout for answering requests without a client runs.
+    /// `true` while the timeout runs after which the worker is stopped because its requests have no client.
     pub(super) abandoned: bool,
-    /// `true` if the worker is retired by a reload, not for a fault.
+    /// `true` if a reload has retired the worker, so that it is not at fault.
     pub(super) unwanted: bool,
-    /// `true` if the worker is to be stopped as soon as no turn runs in it, even if it has sessions.
+    /// `true` if the worker is stopped as soon as no turn runs in it, even if it has sessions.
     pub(super) overdue: bool,
-    /// `true` if it has closed its input, so that it can receive nothing.
+    /// `true` if the worker has closed its input, so that it can receive nothing.
     pub(super) input_closed: bool,
-    /// The fault for which the worker is retired.
     pub(super) fault: Option<&'static str>,
     pub(super) full: bool,
-    /// `true` while reading is paused because the worker does not drain its own queue.
+    /// `true` while reading from the worker is paused because it does not drain its own queue.
     pub(super) self_paused: bool,
     pub(super) pausing: Vec<ClientKey>,
-    /// Memory charges for lines of clients in its full queue.
+    /// Memory charges for lines of clients in the worker's queue.
     pub(super) charges: Vec<Charge>,
     pub(super) paused: u32,
     pub(super) since: Time,
 }
 
 impl WorkerState {
-    /// Returns `true` if it has no client and no session left, only pending requests whose clients have
-    /// disconnected.
+    /// Returns `true` if the worker has no client and no session left, but still pending requests.
     pub(super) fn is_abandoned(&self) -> bool {
         self.claimed
             && self.client.is_none()
@@ -398,7 +399,7 @@ impl WorkerState {
             && matches!(self.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
     }
 
-    /// Forgets the worker's name for a session, if it differs from the one for clients.
+    /// Forgets the name that the worker uses for a session, if clients use another.
     pub(super) fn forget_alias(&mut self, key: SessionKey, name: &str) {
         if self.aliases.get(name) == Some(&key) {
             self.aliases.remove(name);
@@ -410,7 +411,7 @@ impl WorkerState {
     }
 }
 
-/// The session capabilities of an agent that the bus uses.
+/// The session capabilities of an agent that matter to the bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities {
     pub(super) load: bool,
@@ -434,9 +435,9 @@ pub(super) struct PoolState {
     pub(super) last_loss: Option<Arc<str>>,
     pub(super) waiting: VecDeque<ClientKey>,
     pub(super) restores: VecDeque<SessionKey>,
-    /// Session capabilities that all workers of a shared pool have.
+    /// Session capabilities that all workers have, in a shared pool.
     pub(super) abilities: Abilities,
-    /// Results of `initialize` by worker, in a shared pool. They are merged into `answer`.
+    /// Results of `initialize` of each worker, in a shared pool. They are merged into `answer`.
     pub(super) answers: FxHashMap<WorkerKey, serde_json::Value>,
     pub(super) answer: Option<Raw>,
 }
