@@ -1,7 +1,7 @@
 //! The event loop: one thread, with one read per source and one write per destination in each round.
 //!
 //! Readiness is edge-triggered and remembered. A source with more data than one read stays listed and is read
-//! again in the next round, after all others. All reads share one buffer. Lines are split in place and passed
+//! again in the next round, after all others. All reads share one buffer, lines are split in place and passed
 //! to the [`Router`], which appends to queues. After all reads, each queue is written once.
 
 mod clients;
@@ -60,18 +60,19 @@ use panic_guard::About;
 use poll_token::PollToken;
 use websocket::{ClientDecoder, WebSocketState};
 
-/// Bytes per read: several long lines, so that few have to be joined from two reads.
+/// Bytes per read. The size fits several long lines, so that few lines have to be joined from two reads.
 const READ_BYTES: usize = 512 << 10;
 const MAX_POLL_EVENTS: usize = 1024;
-/// Timeout for a client that is being closed to read the rest of its queue.
+/// Time for a client that is being closed to read the rest of its queue.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Timeout for a slow reader that is being closed to read the rest of its queue.
+/// Time for a client that is closed for reading slowly to read the rest of its queue.
 const SLOW_LINGER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Timeout for a client to read the rest of its queue when the bus drains.
+/// Time for each client to read the rest of its queue when the bus drains.
 const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Extra time to drain after a router has panicked, because it may wait for an event that never comes.
+/// Extra time for a drain after the router has panicked, because the router may wait for an event that never
+/// comes.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// Maximum number of write rounds before the next read. A write can make the core queue more.
+/// Maximum number of write rounds before the next read. A write can make the core queue more output.
 const MAX_FLUSH_ROUNDS: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +105,7 @@ pub(crate) struct Driver<B: Router> {
     client_decoders: Vec<ClientDecoder>,
     worker_lines: Vec<Splitter>,
     scratch: Box<[u8]>,
-    /// The list of ready sources while it is processed. Kept for its allocation.
+    /// Holds the list of ready sources while they are read, to keep its allocation.
     batch: Vec<PollToken>,
     outcome: FlushOutcome,
     listeners: Vec<ListenerSlot>,
@@ -113,7 +114,7 @@ pub(crate) struct Driver<B: Router> {
     orders: Orders,
     events: Receiver<WorkerEvent>,
     command_queue: Arc<CommandQueue<B::Status>>,
-    /// The writer of session owners. `None` if they are not recorded.
+    /// The handle to the thread that writes session owners. `None` if owners are not recorded.
     owner_writer: Option<OwnerWriter>,
     hand_over: Option<ResumableConnectionHandler>,
     next_check: Time,
@@ -124,11 +125,11 @@ pub(crate) struct Driver<B: Router> {
     draining: bool,
     failed: Option<LoopError>,
     panics: u64,
-    /// The time at which a drain ends after a panic of the router, even if the router does not end it.
+    /// After a panic of the router, the time at which a drain ends even if the router does not end it.
     drain_by: Time,
     /// Timers of the router do not run before this time.
     tick_after: Time,
-    /// Threads that copy to a file. At the end, the loop waits briefly for them.
+    /// Threads that copy stdout to a file. At the end, the loop waits briefly for them.
     copied: Vec<Receiver<()>>,
     refused_users: LogLimit,
 }
@@ -185,10 +186,10 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Runs until the core has finished.
+    /// Runs the event loop until the core has finished.
     ///
     /// # Errors
-    /// If the loop cannot continue.
+    /// If the event loop cannot continue.
     pub(crate) fn run(mut self) -> Result<(), LoopError> {
         let result = self.run_rounds();
         let copied = std::mem::take(&mut self.copied);
@@ -304,7 +305,7 @@ impl<B: Router> Driver<B> {
         Ok(())
     }
 
-    /// Returns the time to wait for events. `None`: until one arrives.
+    /// Returns the time that the loop may wait for events. `None`: without a limit.
     fn timeout(&self) -> Option<Duration> {
         if !self.conns.ready.is_empty() || self.conns.is_busy() {
             return Some(Duration::ZERO);
@@ -313,12 +314,12 @@ impl<B: Router> Driver<B> {
         (next != Time::MAX).then(|| next.saturating_sub(self.clock.elapsed()))
     }
 
-    /// Schedules a periodic check at `when` or earlier.
+    /// Makes the next periodic check due at `when` or earlier.
     fn check_by(&mut self, when: Time) {
         self.next_check = self.next_check.min(when);
     }
 
-    /// Reads once from each listed source. Sources that are listed meanwhile wait for the next round.
+    /// Reads once from each listed source. A source that is listed meanwhile is read in the next round.
     fn read_all(&mut self, now: Time) {
         std::mem::swap(&mut self.conns.ready, &mut self.batch);
         for index in 0..self.batch.len() {
@@ -348,7 +349,7 @@ impl<B: Router> Driver<B> {
                 self.drop_client(now, slot);
             }
             for place in std::mem::take(&mut self.outcome.drained) {
-                // A client lost meanwhile is already removed.
+                // A client that was lost meanwhile is already removed, and has no entry.
                 match place {
                     PollToken::Client(slot) if self.conns.client(slot).is_some() => {
                         self.call_router(About::Client(slot), |router, conns| {
@@ -369,7 +370,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Applies other limits, also to present connections. A WebSocket keeps its maximum message length.
+    /// Applies changed limits, also to present connections. A WebSocket keeps its maximum message length.
     fn set_limits(&mut self, limits: &BusLimits) {
         self.limits = limits.clone();
         self.conns.queue_bytes = limits.queue_bytes;
@@ -393,7 +394,7 @@ impl<B: Router> Driver<B> {
             self.drain_by = now + self.limits.drain_timeout + DRAIN_GRACE;
             self.check_by(self.drain_by);
             if self.call_router(About::All, |router, conns| router.drain(now, conns)).is_none() {
-                // A router that panics cannot drain, but the bus still stops.
+                // A router that panics cannot drain, so the bus stops at once.
                 self.conns.finished = true;
             }
         }
@@ -407,7 +408,7 @@ impl<B: Router> Driver<B> {
         self.send_away(&commands.close_requests);
         for asker in commands.status {
             if let Some(status) = self.call_router(About::All, |router, _| router.status(now)) {
-                // The receiver may have been dropped.
+                // The receiver of the status may have been dropped.
                 _ = asker.send((status, Queues::measure(&self.conns)));
             }
         }

@@ -8,7 +8,7 @@ use super::Core;
 use super::api::Time;
 use super::state::WorkerLifecycle;
 
-/// Counters since the start.
+/// Counters since the start of the bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     pub connections: u64,
@@ -17,30 +17,30 @@ pub struct Counters {
     pub from_workers: u64,
     pub to_workers: u64,
     pub sessions: u64,
-    /// Sessions restored after a loss of their worker.
+    /// Number of sessions that were restored after their worker was lost.
     pub revived: u64,
     pub refused: u64,
-    /// Messages dropped because they have no recipient.
+    /// Number of messages that were dropped because they have no recipient.
     pub dropped: u64,
-    /// Updates of sessions whose client has disconnected.
+    /// Number of session updates whose client had disconnected.
     pub unseen: u64,
     pub strikes: u64,
     pub spawned: u64,
     pub lost: u64,
-    /// Requests refused because of an MCP server that the pool does not permit.
+    /// Number of requests refused because they name an MCP server that the pool does not permit.
     pub refused_mcp: u64,
-    /// Requests refused because of a pool that the client may not use.
+    /// Number of requests refused because they name a pool that the client may not use.
     pub refused_pools: u64,
-    /// Connections refused because of their user.
+    /// Number of connections refused because their user may not connect.
     pub refused_users: u64,
 }
 
-/// Use of the limits of an identity.
+/// How much of its limits an identity uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IdentityStatus {
     pub clients: usize,
     pub sessions: usize,
-    /// Connections and sessions refused because of a limit of the identity.
+    /// Number of connections and sessions refused because of a limit of the identity.
     pub refused: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct Status {
     pub listeners: Vec<usize>,
     pub identities: BTreeMap<String, IdentityStatus>,
     pub pending: usize,
-    /// The configured pools in order, followed by the pools that are leaving.
+    /// The configured pools in order, then the replaced and removed pools that still have workers.
     pub pools: Vec<PoolStatus>,
     pub counters: Counters,
 }
@@ -85,14 +85,14 @@ pub struct WorkerStatus {
     pub age: f64,
     pub sessions: usize,
     pub pending: usize,
-    /// Requests of the worker that clients have not answered.
+    /// Number of requests of the worker that clients have not answered.
     pub asking: usize,
     pub strikes: usize,
     pub paused: bool,
 }
 
 impl Core {
-    /// Returns the status.
+    /// Returns the status of the bus.
     #[must_use]
     pub fn status(&self, now: Time) -> Status {
         let there = self.order.iter().map(|pool| self.pool_of(*pool));
@@ -156,7 +156,7 @@ impl Core {
                 })
             })
             .collect();
-        // A claimed worker of a pool that is not shared cannot serve another client.
+        // In a pool that is not shared, a worker that a client has claimed serves no other client.
         let any_ready = pool.workers.iter().any(|worker| {
             self.workers.get(*worker).is_some_and(|state| {
                 state.stage == WorkerLifecycle::Ready && (pool.is_shared() || !state.claimed)

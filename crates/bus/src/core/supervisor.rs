@@ -14,7 +14,7 @@ use super::state::{Pending, RequestOrigin, Tenants, WorkerLifecycle, WorkerState
 use super::table::WorkerKey;
 use super::timer::Timer;
 
-/// The shortest and the longest delay of a restart.
+/// The shortest and the longest delay before a pool starts a worker after a loss.
 pub(super) const RESTART_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -28,13 +28,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fill_for(pool, 0);
     }
 
-    /// Starts the workers that a pool lacks, and one more that is needed now.
+    /// Starts the workers that a pool lacks, and one more for a message that needs a worker now.
     pub(super) fn spawn_on_demand(&mut self, pool: PoolId) {
         if !self.core.pool_of(pool).is_shared() {
             self.fill_for(pool, 1);
             return;
         }
-        // The ready workers are full, or serve another identity.
+        // All ready workers are full, or serve another identity.
         let state = self.core.pool_of(pool);
         let stages: Vec<WorkerLifecycle> =
             state.workers.iter().filter_map(|worker| Some(self.core.workers.get(*worker)?.stage)).collect();
@@ -50,7 +50,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if room && may {
             self.spawn(pool);
         } else if !room && !stages.contains(&WorkerLifecycle::Stopping) {
-            // An idle worker of another identity is stopped to make room.
+            // To make room, an idle worker of another identity is stopped.
             let idle = state.workers.iter().copied().find(|worker| {
                 self.core.workers.get(*worker).is_some_and(|state| {
                     state.stage == WorkerLifecycle::Ready
@@ -89,8 +89,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             };
             let trying = match state.open_until {
                 Some(until) if until > self.now => false,
-                // Only one worker is started. If it works, the others follow. Workers that existed before or
-                // are in use prove nothing.
+                // After the circuit breaker was open, one worker is started first, and the others if that one
+                // works. Workers that existed before or are in use are no proof.
                 Some(_) if state.is_shared() => coming == 0,
                 Some(_) => free == 0,
                 None => true,
@@ -186,12 +186,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.serve_waiting(pool);
     }
 
-    /// Closes the circuit breaker, because a worker of the pool has shown that it works.
+    /// Closes the circuit breaker of a pool, because one of its workers has shown that it works.
     pub(super) fn close_circuit(&mut self, pool: PoolId) {
         let now = self.now;
         let state = self.core.pool_mut(pool);
         state.failures = 0;
-        // One working worker does not outweigh others that were lost just now.
+        // Losses just now keep the circuit breaker open, even if one worker works.
         if state.open_until.is_some_and(|until| until <= now) {
             state.open_until = None;
             state.losses.clear();
@@ -209,7 +209,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             StuckReason::InputClosed { bytes_read } => self.handle_input_closed(worker, bytes_read),
             StuckReason::OutputClosed => {
                 state.fault = Some("closed its output");
-                // The worker gets nothing new. Its pending requests fail when it has exited.
+                // A retiring worker gets no new messages. Its pending requests fail when the process has
+                // exited.
                 state.stage = WorkerLifecycle::Retiring;
                 self.refresh_answer(worker);
                 self.out.perform(CoreAction::Stop { worker: worker.into(), kill: true });
@@ -222,8 +223,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles that a worker has closed its input. Requests that it has not read fail. The others may still
-    /// be answered.
+    /// Handles that a worker has closed its input. Requests that the worker has not read fail. The others may
+    /// still be answered.
     fn handle_input_closed(&mut self, worker: WorkerKey, bytes_read: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.input_closed = true;
@@ -236,7 +237,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in paused.into_iter().flatten() {
             self.resume_client(client);
         }
-        // Done before the requests fail. Otherwise the rest of a batch would be sent to this worker.
+        // The worker is retired before its requests fail. Otherwise the rest of a batch would be sent to this
+        // worker.
         self.retire(worker, "closed its input");
         for (_, pending) in unread {
             self.fail(worker, pending, &input_closed());
@@ -260,7 +262,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Removes and returns the pending requests of a worker in the order in which they were sent.
+    /// Removes all pending requests of a worker and returns them in the order in which they were sent.
     pub(super) fn take_pending(&mut self, worker: WorkerKey) -> Vec<(u64, Pending)> {
         let Some(state) = self.core.worker(worker) else { return Vec::new() };
         let creates = state.pending.creates();
@@ -272,7 +274,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pending
     }
 
-    /// Removes a request that will not be answered from its session.
+    /// Removes a pending request that will not be answered from its session.
     pub(super) fn forget_pending(&mut self, pending: &Pending, number: u64) {
         if pending.what.creates() {
             self.schedule_opening_retry();
@@ -289,7 +291,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Retires a worker for a fault. It gets no new sessions and is stopped when its turns have ended.
+    /// Retires a worker that is at fault. The worker gets no new sessions and is stopped when its turns have
+    /// ended.
     pub(super) fn retire(&mut self, worker: WorkerKey, why: &'static str) {
         let at = self.now + self.core.limits.drain_timeout;
         let Some(state) = self.core.worker(worker) else { return };
@@ -311,8 +314,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        // Checked first: most workers are not retiring, and may have many requests of clients that
-        // disconnected.
+        // The stage is checked first: most workers are not retiring, but may have many requests of
+        // disconnected clients.
         let is_retiring = state.stage == WorkerLifecycle::Retiring && state.backlog.is_empty();
         let waits = |pending: &Pending| !matches!(pending.asker, RequestOrigin::Gone);
         if is_retiring && !state.pending.values().any(waits) {
@@ -338,7 +341,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && state.sessions.iter().any(owned)
     }
 
-    /// Handles the timeout of a retiring worker. A worker without a fault may still finish its active turns.
+    /// Handles the timeout of a retiring worker. Without a fault, the worker may still finish its active
+    /// turns.
     pub(super) fn handle_retire_timeout(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.unwanted {
@@ -370,7 +374,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.out.perform(CoreAction::Stop { worker: worker.into(), kill });
     }
 
-    /// Stops exclusive workers that no client uses any more.
+    /// Stops the exclusive workers that no client uses any more.
     pub(super) fn stop_idle(&mut self) {
         let idle: Vec<WorkerKey> = self
             .core
@@ -384,7 +388,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     && !self.core.pool_of(state.pool).is_shared()
                     && match state.client.and_then(|client| self.core.clients.get(client)) {
                         None => true,
-                        // Its client has another worker, or this worker was for a session that has ended.
+                        // The client of this worker has another worker, or the worker was for a session that
+                        // has ended.
                         Some(client) => {
                             let per_session =
                                 self.core.pool_of(state.pool).settings.share == ShareMode::Session;
@@ -401,7 +406,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.schedule_abandoned();
     }
 
-    /// Starts the timeout of exclusive workers that only have requests left whose clients have disconnected.
+    /// Starts the timeout of exclusive workers that have only requests of disconnected clients left.
     fn schedule_abandoned(&mut self) {
         let at = self.now + self.core.limits.cancel_grace;
         for (key, state) in self.core.workers.iter_mut() {
@@ -412,7 +417,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Stops a worker that has not answered its remaining requests in time.
+    /// Stops a worker that has not answered the requests of disconnected clients in time.
     pub(super) fn stop_abandoned(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.abandoned = false;
@@ -422,7 +427,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the error for a request that a worker with closed input never read.
+/// Returns the error for a request that its worker never read, because the worker has closed its input.
 pub(super) fn input_closed() -> RpcError {
     RpcError::new(Code::WorkerLost, "agent closed its input").effects(Effects::None)
 }

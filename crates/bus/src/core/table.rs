@@ -1,7 +1,7 @@
-//! Tables whose keys identify one entry only.
+//! Tables in which a key never finds another entry than its own.
 //!
-//! Slots are reused. Besides the slot, a key contains the serial number of its entry, and each lookup
-//! compares it. So a key that outlives its entry finds nothing, never the entry that now has the slot.
+//! Slots are reused, so a key contains the slot and the serial number of its entry, and each lookup compares
+//! the serial number. A key that outlives its entry finds nothing, never the entry that now has the slot.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -34,13 +34,13 @@ impl<T> Key<T> {
         Self { slot: 0, serial, entry: PhantomData }
     }
 
-    /// Returns the slot, which is meaningful only while the entry exists.
+    /// Returns the slot of the key, which is meaningful only while the entry exists.
     pub(super) fn slot(self) -> u32 {
         self.slot
     }
 }
 
-// Derived impls would require the same traits of `T`.
+// Derived impls of these traits would also require them of `T`.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -99,7 +99,7 @@ struct Entry<T> {
     value: T,
 }
 
-/// Entries with keys that are never reused.
+/// A table of entries. The key of a removed entry is never used again.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slab: Slab<Entry<T>>,

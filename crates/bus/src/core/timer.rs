@@ -1,4 +1,4 @@
-//! Timers, ordered by time.
+//! The timers of the core, ordered by time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,38 +12,37 @@ use super::table::{ClientKey, WorkerKey};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Timeout of a worker's response to the bus's `initialize`.
+    /// Timeout for a worker to answer the bus's own `initialize`.
     InitializeTimeout(WorkerKey),
-    /// Timeout of a worker's response to a client's `initialize`, with the number of the request.
+    /// Timeout for a worker to answer a client's `initialize`, which has this number.
     Unanswered(WorkerKey, u64),
-    /// Timeout of a worker's response to a request for a new session, with the number of the request.
+    /// Timeout for a worker to answer a request for a new session, which has this number.
     Unopened(WorkerKey, u64),
-    /// Handles requests that waited until a worker had answered a request for a new session.
+    /// Routes the requests that waited until a worker had answered a request for a new session.
     RetryOpenings,
-    /// Timeout of a worker's requests in a session that is not known yet.
+    /// Timeout for a worker's requests in sessions that are not known yet.
     EarlyRequest(WorkerKey),
     Retired(WorkerKey),
-    /// Timeout of a worker whose pending requests have no client.
+    /// Timeout for a worker whose pending requests are all of disconnected clients.
     AbandonedWorker(WorkerKey),
-    /// Timeout of a session whose turn was cancelled.
+    /// Timeout for a worker to end a cancelled turn of this session.
     Cancelled(SessionKey),
-    /// Timeout of a client's answers to requests in a cancelled turn.
+    /// Timeout for a client to answer requests in a cancelled turn of this session.
     CancelAsked(SessionKey),
-    /// End of the grace period after which a turn without a client is cancelled.
+    /// End of the grace period after which a turn is cancelled because its client has disconnected.
     Abandoned(SessionKey),
     Expired(SessionKey),
     RestoreOverdue(SessionKey),
     Fanned(FanKey),
-    /// Timeout of a client that waits for a worker, with the serial of the wait.
+    /// Timeout for a client to get a worker, with the serial of its wait.
     Held(ClientKey, u64),
-    /// End of the pause of a client over its rate limit.
+    /// End of the pause of a client that has exceeded its rate limit.
     Rested(ClientKey),
-    /// End of the delay before a pool may start workers again.
+    /// End of the delay after which a pool may start workers again.
     Respawn(PoolId),
     Drained,
 }
 
-/// Pending timers, the next one first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Time, Timer)>>,

@@ -1,4 +1,4 @@
-//! Cancels turns, and ends turns and sessions whose clients do not come back.
+//! Cancels turns, and ends turns and sessions whose clients have disconnected for too long.
 
 use narrows_acp::method;
 use narrows_wire::{Code, RpcError, message};
@@ -19,7 +19,7 @@ const PERMISSION_TIMEOUT: Time = Time::from_secs(2);
 impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn start_cancelling(&mut self, key: SessionKey) {
         let (now, grace) = (self.now, self.core.limits.cancel_grace);
-        // Turns are unknown in a pool without a known protocol.
+        // In a pool without a known protocol, the bus knows of no turns.
         let is_acp = self.core.sessions.get(key).is_some_and(|it| self.core.pool_of(it.pool).is_acp());
         let Some(session) = self.core.sessions.get_mut(key).filter(|_| is_acp) else { return };
         session.last_cancelled_prompt =
@@ -34,13 +34,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns the timeout for a client to answer an agent's requests in a cancelled turn. It is shorter than
-    /// the agent's timeout, because the agent may wait for the answer before it ends the turn.
+    /// the agent's own timeout, because the agent may wait for the answer before it ends the turn.
     fn answer_timeout(&self, is_permission: bool) -> Time {
         let grace = self.core.limits.cancel_grace;
         if is_permission { PERMISSION_TIMEOUT.min(grace / 4) } else { grace / 2 }
     }
 
-    /// Returns `true` if a turn of a session is cancelled and its client has not answered in time.
+    /// Returns `true` if a turn of a session is cancelled and the client of the session has not answered in
+    /// time.
     pub(super) fn has_cancelled(&self, key: SessionKey, is_permission: bool) -> bool {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.is_stopping()) else {
             return false;
@@ -48,9 +49,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.cancelling.is_some_and(|at| self.now >= at + self.answer_timeout(is_permission))
     }
 
-    /// Answers the agent's requests in a cancelled turn in place of the client. Otherwise the agent might
-    /// wait for a client that never answers. The agent would then seem to ignore the cancellation, and would
-    /// be stopped together with turns of other clients.
+    /// Answers the agent's requests in a cancelled turn in place of the client. An agent that waits for a
+    /// client that never answers would seem to ignore the cancellation, and would be stopped together with
+    /// turns of other clients.
     pub(super) fn answer_cancelled_requests(&mut self, key: SessionKey) {
         let worker = self.core.sessions.get(key).and_then(super::session::Session::worker);
         let Some((worker, state)) = worker.and_then(|worker| Some((worker, self.core.workers.get(worker)?)))
@@ -84,9 +85,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if an agent's request to a client may belong to a turn of `key`. `named` is the session
-    /// that the request names. Requests to an MCP server of the client, and those about a request of the
-    /// client, name no session.
+    /// Returns `true` if an agent's request to a client may belong to a turn of session `key`. `named` is the
+    /// session in the request. Requests to an MCP server of the client, and those about a request of the
+    /// client, name none.
     fn may_belong_to(&self, key: SessionKey, client: ClientKey, named: Option<SessionKey>) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let asks_in_turn = || {
@@ -138,7 +139,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         session.cancelling = None;
-        // A turn that began after the cancellation is not cancelled.
+        // Turns that began after the cancellation are not cancelled.
         let stopped = session.last_cancelled_prompt;
         let (prompts, since) = std::mem::take(&mut session.prompts)
             .into_iter()
@@ -161,7 +162,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.retire(worker, "did not end a cancelled turn");
     }
 
-    /// Answers a prompt in place of its worker, whose own response will be dropped.
+    /// Answers a prompt in place of its worker. The worker's own response will be dropped.
     fn cancel_for(&mut self, worker: WorkerKey, key: SessionKey, number: u64) {
         let pending = self.core.workers.get(worker).and_then(|state| state.pending.get(&number));
         if pending.and_then(|pending| self.core.session_of_pending(pending)) != Some(key) {
@@ -186,21 +187,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Sends an update that the turn of a session is cancelled (v2).
+    /// Sends a client the update that the turn of its session is cancelled, in version 2.
     fn send_idle(&mut self, client: ClientKey, key: SessionKey) {
         let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
         self.send_update(client, key, &update);
     }
 
-    /// Sends an update that the turn of a session has failed (v2).
+    /// Sends a client the update that the turn of its session has failed, in version 2.
     pub(super) fn send_failed(&mut self, client: ClientKey, key: SessionKey, error: &RpcError) {
         let update =
             json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "error", "error": error});
         self.send_update(client, key, &update);
     }
 
-    /// Sends a client an update about its session. It is sent after the response from which the client learns
-    /// the session's name.
+    /// Sends a client an update of its session. If the client does not know the session's name yet, the
+    /// update follows the response that has the name.
     pub(super) fn send_update(&mut self, client: ClientKey, key: SessionKey, update: &Value) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let named_in = session.named_in;
@@ -227,7 +228,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_forbidden_control(key);
         let Some(session) = self.core.sessions.get(key) else { return };
         let grace = self.core.limits.disconnect_grace;
-        // If the client disconnected, returned and disconnected again, the grace period started again.
+        // A client that disconnects, returns and disconnects again has a new grace period.
         if session.ownerless.is_some_and(|since| self.now < since + grace) {
             return;
         }
@@ -240,7 +241,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn cancel_turn(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
-        // A turn that began after the cancellation is not cancelled yet.
+        // A cancellation does not apply to a turn that began after it.
         let told = session.cancelling.is_some()
             && session.prompts.iter().all(|prompt| *prompt <= session.last_cancelled_prompt);
         if !session.is_busy() || told || !self.core.pool_of(session.pool).is_acp() {
@@ -253,7 +254,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.start_cancelling(key);
     }
 
-    /// Drops a session to which no client has returned.
+    /// Drops a session to which no client has returned within the grace period.
     pub(super) fn expire(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let Some(since) = session.ownerless else { return };
@@ -263,12 +264,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
         let worker = session.worker();
         if self.now < since + grace {
-            // The agent's capabilities were not known when the session lost its client.
             self.core.timers.set(since + grace, Timer::Expired(key));
             return;
         }
         if session.is_busy() {
-            // If the worker does not end the turn, the worker is stopped, and the session ends with it.
+            // If the worker does not end the turn, it is stopped, and the session ends with it.
             let again = self.now + limits.cancel_grace;
             self.cancel_turn(key);
             self.core.timers.set(again, Timer::Expired(key));
@@ -292,7 +292,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Updates a session after a response.
+    /// Updates a session after the worker has answered a request about it.
     pub(super) fn settle_session(&mut self, pending: &Pending, number: u64, succeeded: bool) {
         let Some(key) = pending.session else { return };
         match pending.what {
@@ -305,7 +305,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             RequestKind::Replay => self.finish_replay(key, succeeded),
             RequestKind::Close | RequestKind::Delete if succeeded => {
-                // A turn that its worker has not ended by now will not end.
+                // If the worker has not ended a turn by now, the turn will not end.
                 if let Some(session) = self.core.sessions.get_mut(key)
                     && let Some(worker) = session.worker()
                 {

@@ -18,14 +18,14 @@ use super::timer::Timer;
 #[derive(Clone, Copy)]
 enum HeldPosition {
     Front,
-    /// After the accepted lines, before all others.
+    /// The line is placed after the accepted lines and before all others.
     Accepted,
     Back,
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Holds a line that was handled until the client's pool has a worker for it. It is placed before lines
-    /// that were not handled yet, because they came later. This also holds for the rest of a batch.
+    /// Holds an accepted line until the client's pool has a worker for it. It is placed before lines that
+    /// were not handled yet, because they came later. The same applies to the rest of a batch.
     pub(super) fn hold(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
         self.insert_held(
             client,
@@ -34,7 +34,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         );
     }
 
-    /// Holds a line behind the held lines of its client.
+    /// Holds a line that comes after the held lines of its client.
     pub(super) fn hold_behind(&mut self, client: ClientKey, line: &[u8]) {
         self.insert_held(
             client,
@@ -43,8 +43,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         );
     }
 
-    /// Returns `true` if a message need not wait behind the held lines of its client. Either its session has
-    /// a worker, or its order does not matter, as with responses and invalid lines.
+    /// Returns `true` if a message need not wait behind the held lines of its client: its session has a
+    /// worker, or its order does not matter, as with responses and invalid lines.
     pub(super) fn overtakes(&mut self, client: ClientKey, message: View<'_>) -> bool {
         match (message.kind(), message.method().as_deref()) {
             (Kind::Response | Kind::Invalid(_), _) => true,
@@ -54,7 +54,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let Some(held) = self.core.client(client).and_then(|state| state.held.as_ref()) else {
                     return true;
                 };
-                // Of two requests with one id, the first one is served.
+                // If a held request has the same id, the message has to wait behind that request.
                 let is_doubled = message.id().is_some_and(|id| held.ids.contains(&hash(id)));
                 let is_behind = is_doubled || held.has_batch && method != Some(SESSION_CANCEL);
                 let session = message.session().and_then(|name| self.core.sessions.find(&name));
@@ -66,8 +66,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles lines of clients again, in order, because their worker was lost or had no room. Held lines
-    /// that came after them stay behind them.
+    /// Handles lines of clients again, in order, because their worker was lost or had no room. Held lines of
+    /// the same client that came later stay behind them.
     pub(super) fn handle_again(&mut self, lines: Vec<Waiting>) {
         let waits = |core: &super::Core, client: ClientKey| {
             core.clients.get(client).is_some_and(|state| state.held.is_some())
@@ -123,14 +123,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Handles the lines of the clients that wait for a worker of `pool`, longest wait first, until one has
-    /// to wait again.
+    /// Handles the lines of the clients that wait for a worker of `pool`, longest wait first, until a client
+    /// has to wait again.
     pub(super) fn serve_waiting(&mut self, pool: PoolId) {
         while let Some(client) = self.core.pool_mut(pool).waiting.pop_front() {
             let waits_here = !self.release(client)
                 && self.core.client(client).is_some_and(|state| state.pool == Some(pool));
             if waits_here {
-                // The client keeps its place at the front.
+                // A client that has to wait again stays first in the queue.
                 let waiting = &mut self.core.pool_mut(pool).waiting;
                 waiting.retain(|other| *other != client);
                 waiting.push_front(client);
@@ -147,7 +147,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.release(client);
     }
 
-    /// Handles the held lines of a client. Returns `true` if none is held afterwards.
+    /// Handles the held lines of a client. Returns `true` if no line is held afterwards.
     fn release(&mut self, client: ClientKey) -> bool {
         let Some(held) = self.take_held(client) else { return true };
         self.set_catching_up(client, true);
@@ -158,7 +158,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 break;
             }
         }
-        // The line that had to wait again is the first of the lines that are held now.
+        // The line that had to wait again is already the first held line. These lines follow it.
         for line in lines {
             self.insert_held(client, line, HeldPosition::Back);
         }
@@ -170,7 +170,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         released
     }
 
-    /// Sets `catching_up`. While it is set, a client without pending requests is not closed.
+    /// Sets `catching_up` of a client. While it is `true`, the client is not closed for lack of pending
+    /// requests.
     fn set_catching_up(&mut self, client: ClientKey, on: bool) {
         if let Some(state) = self.core.client(client) {
             state.catching_up = on;
@@ -198,8 +199,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.set_catching_up(client, true);
         for held in held.lines {
-            // The first entry of a batch was refused. The next one may be held now, and then all lines behind
-            // it are held too.
+            // After the first entry of a batch was refused, the next one may have to wait, and all lines
+            // behind it too.
             if self.core.client(client).is_some_and(|state| state.held.is_some()) {
                 self.insert_held(client, held, HeldPosition::Back);
                 continue;
@@ -222,7 +223,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns the hash of an id. If two ids have an equal hash, a line waits unnecessarily.
+/// Returns a hash of a request id. If two ids have the same hash, a line waits unnecessarily.
 fn hash(id: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(id);

@@ -18,7 +18,7 @@ use super::supervisor::RESTART_DELAYS;
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// The longest delay of a restart if the bus itself lacked resources. Clients wait until it ends.
+/// The longest delay of a start after the bus itself lacked resources. Clients wait until the delay ends.
 const MAX_SHORTAGE_DELAY: Duration = Duration::from_secs(5);
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -38,7 +38,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let shared = self.core.worker(worker).map(|state| std::mem::take(&mut state.shared));
         let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_recipients());
         self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked).chain(others));
-        // Provisional sessions are dropped, not lost, because no client has them yet.
+        // A provisional session is dropped and not lost, because no client has it yet.
         for (number, pending) in &pending {
             self.forget_pending(pending, *number);
         }
@@ -58,10 +58,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let mut unread = Vec::new();
         for (number, pending) in pending {
             if pending.start >= written && matches!(pending.asker, RequestOrigin::Client { .. }) {
-                // A cancelled turn is not started again in another worker.
+                // A turn that was cancelled is not started again in another worker.
                 match stopped.contains(&number) {
                     true => self.send_cancelled(pending.asker, pending.tag.as_deref()),
-                    // Another worker may not know the child.
+                    // Another worker may not have this child session.
                     false if pending.what == RequestKind::Child => self.fail(worker, pending, &child_lost()),
                     false => unread.push(pending),
                 }
@@ -127,18 +127,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Counts a lost worker and delays the next start. The delay grows if the worker was started after the
-    /// last loss. It does not grow if several workers that ran at the same time are lost together.
+    /// Counts a lost worker and delays the next start of its pool. The delay grows if the worker was started
+    /// after the previous loss. It does not grow if several workers that ran at the same time are lost
+    /// together.
     fn count_loss(&mut self, pool: PoolId, since: Time, reason: &str) {
         self.core.counters.lost += 1;
         let (now, limits) = (self.now, &self.core.limits);
         let (window, budget) = (limits.restart_window, limits.restart_budget as usize);
         let state = &mut self.core.pools[pool.0 as usize];
-        // Other clients see this reason, and the stderr lines may be about one client.
+        // Other clients see this reason, so it must not contain stderr lines, which may be about one client.
         state.last_loss = Some(reason.split("; stderr").next().unwrap_or_default().into());
         let in_a_row = state.losses.back().is_none_or(|last| since >= *last);
         state.losses.retain(|at| now.saturating_sub(*at) < window);
-        // Several long-running workers that are lost together count as one loss.
+        // Several workers that ran for long and are lost together count as one loss.
         if in_a_row || now.saturating_sub(since) < window || state.losses.is_empty() {
             state.losses.push_back(now);
         }
@@ -152,7 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let opens = state.losses.len() >= budget.max(1);
         if opens {
             let was_open = state.open_until.is_some();
-            // By then the window has passed, or one worker at a time is tried.
+            // When the circuit breaker closes, the window has passed, or workers are started one at a time.
             let until = now + window.min(RESTART_DELAYS.1);
             state.open_until = Some(until);
             next = until;
@@ -164,12 +165,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(next, Timer::Respawn(pool));
     }
 
-    /// Delays the next start after a worker could not be started for lack of resources. This does not count
-    /// as a loss. The waiting clients get an error.
+    /// Delays the next start of a pool because a worker could not be started for lack of resources. This does
+    /// not count as a loss. The waiting clients get an error.
     fn delay_after_shortage(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
         let state = &mut self.core.pools[pool.0 as usize];
         state.last_loss = Some(reason);
-        // Workers that were started together and failed together count once.
+        // Workers that were started together and failed together delay the next start once.
         if since >= state.delayed_until {
             let longest =
                 RESTART_DELAYS.0.saturating_mul(1 << state.failures.min(20)).min(MAX_SHORTAGE_DELAY);
@@ -186,7 +187,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn refuse_waiting(&mut self, pool: PoolId) {
         let shared = self.core.pool_of(pool).is_shared();
         if self.core.pool_of(pool).workers.iter().any(|worker| {
-            // An exclusive worker that is in use serves no other client.
+            // An exclusive worker that has a client serves no other client.
             let hope =
                 |state: &WorkerState| state.stage != WorkerLifecycle::Stopping && (shared || !state.claimed);
             self.core.workers.get(*worker).is_some_and(hope)
@@ -232,7 +233,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Removes a session from its worker. Returns `true` if the session is lost now. Returns `false` for a
-    /// session that is being restored, because the end of the restore handles it.
+    /// session that is being restored, because the end of the restore handles that.
     pub(super) fn remove_from_worker(
         &mut self,
         worker: WorkerKey,
@@ -244,7 +245,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let agent_name = self.core.sessions.get(key).map(Session::agent_name);
         if let Some(state) = self.core.worker(worker) {
             if let Some((name, identity)) = former {
-                // The worker may still run and mention the session.
+                // The worker may still run and send messages about the session.
                 state.former.add(name, identity, NameUse::Opened);
             }
             state.sessions.remove(&key);
@@ -253,7 +254,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.move_children(key, Some(worker), None);
         let abilities = self.core.sessions.get(key).map(|session| self.core.abilities_of(session));
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
-        // The remaining responses of this worker say nothing about the session in another worker.
+        // Responses that this worker still sends do not affect the session in another worker.
         session.removals += 1;
         session.abilities = abilities.unwrap_or_default();
         session.prompts.clear();
@@ -287,7 +288,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_update(client, key, &update);
     }
 
-    /// Cancels requests of a worker that were sent to clients.
+    /// Tells clients that their worker no longer waits for the answers to these requests.
     pub(super) fn withdraw(&mut self, asked: impl Iterator<Item = (ClientKey, u64)>) {
         let mut asked: Vec<_> = asked.collect();
         asked.sort_unstable();

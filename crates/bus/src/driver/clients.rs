@@ -18,9 +18,9 @@ use super::stream::Stream;
 use super::websocket::{self, ClientDecoder};
 use super::{About, Driver, LINGER_TIMEOUT, PollToken, Router};
 
-/// Interval of attempts to write to a client that is being closed and whose queue is blocked.
+/// Interval of write attempts for a client that is being closed while its queue is blocked.
 const LINGER_RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum number of connections accepted before other sources are handled.
+/// Maximum number of connections that are accepted before other sources are handled.
 const MAX_ACCEPTS_PER_ROUND: usize = 64;
 
 impl<B: Router> Driver<B> {
@@ -54,7 +54,7 @@ impl<B: Router> Driver<B> {
                     self.pause_accepting(now);
                     return;
                 }
-                // The peer or the network has already ended the connection.
+                // The peer or the network has already ended the new connection.
                 Err(error) => tracing::debug!(%error, "accept failed"),
             }
         }
@@ -95,7 +95,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Returns `true` if a TCP connection is refused, because the listener admits one user and the peer is
+    /// Returns `true` if a TCP connection is refused, because its listener admits one user and the peer is
     /// another or unknown user.
     fn is_foreign(&mut self, listener: usize, peer: &OwnedFd) -> bool {
         let Some(BoundListener::Socket(bound)) =
@@ -111,7 +111,7 @@ impl<B: Router> Driver<B> {
         user != Some(only)
     }
 
-    /// Logs that a user may not connect, at most once per interval.
+    /// Logs that a user may not connect to a listener, at most once per interval.
     fn log_refused_user(&mut self, listener: usize, user: Option<u32>) {
         if let Some(count) = self.refused_users.count(Instant::now()) {
             tracing::warn!(listener, user, count, "connections refused: not the user of the bus");
@@ -123,8 +123,8 @@ impl<B: Router> Driver<B> {
         let from = from.client_info();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, true);
         conn.has_own_timeout = true;
-        // One descriptor for its socket, and two for both ends of the connection that the caller bridges to
-        // it.
+        // The connection counts as three descriptors: its socket, and the two ends that the caller bridges to
+        // the client.
         conn.descriptors = 3;
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
@@ -144,7 +144,7 @@ impl<B: Router> Driver<B> {
         ClientDecoder::Lines(Splitter::new(self.limits.max_line))
     }
 
-    /// Adds a connection if the limits permit it. Returns its slot.
+    /// Adds a connection if the limits permit one more. Returns the slot of the connection.
     pub(super) fn admit_conn(
         &mut self,
         now: Time,
@@ -214,8 +214,8 @@ impl<B: Router> Driver<B> {
                 return self.drop_client(now, slot);
             }
         };
-        // A read that did not fill the buffer has emptied the source. Only the end of input may still be
-        // unread.
+        // A read that did not fill the buffer has emptied the source, except that the end of input may still
+        // be unread.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
         let (is_fresh, is_silent) = (conn.first_line.is_some(), conn.silent.is_some());
         if conn.close_state.is_none() && conn.websocket.is_some() {
@@ -251,7 +251,7 @@ impl<B: Router> Driver<B> {
     }
 
     /// Closes a TCP connection that does not begin like JSON. A web page can connect to a loopback port, but
-    /// cannot send such a beginning.
+    /// cannot send input that begins like JSON.
     fn refuse_non_json(&mut self, slot: u32, read: usize) -> bool {
         let blank = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\r' | b'\n');
         let Some(first) = self.scratch[..read].iter().find(|byte| !blank(byte)) else { return false };
@@ -270,10 +270,11 @@ impl<B: Router> Driver<B> {
         let Some(conn) = self.conns.client(slot) else { return };
         conn.intake.ended = true;
         if conn.close_state.is_some() {
-            // The close continues when the queue is flushed.
+            // Closing the client continues when its queue is flushed.
             return;
         }
-        // A WebSocket ends with a close frame. Without one, the connection was lost.
+        // A WebSocket ends with a close frame, so an end of input without one means that the connection was
+        // lost.
         if conn.intake.dead || conn.websocket.is_some() {
             return self.drop_client(now, slot);
         }
@@ -315,17 +316,17 @@ impl<B: Router> Driver<B> {
         self.resume_accepting(now);
     }
 
-    /// Continues to close clients.
+    /// Continues to close those clients that are being closed.
     ///
-    /// Closing a socket with unread input resets it, and the last output would be lost. So the output is shut
-    /// down first, and input is read until the peer closes too.
+    /// Closing a socket with unread input resets it, and the last output would be lost. The output is
+    /// therefore shut down first, and input is read until the peer closes too.
     pub(super) fn close_clients(&mut self, now: Time) {
         let closing = std::mem::take(&mut self.conns.closing);
         let is_finished = self.conns.finished;
         for slot in closing {
             let Some(conn) = self.conns.client(slot) else { continue };
             let Some(close_state) = &mut conn.close_state else { continue };
-            // A client whose queue makes progress, however slowly, gets all of it.
+            // A client whose queue makes progress, however slowly, gets the whole queue.
             let timeout =
                 if close_state.until.is_none() { self.limits.stall_timeout } else { LINGER_TIMEOUT };
             let stuck_at = conn.outflow.progress + timeout;
@@ -348,7 +349,8 @@ impl<B: Router> Driver<B> {
             let Some(conn) = self.conns.client(slot) else { continue };
             let shut = conn.close_state.is_some_and(|close_state| close_state.shut);
             let until = conn.close_state.and_then(|close_state| close_state.until);
-            // With two descriptors, the end of output cannot be signaled without closing.
+            // A client with two descriptors cannot be told the end of output without closing, so its end of
+            // input is enough.
             let done = shut && (conn.intake.ended || conn.output.is_some());
             if done || stuck || until.is_some_and(|until| now >= until) {
                 self.drop_client(now, slot);
@@ -369,7 +371,7 @@ fn pass_line<B: Router>(router: &mut B, conns: &mut Connections, now: Time, slot
         return;
     }
     match piece {
-        // Some agents would read such a line as several lines, of which only the first was checked.
+        // Some agents would split such a line into several, of which only the first was checked.
         LineRef::Whole(line) if !is_one_line(line) => {
             let mut line = line.to_vec();
             make_line(&mut line);
@@ -379,7 +381,7 @@ fn pass_line<B: Router>(router: &mut B, conns: &mut Connections, now: Time, slot
     }
 }
 
-/// Sends the reason to a refused peer, if that does not block.
+/// Sends a refused peer the reason, if that is possible without blocking.
 pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     let message = message::error(b"null", error);
     _ = conn.output().write(&match conn.websocket {
@@ -389,7 +391,7 @@ pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     conn.output().shut();
 }
 
-/// Sends the reason to a refused TCP peer of another user, if that does not block.
+/// Sends a TCP peer that is refused because of its user the reason, if that is possible without blocking.
 fn refuse_user(peer: OwnedFd) {
     let error = RpcError::new(Code::PolicyDenied, "only the user of this bus may connect");
     refuse(&ClientConn::new(Stream::socket(peer), None, false, false), &error);
@@ -403,8 +405,8 @@ fn peer_user(peer: &OwnedFd) -> Option<u32> {
     Some(rustix::net::sockopt::socket_peercred(peer.as_fd()).ok()?.uid.as_raw())
 }
 
-/// Returns `true` if a user may connect to a unix socket. The file mode of the socket has the same effect,
-/// but not on every file system.
+/// Returns `true` if a user may connect to a unix socket of the bus. The file mode of the socket has the same
+/// effect, but not on every file system.
 fn may_use_socket(user: u32) -> bool {
     user == rustix::process::geteuid().as_raw() || user == 0
 }

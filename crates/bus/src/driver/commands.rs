@@ -20,16 +20,16 @@ const MAX_STATUS_REQUESTS: usize = 64;
 /// once.
 const MAX_HANDOVERS: usize = 32 << 10;
 
-/// A client whose connection the caller has accepted.
+/// A client whose connection the caller has already accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingClient {
     pub listener: usize,
     pub identity: String,
-    /// The scopes of its token, for pools with a gate. `None`: unrestricted.
+    /// The scopes of the client's token, for pools with a gate. `None`: unrestricted.
     pub scopes: Option<Vec<String>>,
     /// `true` if the client has proved its identity, so that the limits of an identity apply.
     pub is_authenticated: bool,
-    /// The only pools that its proof of identity permits. `None`: all.
+    /// The pools to which the client's proof of identity restricts it. `None`: all pools.
     pub pools: Option<Vec<String>>,
     /// `true` if the client is the user that the bus runs as, by the credentials of a unix socket.
     pub is_owner: bool,
@@ -49,7 +49,6 @@ impl IncomingClient {
         }
     }
 
-    /// Returns the description of this client for the core.
     pub(super) fn client_info(&self) -> ClientInfo<'_> {
         ClientInfo {
             scopes: self.scopes.as_deref(),
@@ -87,7 +86,7 @@ impl WebSocketHandle {
     /// Waits until the client has disconnected. Returns its protocol violation if that was the reason.
     /// Cancel-safe.
     pub async fn ended(&mut self) -> Option<Violation> {
-        // A dropped sender also means that the client has disconnected.
+        // The sender is dropped without a message when the client disconnects without a protocol violation.
         (&mut self.ended).await.ok().flatten()
     }
 }
@@ -133,12 +132,12 @@ impl<S> CommandQueue<S> {
         self.update(|commands| commands.drain = true);
     }
 
-    /// Requests another configuration. Of several pending ones, the last is used.
+    /// Requests that another configuration is applied. Of several pending requests, the last one counts.
     pub(crate) fn reload(&self, config: Box<Config>) {
         self.update(|commands| commands.reload = Some(config));
     }
 
-    /// Requests the status. `None` if too many requests are pending.
+    /// Requests the status. Returns `None` if too many requests for it are pending.
     pub(crate) fn status(&self) -> Option<oneshot::Receiver<(S, Queues)>> {
         let (asker, answer) = oneshot::channel();
         self.update(|commands| {
@@ -152,7 +151,7 @@ impl<S> CommandQueue<S> {
         })
     }
 
-    /// Queues a connection. Returns `false` if it was not accepted.
+    /// Queues a connection for the event loop. Returns `false` if too many are queued or the loop has ended.
     pub(crate) fn connect(&self, socket: OwnedFd, from: IncomingClient) -> bool {
         self.update(|commands| {
             let takes = !commands.closed && commands.incoming.len() < MAX_HANDOVERS;
@@ -163,7 +162,8 @@ impl<S> CommandQueue<S> {
         })
     }
 
-    /// Queues a WebSocket. Returns it if it was not accepted.
+    /// Queues a WebSocket for the event loop. Returns the socket if too many are queued or the loop has
+    /// ended.
     pub(crate) fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,
