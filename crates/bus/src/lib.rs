@@ -1,7 +1,8 @@
 //! Pools of supervised agent processes, and a router between them and many clients.
 //!
-//! [`core`] decides and performs no I/O: lines and events enter, lines and [`core::CoreAction`]s leave. It has no
-//! clock, no socket and no task. [`driver`] performs the I/O and decides nothing. A [`Bus`] is both together.
+//! [`core`] makes the decisions and performs no I/O: lines and events enter, lines and [`core::CoreAction`]s
+//! leave. It has no clock, no socket and no task. [`driver`] performs the I/O. A [`Bus`] is the core and the
+//! driver together.
 
 pub mod admin;
 mod bus;

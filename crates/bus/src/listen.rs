@@ -1,4 +1,5 @@
-//! Listening sockets: loopback ports and private unix sockets, bound before anything else is started.
+//! Listening sockets: loopback ports and private unix sockets. They are bound before any thread or worker is
+//! started.
 
 mod stdio;
 
@@ -19,14 +20,15 @@ use crate::config::ListenAddr;
 
 pub(crate) use stdio::StdioStreams;
 
-/// Maximum number of pending connections. The system has its own maximum.
+/// Maximum number of connections of a listener that wait to be accepted. The system has its own maximum.
 const LISTEN_BACKLOG: i32 = 4096;
-/// TCP keepalive: a lost peer is detected after 15 + 3 × 10 seconds.
+/// TCP keepalive as idle time, interval and count: a lost peer is detected after 15 + 3 × 10 seconds.
 const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(10), 3);
-/// Timeout for a peer that does not acknowledge data.
+/// Timeout for a TCP peer to acknowledge data.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Timeout for the lock on a directory. A process that opens a socket there holds the lock for a moment only.
+/// Timeout for the lock on the directory of a socket. A process that opens a socket there holds the lock for
+/// a moment only.
 const DIRECTORY_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const DIRECTORY_LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -35,10 +37,10 @@ const DIRECTORY_LOCK_INTERVAL: Duration = Duration::from_millis(10);
 pub enum ListenError {
     #[error("{0} is not a loopback address")]
     NotLoopback(SocketAddr),
-    /// The configuration is unsafe or incomplete.
+    /// The settings of the listener are unsafe or incomplete.
     #[error("{0}")]
     Unsafe(String),
-    /// The host name does not resolve, or the address is not that of a socket.
+    /// The host name cannot be resolved, or the address is not that of a socket.
     #[error("{0:?} is not a valid address")]
     NoAddress(String),
     #[error("{0} is in use by another process")]
@@ -48,7 +50,7 @@ pub enum ListenError {
     /// Another process does not release the lock on the directory of a socket.
     #[error("another process holds a lock on {0:?}")]
     Locked(PathBuf),
-    /// Stdin and stdout serve one client only.
+    /// Stdin and stdout are already in use, and serve one client only.
     #[error("stdio can be used by one client only")]
     StdioTwice,
     #[error("cannot listen on {place}: {source}")]
@@ -64,19 +66,19 @@ pub(crate) enum Family {
 #[derive(Debug)]
 pub(crate) enum BoundListener {
     Socket(Listener),
-    /// Stdin and stdout. `None` once they are taken.
+    /// Stdin and stdout. `None` after a client has got them.
     Stdio(Option<StdioStreams>),
-    /// An HTTP server that accepts the clients.
+    /// Another server accepts the clients of this address, over HTTP or WebSocket.
     Elsewhere,
 }
 
-/// A listening socket. Dropping it removes the file of a unix socket, if that is still the file that was
-/// created here.
+/// A listening socket. Dropping it removes the file of a unix socket, unless another file has replaced that
+/// file.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) family: Family,
-    /// The only user that is admitted over TCP. `None`: every user of this machine.
+    /// The only user whose TCP connections are accepted. `None`: every user of this machine.
     pub(crate) only: Option<u32>,
     file: Option<SocketFile>,
 }
@@ -88,7 +90,7 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Removes the file, unless another file has replaced it.
+    /// Removes the file of a unix socket, unless another file has replaced it.
     pub(crate) fn remove(&self) {
         if identity(&self.path) == Some(self.identity) {
             _ = std::fs::remove_file(&self.path);
@@ -106,7 +108,7 @@ impl BoundListener {
 }
 
 impl Listener {
-    /// Returns the socket, in non-blocking mode, for another accept loop.
+    /// Returns a copy of the socket, in non-blocking mode, for another accept loop.
     ///
     /// # Errors
     /// If there is no free file descriptor.
@@ -127,11 +129,11 @@ impl Drop for Listener {
     }
 }
 
-/// Binds the socket of a listener, for use without a bus. Also returns its address, with the real port in
-/// place of port 0. A path is absolute.
+/// Binds the socket of a listener, for use without a bus. Also returns the bound address, with the real port
+/// in place of port 0, or with an absolute path.
 ///
 /// # Errors
-/// If that is not possible, unsafe, or the address is not that of a socket.
+/// If the socket cannot be bound, would be unsafe, or the address is not that of a socket.
 pub fn bind(address: &ListenAddr) -> Result<(Listener, ListenAddr), ListenError> {
     if *address == ListenAddr::Stdio {
         return Err(ListenError::NoAddress(address.to_string()));
@@ -144,10 +146,11 @@ pub fn bind(address: &ListenAddr) -> Result<(Listener, ListenAddr), ListenError>
     }
 }
 
-/// Opens a listener. Also returns its address, with the real port in place of port 0. A path is absolute.
+/// Opens a listener. Also returns the bound address, with the real port in place of port 0, or with an
+/// absolute path.
 ///
 /// # Errors
-/// If that is not possible or unsafe.
+/// If the listener cannot be opened, or would be unsafe.
 pub(crate) fn open(
     address: &ListenAddr,
     stall_timeout: Duration,
@@ -164,8 +167,8 @@ pub(crate) fn open(
         }
         ListenAddr::Unix(path) => {
             let listener = unix(path)?;
-            // The returned path must be usable from other directories. The bound path is as short as
-            // configured.
+            // The returned path must be valid in other directories too. The socket is bound at the configured
+            // path, which may be shorter.
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             Ok((BoundListener::Socket(listener), ListenAddr::Unix(whole)))
         }
@@ -196,7 +199,7 @@ fn tcp(host: &str, stall_timeout: Duration) -> Result<(Listener, SocketAddr), Li
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
-        // Accepted sockets inherit all of these options. Lines are gathered before they are written, so
+        // Accepted sockets inherit all of these options. Lines are collected before they are written, so
         // Nagle's algorithm would only add delay.
         sockopt::set_tcp_nodelay(&fd, true)?;
         sockopt::set_socket_keepalive(&fd, true)?;
@@ -219,7 +222,7 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     let place = format!("unix:{}", path.display());
     let failed = failed(&place);
     let parent = parent_of(path).map_err(&failed)?;
-    // Locked, because the second of two processes that start at once would remove the socket of the first.
+    // Without the lock, the second of two processes that start at once would remove the socket of the first.
     let alone = std::fs::File::open(&parent).map_err(&failed)?;
     lock_directory(&alone, &parent, DIRECTORY_LOCK_TIMEOUT)?;
     remove_stale(path, &place)?;
@@ -228,7 +231,8 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener { fd, family: Family::Unix, only: None, file })
 }
 
-/// Locks a directory. Every user who may read it may hold the lock, so the wait has a timeout.
+/// Locks the directory of a socket. Every user who may read the directory may hold the lock, so the wait has
+/// a timeout.
 fn lock_directory(file: &std::fs::File, directory: &Path, timeout: Duration) -> Result<(), ListenError> {
     let deadline = Instant::now() + timeout;
     loop {
@@ -243,13 +247,13 @@ fn lock_directory(file: &std::fs::File, directory: &Path, timeout: Duration) -> 
     }
 }
 
-/// Returns the device and inode of the file at `path`.
+/// Returns the device and inode of the file at `path`, which identify the file.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }
 
-/// Removes a socket that a dead process left behind. Fails if the socket is in use.
+/// Removes a socket that a dead process left behind. Fails if a process still listens on it.
 fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -263,7 +267,7 @@ fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
     }
 }
 
-/// Returns the directory of `path`. If it is missing, creates it for this user only.
+/// Returns the directory of `path`. If the directory is missing, it is created for this user only.
 fn parent_of(path: &Path) -> io::Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.exists() {
@@ -272,19 +276,19 @@ fn parent_of(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.to_owned())
 }
 
-/// Binds a socket at `path` that only its owner can connect to, from the first moment. Fails if the file
+/// Binds a socket at `path` to which only its owner can connect, from the first moment. Fails if the file
 /// exists.
 fn bind_private(path: &Path, parent: &Path) -> io::Result<OwnedFd> {
-    // The socket is bound in a private directory and then linked. So it never exists at `path` with another
-    // mode.
+    // The socket is bound in a private directory and then linked to `path`, so that it never exists there
+    // with another mode.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     let private = parent.join(format!(".narrows-bus-{}-{next}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&private)?;
     let bind = || {
         let inner = private.join("s");
-        // Bound through a descriptor, because the path in the private directory could be too long for a
-        // socket address.
+        // The bind goes through a descriptor, because the path in the private directory could be too long for
+        // a socket address.
         let directory = std::fs::File::open(&private)?;
         let name = format!("/proc/self/fd/{}/s", directory.as_raw_fd());
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -309,7 +313,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        // The first thread finds a stale socket, and the others find that of the first.
+        // One thread replaces the stale socket. The others find that its new socket is in use.
         let made: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| unix(&path))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -400,7 +404,7 @@ mod tests {
         let path = up.join(dir.path().strip_prefix("/").unwrap()).join("s");
         let (entry, address) = open(&ListenAddr::Unix(path.clone()), Duration::ZERO).unwrap();
         assert_eq!(address, ListenAddr::Unix(here.join(&path)));
-        // A caller that does not wait for the listener's end removes the file earlier.
+        // A caller that does not wait until the listener is dropped removes the file itself.
         let file = entry.file().cloned().unwrap();
         file.remove();
         assert!(!path.exists());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A counter of events of one kind between two log lines.
+/// Counts events of one kind between two log lines.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit {
     logged: Option<Instant>,
@@ -13,7 +13,7 @@ pub(crate) struct LogLimit {
 
 impl LogLimit {
     /// Counts an event. If a log line is due, returns the number of events since the last line, including
-    /// this one.
+    /// this event.
     pub(crate) fn count(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         let is_due = self.logged.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL);

@@ -1,7 +1,8 @@
 //! The owners of sessions on disk. A separate thread writes them, so that a slow disk delays no message.
 //!
-//! An entry is acknowledged once it is synced, and a client learns of its session only then. If a full or
-//! broken disk loses the entry of a session, the session has no owner: no client sees it after a restart.
+//! An entry is acknowledged once it is synced to disk, and a client learns of its session only then. If a
+//! full or broken disk loses the entry of a session, the session has no owner: no client sees it after a
+//! restart.
 
 mod file;
 
@@ -19,23 +20,23 @@ use crate::core::OwnedName;
 pub(crate) use file::File;
 pub use file::OwnersError;
 
-/// Maximum number of entries sent to the writer. Further ones wait in the event loop, which holds their
-/// clients.
+/// Maximum number of entries in the channel to the writer thread. Further entries wait in the event loop,
+/// which holds the output of their clients.
 const MAX_PENDING_ENTRIES: usize = 1024;
-/// Maximum number of entries per write.
+/// Maximum number of entries that one write contains.
 const MAX_BATCH_ENTRIES: usize = 4096;
-/// The fraction of its entries that an identity loses when there are too many, least recently used ones
-/// first.
+/// The fraction of its entries that an identity loses when there are too many. The least recently used ones
+/// are removed.
 const FORGOTTEN_DIVISOR: usize = 16;
-/// Maximum number of entries that wait in the event loop. Beyond it, new sessions are refused.
+/// Maximum number of entries that wait in the event loop. If there are more, new sessions are refused.
 const MAX_WAITING: usize = 16_384;
-/// Interval of removing expired entries while no entries arrive.
+/// Interval at which expired entries are removed while no entries arrive.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerEntry {
-    /// The owner of a session. Repeated for a known session to record that it is in use.
+    /// Records the owner of a session. Repeated for a known session, to record that the session is in use.
     Record {
         session: OwnedName,
         identity: Arc<str>,
@@ -47,7 +48,7 @@ pub(crate) enum OwnerEntry {
 
 #[derive(Debug)]
 pub(crate) enum OwnerStoreEvent {
-    /// All entries up to this number are on disk, or will never be.
+    /// All entries up to this number are on disk, or will never be written.
     Kept(u64),
     Forgotten(Vec<OwnedName>),
 }
@@ -55,11 +56,11 @@ pub(crate) enum OwnerStoreEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owned {
     pub(crate) identity: Arc<str>,
-    /// Time of the last use, in seconds since the epoch.
+    /// Time of the session's last use, in seconds since the epoch.
     pub(crate) used: u64,
 }
 
-/// The event loop's handle to the writer thread. It never blocks.
+/// The event loop's handle to the writer thread. No call of it blocks.
 #[derive(Debug)]
 pub(crate) struct OwnerWriter {
     sender: SyncSender<(u64, OwnerEntry)>,
@@ -68,18 +69,18 @@ pub(crate) struct OwnerWriter {
 }
 
 impl OwnerWriter {
-    /// Writes an entry under a number, which must be larger than all numbers before.
+    /// Has an entry written. The number of the entry must be larger than all numbers before.
     pub(crate) fn put(&mut self, number: u64, entry: OwnerEntry) {
         self.waiting.push_back((number, entry));
         self.send();
     }
 
-    /// Returns `true` if so many entries wait that no new ones should be caused.
+    /// Returns `true` if so many entries wait to be written that new sessions should be refused.
     pub(crate) fn is_behind(&self) -> bool {
         self.waiting.len() > MAX_WAITING
     }
 
-    /// Returns the events since the last call. Returns `None` if the writer has ended.
+    /// Returns the events of the writer thread since the last call. Returns `None` if the thread has ended.
     pub(crate) fn take_events(&mut self) -> Option<Vec<OwnerStoreEvent>> {
         let mut all = Vec::new();
         loop {
@@ -99,7 +100,7 @@ impl OwnerWriter {
             match self.sender.try_send(entry) {
                 Ok(()) => {}
                 Err(TrySendError::Full(entry)) => return self.waiting.push_front(entry),
-                // The writer has ended, which `take_events` reports.
+                // The writer thread has ended. The method `take_events` reports that.
                 Err(TrySendError::Disconnected(_)) => return,
             }
         }
@@ -107,14 +108,15 @@ impl OwnerWriter {
 }
 
 impl Drop for OwnerWriter {
-    /// Hands over the waiting entries, so that they are written before the thread ends.
+    /// Sends the waiting entries to the writer thread, so that they are written before the thread ends.
     fn drop(&mut self) {
         while let Some(entry) = self.waiting.pop_front() {
             match self.sender.try_send(entry) {
                 Ok(()) => {}
                 Err(TrySendError::Full(entry)) => {
                     self.waiting.push_front(entry);
-                    // A full event channel would block the writer.
+                    // Events are discarded here, because the writer thread would block if their channel were
+                    // full.
                     while self.events.try_recv().is_ok() {}
                     std::thread::yield_now();
                 }
@@ -124,7 +126,7 @@ impl Drop for OwnerWriter {
     }
 }
 
-/// Starts the writer thread. It ends when the [`OwnerWriter`] is dropped and all entries are written.
+/// Starts the writer thread. The thread ends when the [`OwnerWriter`] is dropped and all entries are written.
 pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWriter, JoinHandle<()>)> {
     let (sender, entries) = sync_channel(MAX_PENDING_ENTRIES);
     let (event_sender, events) = sync_channel(MAX_PENDING_ENTRIES);
@@ -145,20 +147,21 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWr
 pub(crate) struct Index {
     file: File,
     known: HashMap<OwnedName, Owned>,
-    /// Bytes of the entries in `known`: in total, and of each identity.
+    /// Bytes of the entries in `known`: of all identities, and of each.
     bytes: usize,
     bytes_of: HashMap<Arc<str>, usize>,
-    /// Maximum number of bytes of the entries: in total, and of one identity.
+    /// Maximum number of bytes of the entries: of all identities, and of one.
     limits: (usize, usize),
     expiry: Duration,
     /// Sessions whose entry in the file is missing or outdated.
     missing: BTreeSet<OwnedName>,
-    /// The time of the last failed write. `None` if nothing is missing in the file.
+    /// The time of the last failed write. `None` if the file is up to date.
     behind: Option<std::time::Instant>,
 }
 
 impl Index {
-    /// Reads the file and passes each owner to `learn`, except expired entries and those over the limits.
+    /// Reads the file and passes each owner to `learn`, except expired entries and those that exceed the
+    /// limits.
     pub(crate) fn open(
         path: &std::path::Path,
         limits: &BusLimits,
@@ -211,7 +214,7 @@ impl Index {
             let batch: Vec<_> = first.into_iter().chain(entries.try_iter().take(MAX_BATCH_ENTRIES)).collect();
             let last = batch.last().map(|(number, _)| *number);
             self.write(batch.into_iter().map(|(_, entry)| entry), now);
-            // The remaining entries are written even if the event loop has ended.
+            // The entries that are left are written even if the event loop has ended.
             if let Some(last) = last {
                 tell(OwnerStoreEvent::Kept(last));
             }
@@ -224,19 +227,19 @@ impl Index {
         }
     }
 
-    /// Returns the time to wait for an entry. After a failed write, the next attempt is made without a new
-    /// entry.
+    /// Returns how long the thread waits for an entry. After a failed write, it tries again after that time.
     fn next_write_delay(&self) -> Duration {
         self.behind.map_or(SWEEP_INTERVAL, |since| WRITE_RETRY_DELAY.saturating_sub(since.elapsed()))
     }
 
-    /// Records entries that change something, and writes them.
+    /// Writes those entries to disk that change something.
     fn write(&mut self, entries: impl Iterator<Item = OwnerEntry>, now: u64) {
         let refresh = BusLimits::owner_refresh(self.expiry).as_secs();
         for entry in entries {
             match entry {
                 OwnerEntry::Record { session, identity } => {
-                    // An owner does not change without a deletion in between.
+                    // The owner of a session does not change, unless the entry of the session is deleted
+                    // first.
                     let is_new = self.known.get(&session).is_none_or(|known| {
                         known.identity == identity && known.used.saturating_add(refresh) <= now
                     });
@@ -262,7 +265,7 @@ impl Index {
         }
     }
 
-    /// Writes the missing entries, or as many as fit on the disk.
+    /// Writes the entries that the file lacks, or as many of them as the disk has room for.
     fn catch_up(&mut self) {
         let was_behind = self.behind.is_some();
         let mut count = self.missing.len();
@@ -277,9 +280,9 @@ impl Index {
                         self.missing.pop_first();
                     }
                 }
-                // There may be room for fewer entries.
+                // The disk may have room for fewer entries.
                 Err(_) if count > 1 => count /= 2,
-                // Unless the disk is full, the file may be damaged.
+                // If the disk is not full, the file may be damaged, and a new file may help.
                 Err(error) if is_full(&error) || self.rewrite().is_err() => return self.fall_behind(&error),
                 Err(_) => {}
             }
@@ -299,7 +302,7 @@ impl Index {
         }
     }
 
-    /// Replaces the file by one with all known owners. This needs extra room on the disk.
+    /// Replaces the file by a new one with all known owners. The new file needs additional room on the disk.
     fn rewrite(&mut self) -> std::io::Result<()> {
         self.file.rewrite(&self.known)?;
         self.missing.clear();
@@ -313,19 +316,19 @@ impl Index {
         self.behind = Some(std::time::Instant::now());
     }
 
-    /// Removes the entries that were not used for `owner_expiry`.
+    /// Removes the entries of sessions that were not used for `owner_expiry`.
     fn expire(&mut self, now: u64) -> Vec<OwnedName> {
         let since = now.saturating_sub(self.expiry.as_secs());
         self.remove(|owned| owned.used < since)
     }
 
-    /// Removes the least recently used entries of each identity that has more than its share. While there are
-    /// too many entries in total, removes entries of the identity that has the most. So no identity loses a
-    /// session because another one has more.
+    /// Removes the least recently used entries of each identity that exceeds its share, and, while there are
+    /// too many in all, of the identity that has the most. No identity loses a session because another one
+    /// has more.
     fn shrink(&mut self) -> Vec<OwnedName> {
         let (most, most_of_one) = self.limits;
         let mut forgotten = Vec::new();
-        // Identities of which no entry can be removed.
+        // Identities that have no entry that can be removed.
         let mut spared: HashSet<Arc<str>> = HashSet::new();
         loop {
             let others = self.bytes_of.iter().filter(|(identity, _)| !spared.contains(*identity));
@@ -347,7 +350,7 @@ impl Index {
         forgotten
     }
 
-    /// Removes some entries of an identity, least recently used ones first.
+    /// Removes some entries of an identity, the least recently used ones first.
     fn remove_oldest(&mut self, identity: &Arc<str>) -> Vec<OwnedName> {
         let own = self.known.iter().filter(|(_, owned)| owned.identity == *identity);
         let mut own: Vec<(u64, &OwnedName)> = own
@@ -367,9 +370,9 @@ impl Index {
         oldest
     }
 
-    /// Returns `true` if an entry has to stay. The agents' name for a session may be the clients' name for
-    /// another identity's session. If only the agents' name were forgotten, the owner of the other session
-    /// could open this one.
+    /// Returns `true` if an entry must not be removed. The agents' name of a session may also be the clients'
+    /// name of another identity's session. If only the agents' name were removed, the owner of the other
+    /// session could open this one.
     fn guards(&self, session: &OwnedName, owned: &Owned, is_removed: impl Fn(&Owned) -> bool) -> bool {
         let plain = session.pool.as_ref().and_then(|_| self.known.get(&OwnedName::from(&*session.name)));
         plain.is_some_and(|plain| plain.identity != owned.identity && !is_removed(plain))

@@ -23,25 +23,26 @@ use tokio::time::timeout;
 use crate::config::Pool;
 use crate::driver;
 
-/// Maximum number of orders sent to the thread. Further ones wait in the event loop, which limits the number
-/// of workers.
+/// Maximum number of orders in the channel to the spawner thread. Further orders wait in the event loop,
+/// which limits the number of workers.
 const MAX_PENDING_ORDERS: usize = 256;
-/// Maximum number of processes that are started concurrently.
+/// Maximum number of processes that are started at the same time.
 const MAX_CONCURRENT_STARTS: usize = 8;
-/// Number of bytes of a worker's stderr that are kept, and the part of them that is quoted.
+/// Number of bytes of a worker's stderr that are kept for its exit message.
 const STDERR_TAIL_BYTES: usize = 16 << 10;
 const MAX_QUOTED_LINES: usize = 5;
 const MAX_QUOTED_CHARS: usize = 1000;
-/// Time to wait for the end of stderr before a worker's exit is reported.
+/// Time to wait for the end of a worker's stderr before the exit of the worker is reported.
 const LAST_STDERR_TIMEOUT: Duration = Duration::from_millis(300);
-/// Steps for processes that outlive their worker. The guardian normally ends them earlier.
+/// The signals and delays for processes that outlive their worker. The guardian normally ends them earlier.
 const LEFTOVER_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_secs(4), term_grace: Duration::from_secs(1) };
-/// Timeout for a guardian to kill its tree. Afterwards the bus does it.
+/// Timeout for a guardian to kill its process tree. After that, the bus kills it.
 const GUARDIAN_KILL_TIMEOUT: Duration = Duration::from_secs(3);
 const IMMEDIATE_LADDER: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// A command of the event loop. A serial identifies one worker, because its slot may be reused.
+/// An order of the event loop to the spawner thread. The serial identifies one worker, because a slot may be
+/// used again.
 #[derive(Debug)]
 pub(crate) enum Order {
     Spawn { slot: u32, serial: u64, pool: String, spec: Box<Spec> },
@@ -50,24 +51,24 @@ pub(crate) enum Order {
 
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
-    /// The worker runs. The descriptors are the bus's ends of its pipes, in non-blocking mode.
+    /// The process of a worker runs. The descriptors are the bus's ends of its pipes, in non-blocking mode.
     Up { slot: u32, serial: u64, pid: u32, stdin: OwnedFd, stdout: OwnedFd },
-    /// The worker has exited or did not start. This is its last event.
+    /// The process of a worker has exited or did not start. No other event of this worker follows.
     Gone { slot: u32, serial: u64, how: WorkerEnd },
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct WorkerEnd {
-    /// The class of the exit, or the reason why the worker did not start.
+    /// How the process exited, or why it did not start.
     pub(crate) reason: String,
     pub(crate) stderr: String,
-    /// `true` if the worker was killed because it used too much memory.
+    /// `true` if the process was killed because it used too much memory.
     pub(crate) oom: bool,
-    /// `true` if the worker did not start because the bus lacks a resource.
+    /// `true` if the process did not start because the bus lacks a resource.
     pub(crate) lacked_resources: bool,
 }
 
-/// The event loop's handle to the spawner thread. It never blocks.
+/// The event loop's handle to the spawner thread. No call of it blocks.
 #[derive(Debug)]
 pub(crate) struct Orders {
     sender: Sender<Order>,
@@ -79,7 +80,7 @@ impl Orders {
         self.waiting.push_back(order);
     }
 
-    /// Sends queued orders. Returns `false` if some have to wait.
+    /// Sends queued orders to the spawner thread. Returns `false` if some have to wait.
     pub(crate) fn send_waiting(&mut self) -> bool {
         while let Some(order) = self.waiting.pop_front() {
             if let Err(TrySendError::Full(order)) = self.sender.try_send(order) {
@@ -103,15 +104,15 @@ pub(crate) struct WorkerEventSender {
 
 impl WorkerEventSender {
     fn send(&self, event: WorkerEvent) {
-        // The loop always reads events, so this blocks only briefly. It fails when the loop has ended, and
-        // then the channel of orders is closed too.
+        // The event loop always reads events, so sending blocks only briefly. It fails when the loop has
+        // ended, and the channel of orders is closed then too.
         if self.events.send(event).is_ok() {
             _ = self.waker.wake();
         }
     }
 }
 
-/// Starts the thread. It ends when the channel of orders is closed and every process has exited.
+/// Starts the spawner thread. It ends when the channel of orders is closed and every process has exited.
 ///
 /// # Errors
 /// If the thread or its runtime cannot be created.
@@ -136,7 +137,7 @@ async fn run(mut orders: Receiver<Order>, event_sender: WorkerEventSender) {
             order = orders.recv() => match order {
                 None => break,
                 Some(Order::Spawn { slot, serial, pool, spec }) => {
-                    // At most one stop and one kill. Further orders change nothing.
+                    // The channel has room for one stop and one kill. Further orders change nothing.
                     let (stop, stops) = channel(2);
                     workers.insert(serial, stop);
                     tasks.spawn(run_worker(slot, serial, pool, *spec, stops, event_sender.clone()));
@@ -153,7 +154,7 @@ async fn run(mut orders: Receiver<Order>, event_sender: WorkerEventSender) {
             },
         }
     }
-    // Dropping the senders stops all remaining workers.
+    // Dropping the senders of orders stops all remaining workers.
     drop(workers);
     while tasks.join_next().await.is_some() {}
 }
@@ -231,7 +232,7 @@ async fn follow(stderr_log: &mut Option<StderrLog>) {
     }
 }
 
-/// Takes the pipes out of a child, for an event loop without tokio.
+/// Takes stdin and stdout from a child, as descriptors for an event loop without tokio.
 fn take_pipes(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
     let fail = |error: io::Error| format!("cannot use its pipes: {error}");
     let stdin = child.take_stdin().ok_or("it has no stdin")?.into_nonblocking_fd().map_err(fail)?;
@@ -258,7 +259,8 @@ fn with_causes(error: &SpawnError) -> String {
     text
 }
 
-/// Returns the process specification of `pool`, with the variables of `environment` that the pool selects.
+/// Returns the process specification for workers of `pool`, with those variables of `environment` that the
+/// pool selects.
 pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     let allowed = match pool.whole_env {
         true => AllowList::new(["*"]),

@@ -1,4 +1,4 @@
-//! All connections and their queues. Receives the lines and actions of the core.
+//! All connections and their queues. The core's lines and actions arrive here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,40 +25,42 @@ use super::{DRAIN_LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT};
 #[derive(Debug)]
 pub(super) struct ClientConn {
     pub(super) input: Stream,
-    /// The output, if it is another descriptor than the input.
+    /// The descriptor for output. `None`: the descriptor for input is used.
     pub(super) output: Option<Stream>,
     pub(super) intake: Intake,
     pub(super) outflow: Outflow,
     /// `true` until the first byte shows that the peer is not a web browser.
     pub(super) checks_json: bool,
-    /// `true` if the stall timeout does not apply, because the caller or pings limit the time.
+    /// `true` if the stall timeout does not apply, because the caller or pings limit the time of a full
+    /// queue.
     pub(super) has_own_timeout: bool,
-    /// Buffers the first line, which may show that the connection is served by another server.
+    /// Buffers the first line. It may show that another server serves the connection.
     pub(super) first_line: Option<Box<FirstLine>>,
     pub(super) websocket: Option<Box<WebSocketState>>,
-    /// `true` if writability is awaited only while the queue is blocked. A unix socket would signal it after
-    /// every read of the peer.
+    /// `true` if write readiness is awaited only while the queue is blocked. A unix socket would report it
+    /// after every read of the peer.
     sparing: bool,
     pub(super) close_state: Option<CloseState>,
-    /// The number of the account of its identity.
+    /// The number of the account of the client's identity.
     pub(super) account: u32,
-    /// Bytes of an incomplete message, and the time since when.
+    /// Number of bytes of the client's incomplete message.
     pub(super) unfinished: usize,
     pub(super) begun: Time,
-    /// The number of this connection among those that have sent no complete message yet.
+    /// The number of this connection in `SilentClients`, while it has sent no complete message.
     pub(super) silent: Option<u64>,
     pub(super) descriptors: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseState {
-    /// The deadline. `None`: no deadline as long as the queue makes progress.
+    /// The time at which the connection is closed at the latest. `None`: it stays open while its queue makes
+    /// progress.
     pub(super) until: Option<Time>,
-    /// `true` if the output was flushed and shut down.
+    /// `true` if all output was written and then shut down.
     pub(super) shut: bool,
-    /// `true` if the reason was queued. Nothing is queued after it.
+    /// `true` if the reason for closing is queued. Nothing is queued after it.
     told: bool,
-    /// `true` if only the reason is queued, and the client has time to read it.
+    /// `true` if the queue holds only the reason for closing, which the client has time to read.
     pub(super) reads_reason: bool,
 }
 
@@ -87,7 +89,7 @@ impl ClientConn {
         self.input.into_fd()
     }
 
-    /// Closes the connection and notifies the owner of its WebSocket.
+    /// Closes the connection. If it is a WebSocket, also notifies the owner of its handle.
     pub(super) fn close(mut self) {
         let websocket = self.websocket.take();
         drop(self);
@@ -153,9 +155,9 @@ impl ClientConn {
 
 #[derive(Debug)]
 pub(super) struct WorkerConn {
-    /// Distinguishes this worker from other workers in the same slot.
+    /// A number that tells this worker from other workers that have had the same slot.
     pub(super) serial: u64,
-    /// The process id. 0 until the process runs.
+    /// The process id. 0 before the process runs.
     pub(super) pid: u32,
     pub(super) stdin: Option<Stream>,
     pub(super) stdout: Option<Stream>,
@@ -171,7 +173,7 @@ pub(super) struct WorkerConn {
 
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// The deadline for reading the rest of its output.
+    /// The time until which the rest of the worker's output is read.
     pub(super) by: Time,
     pub(super) how: WorkerEnd,
 }
@@ -205,18 +207,18 @@ pub(super) enum DeferredAction {
 pub(super) struct Connections {
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
-    /// Bytes queued for clients since the last memory check.
+    /// Number of bytes that were queued for clients since the last memory check.
     pub(super) queued: usize,
-    /// Time for a slow reader to read why it is disconnected.
+    /// Time for a client that is disconnected as a slow reader to read the reason.
     reason_timeout: Duration,
     pub(super) clients: Vec<Option<ClientConn>>,
     pub(super) accounts: Accounts,
     pub(super) workers: Vec<Option<WorkerConn>>,
     pub(super) ready: Vec<PollToken>,
     pub(super) dirty: Vec<PollToken>,
-    /// The list `dirty` while it is processed. Kept for its allocation.
+    /// Holds the list `dirty` while the queues are written, to keep its allocation.
     flushing: Vec<PollToken>,
-    /// Clients with a full queue, to which the stall timeout applies.
+    /// Slots of clients with a full queue to which the stall timeout applies.
     pub(super) full: Vec<u32>,
     pub(super) closing: Vec<u32>,
     pub(super) actions: Vec<DeferredAction>,
@@ -231,7 +233,7 @@ pub(super) struct Connections {
 pub(super) struct FlushOutcome {
     pub(super) drained: Vec<PollToken>,
     pub(super) lost: Vec<u32>,
-    /// `true` if a worker is now blocked or has closed its stdin.
+    /// `true` if a worker's pipe was blocked or closed in this round, so that the worker must be checked.
     pub(super) must_check: bool,
 }
 
@@ -301,7 +303,8 @@ impl Connections {
             && conn.outflow.blocked
             && !conn.outflow.dirty
         {
-            // It stays blocked until the write, so that the stall timeout runs from the first blocked write.
+            // The connection stays marked as dirty until the write, so that the stall timeout begins at the
+            // first blocked write.
             conn.outflow.dirty = true;
             self.dirty.push(PollToken::Client(slot));
         }
@@ -321,7 +324,7 @@ impl Connections {
         !self.dirty.is_empty() || !self.actions.is_empty()
     }
 
-    /// Closes a client after its queue is flushed or the linger timeout expires.
+    /// Closes a client after its queue is written or the linger timeout expires.
     pub(super) fn close_client(&mut self, slot: u32, reason: ClientCloseReason) {
         let until = match reason {
             ClientCloseReason::Served => None,
@@ -336,21 +339,21 @@ impl Connections {
         }
     }
 
-    /// Closes a client with a reason of the bus. Nothing is queued after the reason.
+    /// Closes a client and queues the reason as its last message.
     pub(super) fn disconnect(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(ClientId(slot), &[&message::error(b"null", reason)]);
         self.close_client(slot, ClientCloseReason::SlowReader);
         self.seal_queue(slot);
     }
 
-    /// Removes all queued messages of a client except a partly written one and the last one. The last one is
+    /// Removes all queued messages of a client except one that is partly written and the last one, which is
     /// the reason why the client is disconnected.
     pub(super) fn skip_to_reason(&mut self, slot: u32) {
         let until = self.now + self.reason_timeout.max(SLOW_LINGER_TIMEOUT);
         if let Some(conn) = self.client(slot) {
             let framing = conn.framing();
             conn.outflow.outbox.keep_last(framing);
-            // Only the bytes of the socket and of this message are kept.
+            // The queue now holds only the rest of a partly written message, and the reason.
             if let Some(close_state) = &mut conn.close_state {
                 (close_state.until, close_state.reads_reason) = (Some(until), true);
             }
@@ -391,7 +394,7 @@ impl Connections {
 
     pub(super) fn write_last(&mut self, slot: u32, registry: &Registry) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize) {
-            // An error can be ignored, because the connection is closed next.
+            // A failed write does not matter, because the connection is closed next.
             _ = conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry);
             conn.output().shut();
         }
@@ -410,7 +413,7 @@ impl Connections {
         }
     }
 
-    /// Writes once to each destination with pending output.
+    /// Writes once to each peer with queued output.
     pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut FlushOutcome) {
         std::mem::swap(&mut self.dirty, &mut self.flushing);
         for index in 0..self.flushing.len() {
@@ -502,8 +505,8 @@ impl CoreOutput for Connections {
                 self.actions.push(DeferredAction::Spawn(worker, self.next_serial, pool));
             }
             CoreAction::Stop { worker, kill } => {
-                // Identified by serial, because the slot may belong to another worker when the action is
-                // performed.
+                // The worker is identified by its serial, because the slot may belong to another worker when
+                // the command is executed.
                 if let Some(Some(conn)) = self.workers.get(worker.0 as usize) {
                     self.actions.push(DeferredAction::Stop(worker, conn.serial, kill));
                 }
@@ -517,7 +520,8 @@ impl CoreOutput for Connections {
                 let now = self.now;
                 if let Some(conn) = self.worker(worker.0) {
                     conn.intake.paused = false;
-                    // A worker that could not write may also have been unable to read.
+                    // The timeout for the worker to read starts anew, because a worker that could not write
+                    // may also have been unable to read.
                     conn.outflow.progress = now;
                 }
                 self.list_worker(worker.0);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::config::{Pool, PoolProtocol, ShareMode};
 use crate::core::{LogEvent, PoolId, WorkerId};
 
-/// Names of pools, and the pools of workers. Administrators do not know the core's numbers.
+/// Names of pools by number, and the pool of each worker, for the log. Administrators do not know the numbers
+/// of the core.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pools: Vec<Name>,
@@ -16,17 +17,16 @@ pub(super) struct Names {
 struct Name {
     name: Arc<str>,
     shared: bool,
-    /// `true` if workers of the pool are initialized before they are ready.
+    /// `true` if a worker of the pool is sent `initialize` before it counts as ready.
     initializes: bool,
-    /// For a worker: the index of its pool.
+    /// The index of the pool to which a worker belongs.
     pool: usize,
     /// For a worker that has exited: its last stderr lines, if only the log may contain them. For a pool: the
-    /// reason of its last loss.
+    /// reason why a worker was lost last.
     last: Option<String>,
 }
 
 impl Names {
-    /// Records the pool of a worker that is about to be started.
     pub(super) fn learn(&mut self, worker: u32, pool: PoolId, settings: &Pool) {
         let (worker, pool) = (worker as usize, pool.0 as usize);
         for (names, number) in [(&mut self.workers, worker), (&mut self.pools, pool)] {
@@ -51,8 +51,8 @@ impl Names {
         self.pools.get(pool.0 as usize).map_or("", |name| &name.name)
     }
 
-    /// Returns the reason of a worker's exit for its clients. The stderr of a shared worker may be about
-    /// another client. It only goes to the log, as a warning if the worker was lost.
+    /// Returns the reason of a worker's exit that its clients may see. The stderr of a shared worker may be
+    /// about another client, so it goes only to the log, as a warning if the worker was lost.
     pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
         tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "worker exited");
         match self.workers.get_mut(worker as usize) {
@@ -65,8 +65,8 @@ impl Names {
         }
     }
 
-    /// Returns the last stderr lines of a lost worker if only the log may contain them. Stores the reason
-    /// with its pool.
+    /// Returns the last stderr lines of a lost worker if only the log may contain them. Keeps the reason as
+    /// that of the pool's last loss.
     fn lose(&mut self, worker: WorkerId, reason: &str) -> Option<String> {
         let name = self.workers.get_mut(worker.0 as usize)?;
         let words = name.last.take();
@@ -89,7 +89,7 @@ impl Names {
         match note {
             LogEvent::Ready(worker) => {
                 let initializes = self.workers.get(worker.0 as usize).is_some_and(|name| name.initializes);
-                // Without `initialize`, there is no sign that the worker works.
+                // Without `initialize`, the start of the process is the only sign that the worker works.
                 let what = if initializes { "worker ready" } else { "worker started" };
                 tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
@@ -145,14 +145,14 @@ mod tests {
         assert_eq!(end(3, "oh"), "exit status 1; stderr: oh");
         assert_eq!(end(3, ""), "exit status 1");
         assert_eq!(end(0, "oh"), "exit status 1");
-        // The lines are logged once, when the worker turns out to be lost.
+        // The stderr lines of the worker are logged once, when it turns out that the worker was lost.
         assert_eq!(names.lose(WorkerId(3), "exit status 1; stderr: oh"), None);
         assert_eq!(names.lose(WorkerId(0), "exit status 1").as_deref(), Some("oh"));
         assert_eq!(names.lose(WorkerId(0), "exit status 2"), None);
         assert_eq!(names.lose(WorkerId(9), "exit status 2"), None);
         let last: Vec<_> = names.pools.iter().map(|pool| pool.last.as_deref()).collect();
         assert_eq!(last, [Some("exit status 2"), Some("exit status 1; stderr: oh")]);
-        // The slot now belongs to a worker of another pool.
+        // The same slot then belongs to a worker of another pool.
         names.end(0, "exit status 1".to_owned(), "oh");
         names.learn(0, PoolId(1), &own);
         assert_eq!(names.pool_name(0), "own");

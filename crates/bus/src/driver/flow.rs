@@ -1,4 +1,4 @@
-//! Input and output of one peer.
+//! The input and output state of one peer.
 
 use std::io::{self, IoSlice};
 
@@ -7,21 +7,21 @@ use crate::core::Time;
 use super::outbox::{BufferPool, Framing, HeaderBuffer, Outbox};
 use super::stream::Stream;
 
-/// Messages from this size on are written without a copy if possible, because a copy costs more than a system
-/// call.
+/// From this size on, a message is written at once without a copy if possible, because copying it costs more
+/// than a system call.
 const MIN_DIRECT_WRITE_BYTES: usize = 16 << 10;
-/// Maximum number of parts of a message that is written without a copy.
+/// Maximum number of parts of a message that is written without being copied.
 const MAX_DIRECT_WRITE_PARTS: usize = 7;
 
 #[derive(Debug, Default)]
 pub(super) struct Intake {
     pub(super) readable: bool,
-    /// `true` if the peer has closed, so that a short read does not mean that all data was read.
+    /// `true` if the peer has closed its end. A short read then does not mean that all input was read.
     pub(super) hung_up: bool,
     pub(super) listed: bool,
     pub(super) paused: bool,
     pub(super) ended: bool,
-    /// `true` if the peer has disconnected, so that it does not read either.
+    /// `true` if the peer has disconnected completely, so that it does not read either.
     pub(super) dead: bool,
 }
 
@@ -35,19 +35,21 @@ impl Intake {
 #[derive(Debug, Default)]
 pub(super) struct Outflow {
     pub(super) outbox: Outbox,
-    /// `true` if writes block until an event reports room.
+    /// `true` if the last write has blocked, until an event reports room.
     pub(super) blocked: bool,
     pub(super) dirty: bool,
-    /// `true` if the queue is full, and the core was told.
+    /// `true` if the core was told that the queue is full.
     pub(super) is_full: bool,
-    /// The time of the last progress, or when writes began to block.
+    /// The time of the last write that made progress, or the time when writes began to block.
     pub(super) progress: Time,
-    /// The number of an owner entry. Nothing is written before that entry is on disk.
+    /// The number of an entry about a session owner. Nothing is written to the peer before that entry is on
+    /// disk.
     pub(super) held: Option<u64>,
 }
 
 impl Outflow {
-    /// Queues a message for `to`. Returns the number of bytes that were written at once.
+    /// Queues a message for the peer, or writes it at once if possible. Returns the number of bytes that were
+    /// written.
     #[inline]
     pub(super) fn put(
         &mut self,
@@ -90,7 +92,7 @@ impl Outflow {
         for (slot, part) in all.iter_mut().zip([head].iter().chain(parts).chain(&[end])) {
             *slot = part;
         }
-        // An error occurs again when the rest is written, and is handled there.
+        // If the write fails, it fails again when the rest is written, and is handled then.
         let written = to.write_parts(&all.map(IoSlice::new)[..parts.len() + 2]).unwrap_or(0);
         if written > 0 {
             self.progress = now;
@@ -105,7 +107,7 @@ impl Outflow {
         written
     }
 
-    /// Writes once. Returns `true` if a full queue has room again.
+    /// Writes queued output once. Returns `true` if the queue was full and has room again.
     pub(super) fn flush(
         &mut self,
         to: &Stream,

@@ -1,5 +1,5 @@
-//! The first line of a connection, which shows whether the connection is resumable and served by another
-//! server.
+//! The first line of a connection. It shows whether the connection is resumable and has to be served by
+//! another server.
 
 use std::os::fd::OwnedFd;
 
@@ -14,7 +14,7 @@ use super::{About, Driver, Router};
 const MAX_FIRST_LINE_BYTES: usize = 64 << 10;
 const RESUME: &str = "_narrows/resume";
 
-/// A resumable connection that is passed to another server.
+/// A resumable connection, with the bytes already read, for the server that continues it.
 #[derive(Debug)]
 pub struct ResumableConnection {
     pub socket: OwnedFd,
@@ -23,7 +23,7 @@ pub struct ResumableConnection {
     pub identity: String,
 }
 
-/// Serves resumable connections. Called in the event loop, so it must not block.
+/// Serves resumable connections. The event loop calls the handler, so it must not block.
 pub type ResumableConnectionHandler = Box<dyn FnMut(ResumableConnection) + Send>;
 
 #[derive(Debug)]
@@ -34,16 +34,16 @@ pub(super) struct FirstLine {
 }
 
 pub(super) enum FirstRead {
-    /// The bytes just read.
+    /// The input is the bytes that were just read.
     Read,
-    /// All bytes since the beginning of the connection.
+    /// The input is all bytes since the beginning of the connection.
     All(Vec<u8>),
-    /// No bytes: the first line is incomplete, or the connection is served by another server.
+    /// There is no input: the first line is incomplete, or another server serves the connection.
     Nothing,
 }
 
 impl<B: Router> Driver<B> {
-    /// Handles input of a connection whose first line is not complete.
+    /// Handles input of a connection whose first line is not known to be complete.
     pub(super) fn check_first_line(&mut self, now: Time, slot: u32, read: usize) -> FirstRead {
         let Some(conn) = self.conns.client(slot) else { return FirstRead::Nothing };
         let Some(mut first_line) = conn.first_line.take() else { return FirstRead::Read };

@@ -1,4 +1,4 @@
-//! Use of the event loop by each identity: connections, and bytes of incomplete messages.
+//! Connections and bytes of incomplete messages of each identity in the event loop.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,8 @@ use crate::core::{ANYONE, Time};
 
 use super::connections::{ClientConn, Connections};
 
-/// The accounts of all identities seen so far. None is removed: their number is limited by tokens,
-/// certificates and users.
+/// The accounts of all identities seen so far. None is removed: tokens, certificates and users limit their
+/// number.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     numbers: HashMap<Box<str>, u32>,
@@ -38,7 +38,6 @@ impl Accounts {
         number.and_then(|number| self.each.get(number as usize)).map_or(0, |account| account.connections)
     }
 
-    /// Returns the bytes of incomplete messages of one identity.
     pub(super) fn unfinished_of(&self, number: u32) -> usize {
         self.each.get(number as usize).map_or(0, |account| account.unfinished)
     }
@@ -59,7 +58,7 @@ impl Accounts {
         }
     }
 
-    /// Records the bytes of a connection's incomplete message.
+    /// Sets the number of bytes of a connection's incomplete message.
     pub(super) fn hold(&mut self, conn: &mut ClientConn, bytes: usize, now: Time) {
         if conn.unfinished == 0 {
             conn.begun = now;
@@ -73,7 +72,7 @@ impl Accounts {
 }
 
 impl Connections {
-    /// Removes a connection and everything that was counted for it.
+    /// Removes a connection, and subtracts it from the counts of its identity.
     pub(super) fn take_client(&mut self, slot: u32) -> Option<ClientConn> {
         let conn = self.clients.get_mut(slot as usize).and_then(Option::take)?;
         self.accounts.close(&conn);

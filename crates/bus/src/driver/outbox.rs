@@ -4,11 +4,11 @@ use std::io;
 
 use narrows_wire::websocket;
 
-/// Maximum size of a buffer that is kept for reuse.
+/// Maximum size of an empty buffer that is kept to be used again.
 const MAX_SPARE_BUFFER_BYTES: usize = 256 << 10;
 const MAX_SPARE_BUFFERS: usize = 32;
 
-/// Unused buffers. A peer without queued output holds no buffer, so few are allocated.
+/// Buffers for later use. A peer without queued output has no buffer, so few are allocated.
 #[derive(Debug, Default)]
 pub(super) struct BufferPool {
     buffers: Vec<Vec<u8>>,
@@ -36,7 +36,7 @@ pub(super) enum Framing {
 pub(super) type HeaderBuffer = [u8; websocket::MAX_HEAD_BYTES];
 
 impl Framing {
-    /// Returns the bytes before and after a message of this length.
+    /// Returns the bytes to write before and after a message of this length.
     #[inline]
     pub(super) fn delimiters(self, length: usize, room: &mut HeaderBuffer) -> (&[u8], &'static [u8]) {
         match self {
@@ -46,13 +46,13 @@ impl Framing {
     }
 }
 
-/// Queued messages in the order of writing.
+/// Messages queued for one peer, in the order of writing.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
-    /// Number of bytes at the beginning of `bytes` that are already written.
+    /// Number of bytes at the beginning of `bytes` that are written but not removed yet.
     head: usize,
-    /// Number of bytes at the beginning that continue a message whose first part is already removed.
+    /// Number of bytes at the beginning that belong to a message whose first part is already removed.
     rest: usize,
     framing: Option<Framing>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Outbox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flushed {
     pub(super) written: usize,
-    /// `true` if the peer accepts no more bytes for now.
+    /// `true` if the peer accepts no more bytes until an event reports room.
     pub(super) blocked: bool,
 }
 
@@ -99,7 +99,8 @@ impl Outbox {
         }
     }
 
-    /// Appends the rest of a message to the empty queue. `begun`: its first part is already written.
+    /// Appends the rest of a message to the empty queue. `begun`: the first part of the message is already
+    /// written.
     pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut BufferPool) {
         self.append(parts, spare);
         self.rest = if begun { self.bytes.len() } else { 0 };
@@ -126,7 +127,7 @@ impl Outbox {
         self.head = 0;
     }
 
-    /// Returns the position of the first message that begins at or after `at`.
+    /// Returns the offset of the first message that begins at or after the offset `at`.
     fn boundary(&self, framing: Framing, at: usize) -> usize {
         if at <= self.rest {
             return self.rest;
@@ -146,7 +147,7 @@ impl Outbox {
         }
     }
 
-    /// Returns the end of the frame at `at`. Frames of a server have no mask.
+    /// Returns the end of the WebSocket frame that begins at `at`. Frames of a server have no mask.
     fn frame_end(&self, at: usize) -> Option<usize> {
         let head = self.bytes.get(at..)?;
         let (length, size) = match *head.get(1)? {
@@ -159,8 +160,8 @@ impl Outbox {
 
     #[cold]
     fn take_out_written(&mut self) {
-        // The boundary is searched for only if it would be lost. Line ends show it, and frames are walked in
-        // `boundary`.
+        // The end of the message that is being written is computed now. Once the written bytes are removed,
+        // it could not be found.
         let head = self.head;
         self.rest = match self.framing {
             Some(framing) => self.boundary(framing, head) - head,
@@ -193,8 +194,8 @@ impl Outbox {
             self.bytes = spare.get();
         }
         if self.bytes.capacity() - self.bytes.len() < length {
-            // Written bytes are removed if that at least halves the bytes that would be moved into a larger
-            // buffer.
+            // If a larger buffer is needed, written bytes are removed first, provided that this halves the
+            // bytes to move.
             if self.head >= self.bytes.len() / 2 {
                 self.take_out_written();
             }
@@ -202,10 +203,10 @@ impl Outbox {
         }
     }
 
-    /// Writes once.
+    /// Writes queued bytes once.
     ///
-    /// A short write has filled the peer's buffer. The edge that reports room is still to come, so a second
-    /// attempt would only block.
+    /// A short write has filled the peer's buffer. An event will report room, and another attempt before that
+    /// would only block.
     ///
     /// # Errors
     /// If the peer has disconnected.
@@ -279,8 +280,8 @@ mod tests {
         assert_eq!(outbox.into_unsent(), b"bc\n");
     }
 
-    /// Pushes `count` numbers as messages and writes `taken` bytes. Then pushes a last message that replaces
-    /// those not begun.
+    /// Pushes `count` numbers as messages and writes `taken` bytes. A last message then replaces all messages
+    /// of which nothing is written.
     #[track_caller]
     fn check_last(framing: Framing, long: bool, count: usize, taken: usize) {
         let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
@@ -294,7 +295,7 @@ mod tests {
         let all = whole.into_unsent();
         let taken = taken.min(all.len() - 1);
         let mut seen = Vec::new();
-        // Done in two steps, with the written bytes removed in between.
+        // The bytes are written in two steps, so that written bytes are removed in between.
         for part in [taken / 2, taken - taken / 2] {
             outbox
                 .flush(&mut spare, |bytes| {
@@ -375,7 +376,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that all bytes come out in order, whatever is pushed and however little each write accepts.
+        /// Checks that all bytes arrive in order, whatever is pushed and however little each write accepts.
         #[test]
         fn bytes_are_written_in_order(steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), 0usize..700), 1..80)) {
             let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());

@@ -6,14 +6,14 @@ use crate::owner_store::{OwnerEntry, OwnerStoreEvent, OwnerWriter};
 use super::connections::Connections;
 use super::{About, Driver, PollToken, Router};
 
-/// Entries about session owners that are not on disk, and the clients that wait for them.
+/// Entries about session owners that are not on disk yet, and the clients whose output waits for them.
 #[derive(Debug, Default)]
 pub(super) struct OwnerBarrier {
     pub(super) on: bool,
     pub(super) last: u64,
-    /// Entries that were not sent to the writer yet.
+    /// Entries that were not sent to the writer thread yet, with their numbers.
     pub(super) entries: Vec<(u64, OwnerEntry)>,
-    /// Waiting clients, each with the number of the entry for which it waits.
+    /// Slots of waiting clients, each with the number of the entry for which it waits.
     pub(super) clients: Vec<(u64, u32)>,
 }
 
@@ -34,13 +34,13 @@ impl Connections {
         }
     }
 
-    /// Releases the clients that wait for an entry up to this number.
+    /// Releases the output of clients that wait for an entry up to this number.
     pub(super) fn release(&mut self, number: u64) {
         let (free, held): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.barrier.clients).into_iter().partition(|(entry, _)| *entry <= number);
         self.barrier.clients = held;
         for (entry, slot) in free {
-            // A client that waits for a later entry keeps waiting, and so does another client in its slot.
+            // Output stays held if the client now waits for a later entry, or another client has the slot.
             let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
             if conn.outflow.held == Some(entry) {
                 conn.outflow.held = None;

@@ -11,14 +11,15 @@ use crate::core::{CoreAction, CoreOutput, Time, WorkerId};
 use super::connections::Connections;
 use super::{Driver, Router};
 
-/// Pause of the router's timers after a panic, because the next timer may be the one that caused it.
+/// Time for which timers of the router do not run after a panic, because the next timer may be the one that
+/// panicked.
 const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Client(u32),
     Worker(u32),
-    /// No single peer.
+    /// The call of the router was not about a single peer.
     All,
 }
 
@@ -35,7 +36,8 @@ impl<B: Router> Driver<B> {
         answer.map_err(|_| self.on_panic(about)).ok()
     }
 
-    /// Handles a panic: closes the client or kills the worker that it is about.
+    /// Handles a panic of the router: closes the client, or kills the worker, about which the router was
+    /// called.
     #[cold]
     pub(super) fn on_panic(&mut self, about: About) {
         self.panics += 1;
@@ -46,7 +48,7 @@ impl<B: Router> Driver<B> {
                 self.conns.disconnect(slot, &error);
             }
             About::Worker(slot) => {
-                // The rest of its last read is lost, so the next line would begin in the middle.
+                // The rest of the last read is lost, so the worker's next line would begin in the middle.
                 if let Some(conn) = self.conns.worker(slot) {
                     conn.intake.ended = true;
                 }

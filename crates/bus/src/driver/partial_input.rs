@@ -1,16 +1,17 @@
-//! Limits of incomplete messages, for all clients together and for each identity. Over the limit, the longest
-//! is dropped.
+//! Limits for the bytes of incomplete messages, of all clients together and of each identity. If a limit is
+//! exceeded, the longest message is dropped.
 
 use crate::core::{ClientId, Time, unfinished_error};
 
 use super::websocket::ClientDecoder;
 use super::{About, Driver, Router};
 
-/// While memory is short, incomplete messages may use this fraction of the memory budget, and so may queues.
+/// While memory is short, this fraction of the memory budget is the limit for incomplete messages, and again
+/// for output queues.
 const PRESSURE_DIVISOR: u64 = 8;
 
 impl ClientDecoder {
-    /// Returns the buffered bytes of an incomplete message.
+    /// Returns the number of buffered bytes of an incomplete message.
     #[inline]
     fn partial(&self) -> usize {
         match self {
@@ -21,14 +22,14 @@ impl ClientDecoder {
 }
 
 impl<B: Router> Driver<B> {
-    /// Counts a client's incomplete message after a read.
+    /// Counts the bytes of a client's incomplete message after a read.
     #[inline]
     pub(super) fn count_unfinished(&mut self, now: Time, slot: u32) {
         let Some(decoder) = self.client_decoders.get(slot as usize) else { return };
         let Some(Some(conn)) = self.conns.clients.get_mut(slot as usize) else { return };
         let bytes =
             decoder.partial() + conn.first_line.as_ref().map_or(0, |first_line| first_line.read.len());
-        // Both are usually zero.
+        // Usually no message is incomplete before or after the read.
         if bytes != conn.unfinished {
             self.conns.accounts.hold(conn, bytes, now);
             let account = conn.account;
@@ -46,7 +47,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Frees memory when it is short: drops incomplete messages over a lower limit and old ones, and
+    /// Frees memory when memory is short: drops incomplete messages that are old or exceed a lower limit, and
     /// disconnects slow readers.
     pub(super) fn free_memory(&mut self, now: Time) {
         let most = usize::try_from(self.limits.memory / PRESSURE_DIVISOR).unwrap_or(usize::MAX);
@@ -79,7 +80,7 @@ impl<B: Router> Driver<B> {
             .map(|(slot, conn)| (conn.unfinished, slot))
             .collect();
         each.sort_unstable();
-        // With just enough room, the next read would have to search all messages again.
+        // Without the margin, the next read would exceed the limit again and search all messages again.
         let most = most - most / 8;
         while let Some((_, slot)) = each.pop() {
             let accounts = &self.conns.accounts;
@@ -91,8 +92,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Drops the incomplete message of a client, which gets an error. A client that sends lines can continue
-    /// after it.
+    /// Drops the incomplete message of a client and answers with an error. A client that sends lines can
+    /// continue with the next line.
     fn drop_input(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.conns.client(slot) else { return };
         let (bytes, is_fresh) = (conn.unfinished, conn.first_line.take().is_some());
@@ -109,7 +110,7 @@ impl<B: Router> Driver<B> {
             }
             _ => {
                 self.conns.disconnect(slot, &unfinished_error());
-                // Its further input is discarded, whatever its decoder expects.
+                // The rest of the client's input is discarded, whatever its decoder expects.
                 let lines = self.lines();
                 if let Some(decoder) = self.client_decoders.get_mut(slot as usize) {
                     *decoder = lines;

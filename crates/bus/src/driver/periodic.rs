@@ -9,28 +9,29 @@ use crate::core::{StuckReason, Time, WorkerId};
 use super::{About, Driver, Router};
 
 const WORKER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time until a worker that was found stopped is checked again.
+/// Time after which a worker process that was found stopped is checked again.
 const STOPPED_CHECK_DELAY: Duration = Duration::from_secs(1);
-/// Timeout of a worker that reads nothing from its full pipe.
+/// Timeout for a worker to read from its full stdin pipe.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Pause of accepting without free file descriptors, unless one is closed earlier.
+/// Pause of accepting connections when file descriptors run out. It ends early if a descriptor is closed.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// Interval of memory checks, if there is a budget.
+/// Interval of memory checks, if there is a memory budget.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The fraction of the budget that may be queued for clients before memory is checked early.
+/// If this fraction of the memory budget was queued for clients since the last check, memory is checked at
+/// once.
 const QUEUED_DIVISOR: usize = 32;
-/// Interval of releasing free heap memory while the budget is nearly used up.
+/// Minimum interval between releases of free heap memory while the memory budget is nearly used up.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(super) struct PeriodicChecks {
-    /// No connection is accepted before this time. `None`: accepting is not paused.
+    /// The time before which no connection is accepted. `None`: accepting is not paused.
     accept_after: Option<Time>,
     short_of_descriptors: bool,
     short_of_memory: bool,
-    /// `true` if the whole budget is used, not only the part for clients without an identity.
+    /// `true` if the whole memory budget is used, not only the part for clients without an identity.
     out_of_memory: bool,
-    /// `true` if the owners of sessions arrive faster than they are written.
+    /// `true` if owners of sessions are recorded faster than they are written to disk.
     owners_behind: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
@@ -43,7 +44,7 @@ impl PeriodicChecks {
         self.accept_after.is_some()
     }
 
-    /// Returns `true` if the memory budget for a client is used up.
+    /// Returns `true` if the memory budget for this kind of client is used up.
     pub(super) fn is_short_of_memory(&self, is_anonymous: bool) -> bool {
         self.out_of_memory || self.short_of_memory && is_anonymous
     }
@@ -94,8 +95,8 @@ impl<B: Router> Driver<B> {
         if let Some(at) = self.checks.framed_at {
             self.check_by(at);
         }
-        // Clients that are being closed are checked at every write. No event reports that there is a little
-        // room again, so a write is attempted.
+        // A client that is being closed gets a write attempt here: no event reports that its socket has only
+        // a little room.
         for slot in self.conns.closing.clone() {
             self.conns.unblock_client(slot);
         }
@@ -103,7 +104,7 @@ impl<B: Router> Driver<B> {
 
     pub(super) fn watch_queues(&mut self) {
         let now = self.conns.now;
-        // Progress can only become later, so at worst this checks once too often.
+        // The time of the next check is never too late: progress of a queue can only postpone the timeout.
         if !self.conns.full.is_empty() {
             self.check_by(now + self.limits.stall_timeout);
         }
@@ -113,7 +114,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Disconnects clients whose full queue makes no progress, unless the caller or pings limit that time.
+    /// Disconnects clients whose full queue makes no progress. The stall timeout does not apply to
+    /// connections with a time limit of their own.
     fn check_readers(&mut self, now: Time) {
         let timeout = self.limits.stall_timeout;
         for slot in std::mem::take(&mut self.conns.full) {
@@ -121,7 +123,7 @@ impl<B: Router> Driver<B> {
             let until = conn.outflow.progress + timeout;
             if conn.outflow.blocked && until <= now {
                 tracing::warn!(client = slot, "closing stalled client");
-                // The client gets the reason if it starts to read again.
+                // If the client starts to read again, it gets this reason.
                 let words = "client read nothing for too long";
                 self.conns.disconnect(slot, &RpcError::new(Code::Backpressure, words));
                 self.conns.skip_to_reason(slot);
@@ -151,8 +153,9 @@ impl<B: Router> Driver<B> {
             let pid = conn.pid;
             let until = conn.outflow.progress + DRAIN_TIMEOUT;
             let is_blocked = conn.outflow.blocked && conn.stdin.is_some();
-            // A worker that is paused for a client may wait for its output to drain before it reads, so the
-            // timeout does not apply. It does apply to a worker that is paused because it does not read.
+            // A worker that is paused for a client may be waiting for its output to be read before it reads,
+            // so the timeout does not apply. The timeout applies to a worker that is paused because it does
+            // not read.
             if is_blocked && !self.is_held_up(slot) {
                 if until > now {
                     self.check_by(until);
@@ -174,8 +177,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Reports a stopped worker at the second check, because debuggers and freezers stop a process for a
-    /// moment.
+    /// Reports a stopped worker process at the second check, because debuggers and freezers stop a process
+    /// for a moment.
     fn check_stopped(&mut self, now: Time, slot: u32, pid: u32, regular: bool) {
         let since = self.conns.worker(slot).and_then(|conn| conn.stopped_since);
         let due = since.map_or(regular, |since| now >= since + STOPPED_CHECK_DELAY);
@@ -209,8 +212,8 @@ impl<B: Router> Driver<B> {
         });
     }
 
-    /// Returns `true` if so much was queued for clients that memory has to be checked early. Within a second,
-    /// many workers can send more than the whole budget.
+    /// Returns `true` if so much was queued for clients that memory has to be checked at once. Within a
+    /// second, many workers can send more than the whole budget.
     pub(super) fn has_queued_much(&self) -> bool {
         let budget = usize::try_from(self.limits.memory).unwrap_or(usize::MAX);
         self.checks.memory_at.is_some() && budget > 0 && self.conns.queued > budget / QUEUED_DIVISOR
@@ -225,8 +228,8 @@ impl<B: Router> Driver<B> {
         let budget = self.limits.memory;
         let nearly_all = budget / 10 * 9;
         let mut used = resident().filter(|_| budget > 0);
-        // Free heap memory still counts as resident. Without the release, a bus would refuse clients long
-        // after a burst.
+        // Free heap memory still counts as used by the process. If it were not released, the bus would refuse
+        // clients long after a burst.
         if used.is_some_and(|used| used >= nearly_all) && now >= self.checks.release_after {
             narrows_process::release_heap();
             self.checks.release_after = now + RELEASE_INTERVAL;
@@ -258,7 +261,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Handles that a connection was accepted, so that the shortage of file descriptors is over.
+    /// Handles an accepted connection: the shortage of file descriptors is over.
     pub(super) fn end_fd_shortage(&mut self) {
         if self.checks.short_of_descriptors {
             tracing::info!("file descriptors available, accepting connections");
@@ -267,7 +270,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Resumes accepting after a file descriptor was closed.
+    /// Accepts connections again, because a file descriptor was closed.
     pub(super) fn resume_accepting(&mut self, now: Time) {
         if self.checks.is_accept_paused() {
             self.checks.accept_after = Some(now);
@@ -282,13 +285,13 @@ impl<B: Router> Driver<B> {
                 self.list_listener(slot);
             }
         }
-        // No connection is waiting, so the shortage is over.
+        // No connection waits to be accepted, so the shortage of file descriptors is over.
         if self.listeners.iter().all(|listener_slot| !listener_slot.readable) {
             self.end_fd_shortage();
         }
     }
 
-    /// Handles that the backlog of session owners exceeds its limit, or no longer does.
+    /// Handles that the number of session owners to write to disk now exceeds its limit, or no longer does.
     pub(super) fn check_owner_backlog(&mut self, behind: bool) {
         if self.checks.owners_behind != behind {
             tracing::warn!(behind, "session owner backlog changed");
@@ -310,7 +313,7 @@ fn is_stopped(pid: u32) -> bool {
     state_of(pid) == Some(b'T')
 }
 
-/// Returns `true` if a process has exited, whether it was reaped or not.
+/// Returns `true` if a process has exited, also if it is a zombie.
 pub(super) fn is_dead(pid: u32) -> bool {
     matches!(state_of(pid), None | Some(b'Z' | b'X'))
 }
@@ -319,8 +322,8 @@ fn state_of(pid: u32) -> Option<u8> {
     state(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Returns the process state in a line of `/proc/PID/stat`. The process name before it can contain any
-/// character, also brackets.
+/// Returns the process state from a line of `/proc/PID/stat`. The process name before the state can contain
+/// any character, also brackets.
 fn state(stat: &[u8]) -> Option<u8> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(name_end + 2).copied()

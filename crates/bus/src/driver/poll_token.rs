@@ -1,10 +1,10 @@
-//! Tokens of the poll, which identify the source of an event.
+//! Tokens by which the event loop knows the source of an event.
 
 use mio::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollToken {
-    /// Another thread has sent something to the event loop.
+    /// Another thread has woken the event loop.
     Waker,
     Listener(u32),
     /// A client, or the input of a client with two descriptors.
@@ -30,7 +30,7 @@ impl PollToken {
 
     #[inline]
     pub(super) fn from_token(token: Token) -> Self {
-        // A slot has 32 bits, and the 3 bits of the kind fit below it.
+        // The slot has 32 bits. The lowest 3 bits of the token are the kind of source.
         let slot = (token.0 >> 3) as u32;
         match token.0 & 7 {
             1 => Self::Listener(slot),

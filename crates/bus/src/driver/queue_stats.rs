@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use super::connections::Connections;
 
-/// Bytes that wait to be written.
+/// Numbers of bytes that wait to be written to clients and workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Queues {
     pub clients: u64,
     pub longest: u64,
     pub full: usize,
-    /// Bytes for each worker with a queue, by its number.
+    /// Bytes for each worker that has a queue, by the number of the worker.
     pub workers: BTreeMap<u32, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The interface of the driver to the core of a bus, or to a simpler router in its place.
+//! The interface between the driver and the core of a bus, or a simpler router in its place.
 
 use narrows_wire::{LineRef, View};
 
@@ -8,22 +8,23 @@ use crate::core::{
     WorkerId,
 };
 
-/// The part of a bus that decides where lines go. The methods have the same meaning as those of [`Core`].
+/// Decides where the lines of clients and workers go. The methods have the same meaning as those of [`Core`].
 pub trait Router: Send + 'static {
-    /// The state that [`Router::status`] reports.
+    /// The state of the router, as [`Router::status`] reports it.
     type Status: Send + 'static;
 
-    /// Starts the workers that are to be kept ready.
+    /// Starts the workers that pools keep ready.
     fn start(&mut self, now: Time, out: &mut impl CoreOutput);
-    /// Admits a client. Returns `None` if a limit is reached.
+    /// Admits a client. Returns `None` if a limit of connections is reached.
     fn client_open(&mut self, now: Time, from: ClientInfo<'_>, out: &mut impl CoreOutput)
     -> Option<ClientId>;
     /// Counts a connection that was refused because its user may not connect.
     fn count_refused_user(&mut self) {}
-    /// Handles a line from a client. The line is not scanned, because a router that only copies need not scan
-    /// it.
+    /// Handles a line from a client. The line was not scanned, because a router that only copies does not
+    /// need that.
     fn client_line(&mut self, now: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput);
-    /// Refuses an incomplete message that begins with `head`, because too much incomplete input is buffered.
+    /// Refuses a client's incomplete message that begins with `head`, because too much incomplete input is
+    /// buffered.
     fn refuse_unfinished(&mut self, now: Time, client: ClientId, head: &[u8], out: &mut impl CoreOutput) {
         self.client_line(now, client, LineRef::TooLong(head), out);
     }
@@ -31,15 +32,15 @@ pub trait Router: Send + 'static {
     fn client_eof(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
     /// Removes a client whose connection is closed.
     fn client_gone(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
-    /// Handles that the queue of a client, which was full, has room again.
+    /// Handles that the output queue of a client, which was full, has room again.
     fn client_drained(&mut self, now: Time, client: ClientId, out: &mut impl CoreOutput);
-    /// Handles the start of a worker's process.
+    /// Handles that the process of a worker has started.
     fn worker_up(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut impl CoreOutput);
     /// Handles a line from a worker.
     fn worker_line(&mut self, now: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput);
-    /// Handles that the queue of a worker, which was full, has room again.
+    /// Handles that the input queue of a worker, which was full, has room again.
     fn worker_drained(&mut self, now: Time, worker: WorkerId, out: &mut impl CoreOutput);
-    /// Handles a worker that can no longer be used.
+    /// Handles a worker that can no longer be used although its process may still run.
     fn worker_stuck(&mut self, now: Time, worker: WorkerId, why: StuckReason, out: &mut impl CoreOutput);
     /// Removes a worker whose process has exited or could not be started.
     fn worker_gone(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut impl CoreOutput);
@@ -47,7 +48,7 @@ pub trait Router: Send + 'static {
     fn tick(&mut self, now: Time, out: &mut impl CoreOutput);
     /// Returns the time of the next timer.
     fn deadline(&self) -> Option<Time>;
-    /// Starts to drain.
+    /// Starts to drain the router: it accepts no new work, lets running turns end, and then ends all workers.
     fn drain(&mut self, now: Time, out: &mut impl CoreOutput);
     /// Applies another configuration.
     fn reload(&mut self, now: Time, config: &Config, out: &mut impl CoreOutput);

@@ -1,5 +1,5 @@
-//! Connections that have sent no complete message yet. Each has a deadline, and the oldest are closed to make
-//! room for new ones.
+//! Connections that have sent no complete message yet. Each has a deadline, and the oldest ones are closed to
+//! make room for new connections.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use super::clients::refuse;
 use super::connections::ClientConn;
 use super::{Driver, Router};
 
-/// Factor of the deadline while most slots are free, and on a unix socket. A client may connect before it has
-/// anything to send, and only users of this machine can connect to a unix socket.
+/// Factor by which a client may be silent for longer while most slots are free, or on a unix socket. A client
+/// may connect before it has a message, and only users of this machine can connect to a unix socket.
 const RELAXED_TIMEOUT_FACTOR: u32 = 30;
-/// Maximum number of connections closed at once when file descriptors are short.
+/// Maximum number of silent connections that are closed at once when file descriptors are short.
 const MAX_EVICTED_CLIENTS: usize = 16;
 const MEMORY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Connections without a message, oldest first. Some may have sent one since, or have been closed.
+/// Connections without a complete message, oldest first. Some of them may have sent a message or been closed
+/// since.
 #[derive(Debug, Default)]
 pub(super) struct SilentClients {
     tcp: VecDeque<Waiting>,
@@ -91,7 +92,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Closes the oldest TCP connection without a message. Returns `true` if there was one.
+    /// Closes the oldest TCP connection that has sent no complete message. Returns `true` if there was one.
     pub(super) fn evict_silent(&mut self, now: Time) -> bool {
         while let Some(first) = self.silent.tcp.pop_front() {
             if self.is_silent(first) {
@@ -106,12 +107,14 @@ impl<B: Router> Driver<B> {
         false
     }
 
-    /// Closes several of the oldest connections without a message, because file descriptors are short.
+    /// Closes several of the oldest silent TCP connections, because file descriptors are short. Returns
+    /// `true` if there were any.
     pub(super) fn evict_several(&mut self, now: Time) -> bool {
         (0..MAX_EVICTED_CLIENTS).filter(|_| self.evict_silent(now)).count() > 0
     }
 
-    /// Returns the error if there is no room for a connection, even after silent connections were closed.
+    /// Returns the error for a new connection if there is no room for it, even after silent connections were
+    /// closed.
     pub(super) fn no_room(
         &mut self,
         now: Time,

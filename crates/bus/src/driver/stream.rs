@@ -1,4 +1,4 @@
-//! A file descriptor with non-blocking reads and writes.
+//! A file descriptor that the event loop reads and writes without blocking.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -70,21 +70,21 @@ impl Stream {
         self.fd
     }
 
-    /// Signals the end of output, if that is possible without closing the descriptor.
+    /// Signals the end of output to the peer, if that is possible without closing the descriptor.
     pub(crate) fn shut(&self) {
         if self.socket {
             _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         }
     }
 
-    /// Returns the number of bytes in a pipe that its reader has not read.
+    /// Returns the number of bytes in a pipe that were not read yet.
     pub(crate) fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
     }
 
-    /// Enlarges a pipe so that one read can fill the buffer.
+    /// Enlarges a pipe so that one read can fill the whole read buffer.
     pub(crate) fn widen(&self, bytes: usize) {
-        // This may not be permitted, and only makes reading faster.
+        // A larger pipe only makes reading faster, so it does not matter if it is not permitted.
         _ = rustix::pipe::fcntl_setpipe_size(self.fd.as_fd(), bytes);
     }
 
@@ -96,8 +96,8 @@ impl Stream {
         registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), token, interest)
     }
 
-    /// Required before closing. Another holder of the same open file would keep it registered, even a fork
-    /// that has not called exec yet.
+    /// Removes the descriptor from the poll. Closing it is not enough: the same open file may have another
+    /// holder, even a fork that has not called exec yet, and would stay registered.
     pub(crate) fn deregister(&self, registry: &Registry) {
         _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
     }

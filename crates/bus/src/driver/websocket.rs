@@ -16,14 +16,14 @@ use super::flow::{Intake, Outflow};
 use super::stream::Stream;
 use super::{About, Driver, Router};
 
-/// The close code when the bus closes the connection.
+/// The close code of WebSocket for a connection that the bus closes.
 const GOING_AWAY_CODE: u16 = 1001;
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
 /// Number of pings without an answer after which a client is considered lost.
 const MAX_UNANSWERED_PINGS: u8 = 2;
-/// The idle timeout divided by the interval of checks.
+/// The idle timeout of a WebSocket divided by the interval of its checks.
 const IDLE_CHECK_DIVISOR: u32 = 30;
-/// Maximum queue length at which pings are answered at once.
+/// Maximum bytes in the output queue at which a ping is answered at once.
 const MAX_PONG_BACKLOG_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -34,14 +34,14 @@ pub(super) enum ClientDecoder {
 
 #[derive(Debug)]
 pub(super) struct WebSocketState {
-    /// The number in its [`WebSocketHandle`](super::WebSocketHandle).
+    /// The number of the client's [`WebSocketHandle`](super::WebSocketHandle).
     number: u64,
     idle: Duration,
-    /// The time of its last activity or of the last ping.
+    /// The time of the client's last activity, or of the last ping to it.
     since: Time,
     pings: u8,
     closed: bool,
-    /// The payload of the last ping that is not answered yet.
+    /// The payload of the client's last ping, if that is not answered yet.
     pong: Option<Box<[u8]>>,
     fault: Option<Violation>,
     ended: oneshot::Sender<Option<Violation>>,
@@ -64,9 +64,9 @@ impl WebSocketState {
         Self { number, idle, since: now, pings: 0, closed: false, pong: None, fault: None, ended }
     }
 
-    /// Notifies the [`WebSocketHandle`](super::WebSocketHandle) that the client has disconnected.
+    /// Tells the [`WebSocketHandle`](super::WebSocketHandle) that the client has disconnected.
     pub(super) fn notify_closed(self) {
-        // The handle may have been dropped.
+        // The owner of the handle may have dropped it.
         _ = self.ended.send(self.fault);
     }
 
@@ -75,9 +75,9 @@ impl WebSocketState {
         self.pings = 0;
     }
 
-    /// Checks for activity. Called every thirtieth of the idle timeout.
+    /// Checks whether the client was active. Called 30 times per idle timeout.
     fn check_activity(&mut self, now: Time, intake: &Intake, flow: &Outflow) -> Activity {
-        // The bus has paused reading, so answers to pings are not read.
+        // While the bus has paused reading, it does not see answers to pings.
         if intake.paused {
             self.record_activity(now);
         }
@@ -85,7 +85,7 @@ impl WebSocketState {
             if now >= flow.progress + self.idle {
                 return Activity::Lost;
             }
-            // Slow progress is activity, and the ping is still queued behind it.
+            // A slow write is activity too. The ping is still queued behind the output.
             if flow.progress > self.since {
                 self.record_activity(flow.progress);
             }
@@ -114,12 +114,13 @@ impl Connections {
         if conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES {
             self.put_frames(slot, |out| websocket::put_pong(out, payload));
         } else if let Some(websocket) = &mut conn.websocket {
-            // A peer that does not read gets the answer to its last ping when it reads again.
+            // While the peer does not read, only its last ping is kept. It is answered when the peer reads
+            // again.
             websocket.pong = Some(payload.into());
         }
     }
 
-    /// Answers a delayed ping if the queue has room.
+    /// Answers a ping that was not answered at once, if the queue has room now.
     fn pong_late(&mut self, slot: u32) {
         let waiting = self.client(slot).filter(|conn| conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES);
         let pong = waiting.and_then(|conn| conn.websocket.as_mut()?.pong.take());
@@ -128,7 +129,8 @@ impl Connections {
         }
     }
 
-    /// Queues a close frame if the client uses WebSocket and none was queued. Returns `true` if it did.
+    /// Queues a close frame if the client uses WebSocket and no close frame is queued. Returns `true` if one
+    /// was queued now.
     pub(super) fn put_close(&mut self, slot: u32, code: u16, reason: &str) -> bool {
         let Some(websocket) = self.client(slot).and_then(|conn| conn.websocket.as_mut()) else {
             return false;
@@ -140,7 +142,7 @@ impl Connections {
         true
     }
 
-    /// Queues a close frame because the bus ends the connection.
+    /// Queues the close frame for a connection that the bus ends.
     pub(super) fn put_going_away(&mut self, slot: u32) -> bool {
         self.put_close(slot, GOING_AWAY_CODE, "going away")
     }
@@ -154,7 +156,7 @@ impl Connections {
 }
 
 impl<B: Router> Driver<B> {
-    /// Adds a client whose WebSocket another server has accepted.
+    /// Adds a client whose WebSocket handshake another server has completed.
     pub(super) fn admit_upgraded(
         &mut self,
         now: Time,
@@ -166,7 +168,7 @@ impl<B: Router> Driver<B> {
         let from = from.client_info();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, false);
         conn.websocket = Some(Box::new(websocket));
-        // Pings also show whether the client reads.
+        // Pings also show whether the client reads, so the stall timeout does not apply.
         conn.has_own_timeout = true;
         let Some(slot) = self.admit_conn(now, from, conn, ClientDecoder::Frames(decoder)) else { return };
         self.checks.schedule_websocket_check(now + idle / IDLE_CHECK_DIVISOR);
@@ -223,7 +225,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Pings idle WebSockets, and disconnects those that do not answer.
+    /// Pings idle WebSockets, and disconnects clients that do not answer. Returns the time of the next check.
     pub(super) fn check_framed(&mut self, now: Time) -> Option<Time> {
         let mut next: Option<Time> = None;
         for slot in 0..u32::try_from(self.conns.clients.len()).unwrap_or(u32::MAX) {

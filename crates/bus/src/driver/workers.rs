@@ -1,4 +1,4 @@
-//! Connections to workers: their pipes, their start and their end.
+//! Connections to workers: their pipes, the start of their processes, and the end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::periodic::is_dead;
 use super::stream::Stream;
 use super::{About, Driver, LoopError, PollToken, READ_BYTES, Router};
 
-/// Timeout for the rest of the output of a worker that has exited.
+/// Time to read the rest of the output of a worker that has exited.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time between the end of a pipe and the report of the process's exit.
+/// Maximum time between the end of a worker's pipe and the report that the process has exited.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of workers up to which pipes are enlarged. The pipe memory of a user is limited. When it is used
-/// up, new pipes hold very little.
+/// Maximum number of workers whose pipes are enlarged. The pipe memory of a user is limited. When that is
+/// used up, new pipes hold very little.
 const MAX_WIDE_PIPES: usize = 32;
 
 impl<B: Router> Driver<B> {
@@ -71,7 +71,7 @@ impl<B: Router> Driver<B> {
         self.orders.queue(Order::Stop { serial, kill });
     }
 
-    /// Closes a worker's stdin after one attempt to write the rest of its queue.
+    /// Writes the rest of a worker's queue once and closes its stdin.
     fn close_stdin(&mut self, slot: u32) {
         self.conns.unblock_worker(slot);
         self.conns.flush(self.poll.registry(), &mut self.outcome);
@@ -128,7 +128,7 @@ impl<B: Router> Driver<B> {
         });
     }
 
-    /// Handles that a process has exited or could not be started.
+    /// Handles that the process of a worker has exited or could not be started.
     fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: WorkerEnd) {
         let Some(conn) = self.conns.worker(slot).filter(|conn| conn.serial == serial) else {
             return;
@@ -137,7 +137,8 @@ impl<B: Router> Driver<B> {
         if conn.stdout.is_none() || conn.intake.ended {
             return self.finish_worker(now, slot);
         }
-        // Its last output is delivered even if the worker is paused, because a pipe holds little.
+        // The rest of the output is read even if the worker is paused. It is not much, because a pipe holds
+        // little.
         conn.intake.paused = false;
         conn.intake.readable = true;
         conn.intake.hung_up = true;
@@ -145,7 +146,7 @@ impl<B: Router> Driver<B> {
         self.check_by(now + LAST_OUTPUT_TIMEOUT);
     }
 
-    /// Removes a worker once its output is read, and reports its exit to the core.
+    /// Removes a worker whose output is read completely, and reports its exit to the core.
     pub(super) fn finish_worker(&mut self, now: Time, slot: u32) {
         let Some(mut conn) = self.conns.workers.get_mut(slot as usize).and_then(Option::take) else {
             return;
@@ -236,8 +237,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Reports a worker with closed pipes to the core if it has not exited. Returns the time of the next
-    /// check.
+    /// Reports a worker that has closed a pipe to the core if its process has not exited. Returns the time of
+    /// the next check.
     pub(super) fn check_pipes(&mut self, now: Time, slot: u32) -> Option<Time> {
         let conn = self.conns.worker(slot)?;
         if let Some(ending) = &conn.ending {
@@ -260,10 +261,10 @@ impl<B: Router> Driver<B> {
             return Some(since + EXIT_REPORT_TIMEOUT);
         }
         if is_dead(conn.pid) {
-            // The spawner is about to report the exit, with the reason.
+            // The spawner is about to report that the process has exited, and why.
             return Some(now + EXIT_REPORT_TIMEOUT);
         }
-        // The worker is reported once, and not at all if it is being stopped.
+        // A worker is reported once, and not at all if it is being stopped.
         let is_reported = std::mem::replace(&mut conn.stopping, true);
         if !is_reported {
             self.call_router(About::Worker(slot), |router, conns| {

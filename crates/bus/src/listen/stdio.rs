@@ -1,4 +1,4 @@
-//! The process's stdin and stdout as a client, made inaccessible to all other code.
+//! The stdin and stdout of this process as a client. All other code of the process loses access to them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,14 +17,15 @@ const COPY_BYTES: usize = 64 << 10;
 pub(crate) struct StdioStreams {
     pub(crate) input: Stream,
     pub(crate) output: Stream,
-    /// Disconnected when everything that was written to a file has been copied. `None`: nothing is copied.
+    /// Disconnected when all output was copied to a file. `None`: stdout is not copied.
     pub(crate) copied: Option<Receiver<()>>,
 }
 
-/// Takes descriptors 0 and 1 and replaces them by `/dev/null` and stderr. So no library can corrupt the
-/// output by printing, and no child that inherits them can read the input.
+/// Takes descriptors 0 and 1 and replaces them by `/dev/null` and stderr. No library can then corrupt the
+/// output by printing, and no child that inherits the descriptors can read the input.
 pub(super) fn take_stdio() -> io::Result<StdioStreams> {
-    // At least 3: a process that is started later would use a lower number for a standard stream.
+    // The new descriptor is at least 3, because a process that is started later would use a lower one as a
+    // standard stream.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
@@ -53,17 +54,17 @@ fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<StdioStreams> {
     Ok(StdioStreams { input, output, copied })
 }
 
-/// Returns the descriptor in non-blocking mode if that affects no other process. Otherwise returns it
-/// unchanged, as the inner error.
+/// Returns the descriptor in non-blocking mode if that affects no other process. Otherwise returns the
+/// unchanged descriptor as the inner error.
 fn usable(fd: OwnedFd, access: OFlags) -> io::Result<Result<Stream, OwnedFd>> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     if kind == FileType::Socket {
-        // Socket calls have a non-blocking flag, whatever the mode.
+        // Calls on a socket have a flag for not blocking, so the mode does not matter.
         return Ok(Ok(Stream::socket(fd)));
     }
     if kind == FileType::Fifo || rustix::termios::isatty(&fd) {
         // Non-blocking mode belongs to the open file, which parents and siblings share. Opening the file
-        // again returns a separate one, unless it belongs to another user.
+        // again gives a separate open file, unless the file belongs to another user.
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
@@ -78,7 +79,7 @@ fn nonblocking(fd: OwnedFd) -> io::Result<Stream> {
     Ok(Stream::pipe(fd))
 }
 
-/// Starts a thread that copies between a pipe and a file, which cannot be polled. The thread ends when either
+/// Starts a thread that copies between a pipe and a file that cannot be polled. The thread ends when either
 /// side does.
 fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
     let (done, copied) = sync_channel(1);
@@ -94,7 +95,7 @@ fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
 fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     let mut chunk = vec![0; COPY_BYTES];
     loop {
-        // This also wakes when the other side is closed, which a read would not show.
+        // This poll also returns when the other side is closed, which a read would not notice.
         let mut fds = [PollFd::new(from, PollFlags::IN), PollFd::new(to, PollFlags::empty())];
         match poll(&mut fds, None) {
             Ok(_) => {}

@@ -1,4 +1,4 @@
-//! The file of owners: one line of JSON per entry. The last entry of a session counts.
+//! The file of session owners: one line of JSON per entry. The last entry of a session counts.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -15,7 +15,7 @@ use crate::core::OwnedName;
 /// The first line of the file: its format and version.
 const FILE_HEADER: &str = r#"{"narrows":"owners","version":1}"#;
 
-/// The reason why the file of owners cannot be used.
+/// The reason why the file of session owners cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnersError {
     #[error("{0:?} is in use by another bus of this user")]
@@ -26,20 +26,20 @@ pub enum OwnersError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// One line of the file.
+/// One line of the file of session owners.
 ///
-/// Older versions have no `p`. They write an agents' name in a pool as `POOL NUL NAME`, and a name that a
-/// client chose may look the same. New lines keep that text, so that an older bus still reads them. `p` tells
-/// how to split it.
+/// Older versions have no `p`. They write a name in a pool as `POOL NUL NAME`, and a name that a client chose
+/// may look the same. New lines keep that text, so that an older bus still reads them, and `p` tells where to
+/// split it.
 #[derive(Serialize, Deserialize)]
 struct Line<'a> {
     #[serde(rename = "s", borrow)]
     session: std::borrow::Cow<'a, str>,
-    /// Length in bytes of the pool's name in `session`. 0: `session` is a name that clients use. Absent if
+    /// Length in bytes of the pool's name in `session`. 0: `session` is a name that clients use. `None` if
     /// `session` contains no NUL, and in lines of older versions.
     #[serde(rename = "p", skip_serializing_if = "Option::is_none", default)]
     pool_bytes: Option<usize>,
-    /// Absent if the session was deleted.
+    /// The owner of the session. `None` if the entry deletes the owner.
     #[serde(rename = "i", borrow, skip_serializing_if = "Option::is_none", default)]
     identity: Option<std::borrow::Cow<'a, str>>,
     #[serde(rename = "t", default)]
@@ -50,13 +50,13 @@ struct Line<'a> {
 pub(crate) struct File {
     path: PathBuf,
     file: fs::File,
-    /// The length of the file, which contains only whole lines.
+    /// The length of the file in bytes. The file contains only whole lines.
     length: u64,
     lines: usize,
-    /// The length at which a test disk counts as full.
+    /// The file length at which a test treats the disk as full.
     #[cfg(test)]
     pub(super) room: Option<u64>,
-    /// Held while the file is open, because two writers would undo each other's changes.
+    /// The lock is held while the file is open, because two writers would undo each other's changes.
     _lock: fs::File,
 }
 
@@ -79,7 +79,7 @@ impl File {
             Some(read) => read,
             None => return Err(OwnersError::Unknown(path.to_owned())),
         };
-        // Removes an incomplete line that a killed process left.
+        // A killed process may have left an incomplete line at the end, which is removed.
         file.set_len(length).map_err(failed)?;
         file.seek(SeekFrom::End(0)).map_err(failed)?;
         let mut this = Self {
@@ -102,7 +102,8 @@ impl File {
         self.lines
     }
 
-    /// Appends whole lines and syncs them. After an error, restores the file as far as possible.
+    /// Appends whole lines to the file and syncs it. After an error, restores the former content as far as
+    /// possible.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         if self.room.is_some_and(|room| self.length + lines.len() as u64 > room) {
@@ -126,7 +127,7 @@ impl File {
         }
         let new = self.path.with_extension("new");
         let file = replace(&self.path, &new, &text).inspect_err(|_| {
-            // On a full disk, the incomplete copy would use the remaining room.
+            // The incomplete copy would take the room that is left on a full disk.
             _ = fs::remove_file(&new);
         })?;
         self.file = file;
@@ -147,7 +148,7 @@ fn replace(path: &Path, new: &Path, text: &[u8]) -> io::Result<fs::File> {
     Ok(file)
 }
 
-/// Appends one line: the owner of a session, or its deletion.
+/// Appends a line to `text`: the owner of a session, or, if `owned` is `None`, the deletion of the owner.
 pub(super) fn write_line(text: &mut Vec<u8>, session: &OwnedName, owned: Option<&Owned>) {
     let (name, pool_bytes) = match &session.pool {
         Some(pool) => (format!("{pool}\0{}", session.name).into(), Some(pool.len())),
@@ -162,15 +163,15 @@ pub(super) fn write_line(text: &mut Vec<u8>, session: &OwnedName, owned: Option<
     let start = text.len();
     match serde_json::to_writer(&mut *text, &line) {
         Ok(()) => text.push(b'\n'),
-        // Strings and numbers can always be serialized.
+        // Serializing strings and numbers cannot fail.
         Err(_) => text.truncate(start),
     }
 }
 
-/// Returns the names that a line is about. Empty if the line is not valid.
+/// Returns the session names to which the owner in a line applies. Empty if the line is not valid.
 ///
-/// In an older version, a line with a NUL may be about a name of either kind. It is used for both: its owner
-/// keeps the session, and no other identity gets it.
+/// In an older version, a line with a NUL may be about a name of either kind, so it counts for both. The
+/// owner keeps the session, and no other identity gets it.
 fn names(line: &Line<'_>) -> Vec<OwnedName> {
     let text = &*line.session;
     let in_pool = |at: usize| {
@@ -189,13 +190,13 @@ fn names(line: &Line<'_>) -> Vec<OwnedName> {
 
 struct Read {
     known: HashMap<OwnedName, Owned>,
-    /// The end of its last whole line.
+    /// The offset at which the last whole line of the file ends.
     length: u64,
     lines: usize,
 }
 
-/// Reads a file. Returns `None` if it has another format. An invalid line names no owner, so no client sees
-/// its session.
+/// Reads the entries of a file. Returns `None` if the file has another format. An invalid line names no
+/// owner, so no client sees its session.
 fn read(file: &fs::File) -> io::Result<Option<Read>> {
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let mut line = Vec::new();
@@ -222,7 +223,7 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
         bad += usize::from(sessions.is_empty());
         match line.identity {
             Some(identity) => {
-                // One copy per identity. There are few identities.
+                // All entries of an identity share one copy of its name.
                 let identity =
                     identities.entry(identity.as_ref().into()).or_insert_with(|| identity.as_ref().into());
                 for session in sessions {

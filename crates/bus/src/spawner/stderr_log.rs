@@ -1,23 +1,23 @@
-//! Logs the stderr of running workers, if its log target is enabled.
+//! Logs the stderr of running workers, if the log target is enabled.
 
 use std::time::Duration;
 
 use narrows_process::StderrTail;
 use tokio::time::sleep;
 
-/// The log target, enabled for example with `--log narrows_bus::worker=debug`.
+/// The log target of worker stderr. `--log narrows_bus::worker=debug` enables it.
 const TARGET: &str = "narrows_bus::worker";
-/// Maximum number of lines logged per worker between two pauses, and the length of a pause.
+/// Maximum number of lines that are logged per worker between two pauses.
 const MAX_BURST_LINES: usize = 50;
 const BURST_PAUSE: Duration = Duration::from_millis(250);
-/// Maximum number of characters logged per line.
+/// Maximum number of characters of a stderr line that are logged.
 const MAX_LINE_CHARS: usize = 1000;
 
 pub(super) fn is_wanted() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
 
-/// The stderr of a worker, and the position up to which it was logged.
+/// The stderr of a worker, and the offset up to which it was logged.
 pub(super) struct StderrLog {
     pub(super) pool: String,
     pub(super) worker: u32,
@@ -30,7 +30,7 @@ impl StderrLog {
         Self { pool, worker, stderr, told: 0 }
     }
 
-    /// Logs each line as it arrives. Cancel-safe: [`Self::log_lines`] logs the rest.
+    /// Logs each line of stderr as it arrives. Cancel-safe: [`Self::log_lines`] logs the rest.
     pub(super) async fn follow(&mut self) {
         let mut seen = 0;
         loop {
