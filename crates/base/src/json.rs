@@ -1,25 +1,25 @@
-//! A bound on the values of a JSON text, judged before the text is parsed.
+//! A bound on the number of values in a JSON text, checked before the text is parsed.
 //!
-//! Two bytes of text can become a hundred bytes of parsed values, so a bound on bytes alone does not bound
-//! memory.
+//! Two bytes of JSON text can become a hundred bytes of parsed values, so a bound on the length of the text
+//! alone does not bound memory.
 
-/// Maximum number of values in a peer's JSON that is parsed into a tree of values.
+/// Maximum number of values in a peer's JSON text that is parsed into a tree of values.
 pub const MAX_PEER_VALUES: usize = 20_000;
 
-/// Returns `true` if `json` has more than `max` values. Values are counted as [`count_values`] counts them.
+/// Returns `true` if the JSON text `json` has more than `max` values, as [`count_values`] counts them.
 #[must_use]
 pub fn has_more_values_than(json: &[u8], max: usize) -> bool {
-    // A value takes at least two bytes, except the first one.
+    // Each value takes at least two bytes of text, except the first one.
     json.len() / 2 >= max && count_values(json, max) > max
 }
 
-/// Returns the number of values in `json`, or `max + 1` if there are more than `max`. Containers and
-/// everything in them count; keys do not.
+/// Returns the number of values in a JSON text, or `max + 1` if there are more than `max`. Lists and objects
+/// count, and so does each value in them; keys do not.
 ///
-/// Invalid JSON gets an arbitrary count: its parser refuses it anyway.
+/// The count of an invalid JSON text has no meaning. The parser refuses such a text anyway.
 #[must_use]
 pub fn count_values(json: &[u8], max: usize) -> usize {
-    // A value is the whole text, follows a comma, or is the first in a container.
+    // A value is the whole text, or follows a comma, or is the first in a list or object.
     let mut count = 1;
     let mut is_first_in_container = false;
     let mut bytes = json.iter();
@@ -43,7 +43,7 @@ pub fn count_values(json: &[u8], max: usize) -> usize {
     count
 }
 
-/// Moves past the end of a string whose opening quote has been read.
+/// Moves past the end of a string. The opening quote has already been read.
 fn skip_string(bytes: &mut std::slice::Iter<'_, u8>) {
     while let Some(byte) = bytes.next() {
         match byte {

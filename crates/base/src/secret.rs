@@ -1,22 +1,22 @@
-//! A wrapper for values that are never displayed.
+//! A wrapper for secret values, which are never displayed.
 
 use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// An API key, a token, or the value of a header that may hold one. Its memory is cleared when it is dropped.
-/// `Debug` and `Display` show a mask, and it cannot be serialized.
+/// An API key, a token, or the value of a header that may hold one. Dropping the value clears its memory.
+/// `Debug` and `Display` show a mask, and the value cannot be serialized.
 #[derive(Clone)]
 pub struct Secret(SecretString);
 
 impl Secret {
-    /// Returns the value, for the code that sends or compares it.
+    /// Returns the secret value, for code that sends or compares it.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
 
-    /// Returns `true` if the value has no characters.
+    /// Returns `true` if the secret value has no characters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.expose().is_empty()

@@ -1,12 +1,13 @@
 //! Suggestions for misspelled names.
 
-/// A longer word is probably not a misspelled name, and comparing it takes long.
+/// Maximum length of a word for which a suggestion is searched. Comparing longer words takes long, and they
+/// are probably no misspelled names.
 const MAX_CHARS: usize = 64;
 
-/// Returns the candidate that `word` was probably meant to be, if one is near enough to be worth mentioning.
+/// Returns the candidate that `word` was probably meant to be, if one is similar enough.
 ///
-/// Case and separators do not count: `maxLine` is `max_line`. A candidate that equals `word` is not a
-/// suggestion.
+/// Case and separators do not count: `maxLine` is similar to `max_line`. A candidate that equals `word` is
+/// not a suggestion.
 pub fn nearest<S: AsRef<str>>(word: &str, candidates: impl IntoIterator<Item = S>) -> Option<S> {
     if word.chars().nth(MAX_CHARS).is_some() {
         return None;

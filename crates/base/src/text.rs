@@ -1,14 +1,14 @@
-//! The only escaper of text from peers, files and users.
+//! Escapes text from peers, files and users. No other code does.
 //!
-//! All text for a terminal, a log or an error message passes through here. So no control character of a peer
-//! ever takes effect, whichever crate quotes the text. Escaped characters appear as `\u{…}`.
+//! All text for a terminal, a log or an error message is escaped here, so that no control character of a peer
+//! takes effect, whichever crate quotes the text. Escaped characters appear as `\u{…}`.
 
 use std::borrow::Cow;
 
-/// Returns `true` for characters that control a terminal, end a line, change the direction of text or cannot
-/// be seen.
+/// Returns `true` for characters that control a terminal, end a line, change the direction of text or are
+/// invisible.
 ///
-/// Joiners and variation selectors are not among them: some languages and emoji need them.
+/// Returns `false` for joiners and variation selectors, because some languages and emoji need them.
 #[must_use]
 pub fn is_unsafe(c: char) -> bool {
     let shapes_others = matches!(c,
@@ -50,14 +50,15 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim(), max_chars, is_unsafe)
 }
 
-/// Returns `text` as one line, as [`one_line`] does, for an approval: hidden characters are escaped.
+/// Returns `text` as one line, as [`one_line`] does, but with all hidden characters escaped. For text that a
+/// user is asked to approve.
 #[must_use]
 pub fn approval_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim_matches([' ', '\n', '\t']), max_chars, is_hidden)
 }
 
-/// Returns `text` as a message quotes it, in at most `max_chars` characters: hidden characters are escaped,
-/// line ends and tabs as `\n`, `\r` and `\t`, blanks at both ends stay.
+/// Returns `text` for a quotation in a message, in at most `max_chars` characters. Hidden characters are
+/// escaped, line ends and tabs become `\n`, `\r` and `\t`, and blanks at both ends stay.
 #[must_use]
 pub fn quoted(text: &str, max_chars: usize) -> String {
     let mut line = BoundedLine::new(text.len(), max_chars);
@@ -74,14 +75,14 @@ pub fn quoted(text: &str, max_chars: usize) -> String {
     line.text
 }
 
-/// Returns `text` with its lines and tabs, unsafe characters escaped. `\r\n` becomes `\n`.
+/// Returns `text` with unsafe characters escaped, except line ends and tabs. `\r\n` becomes `\n`.
 #[must_use]
 pub fn multi_line(text: &str) -> Cow<'_, str> {
     lines_without(text, is_unsafe, "")
 }
 
-/// Returns `text` with its lines and tabs, as [`multi_line`] does, for an approval: hidden characters are
-/// escaped.
+/// Returns `text` as [`multi_line`] does, but with all hidden characters escaped. For text that a user is
+/// asked to approve.
 #[must_use]
 pub fn approval_lines(text: &str) -> Cow<'_, str> {
     lines_without(text, is_hidden, "")
@@ -98,10 +99,10 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
 /// (`\u200b`). The parsed value stays equal.
 #[must_use]
 pub fn escape_json(json: String) -> String {
-    /// The only ASCII control character that may appear unescaped in a JSON string.
+    /// DELETE, the only ASCII control character that may appear unescaped in a JSON string.
     const DELETE: u8 = 0x7f;
-    // Joiners and variation selectors are escaped too: the value stays equal. Line ends and tabs can only be
-    // between tokens.
+    // Joiners and variation selectors are escaped too, because the parsed value stays equal. Line ends and
+    // tabs can only be between JSON tokens.
     let is_escaped = |c: char| !matches!(c, '\n' | '\r' | '\t') && is_unsafe(c) || is_default_ignorable(c);
     let is_plain = json.is_ascii() && !json.as_bytes().contains(&DELETE);
     if is_plain || !json.contains(is_escaped) {
@@ -135,7 +136,7 @@ fn line_without(text: &str, max_chars: usize, is_escaped: fn(char) -> bool) -> S
     line.text
 }
 
-/// A line of at most `max_chars` characters. Ends with `…` if text was cut.
+/// A line of at most `max_chars` characters. It ends with `…` if text was cut off.
 struct BoundedLine {
     text: String,
     room: usize,
@@ -146,7 +147,7 @@ impl BoundedLine {
         Self { text: String::with_capacity(expected_bytes.min(max_chars) + 4), room: max_chars }
     }
 
-    /// Appends the characters of `piece`, or `…` if they do not all fit. Returns `true` if they fit.
+    /// Appends the characters of `piece`, or only `…` if not all of them fit. Returns `true` if they fit.
     fn push(&mut self, piece: impl IntoIterator<Item = char> + Clone) -> bool {
         let count = piece.clone().into_iter().count();
         let fits = count <= self.room;
@@ -160,7 +161,8 @@ impl BoundedLine {
     }
 }
 
-/// `before_newline` replaces a carriage return before a newline.
+/// Returns `text` with the characters escaped for which `is_escaped` returns `true`, except tabs and line
+/// ends. `before_newline` replaces a carriage return that comes before a newline.
 fn lines_without<'a>(text: &'a str, is_escaped: fn(char) -> bool, before_newline: &str) -> Cow<'a, str> {
     if !text.contains(|c: char| !matches!(c, '\n' | '\t') && is_escaped(c)) {
         return Cow::Borrowed(text);
@@ -266,7 +268,8 @@ mod tests {
         );
     }
 
-    /// Returns `true` for Bidi_Control, Zl, Zp and Cc of Unicode, listed independently of the tested code.
+    /// Returns `true` for characters of the Unicode property Bidi_Control or the category Zl, Zp or Cc. They
+    /// are listed here independently of the tested code.
     fn is_dangerous(c: char) -> bool {
         const BIDI: [u32; 12] =
             [0x61c, 0x200e, 0x200f, 0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066, 0x2067, 0x2068, 0x2069];

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-/// The longest duration, in milliseconds. A longer one is a mistake, and adding it to the current time could
-/// overflow.
+/// The longest accepted duration, in milliseconds. A longer duration is a mistake, and adding it to the
+/// current time could overflow.
 const MAX_DURATION_MS: f64 = 365.0 * 24.0 * 3_600_000.0;
 
-/// The largest size with a fraction: above it, not every whole number has a floating-point value.
+/// The largest size that may be written with a fraction. Above it, not every whole number has a
+/// floating-point value.
 const MAX_EXACT_SIZE: f64 = (1_u64 << 53) as f64;
 
-/// Parses a size: a number and `B`, `KiB`, `MiB`, `GiB`, or `kB`, `MB`, `GB` by thousands. A number alone is
-/// bytes. A fraction is accepted if the size is a whole number of bytes.
+/// Parses a size: a number with the unit `B`, `KiB`, `MiB` or `GiB`, or with the decimal unit `kB`, `MB` or
+/// `GB`. A number without a unit is in bytes. A fraction is accepted if the size is a whole number of bytes.
 ///
 /// # Errors
-/// Describes the expected form of a size, or lists the units.
+/// The text does not have the form of a size, has another unit, or is too large.
 pub fn parse_size(text: &str) -> Result<u64, &'static str> {
     const EXAMPLE: &str = "a size is a number and a unit, such as `64MiB`";
     let (number, unit) = split(text);
@@ -31,7 +32,7 @@ pub fn parse_size(text: &str) -> Result<u64, &'static str> {
         _ => return Err("the unit must be `B`, `KiB`, `MiB` or `GiB`, or `kB`, `MB` or `GB` by thousands"),
     };
     if !number.contains('.') {
-        // Digits only, so the number is too large if it cannot be parsed.
+        // The number has only digits, so if it cannot be parsed, it is too large.
         return number
             .parse()
             .ok()
@@ -54,11 +55,11 @@ pub fn parse_size(text: &str) -> Result<u64, &'static str> {
     Ok(size as u64)
 }
 
-/// Parses a duration: a number, which may have a fraction, and `ms`, `s`, `m` or `h`. A number alone is
-/// seconds. The result is rounded to milliseconds.
+/// Parses a duration: a number, which may have a fraction, with the unit `ms`, `s`, `m` or `h`. A number
+/// without a unit is in seconds. The result is rounded to milliseconds.
 ///
 /// # Errors
-/// Describes the expected form of a duration, lists the units, or says that it is longer than a year.
+/// The text does not have the form of a duration, has another unit, or is longer than a year.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     let (number, unit) = split(text);
     let number: f64 = number.parse().map_err(|_| "a duration is a number and a unit, such as `30s`")?;
@@ -76,7 +77,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     Ok(Duration::from_millis(millis.round() as u64))
 }
 
-/// Formats a size so that [`parse_size`] reads it, in the largest unit that gives a whole number.
+/// Formats a size so that [`parse_size`] can parse it, in the largest unit that gives a whole number.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
@@ -87,7 +88,7 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
-/// Formats a duration so that [`parse_duration`] reads it.
+/// Formats a duration so that [`parse_duration`] can parse it.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     match duration.subsec_millis() {

@@ -1,13 +1,12 @@
-//! Findings: errors and warnings in a file, with their positions.
+//! Findings: errors and warnings about a configuration file, with their positions.
 
 use std::cell::RefCell;
 use std::fmt;
 
-/// A position in a file. Displayed: `line:column`.
+/// A position in a configuration file. Displayed as `line:column`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourcePos {
     pub line: usize,
-    /// The column, in characters from 1.
     pub column: usize,
 }
 
@@ -21,7 +20,7 @@ impl fmt::Display for SourcePos {
     }
 }
 
-/// The severity of a finding.
+/// The severity of a finding in a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The file cannot be used.
@@ -30,30 +29,30 @@ pub enum Severity {
     Warning,
 }
 
-/// A finding. Displayed: `file:line:column: message; hint`.
+/// An error or a warning about a configuration file. Displayed as `file:line:column: message; hint`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub file: String,
     pub pos: SourcePos,
     pub severity: Severity,
-    /// Never quotes a value that may be a secret.
+    /// The message never quotes a value that may be a secret.
     pub message: String,
-    /// The text to write instead, if that is known.
+    /// What to write instead, if that is known.
     pub hint: Option<String>,
 }
 
 impl Finding {
-    /// Returns an error without a hint.
+    /// Returns an error about a file, without a hint.
     pub fn error(file: impl Into<String>, pos: SourcePos, message: impl Into<String>) -> Self {
         Self { file: file.into(), pos, severity: Severity::Error, message: message.into(), hint: None }
     }
 
-    /// Returns a warning without a hint.
+    /// Returns a warning about a file, without a hint.
     pub fn warning(file: impl Into<String>, pos: SourcePos, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(file, pos, message) }
     }
 
-    /// Returns the finding with a hint.
+    /// Returns this finding with a hint added.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
@@ -69,8 +68,8 @@ impl fmt::Display for Finding {
 
 impl std::error::Error for Finding {}
 
-/// A file and all findings in it. Reading continues after an error, so that all errors can be reported at
-/// once.
+/// A configuration file and all findings about it. Reading continues after an error, so that all errors can
+/// be reported at once.
 pub struct Findings<'a> {
     file: &'a str,
     text: &'a str,
@@ -79,31 +78,32 @@ pub struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    /// Creates an empty list for `text`, the content of `file`.
+    /// Creates an empty list of findings for `text`, the content of `file`.
     #[must_use]
     pub fn new(file: &'a str, text: &'a str) -> Self {
         Self { file, text, shows_values: false, list: RefCell::default() }
     }
 
-    /// Makes errors about a value quote it. Only for files without secrets.
+    /// Makes errors quote the values that they are about. Only for files without secrets.
     #[must_use]
     pub fn showing_values(self) -> Self {
         Self { shows_values: true, ..self }
     }
 
-    /// Returns the name of the file.
+    /// Returns the name of the configuration file.
     #[must_use]
     pub fn file(&self) -> &'a str {
         self.file
     }
 
-    /// Returns the content of the file.
+    /// Returns the content of the configuration file.
     #[must_use]
     pub fn text(&self) -> &'a str {
         self.text
     }
 
-    /// Returns the position of a byte offset. An offset after the last character is on the last line.
+    /// Returns the position of a byte offset in the file. An offset after the last character is on the last
+    /// line.
     #[must_use]
     pub fn pos(&self, at: usize) -> SourcePos {
         let mut end = at.min(self.text.trim_end().len());
@@ -130,7 +130,8 @@ impl<'a> Findings<'a> {
         self.list.borrow_mut().push(finding);
     }
 
-    /// Runs `read` and returns its value, or the first error that it recorded. The errors are removed.
+    /// Runs `read` and returns its value, or the first error that `read` recorded. Errors of `read` are not
+    /// kept in the list.
     ///
     /// # Errors
     /// Returns the first error, even if `read` returned a value.

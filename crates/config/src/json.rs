@@ -1,16 +1,16 @@
-//! JSON with positions. A trailing comma and text after the end are only warnings.
+//! A JSON parser that keeps positions. A trailing comma and text after the end are only warnings.
 
 use crate::finding::Findings;
 use crate::tree::{Node, TableEntry, ValueKind};
 
-/// Maximum nesting of lists and objects.
+/// Maximum nesting depth of lists and objects in a JSON file.
 const MAX_DEPTH: usize = 64;
 
-/// The result of a step. An error is its byte offset and its message.
+/// The result of a parsing step. An error consists of its byte offset and its message.
 type Read<T> = Result<T, (usize, &'static str)>;
 
 impl Node {
-    /// Reads a whole JSON file. Returns `None` after an error.
+    /// Parses a whole JSON file. Returns `None` if the file has an error, which is recorded.
     #[must_use]
     pub fn from_json(findings: &Findings<'_>) -> Option<Self> {
         let mut reader = Reader { findings, text: findings.text().as_bytes(), at: 0 };
@@ -99,7 +99,8 @@ impl Reader<'_> {
         Ok(nodes)
     }
 
-    /// Returns `true` if another entry follows. Otherwise `end` is consumed.
+    /// Returns `true` if another entry follows in a list or object. Otherwise moves past its closing bracket
+    /// `end`.
     fn more(&mut self, end: u8, first: bool) -> Read<bool> {
         if self.peek().is_none() {
             return Err((self.at, "it ends too early"));
@@ -147,7 +148,7 @@ impl Reader<'_> {
         self.at += length;
         let digits = &self.text[start..self.at];
         let text = str::from_utf8(digits).unwrap_or_default();
-        // The grammar is serde_json's, which knows that there is no `01`.
+        // The grammar of numbers is left to serde_json, which refuses for example `01`.
         let number: f64 = serde_json::from_slice(digits).map_err(|_| (start, "this is no number"))?;
         let whole = !text.contains(['.', 'e', 'E']);
         Ok(if whole {

@@ -1,6 +1,6 @@
 //! Reads TOML and JSON configuration files: values with positions, typed access, and findings about errors.
 //!
-//! Only a mechanism: each crate that has a configuration file keeps its own schema.
+//! The crate knows no settings: each crate that has a configuration file keeps its own schema.
 
 mod finding;
 mod json;

@@ -2,20 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-/// The directories against which the paths of a file are resolved.
+/// The directories against which the paths in a configuration file are resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct PathBase<'a> {
-    /// The directory of the file. Relative paths start from it.
+    /// The directory of the configuration file. Relative paths start from this directory.
     pub base: &'a Path,
-    /// The home directory, for `~`.
+    /// The home directory, which replaces `~`.
     pub home: Option<&'a Path>,
 }
 
 impl PathBase<'_> {
-    /// Returns the path for `text`. Variables are not expanded.
+    /// Returns the path for the text of a setting. Environment variables are not expanded.
     ///
     /// # Errors
-    /// If the text is empty, or needs an expansion that is not available.
+    /// If the text is empty, or needs an expansion that is not possible.
     pub fn resolve(self, text: &str) -> Result<PathBuf, &'static str> {
         if text.is_empty() {
             return Err("the path is missing");

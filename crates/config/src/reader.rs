@@ -1,4 +1,5 @@
-//! Typed access to values. A value of the wrong type or range becomes an error with its position.
+//! Typed access to the values of a configuration file. A value of the wrong type or range becomes an error
+//! with its position.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,39 +11,40 @@ use crate::finding::Findings;
 use crate::path_base::PathBase;
 use crate::tree::{Node, TableEntry, ValueKind};
 
-/// Maximum length of a text that an error quotes.
+/// Maximum number of characters of a text that an error quotes.
 const MAX_QUOTED_CHARS: usize = 40;
 
 const COMMAND_HINT: &str = "write command = [\"narrows\", \"acp\"], or command = \"narrows acp\"";
 
-/// A value, and the name that errors use for it. A method that returns `None` has recorded an error.
+/// A value of a setting, and the name that errors use for it. If a method returns `None`, it has recorded an
+/// error.
 #[derive(Clone, Copy)]
 pub struct SettingValue<'a> {
     pub findings: &'a Findings<'a>,
-    /// The key of the value. An entry of a list has the key of the list.
+    /// The key of the value. An entry of a list has the key of its list.
     pub name: &'a str,
     pub node: &'a Node,
 }
 
 impl<'a> SettingValue<'a> {
-    /// Records an error that begins with the name.
+    /// Records an error about the value. The message begins with the name of the setting.
     pub fn error_with_name(self, what: &str, hint: Option<String>) {
         self.findings.error(self.node.at, format!("`{}` {what}", self.name), hint);
     }
 
-    /// Records a warning that begins with the name.
+    /// Records a warning about the value. The message begins with the name of the setting.
     pub fn warn(self, what: &str) {
         self.findings.warning(self.node.at, format!("`{}` {what}", self.name));
     }
 
-    /// Records an error about the value.
+    /// Records an error with this message at the position of the value.
     pub fn error<T>(self, message: impl Into<String>, hint: Option<&str>) -> Option<T> {
         self.findings.error(self.node.at, message, hint.map(str::to_owned));
         None
     }
 
-    /// Records that the value is not what was expected. The value itself may be a secret, and is quoted only
-    /// if the file has none.
+    /// Records an error that says what was expected instead of the value. The value itself may be a secret,
+    /// and is quoted only if the file has no secrets.
     pub fn expected<T>(self, wanted: &str, hint: Option<&str>) -> Option<T> {
         let found = match &self.node.kind {
             _ if !self.findings.shows_values => String::new(),
@@ -58,7 +60,7 @@ impl<'a> SettingValue<'a> {
         None
     }
 
-    /// Returns a text. Any content is accepted.
+    /// Returns the value if it is a text, with any content.
     #[must_use]
     pub fn string(self) -> Option<&'a str> {
         match &self.node.kind {
@@ -67,7 +69,7 @@ impl<'a> SettingValue<'a> {
         }
     }
 
-    /// Returns a text that is not empty and that system calls accept.
+    /// Returns the value if it is a text that is not empty and has no NUL, so that system calls accept it.
     #[must_use]
     pub fn text(self) -> Option<&'a str> {
         match self.string()? {
@@ -77,18 +79,18 @@ impl<'a> SettingValue<'a> {
         }
     }
 
-    /// Returns a text converted by `parse`.
+    /// Returns the value if it is a text, converted by `parse`.
     pub fn parsed<T>(self, parse: impl FnOnce(&str) -> Result<T, &'static str>) -> Option<T> {
         let text = self.text()?;
         parse(text).map_err(|reason| self.reject_text(text, reason)).ok()
     }
 
-    /// Records that `text` is not accepted, for this `reason`.
+    /// Records an error that `text` is not accepted, with the `reason`.
     pub fn reject_text(self, text: &str, reason: &str) {
         self.error_with_name(&format!("cannot be \"{}\": {reason}", quoted(text)), None);
     }
 
-    /// Returns one of the `choices`, selected by its name.
+    /// Returns the one of the `choices` whose name is the value.
     #[must_use]
     pub fn one_of<T: Copy>(self, choices: &[(&'static str, T)]) -> Option<T> {
         let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
@@ -96,7 +98,7 @@ impl<'a> SettingValue<'a> {
         self.named(choice, &names)
     }
 
-    /// Returns the choice that `parse` selects. Errors list `names` as the valid texts.
+    /// Returns the choice that `parse` selects by the value. Errors list `names` as the valid texts.
     pub fn named<T>(self, parse: impl FnOnce(&str) -> Option<T>, names: &[&str]) -> Option<T> {
         let text = if let ValueKind::Text(text) = &self.node.kind { text } else { "" };
         parse(text).or_else(|| {
@@ -106,7 +108,7 @@ impl<'a> SettingValue<'a> {
         })
     }
 
-    /// Returns `true` or `false`.
+    /// Returns the value if it is `true` or `false`.
     #[must_use]
     pub fn flag(self) -> Option<bool> {
         match self.node.kind {
@@ -115,7 +117,8 @@ impl<'a> SettingValue<'a> {
         }
     }
 
-    /// Returns a whole number from `least` to `most`. `u64::MAX` and `i64::MAX` mean no upper bound.
+    /// Returns the value if it is a whole number from `least` to `most`. `u64::MAX` and `i64::MAX` mean that
+    /// there is no upper bound.
     pub fn count<N: TryFrom<i128>>(self, least: impl Into<i128>, most: impl Into<i128>) -> Option<N> {
         let (least, most) = (least.into(), most.into());
         match self.node.kind {
@@ -128,7 +131,7 @@ impl<'a> SettingValue<'a> {
         })
     }
 
-    /// Returns a number, with a fraction or without.
+    /// Returns the value if it is a number, with or without a fraction.
     #[must_use]
     pub fn number(self) -> Option<f64> {
         match self.node.kind {
@@ -139,7 +142,7 @@ impl<'a> SettingValue<'a> {
         }
     }
 
-    /// Returns a duration: a text with a unit, or a number of seconds.
+    /// Returns the value if it is a duration: a text with a unit, or a number of seconds.
     #[must_use]
     pub fn duration(self) -> Option<Duration> {
         let number = match self.node.kind {
@@ -151,14 +154,15 @@ impl<'a> SettingValue<'a> {
         parse_duration(&number).map_err(|reason| self.reject_text(&number, reason)).ok()
     }
 
-    /// Returns a duration above zero.
+    /// Returns the value if it is a duration above zero.
     #[must_use]
     pub fn positive_duration(self) -> Option<Duration> {
         let duration = self.duration()?;
         Some(duration).filter(|it| !it.is_zero()).or_else(|| self.expected("greater than zero", None))
     }
 
-    /// Returns a size in bytes from `least` to `most`: a text with a unit, or a number of bytes.
+    /// Returns the value if it is a size from `least` to `most` bytes: a text with a unit, or a number of
+    /// bytes.
     #[must_use]
     pub fn size(self, least: u64, most: u64) -> Option<u64> {
         let bytes = match self.node.kind {
@@ -171,8 +175,8 @@ impl<'a> SettingValue<'a> {
             .or_else(|| self.expected(&format!("from {} to {}", format_size(least), format_size(most)), None))
     }
 
-    /// Returns a program and its arguments: a list of texts, or one text that is split as a shell splits
-    /// words.
+    /// Returns the value if it is a program with arguments: a list of texts, or one text that is split into
+    /// words as a shell does.
     #[must_use]
     pub fn command(self) -> Option<Vec<String>> {
         let words: Vec<String> = match &self.node.kind {
@@ -195,7 +199,7 @@ impl<'a> SettingValue<'a> {
         }
     }
 
-    /// Returns a path, resolved by `paths`.
+    /// Returns the value if it is a path, resolved against the directories of `paths`.
     #[must_use]
     pub fn path(self, paths: PathBase<'_>) -> Option<PathBuf> {
         self.parsed(|text| paths.resolve(text))
@@ -219,7 +223,7 @@ impl<'a> SettingValue<'a> {
         matches!(self.node.kind, ValueKind::Table(_))
     }
 
-    /// Returns the entries of a list.
+    /// Returns the entries of the value if it is a list.
     #[must_use]
     pub fn list(self, hint: &str) -> Option<impl Iterator<Item = SettingValue<'a>> + use<'a>> {
         let hint = Some(hint).filter(|hint| !hint.is_empty());
@@ -227,14 +231,14 @@ impl<'a> SettingValue<'a> {
         Some(nodes.iter().map(move |node| SettingValue { node, ..self }))
     }
 
-    /// Returns a table.
+    /// Returns the value if it is a table.
     #[must_use]
     pub fn table(self) -> Option<Table<'a>> {
         let ValueKind::Table(entries) = &self.node.kind else { return self.expected("a table", None) };
         Some(Table { findings: self.findings, name: self.name, at: self.node.at, entries })
     }
 
-    /// Returns the tables of a list.
+    /// Returns the entries of the value if it is a list of tables.
     #[must_use]
     pub fn tables(self) -> Option<impl Iterator<Item = Table<'a>> + use<'a>> {
         if !self.is_list() {
@@ -245,47 +249,47 @@ impl<'a> SettingValue<'a> {
     }
 }
 
-/// The entries of a table, and the name that errors use. The name of the whole file is empty.
+/// A table of a configuration file, and the name that errors use for it. The name of the whole file is empty.
 #[derive(Clone, Copy)]
 pub struct Table<'a> {
     pub findings: &'a Findings<'a>,
     pub name: &'a str,
-    /// The byte offset at which the table begins.
+    /// The byte offset at which the table begins in the file.
     pub at: usize,
     entries: &'a [TableEntry],
 }
 
 impl<'a> Table<'a> {
-    /// Returns the value of `key`, if there is one. A key in its old spelling, with `-` for `_`, is found
-    /// too.
+    /// Returns the value of `key`, if the table has it. The old spelling of a key, with `-` for `_`, is
+    /// accepted too.
     #[must_use]
     pub fn get(self, key: &str) -> Option<SettingValue<'a>> {
         let exact = self.entries.iter().find(|entry| entry.key == key);
         exact.or_else(|| self.entries.iter().find(|entry| entry.is(key))).map(|entry| self.item(entry))
     }
 
-    /// Returns the value of `key`, which is required.
+    /// Returns the value of `key`. If the table does not have the key, records an error.
     pub fn required<'h>(self, key: &str, hint: impl Into<Option<&'h str>>) -> Option<SettingValue<'a>> {
         self.get(key).or_else(|| self.error(format!("`{key}` is missing{}", self.place()), hint.into()))
     }
 
-    /// Returns the value of `key` converted by `read`, if the key is present.
+    /// Returns the value of `key`, converted by `read`, if the table has the key.
     pub fn read<T>(self, key: &str, read: impl FnOnce(SettingValue<'a>) -> Option<T>) -> Option<T> {
         self.get(key).and_then(read)
     }
 
-    /// Returns the text of `key`, if there is one.
+    /// Returns the text that `key` has as its value, if the table has the key.
     #[must_use]
     pub fn string(self, key: &str) -> Option<String> {
         self.read(key, SettingValue::string).map(str::to_owned)
     }
 
-    /// Returns all keys and values, in the order of the file.
+    /// Returns all keys and values of the table, in the order of the file.
     pub fn entries(self) -> impl Iterator<Item = (&'a str, SettingValue<'a>)> {
         self.entries.iter().map(move |entry| (entry.key.as_str(), self.item(entry)))
     }
 
-    /// Returns all values, in the order of the file.
+    /// Returns all values of the table, in the order of the file.
     pub fn items(self) -> impl Iterator<Item = SettingValue<'a>> {
         self.entries().map(|(_, item)| item)
     }
@@ -295,7 +299,7 @@ impl<'a> Table<'a> {
         SettingValue { findings: self.findings, name, node: &entry.node }
     }
 
-    /// Records an error about the table.
+    /// Records an error at the position of the table.
     pub fn error<T>(self, message: impl Into<String>, hint: Option<&str>) -> Option<T> {
         self.findings.error(self.at, message, hint.map(str::to_owned));
         None
@@ -313,8 +317,8 @@ impl<'a> Table<'a> {
             .map(move |entry| (entry, nearest(&entry.key, known.iter().copied())))
     }
 
-    /// Records an error for every key that is not in `known`, and a warning for every old spelling. `usual`
-    /// has hints for unknown keys that are often used.
+    /// Records an error for every key that is not in `known`, and a warning for every key in its old
+    /// spelling. `usual` has hints for unknown keys that are often written.
     pub fn only(self, known: &[&str], usual: &[(&str, &str)]) {
         self.warn_about_old_spellings(known);
         for (entry, near) in self.unknown(known) {
@@ -342,14 +346,14 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Returns ` in [name]`, or nothing for the whole file.
+    /// Returns ` in [name]` with the name of the table, or nothing for the whole file.
     #[must_use]
     pub fn place(self) -> String {
         if self.name.is_empty() { String::new() } else { format!(" in [{}]", self.name) }
     }
 }
 
-/// Returns the beginning of a text from the file, safe to print.
+/// Returns the beginning of a text from the configuration file, with unsafe characters escaped.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     narrows_base::text::quoted(text, MAX_QUOTED_CHARS)

@@ -1,4 +1,4 @@
-//! A configuration file as a tree of values with their positions, from TOML or JSON.
+//! A configuration file as a tree of values with their positions, parsed from TOML or JSON.
 
 use std::borrow::Cow;
 
@@ -9,49 +9,50 @@ use toml::de::{DeTable, DeValue};
 use crate::finding::Findings;
 use crate::reader::{Table, quoted};
 
-/// A value and its position.
+/// A value of a configuration file, and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// The byte offset at which the value begins.
+    /// The byte offset at which the value begins in the file.
     pub at: usize,
     pub kind: ValueKind,
 }
 
-/// The type and the content of a value.
+/// The type and the content of a value in a configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ValueKind {
     /// A text, or a TOML date.
     Text(String),
-    /// A whole number. A number outside the range of `i128`, also a negative one, becomes `i128::MAX`.
+    /// A whole number. A number outside the range of `i128`, positive or negative, becomes `i128::MAX`.
     Integer(i128),
     Float(f64),
     Bool(bool),
     List(Vec<Node>),
-    /// A table, its entries in the order of the file.
+    /// A table, with its entries in the order of the file.
     Table(Vec<TableEntry>),
     Null,
 }
 
-/// An entry of a table.
+/// An entry of a table in a configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableEntry {
-    /// The byte offset at which the key begins.
+    /// The byte offset at which the key begins in the file.
     pub at: usize,
     pub key: String,
-    /// The key from the top, such as `endpoint.a.model`, if the tree was [qualified](Node::qualified).
+    /// The key with the keys of all tables around it, such as `endpoint.a.model`, if the tree was
+    /// [qualified](Node::qualified).
     pub(crate) name: Option<String>,
     pub node: Node,
 }
 
 impl TableEntry {
-    /// Returns `true` if the key is `key`, or its old spelling with `-` for `_`.
+    /// Returns `true` if the entry has this key, possibly in its old spelling with `-` for `_`.
     pub(crate) fn is(&self, key: &str) -> bool {
         self.key == key || (self.key.contains('-') && self.key.replace('-', "_") == key)
     }
 }
 
 impl Node {
-    /// Reads a whole TOML file. Returns `None` after an error.
+    /// Parses a whole TOML file. Returns `None` if the file has an error, which is recorded.
     #[must_use]
     pub fn from_toml(findings: &Findings<'_>) -> Option<Self> {
         match DeTable::parse(findings.text()) {
@@ -66,7 +67,7 @@ impl Node {
         }
     }
 
-    /// Reads a whole TOML file with `read`.
+    /// Parses a whole TOML file and converts it with `read`.
     ///
     /// # Errors
     /// Returns the first recorded error.
@@ -80,13 +81,13 @@ impl Node {
         })
     }
 
-    /// Returns the whole file as a table.
+    /// Returns the whole file as a table. If the file is no table, records an error.
     #[must_use]
     pub fn as_table<'a>(&'a self, findings: &'a Findings<'a>) -> Option<Table<'a>> {
         crate::SettingValue { findings, name: "", node: self }.table()
     }
 
-    /// Names all entries by their keys from the top.
+    /// Adds to each entry its key with the keys of all tables around it.
     #[must_use]
     pub fn qualified(mut self) -> Self {
         self.qualify("");
@@ -133,7 +134,7 @@ impl Node {
     }
 }
 
-/// Returns a hint if the line at `at` contains a text without quotes.
+/// Returns a hint about missing quotes if the line at `at` contains a text without quotes.
 fn missing_quotes(text: &str, at: usize) -> Option<String> {
     let start = text.get(..at)?.rfind('\n').map_or(0, |end| end + 1);
     let (key, value) = text.get(start..)?.lines().next()?.split_once('=')?;
