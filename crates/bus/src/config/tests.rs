@@ -1,4 +1,4 @@
-//! Tests of whole files, valid and invalid.
+//! Tests of whole configuration files, valid and invalid.
 
 mod access;
 mod client_capabilities;
@@ -61,7 +61,7 @@ socket = "/run/admin.sock"
 port = 9090
 "#;
 
-/// Returns the errors of a file, or its warnings if it has none, one per line.
+/// Returns the errors of a configuration file, or its warnings if it has no error, one per line.
 fn findings_of(text: &str, path: &str) -> String {
     let lines = |lines: Vec<String>| lines.join("\n");
     match read(text, Path::new(path), None) {
@@ -379,7 +379,8 @@ fn missing_programs_are_reported_at_their_command() {
         let InspectedConfig { errors, .. } = inspect(text, Path::new(path), None, Some(machine));
         errors.iter().map(|error| error.pos.line).collect::<Vec<_>>()
     };
-    // The first program is this test. The path of the second one depends on its `cwd`, which is missing.
+    // The program of the first pool is this test, which exists. The second one is not checked, because the
+    // `cwd` to which its path is relative is missing.
     assert_eq!(lines(FULL_CONFIG, "bus.toml"), [29]);
     let searched = FULL_CONFIG.replace("./agent", "agent");
     assert_eq!(lines(&searched, "bus.toml"), [28, 29]);
@@ -453,7 +454,7 @@ fn rendered_settings_read_back_as_the_same_configuration() {
     for (text, path) in [(FULL_CONFIG, "/etc/bus.toml"), ("[[pool]]\ncommand = [\"a\"]\n", "bus.toml")] {
         let (mut config, _) = read(text, Path::new(path), None).unwrap();
         let shown = render::toml(&config);
-        // The output hides the values of variables, so they must be filled in.
+        // The rendered settings hide the values of variables, so the values are filled in again.
         let variables: Vec<String> = config.pools.iter().flat_map(|pool| pool.env.keys().cloned()).collect();
         for name in &variables {
             assert!(shown.contains(&format!("\n# {name} = ")), "{shown}");
@@ -461,7 +462,7 @@ fn rendered_settings_read_back_as_the_same_configuration() {
         config.pools.iter_mut().for_each(|pool| pool.env.clear());
         let (again, warnings) = read(&shown, Path::new("other.toml"), None).expect(&shown);
         assert_eq!(again, config, "{shown}");
-        // The only warning is about a missing listener.
+        // The only possible warning is that no listener is configured.
         assert_eq!(warnings.is_empty(), !config.listen.is_empty(), "{warnings:?}");
     }
     let (config, _) =

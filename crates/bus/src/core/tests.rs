@@ -1,4 +1,4 @@
-//! Whole conversations through the core, as the lines and actions that it outputs.
+//! Whole conversations with the core, compared with the lines and actions that the core outputs.
 
 mod access;
 mod accounts;
@@ -46,7 +46,7 @@ struct TestBus {
     output: Output,
 }
 
-/// The lines and actions of the core as text, and the bytes queued for each peer.
+/// Collects the lines and actions of the core as text, and counts the bytes queued for each peer.
 #[derive(Default)]
 struct Output {
     seen: Vec<String>,
@@ -123,7 +123,7 @@ impl TestBus {
         client
     }
 
-    /// Marks a client as initialized, for tests in which all pools are shared.
+    /// Marks a client as initialized. Only for tests in which all pools are shared.
     fn initialized(&mut self, client: u32) {
         if self.core.pools.iter().all(|pool| pool.is_shared() && pool.is_acp())
             && let Some(state) = self.core.clients.key_at(client).and_then(|client| self.core.client(client))
@@ -170,13 +170,13 @@ impl TestBus {
         );
     }
 
-    /// Ends a worker that has read all its input.
+    /// Ends a worker that has read all lines sent to it.
     fn kill_worker(&mut self, worker: u32) {
         let bytes_read = self.output.queued.remove(&worker).unwrap_or_default().len() as u64;
         self.exit_worker(worker, bytes_read, Vec::new());
     }
 
-    /// Ends a worker that has read `bytes_read` bytes and was never sent `unsent`.
+    /// Ends a worker that has read `bytes_read` bytes. The lines in `unsent` were never written to it.
     fn exit_worker(&mut self, worker: u32, bytes_read: u64, unsent: Vec<u8>) {
         let end =
             WorkerExit { reason: "killed by SIGKILL".into(), bytes_read, unsent, ..WorkerExit::default() };
@@ -197,7 +197,7 @@ impl TestBus {
         self.now = until;
     }
 
-    /// Creates a session of `client` that `worker` names `name`, and discards the output.
+    /// Creates a session for `client` that `worker` calls `name`, and discards the output.
     fn session(&mut self, client: u32, worker: u32, name: &str) {
         self.request(client, 1_000, "session/new", &json!({"cwd": "/"}));
         let id = self.last_id(worker);

@@ -46,7 +46,7 @@ fn written_owners_are_read_back() {
     drop(index);
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:two"), (odd, "uid:7")]));
-    // An entry without a change is written only if the record is old.
+    // An entry that repeats the owner is written only if the last record is old enough.
     let lines = index.file.lines();
     index.write([own("a", "token:two"), delete("c")].into_iter(), now);
     assert_eq!(index.file.lines(), lines);
@@ -67,7 +67,7 @@ fn a_session_does_not_change_its_owner() {
     let (mut index, _) = open(&path);
     index.write([own("a", "token:one"), own("a", "token:two")].into_iter(), now);
     drop(index);
-    // The owner also stays the same after a restart, and after a long time without use.
+    // The owner is the same after a restart, and after a long time without use.
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:one")]));
     index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
@@ -199,7 +199,7 @@ fn no_identity_loses_sessions_because_another_has_more() {
         "the oldest are removed first"
     );
     check_bytes(&index);
-    // The limit also applies to long names.
+    // Long names use up the limit too.
     index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
     let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();
     index.limits = (4_000, usize::MAX);
@@ -230,7 +230,7 @@ fn an_identity_beyond_its_share_forgets_its_own_oldest_sessions() {
     check_bytes(&index);
     assert!(index.known.contains_key(&"old".into()) && index.known.contains_key(&"m999".into()));
     assert!(index.known.contains_key(&in_pool("pool", "s")) && !index.known.contains_key(&"m0".into()));
-    // The file still has all lines. Entries over the limit are left out at the next start.
+    // The file still has a line for each owner. At the next start, owners over the limit are left out.
     drop(index);
     let (index, _) = open_with(&path, 1 << 20);
     check_bytes(&index);
@@ -284,13 +284,13 @@ fn missing_entries_are_appended_when_there_is_little_room() {
     let now = seconds();
     let many = |from: usize| (from..from + 100).map(|number| own(&format!("s{number:03}"), "x"));
     index.write(many(0), now);
-    // There is no room for a second copy or for any further entry.
+    // There is no room for a second copy of the file, or for any further entry.
     std::fs::create_dir(path.with_extension("new")).unwrap();
     let length = std::fs::metadata(&path).unwrap().len();
     index.file.room = Some(length);
     index.write(many(100), now);
     assert_eq!((index.file.lines(), index.missing.len(), index.behind.is_some()), (100, 100, true));
-    // There is room for half of the entries, and then for all.
+    // At first there is room for half of the entries, and later for all.
     index.file.room = Some(length + length / 2);
     index.catch_up();
     let written = index.file.lines() - 100;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::super::{ListenAddr, ListenerAuth, McpAccess, McpTarget, PoolMcpServer, inspect, read, render};
 
-/// Returns the findings of a file with these settings of a listener and a pool, and `rest`.
+/// Returns the findings of a configuration file with these settings of a listener and a pool, and with
+/// `rest`.
 fn findings_of(listen: &str, pool: &str, rest: &str) -> String {
     let text = format!("[[listen]]\n{listen}\n[[pool]]\ncommand = [\"a\"]\n{pool}\n{rest}\n");
     let inspected = inspect(&text, Path::new("bus.toml"), None, None);
@@ -32,7 +33,7 @@ fn mcp_servers_are_read_and_rendered_without_secrets() {
     assert!(toml.contains("# KEY = \"(hidden)\"") && json.contains("KEY"), "{toml} {json}");
     assert!(!toml.contains("s3cret") && !json.contains("s3cret"), "{toml} {json}");
     assert!(!format!("{config:?}").contains("s3cret"));
-    // Apart from the hidden values, the rendered file is equivalent.
+    // Apart from the hidden values of variables, the rendered settings equal the configuration.
     if let McpTarget::Command { env, .. } = &mut config.pools[0].mcp_servers[0].target {
         env.clear();
     }

@@ -1,4 +1,4 @@
-//! Access of clients to pools and to their own MCP servers.
+//! Access of clients to pools, and to the MCP servers that clients name.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn files() -> PoolMcpServer {
     }
 }
 
-/// Opens a client. `is_owner`: it is the user of the bus, on a unix socket or stdio.
+/// Opens a client. With `is_owner`, the client is the user of the bus, on a unix socket or stdio.
 fn open(bus: &mut TestBus, is_owner: bool) -> u32 {
     let identity = if is_owner { "uid:7" } else { ANYONE };
     let from = ClientInfo { is_owner, ..ClientInfo::new(0, identity) };
@@ -176,7 +176,7 @@ fn servers_in_batches_extensions_and_notifications_are_refused_too() {
     bus.notify(client, "session/new", &json!({"cwd": "/", "mcpServers": [stdio()]}));
     let seen = bus.seen();
     assert!(!reached(&seen), "{seen}");
-    // Other extension methods and the content of prompts are not checked.
+    // Parameters of other extension methods, and the content of prompts, are not checked.
     bus.request(client, 9, "_agent/open", &json!({"cwd": "mcpServers"}));
     assert!(reached(&bus.seen()));
 }
@@ -226,7 +226,7 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     bus.request(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "files"}]}));
     bus.answer(0, 2, &json!({"sessionId": "s"}));
     bus.seen();
-    // The changed settings do not concern the workers, so the workers stay.
+    // Only settings that do not concern running workers have changed, so the workers stay.
     bus.core.reload(bus.now, &config(vec![listed("new")]), &mut bus.output);
     assert_eq!(bus.seen(), "");
     bus.kill_worker(0);
@@ -234,7 +234,7 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     bus.request(client, 3, "session/prompt", &super::prompt("s"));
     let seen = bus.seen();
     assert!(seen.contains("session/resume") && seen.contains(r#""command":"new""#), "{seen}");
-    // A session without its server cannot be restored.
+    // A session is not restored without its MCP server.
     bus.answer(1, 2, &json!({}));
     let none = Pool { mcp: Some(McpAccess::None), mcp_servers: Vec::new(), ..listed("new") };
     bus.core.reload(bus.now, &config(vec![none]), &mut bus.output);
@@ -265,7 +265,7 @@ fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> ListenerSettings {
     ListenerSettings { pool: pool.map(str::to_owned), pools, ..ListenerSettings::new(ListenAddr::Stdio) }
 }
 
-/// Opens a client at a listener, with a token for these pools.
+/// Opens a client at a listener, with a token that permits these pools.
 fn enter(bus: &mut TestBus, listener: usize, pools: Option<&[&str]>) -> u32 {
     let pools: Option<Vec<String>> = pools.map(|pools| pools.iter().map(|&name| name.to_owned()).collect());
     let from = ClientInfo { pools: pools.as_deref(), ..ClientInfo::new(listener, "token:bob") };
@@ -302,7 +302,7 @@ fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
     check(listener(Some("two"), None), None, None, Ok(1));
     check(listener(Some("two"), None), None, Some("two"), Ok(1));
     check(listener(Some("two"), None), None, Some("one"), Err(()));
-    // The error for a missing pool equals that for an existing one.
+    // The error for a pool that does not exist equals that for a pool that the client may not use.
     check(listener(Some("two"), None), None, Some("three"), Err(()));
     check(listener(None, Some(&["two"])), None, None, Ok(1));
     check(listener(None, Some(&["two"])), None, Some("one"), Err(()));
@@ -540,7 +540,8 @@ fn ambiguous_servers_of_a_client_are_refused() {
         let seen = ask(&mut bus, server, more);
         assert!(!reached(&seen) && seen.contains("-32602"), "{server} {more}: {seen}");
     }
-    // An escaped id is recognized, and an equal id of another client is renamed.
+    // The escaped server is recognized. When another client names a server with the same id, the worker gets
+    // another id for that one.
     let seen = ask(&mut bus, r#"{"type":"\u0061cp","name":"n","serverId":"sr\u0076"}"#, "");
     assert!(reached(&seen), "{seen}");
     let id = last_id_in(&seen, 0);

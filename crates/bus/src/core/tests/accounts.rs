@@ -7,7 +7,7 @@ use super::super::identity::Identity;
 use super::identities::authenticating;
 use super::*;
 
-/// Returns a bus with one worker that all identities share. One identity has 64 KiB for data kept with its
+/// Returns a bus with one worker that all identities share. Each identity has 64 KiB for data kept with its
 /// sessions.
 fn bus(protocol: PoolProtocol) -> TestBus {
     let mut settings = authenticating(vec![Pool { protocol, mix_identities: true, ..pool(ShareMode::All) }]);
@@ -23,7 +23,7 @@ fn bus(protocol: PoolProtocol) -> TestBus {
 }
 
 impl TestBus {
-    /// Opens a session with a tag. Returns `false` if it is refused.
+    /// Opens a session with a tag. Returns `false` if the session is refused.
     fn tagged(&mut self, client: u32, name: &str, tag: &str, result: &Value) -> bool {
         let params = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "id": "files"}]});
         let line =
@@ -41,8 +41,8 @@ impl TestBus {
         self.seen().contains("\"result\"")
     }
 
-    /// Returns the bytes kept for the sessions of an identity, computed from the tables: without the names,
-    /// and of the names.
+    /// Returns the bytes kept for the sessions of an identity, counted in the tables: those of all data but
+    /// the names, and those of the names.
     fn kept_of(&self, identity: Identity) -> (usize, usize) {
         let mut results = Vec::new();
         let (mut kept, mut names) = (0, 0);
@@ -87,7 +87,7 @@ fn tags_and_results_of_sessions_leave_room_for_params_and_for_others() {
     assert!(bus.tagged(two, "two", "tag", &json!({"models": "m"})));
     let (kept, _) = bus.check_account("token:two");
     assert!(kept > 0 && count(&bus, |session| *session.name == *"two" && session.tag.is_some()) == 1);
-    // The new tag replaces the one that was kept before.
+    // The new tag replaces the one that the session had before.
     let ask = r#"{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{"sessionId":"two","prompt":[]},"sessionId":"a longer tag"}"#;
     bus.line(two, ask);
     assert_eq!(bus.check_account("token:two").0, kept + "a longer tag".len() - "tag".len());

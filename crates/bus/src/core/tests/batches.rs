@@ -24,7 +24,7 @@ fn a_notice_about_a_session_follows_the_array_that_names_it() {
     c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"b"}},{"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}]
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":{"sessionUpdate":"notice","severity":"warning","title":"Agent process exited","description":"killed by SIGKILL. The next prompt restores the session."}}}
     "#);
-    // A session whose name the client knows does not wait for a batch.
+    // The client knows the name of session `a`, so the session does not wait for the batch.
     bus.line(client, r#"[{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}]"#);
     bus.seen();
     bus.kill_worker(0);
@@ -64,10 +64,10 @@ fn answers_in_an_array_do_not_wait_for_the_lines_before_it() {
     let answer = |result: u64| json!({"jsonrpc": "2.0", "id": 1, "result": result});
     bus.line(client, &json!([request(2, "session/new", "q"), answer(1), {"x": 1}]).to_string());
     assert_eq!(bus.seen(), RETURNED);
-    // Only the first answer counts.
+    // A second answer to the same request is dropped.
     bus.line(client, &answer(2).to_string());
     assert_eq!(bus.seen(), "");
-    // The rest of the batch waits and gets its own response.
+    // The other entries of the batch have to wait, and are answered with an array of their own.
     bus.up(1);
     bus.answer(1, 1, &able());
     bus.answer(1, 2, &json!({"sessionId": "b"}));
@@ -111,7 +111,7 @@ fn the_rest_of_an_array_waits_before_lines_that_came_after_it() {
     bus.up(1);
     bus.answer(1, 1, &able());
     let seen = bus.seen();
-    // The request of the batch came first, so it has the id.
+    // Of the two requests with one id, that of the batch came first and is served.
     assert!(seen.contains(r#"w1 < {"jsonrpc":"2.0","id":2,"method":"session/new""#), "{seen}");
     assert!(
         !seen.contains("_x/custom")

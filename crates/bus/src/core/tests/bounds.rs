@@ -3,7 +3,8 @@
 use super::identities::authenticating;
 use super::*;
 
-/// Returns a bus with one shared worker and a memory limit of `memory`. One identity may use a quarter of it.
+/// Returns a bus with one shared worker and a limit of `memory` bytes for held messages. One identity may use
+/// a quarter of the limit.
 fn bus(memory: usize, protocol: PoolProtocol) -> TestBus {
     let mut settings = authenticating(vec![Pool { mix_identities: true, protocol, ..pool(ShareMode::All) }]);
     settings.limits.unfinished_input = memory;
@@ -113,7 +114,7 @@ fn sessions_first_named_in_any_message_count_for_the_limits() {
     }
     let seen = bus.seen();
     assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (2, 3), "{seen}");
-    // The limit also applies to sessions that a response names, and to two in one message.
+    // The limit also applies to sessions that a response names, and to two sessions in one message.
     let other = bus.open_as("token:two");
     for number in 0..5 {
         bus.request(other, number, "x", &json!({}));
@@ -262,7 +263,7 @@ fn ids_of_servers_in_clients_are_bounded_and_counted() {
         bus.answer(0, id, &json!({"sessionId": format!("s{number}")}));
         bus.seen();
     }
-    // One identity may use a sixteenth of the budget: 1 MiB.
+    // One identity may use 1 MiB, a sixteenth of the memory budget.
     assert!((30..40).contains(&refused), "{refused}");
     let other = bus.open_as("token:two");
     bus.request(other, 1, "session/new", &json!({"cwd": "/", "mcpServers": [server("a".into())]}));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker.
+/// Returns a client with session `a` in pool `p`, and with a pool `q` that has no ready worker.
 fn beside() -> (TestBus, u32) {
     let slow = Pool { name: "q".into(), ..pool(ShareMode::All) };
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::All) }, slow]));
@@ -58,13 +58,13 @@ fn requests_that_wait_for_a_worker_are_cancelled_at_once() {
     };
     bus.notify(client, "$/cancel_request", &json!({"requestId": 2}));
     assert_eq!(bus.seen(), given_up(2));
-    // The request behind the first one does not have to wait for its pool.
+    // After the first request is cancelled, the request behind it need not wait for pool `q`.
     bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
     let seen = bus.seen();
     let (first, rest) = seen.split_once('\n').unwrap();
     assert_eq!(first, given_up(1));
     assert!(rest.starts_with("w0 < ") && rest.contains("session/new"), "{rest}");
-    // The cancellation of an unknown request is dropped.
+    // A cancellation of an unknown request is dropped.
     bus.notify(client, "$/cancel_request", &json!({"requestId": 9}));
     assert_eq!(bus.seen(), "");
 }
@@ -108,7 +108,7 @@ fn an_incomplete_list_is_an_error() {
         bus.advance(6.0);
     });
     assert!(stopped.contains("-32016"), "{stopped}");
-    // A worker that cannot list has no sessions.
+    // A worker that does not know `session/list` counts as one without sessions.
     assert!(lists(&|bus| bus.fail(1, 2, -32601)).contains(r#"{"sessions":[{"sessionId":"x"}]}"#));
 }
 
@@ -142,7 +142,7 @@ fn without_a_known_protocol_initialize_is_a_request_like_others() {
     let (one, other) = (bus.open(), bus.open());
     bus.request(one, 1, "initialize", &json!({}));
     bus.request(other, 1, "work", &json!({}));
-    // Methods of turns have no special meaning in such a pool either.
+    // In a pool without a known protocol, the methods of turns have no special meaning.
     bus.request(other, 2, "session/prompt", &prompt("a"));
     bus.notify(other, "session/cancel", &json!({"sessionId": "a"}));
     bus.seen();
@@ -176,7 +176,7 @@ fn a_replacement_worker_gets_the_whole_initialize_exchange() {
     );
 }
 
-/// Cancels `id` with the LSP method. Returns the output.
+/// Cancels the request `id` with the method of LSP. Returns the output.
 fn lsp_cancel(bus: &mut TestBus, client: u32, id: &Value) -> String {
     bus.notify(client, "$/cancelRequest", &json!({"id": id}));
     bus.seen()

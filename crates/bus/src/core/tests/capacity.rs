@@ -73,7 +73,7 @@ fn another_worker_is_asked_if_one_is_full_and_then_another_is_started() {
     assert!(bus.seen().starts_with("w1 < "));
     let id = 3;
     bus.answer(1, id, &json!({"sessionId": "c"}));
-    // The full worker is not asked again. The other one is full now too.
+    // Worker 0 has said that it is full, so worker 1 is asked. It is full now too.
     bus.seen();
     new(&mut bus, one, 8);
     let id = bus.last_id(1);
@@ -100,7 +100,7 @@ fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
     new(&mut bus, one, 8);
     let second = bus.last_id(0);
     bus.fail(0, first, FULL);
-    // All lines of the client wait for the new worker, including one with an id in use.
+    // All lines of the client wait for the new worker, even a request whose id is in use.
     bus.request(one, 8, "session/list", &json!({}));
     bus.fail(0, second, FULL);
     bus.seen();
@@ -133,7 +133,7 @@ fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
     assert!(seen.contains("-32012") && !seen.contains("Spawn"), "{seen}");
     new(&mut bus, two, 7);
     assert!(bus.seen().starts_with("w0 < "));
-    // After a close, the identity may have another session.
+    // After the identity has closed a session, it may open another one.
     bus.request(one, 8, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
@@ -175,7 +175,7 @@ fn a_client_that_leaves_while_room_is_made_is_forgotten() {
     bus.seen();
     bus.answer(0, close, &json!({}));
     assert_eq!(bus.seen(), "");
-    // The result is the same if the worker is lost meanwhile.
+    // If the worker is lost meanwhile, the result is the same.
     bus.session(three, 0, "b");
     bus.disconnect(three);
     let four = bus.open();
@@ -208,7 +208,7 @@ fn sessions_that_are_being_opened_count_for_the_share_of_an_identity() {
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32012"#), "{seen}");
     new(&mut bus, two, 1);
     assert!(bus.seen().starts_with("w0 < "));
-    // A failed request does not count.
+    // A request for a session that failed does not count as a session.
     bus.fail(0, 2, -32603);
     bus.seen();
     new(&mut bus, one, 4);
@@ -319,7 +319,7 @@ fn idle_workers_of_the_identity_with_the_most_are_stopped_first() {
     bus.kill_worker(1);
     bus.up(1);
     assert!(bus.seen().contains("w1 < "));
-    // An identity at its limit makes room by losing one of its own workers.
+    // If the identity has its maximum of workers, one of its own workers is stopped to make room.
     bus.disconnect(three);
     let one = bus.open_as("token:one");
     bus.request(one, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -354,11 +354,11 @@ fn a_fork_counts_for_the_share_of_its_identity_at_a_worker() {
     assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{seen}");
     bus.request(two, 7, "session/fork", &json!({"sessionId": "c", "cwd": "/"}));
     assert!(bus.seen().starts_with("w0 < "));
-    // A session that is being created counts too.
+    // A session that is being created counts as a session of its identity.
     bus.request(two, 8, "session/fork", &json!({"sessionId": "c", "cwd": "/"}));
     let seen = bus.seen();
     assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{seen}");
-    // To make room, a session of the same identity without a client is closed.
+    // To make room for the fork, a session of the same identity without a client is closed.
     let other = bus.open_as("token:one");
     bus.request(other, 1, "session/resume", &json!({"sessionId": "x"}));
     bus.disconnect(one);

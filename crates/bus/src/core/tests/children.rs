@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns a bus with one shared pool whose `workers` workers speak version 2.
+/// Returns a bus with a shared pool that has this number of workers, all of which speak version 2.
 fn version_two_bus(workers: u32, listen: Vec<ListenerSettings>) -> TestBus {
     let pool =
         Pool { instances: workers, protocol: PoolProtocol::V2, mix_identities: true, ..pool(ShareMode::All) };
@@ -69,7 +69,7 @@ w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}
 w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"kid"}}
 w0 < {"jsonrpc":"2.0","id":4,"method":"_x/look","params":{"sessionId":"grandkid"}}"#
     );
-    // Another connection of the same identity has equal rights to a child and to its parent.
+    // Another connection of the same identity may use a child session, as it may use the parent.
     bus.request(two, 8, "_x/look", &json!({"sessionId": "kid"}));
     assert!(bus.seen().contains("session_in_use"));
     assert_eq!(bus.strikes(), 0);
@@ -80,7 +80,7 @@ fn a_session_that_was_never_announced_is_a_protocol_violation() {
     let mut bus = bus();
     let one = bus.open();
     bus.session(one, 0, "a");
-    // A child announced in an unknown session is unknown too.
+    // A child that is announced in an unknown session is not known to the bus.
     bus.announce(0, "nowhere", "kid");
     bus.update(0, "kid", "hi");
     assert_eq!(bus.strikes(), 2);
@@ -88,7 +88,7 @@ fn a_session_that_was_never_announced_is_a_protocol_violation() {
 }
 
 /// In version 1, a client must have declared that it shows children. If an agent announces them nevertheless,
-/// the other sessions of its worker are not affected.
+/// other sessions of its worker are not affected.
 #[test]
 fn children_that_clients_do_not_show_are_dropped_without_a_violation() {
     let mut bus = TestBus::shared(1);
@@ -112,7 +112,7 @@ fn children_that_clients_do_not_show_are_dropped_without_a_violation() {
     assert_eq!(bus.strikes(), 0);
     bus.update(0, "a", "hi");
     assert!(bus.seen().starts_with("c0 <"));
-    // A child that was not announced, or was announced in an unknown session, is a violation.
+    // Messages about a child are violations if the child was announced in an unknown session, or not at all.
     bus.announce(0, "nowhere", "other");
     bus.update(0, "other", "hi");
     assert_eq!(bus.strikes(), 2);
@@ -204,7 +204,7 @@ fn children_end_with_their_parent_without_a_violation() {
     assert_eq!((bus.seen().as_str(), bus.strikes()), ("", 0));
     bus.request(one, 4, "session/prompt", &prompt("kid"));
     assert!(bus.seen().contains("-32002"));
-    // A new session may have this name.
+    // A new session may have the name of the former child.
     bus.session(one, 0, "kid");
     bus.update(0, "kid", "hi");
     assert!(bus.seen().starts_with("c0 < "));
@@ -218,7 +218,7 @@ fn children_move_with_their_parent_to_another_worker() {
     bus.announce(0, "a", "kid");
     bus.kill_worker(0);
     bus.seen();
-    // A request in the child waits for its session.
+    // A request in a child session waits until the parent is restored.
     bus.request(one, 5, "_x/look", &json!({"sessionId": "kid"}));
     let id = bus.last_id(1);
     assert!(bus.seen().contains("session/resume"));
@@ -259,8 +259,8 @@ fn messages_in_a_child_wait_for_its_announcement() {
     let id = bus.last_id(0);
     bus.request(two, 1, "session/new", &json!({"cwd": "/"}));
     bus.seen();
-    // The agent sends messages in a session and its child before it answers the request that opens the
-    // session.
+    // Before the agent answers the request that opens session `a`, it sends messages in that session and in a
+    // child of it.
     bus.announce(0, "a", "kid");
     bus.update(0, "kid", "one");
     bus.answer(0, id, &json!({"sessionId": "a"}));
@@ -293,14 +293,14 @@ fn other_identities_do_not_see_children() {
     }
     bus.notify(two, "session/cancel", &json!({"sessionId": "kid"}));
     assert_eq!(bus.seen(), "");
-    // The answers stay the same after their parent is closed.
+    // The second client gets the same answers after the parent is closed.
     bus.request(one, 3, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
     bus.seen();
     bus.request(two, 9, "session/resume", &json!({"sessionId": "kid", "cwd": "/"}));
     assert!(bus.seen().contains("-32002"));
-    // A child is forgotten with its session.
+    // The bus forgets a child session together with its parent.
     bus.request(one, 9, "session/resume", &json!({"sessionId": "kid", "cwd": "/"}));
     assert!(bus.seen().contains("-32002"));
 }
@@ -352,7 +352,7 @@ fn children_are_bounded_for_each_session_and_identity_in_number_and_bytes() {
     let held: usize = bus.core.children.bytes();
     assert!(held <= (2 << 20) + 10, "{held}");
     assert!(!bus.seen().contains("Own {"));
-    // The other identity keeps its children and may have more.
+    // The second identity keeps its children and may have more.
     bus.announce(0, "b", "of-two-2");
     bus.seen();
     bus.request(two, 1, "_x/look", &json!({"sessionId": "of-two"}));
@@ -458,13 +458,13 @@ fn a_moved_child_loses_its_name_to_one_that_the_worker_announces() {
         let id = bus.last_id(0);
         bus.answer(0, id, &json!({}));
     }
-    // The next process numbers its sessions from the beginning.
+    // The new process of the agent numbers its sessions from the beginning.
     bus.announce(0, "b", "kid");
     bus.seen();
     bus.update(0, "kid", "hi");
     let seen = bus.seen();
     assert!(seen.starts_with("c1 < ") && !seen.contains("c0 < "), "{seen}");
-    // A second announcement changes nothing.
+    // A second announcement of the same child changes nothing.
     bus.announce(0, "a", "kid");
     bus.seen();
     bus.update(0, "kid", "hi");

@@ -1,4 +1,4 @@
-//! Regression tests: each case failed once.
+//! Regression tests: each case is a former defect.
 
 use super::super::StuckReason;
 use super::*;
@@ -16,7 +16,7 @@ fn unknowing(instances: u32) -> TestBus {
     bus
 }
 
-/// Returns a client with an exclusive worker. With `session`, it also has a session.
+/// Returns a client with an exclusive worker. If `session` is `true`, the client also has a session.
 fn exclusive(share: ShareMode, most: u32, session: bool) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![Pool { max_instances: most, ..pool(share) }]));
     bus.up(0);
@@ -125,7 +125,7 @@ fn a_list_without_a_worker_or_with_a_missing_part_is_an_error() {
     bus.answer(0, 2, &json!({"sessions": [{"sessionId": "x"}]}));
     bus.kill_worker(1);
     assert!(bus.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010"#));
-    // A deletion by one worker is enough.
+    // One worker that has deleted the session is enough for success.
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.request(client, 1, "session/delete", &json!({"sessionId": "stored"}));
@@ -150,7 +150,7 @@ fn a_reload_ends_no_turn_and_no_session() {
         seen.starts_with("c0 < ") && seen.ends_with("Stop { worker: WorkerId(0), kill: false }"),
         "{seen}"
     );
-    // A session that its agent cannot restore stays.
+    // A session stays open if its agent could not restore it.
     let mut bus = TestBus::new(&config(vec![pool(ShareMode::All)]));
     bus.up(0);
     bus.answer(0, 1, &json!({"protocolVersion": 1}));

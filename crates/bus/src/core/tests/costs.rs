@@ -1,5 +1,5 @@
-//! Work that one client can cause for all. The inputs are so large that quadratic work would not end within
-//! the time of a test.
+//! Work that one client can cause for the event loop of all. The inputs are so large that quadratic work
+//! would exceed the time limit of a test.
 
 use super::identities::authenticating;
 use super::*;
@@ -90,7 +90,6 @@ fn a_client_that_does_not_read_gets_no_repeated_replays() {
     let seen = bus.seen();
     assert_eq!(seen.matches("xxxxx\"").count(), 2, "the queue is full after the second answer");
     assert_eq!(seen.matches("-32012").count(), 998);
-    // The client has drained its queue.
     bus.output.waiting.clear();
     bus.core.client_drained(bus.now, ClientId(two), &mut bus.output);
     bus.request(two, 2_000, "session/resume", &json!({"sessionId": "a"}));
@@ -134,14 +133,14 @@ fn answers_of_arrays_that_are_not_complete_are_bounded_for_an_identity() {
             continue;
         }
         let last = last_id_in(&seen, 0);
-        // All responses except the last.
+        // The worker answers all requests of the array except the last.
         for number in last - 30..last {
             bus.answer(0, number, &json!({"text": "x".repeat(50_000)}));
         }
     }
     let held =
         bus.core.memory.held(bus.core.clients.get(bus.core.clients.key_at(one).unwrap()).unwrap().identity);
-    // The errors in place of further responses are kept too, but are short.
+    // Beyond the limit, errors are kept in place of the responses. They count too, but are short.
     assert!((500_000..=5 << 18).contains(&held.1), "{held:?}");
     bus.disconnect(one);
     // Requests that the worker has not answered stay in its table until it exits.
@@ -181,7 +180,7 @@ fn a_client_that_does_not_read_gets_no_repeated_initialize_results() {
     assert_eq!((seen.matches("xxxxx\"").count(), seen.matches("-32012").count()), (2, 98));
 }
 
-/// A message that opens a session is parsed as a whole.
+/// The bus parses a message that opens a session as a whole.
 #[test]
 fn a_message_that_opens_a_session_is_bounded() {
     let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));

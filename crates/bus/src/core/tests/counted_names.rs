@@ -25,11 +25,11 @@ impl Random {
     }
 }
 
-/// The state of an agent. It never forgets the owner of a name.
+/// The state of an agent. An agent never forgets who owns a name.
 #[derive(Default)]
 struct Agent {
     owners: BTreeMap<String, usize>,
-    /// The owner of each MCP server, by the id in the request that opened a session with it.
+    /// The owner of each MCP server, by the id that the worker got in the request to open a session.
     servers: BTreeMap<String, usize>,
     pending: Vec<Value>,
     sessions: usize,
@@ -83,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Checks the core's output until there is no more.
+    /// Checks all output of the core, and what it causes, until there is none left.
     fn settle(&mut self) {
         while !self.bus.output.seen.is_empty() {
             for line in std::mem::take(&mut self.bus.output.seen) {
@@ -151,7 +151,7 @@ impl Run {
         let servers = message.pointer("/params/mcpServers").and_then(Value::as_array);
         for (server, identity) in servers.into_iter().flatten().zip(identity.into_iter().cycle()) {
             let server = server["serverId"].as_str().unwrap();
-            // An id that no session has any more may now belong to another client.
+            // If no session has the server's id any more, the id may belong to another client.
             let holder = self.bus.holder_of_server(slot, server);
             if holder.is_some_and(|holder| holder != identity) {
                 fault = Some(format!("{text} is with the server of {holder:?} at worker {slot}"));
@@ -173,7 +173,7 @@ impl Run {
         let method = request["method"].as_str().unwrap_or_default();
         let name = request.pointer("/params/sessionId").and_then(Value::as_str);
         let identity = identity_in(&request);
-        // The agent may have given the name to another session since it read the request.
+        // The agent may have given the name to another session after it has read the request.
         let known = name.is_some_and(|name| agent.owners.contains_key(name));
         let result = match method {
             "initialize" if self.protocol == PoolProtocol::V2 => {
@@ -191,7 +191,7 @@ impl Run {
                 agent.owners.insert(name.clone(), identity.unwrap());
                 Some(json!({"sessionId": name}))
             }
-            // The agent also has some sessions on disk that it has not opened since its start.
+            // Some sessions of the agent are on disk, and were not opened since its start.
             "session/load" | "session/resume" => (known || self.random.below(2) == 0).then(|| {
                 agent.owners.entry(name.unwrap().to_owned()).or_insert(identity.unwrap());
                 json!({})
@@ -205,7 +205,7 @@ impl Run {
         }
     }
 
-    /// Sends a message of an agent, marked with its owner.
+    /// Sends a message of an agent, marked with the identity that may get it.
     fn agent_speaks(&mut self, slot: u32) {
         let Some(agent) = self.agents.get_mut(&slot).filter(|agent| !agent.owners.is_empty()) else { return };
         let at = self.random.below(agent.owners.len());
@@ -216,7 +216,7 @@ impl Run {
         let meta = json!({"owner": owner});
         let (method, params) = match self.random.below(5) {
             0 => {
-                // Children are numbered separately or together with the sessions.
+                // Agents number children together with the sessions or apart from them.
                 let count = if self.random.below(2) == 0 { &mut agent.children } else { &mut agent.sessions };
                 *count += 1;
                 let child = format!("s{count}");
@@ -253,7 +253,7 @@ impl Run {
             0 => json!([]),
             _ => json!([{"type": "acp", "name": "files", "serverId": "files"}]),
         };
-        // Sometimes a name of another identity or an unknown one.
+        // The client sometimes uses an unknown name, or one of another identity.
         let is_guess = client.sessions.is_empty() || self.random.below(6) == 0;
         let name = match is_guess {
             true => format!("s{}", 1 + self.random.below(4)),
@@ -333,8 +333,8 @@ impl TestBus {
     }
 }
 
-/// Returns the identity in a working directory. Clients encode it there, and the bus repeats the directory
-/// when it restores a session.
+/// Returns the identity that a message names in its working directory. Clients encode their identity there,
+/// and the bus repeats the directory when it restores a session.
 fn identity_in(message: &Value) -> Option<usize> {
     message.pointer("/params/cwd").and_then(Value::as_str)?.strip_prefix("/of-")?.parse().ok()
 }

@@ -1,8 +1,9 @@
-//! Names that one client chooses and that are names of another client's sessions or servers.
+//! Names that one client chooses and that another client's sessions or servers already have.
 
 use super::*;
 
-/// The client that gets `mcp/connect` chooses the name of the connection.
+/// The client that gets `mcp/connect` chooses the name of the connection, so the name may equal any server
+/// id.
 #[test]
 fn the_name_of_a_connection_is_not_looked_up_as_a_server_id() {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
@@ -32,7 +33,7 @@ fn the_name_of_a_connection_is_not_looked_up_as_a_server_id() {
     assert!(bus.seen().contains("-32602"));
 }
 
-/// Returns two identities in one worker. Each has a session with at most two names: one for clients, and one
+/// Returns two identities in one worker. Each has a session with two names at most: one for clients, and one
 /// for the worker.
 fn two_at_one_worker() -> (TestBus, [u32; 2]) {
     let mut bus = identities_at_one_worker::mixed(2, PoolProtocol::V2);
@@ -46,7 +47,7 @@ fn two_at_one_worker() -> (TestBus, [u32; 2]) {
 fn an_extension_method_names_no_session_of_another_identity_by_any_key() {
     let (mut bus, [alice, bob]) = two_at_one_worker();
     bus.announces(1, "a", "kid");
-    // Worker 1 names alice's session `b`, as worker 0 names bob's.
+    // Worker 1 calls a session of alice `b`, as worker 0 calls a session of bob.
     bus.session(alice, 0, "other");
     bus.session(alice, 1, "b");
     let closed = json!({"sessionId": "other"});
@@ -82,7 +83,8 @@ fn an_extension_method_names_no_session_of_another_identity_by_any_key() {
     let escaped = r#"{"jsonrpc":"2.0","id":9,"method":"_x/y","params":{"t":"k\u0069d"}}"#;
     bus.line(bob, escaped);
     assert!(bus.seen().contains("-32602"));
-    // Its own sessions, texts that name no session, and ids in methods of the protocol are accepted.
+    // A client may name its own sessions, and any text that is no session. Ids in methods of the protocol are
+    // accepted too.
     bus.session(bob, 0, "mine");
     let again = json!({"sessionId": "b", "rootSessionId": "b"});
     for params in spelled("mine").into_iter().chain(spelled("free")).chain([again]) {

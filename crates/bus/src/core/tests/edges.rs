@@ -92,7 +92,7 @@ fn a_server_is_known_as_long_as_one_session_uses_it() {
         let id = bus.last_id(0);
         bus.answer(0, id, &json!({"sessionId": name}));
     }
-    // A session that is not opened removes nothing.
+    // A request for a session that fails does not remove the MCP servers of other sessions.
     bus.request(client, 2, "session/new", &servers("s"));
     let id = bus.last_id(0);
     bus.fail(0, id, -32_000);
@@ -116,7 +116,7 @@ fn a_worker_for_one_session_ends_with_it_even_if_it_was_the_first() {
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     bus.answer(0, 1, &able());
-    // A session that could not be opened leaves its worker unchanged.
+    // A session that could not be opened does not use up the worker.
     bus.request(client, 2, "session/new", &json!({}));
     bus.fail(0, 2, -32_000);
     bus.request(client, 3, "session/new", &json!({}));
@@ -173,7 +173,7 @@ fn a_session_is_named_by_a_string() {
     "#);
 }
 
-/// An agent that reads sessions by other keys could reach sessions of other clients.
+/// An agent that reads sessions from other keys could reach sessions of other clients.
 #[test]
 fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
     let mut bus = TestBus::shared(1);
@@ -204,7 +204,7 @@ fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
         json!({"sessionId": ["a"]}),
     ] {
         check(params.clone(), false);
-        // Other keys are refused even with the client's own session.
+        // Other keys are refused even if they name the client's own session.
         let mut both = params;
         if both["sessionId"].is_null() {
             both["sessionId"] = json!("b");
@@ -260,7 +260,7 @@ fn long_running_workers_lost_together_count_as_one_loss() {
         bus.kill_worker(worker);
     }
     assert!(!bus.seen().contains("CircuitOpened"));
-    // Workers that are lost right after their start count as a restart loop.
+    // Workers that are lost right after their start open the circuit breaker.
     bus.advance(1.0);
     for _ in 0..4 {
         for worker in 0..8 {
@@ -276,7 +276,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
-    // A batch of a worker may be longer than one of a client.
+    // A batch of a worker may have more entries than a batch of a client.
     bus.request(client, 1, "session/prompt", &prompt("a"));
     let id = bus.last_id(0);
     bus.seen();
@@ -288,7 +288,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     let seen = bus.seen();
     assert_eq!(seen.lines().count(), 151, "{seen}");
     assert!(seen.ends_with(r#"c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}"#), "{seen}");
-    // An invalid response fails the request, so that its client does not wait.
+    // An invalid response fails its request, so that the client does not wait forever.
     bus.request(client, 2, "session/prompt", &prompt("a"));
     let id = bus.last_id(0);
     bus.seen();
@@ -298,7 +298,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     Log(Strike { worker: WorkerId(0), what: "sent an invalid response" })
     w0 < [{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"method is missing","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}]
     "#);
-    // The content of a batch that is too long is unknown.
+    // A batch that is too long is not parsed, so any request may be answered in it.
     bus.request(client, 3, "session/prompt", &prompt("a"));
     bus.seen();
     bus.worker_sends(0, &format!("[{}1]", "1,".repeat(10_000)));
@@ -307,7 +307,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-320"#), "{seen}");
 }
 
-/// Some agents convert a list or an object to a name, or read the name from another place.
+/// Some agents convert a list or an object to a name, or read the name of a session from another key.
 #[test]
 fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_place() {
     let mut bus = TestBus::new(&identities::authenticating(vec![Pool {
@@ -369,7 +369,7 @@ fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_plac
         let seen = bus.seen();
         assert!(!seen.contains("w0 <"), "{method}: {seen}");
     }
-    // A name of the client's own session, or of no session, is a tag.
+    // If the client owns the session at the top level, or there is no such session, the name is a tag.
     bus.line(two, r#"{"jsonrpc":"2.0","id":3,"method":"session/prompt","sessionId":"b","params":{"sessionId":"b","prompt":[]}}"#);
     assert!(bus.seen().contains("w0 <"));
 }

@@ -30,7 +30,7 @@ fn requests_of_a_lost_worker_fail_and_its_session_is_restored_in_another() {
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     "#);
-    // The client does not see the replay again.
+    // The client does not get the replayed history a second time.
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.update(1, "a", "history");
     bus.answer(1, 2, &json!({}));
@@ -151,7 +151,7 @@ fn a_turn_cancelled_before_its_worker_read_it_is_not_started_in_another() {
     bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
-    // The third prompt is not cancelled.
+    // The cancellation does not apply to the third prompt.
     bus.request(client, 3, "session/prompt", &prompt("a"));
     bus.seen();
     let unsent = bus.output.queued[&0][bytes_read..].to_vec();
@@ -214,7 +214,7 @@ fn a_worker_that_could_not_start_for_lack_of_resources_is_no_loss() {
         for id in 0..20 {
             bus.request(client, id, "initialize", &json!({"protocolVersion": 1}));
             bus.advance(5.0);
-            // A pool that is not shared has a spare worker for further clients.
+            // A pool that is not shared starts a spare worker for the next client.
             for worker in [0, 1].map(WorkerId) {
                 bus.core.worker_gone(bus.now, worker, &end, &mut bus.output);
             }
@@ -225,7 +225,7 @@ fn a_worker_that_could_not_start_for_lack_of_resources_is_no_loss() {
             assert!(!seen.contains("CircuitOpened"), "{seen}");
         }
         assert_eq!(bus.core.status(bus.now).counters.lost, 0);
-        // The pool recovers without another event.
+        // The pool starts workers again without any other event.
         bus.advance(5.0);
         bus.request(client, 20, "initialize", &json!({"protocolVersion": 1}));
         bus.up(0);
@@ -366,7 +366,7 @@ fn a_turn_that_is_cancelled_ends_with_or_without_its_worker() {
     bus.advance(29.9);
     assert_snapshot!(bus.seen(), @"");
     bus.advance(0.2);
-    // A late response is dropped, and is no protocol violation.
+    // A late response to the cancelled prompt is dropped, and is no protocol violation.
     bus.answer(0, 4, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
@@ -515,7 +515,7 @@ fn one_message_over_the_limit_is_queued_with_the_messages_after_it() {
 
 #[test]
 fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
-    // The agents number their sessions, so the names are equal.
+    // The agents number their sessions, so both sessions have the same name in their workers.
     for dead in [0, 1] {
         let mut bus = TestBus::shared(2);
         let (one, two) = (bus.open(), bus.open());
@@ -534,7 +534,7 @@ fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
         assert!(seen.contains(&format!("w{dead} < ")) && seen.contains("session/resume"), "{seen}");
         assert!(seen.contains(r#""sessionId":"s1""#), "{seen}");
     }
-    // If every worker uses the name, the session is lost.
+    // If every worker uses the name for another session, the session is lost.
     let mut bus = TestBus::shared(1);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "s1");

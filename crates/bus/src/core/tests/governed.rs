@@ -1,4 +1,4 @@
-//! Workers with a gate: the bus alone sends the identity of their client, before any other line.
+//! Workers with a gate: only the bus sends them the identity of their client, and before any other line.
 
 use serde_json::json;
 
@@ -89,7 +89,7 @@ fn each_further_worker_of_a_client_gets_its_identity() {
     assert!(lines[1].contains("initialize"), "{seen}");
 }
 
-/// Returns a client that has initialized, and the worker that was claimed for it.
+/// Returns a client that has sent `initialize`, and the worker that it has claimed.
 fn claimed(bus: &mut TestBus, identity: &str, scopes: Option<&[String]>) -> (u32, u32) {
     let client = open_narrowed(bus, identity, scopes);
     for worker in 0..8 {
@@ -170,8 +170,8 @@ fn a_lost_session_is_not_reachable_with_other_scopes() {
             let seen = bus.seen();
             assert!(seen.contains("session_in_use"), "{share:?} {method}: {seen}");
         }
-        // The client has the session restored and disconnects. No client with other scopes becomes its
-        // controller.
+        // The client has the session restored, and disconnects. Clients with other scopes still cannot
+        // control the session.
         for worker in 0..8 {
             bus.up(worker);
         }
@@ -199,14 +199,14 @@ fn a_refused_client_changes_nothing_for_others() {
         let mut bus = bus(share);
         let (ada, worker) = claimed(&mut bus, "token:ada", None);
         bus.session(ada, worker, "one");
-        // The gate also answers an unknown client, which cannot use any session there.
+        // The gate also answers a client of another identity, which cannot use any session there.
         let stranger = open(&mut bus, "token:mallory");
         bus.request(stranger, 1, "initialize", &json!({"protocolVersion": 1}));
         let seen = bus.seen();
         let lobby = (0..8).find(|worker| !sent_to(&seen, *worker).is_empty()).unwrap();
         bus.answer(lobby, 1, &json!({"protocolVersion": 1, "agentCapabilities": {}}));
         bus.disconnect(ada);
-        // Longer than `disconnect_grace`.
+        // The client is disconnected for longer than `disconnect_grace`.
         bus.advance(30.0);
         bus.seen();
         let (back, _) = claimed(&mut bus, "token:ada", None);
@@ -215,7 +215,7 @@ fn a_refused_client_changes_nothing_for_others() {
         let seen = bus.seen();
         assert_eq!(sent_to(&seen, worker).len(), 1, "{share:?}");
         bus.answer(worker, last_id_in(&seen, worker), &json!({}));
-        // A lost session is restored.
+        // If the worker is lost, the session is restored.
         bus.kill_worker(worker);
         bus.advance(1.0);
         bus.seen();

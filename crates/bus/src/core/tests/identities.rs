@@ -43,9 +43,8 @@ impl TestBus {
         Some(client)
     }
 
-    /// Returns two identities in a pool with a worker for each, or one for both. The first one has the open
-    /// session `live-one`, and had `kept-one` before a restart of the bus. The second one has `live-two` and
-    /// had `kept-two`.
+    /// Returns two identities in a pool with a worker for each, or one for both. Each has an open session,
+    /// `live-one` and `live-two`, and one from before a restart of the bus, `kept-one` and `kept-two`.
     fn two(share: ShareMode, mix_identities: bool) -> (Self, [u32; 2]) {
         let pool = Pool { instances: 2, mix_identities, ..pool(share) };
         let mut bus = Self::new(&authenticating(vec![pool]));
@@ -257,7 +256,8 @@ fn only_their_identity_reaches_sessions_of_disconnected_clients() {
     let again = bus.open_as("token:one");
     bus.request(again, 7, "session/load", &json!({"sessionId": "live-one"}));
     assert!(bus.seen().starts_with("w0 <"));
-    // The answer is also the same after the bus has dropped the session, and after its worker was lost.
+    // The other identity gets the same answer after the bus has dropped the session, and after the worker was
+    // lost.
     bus.disconnect(again);
     bus.advance(600.0);
     bus.seen();
@@ -329,7 +329,7 @@ fn a_name_of_another_identity_is_not_reused() {
             bus.disconnect(first);
             bus.advance(600.0);
         }
-        // The agent of another pool numbers its sessions too.
+        // The agent of another pool also numbers its sessions, so it uses the same name.
         let second = bus.open_as("token:two");
         bus.seen();
         bus.line(
@@ -347,7 +347,8 @@ fn a_name_of_another_identity_is_not_reused() {
         let id = bus.last_id(1);
         assert!(bus.seen().contains(r#""sessionId":"session-1","#));
         bus.answer(1, id, &json!({"stopReason": "end_turn"}));
-        // The session stays with the first identity, also after the other client has disconnected.
+        // The name in pool `p` still belongs to the first identity, also after the other client has
+        // disconnected.
         bus.disconnect(second);
         bus.advance(600.0);
         let second = bus.open_as("token:two");
@@ -362,8 +363,8 @@ fn a_name_of_another_identity_is_not_reused() {
         assert!(bus.seen().starts_with("w0 <"));
         bus.fail(0, id, -32603);
         bus.seen();
-        // The session of the other identity stays hidden from the first one, although its agent uses an equal
-        // name.
+        // The first identity does not see the session of the other one in pool `q`, although it has an equal
+        // name there.
         bus.line(first, &load(1, "q", "session-1"));
         bus.line(first, &load(2, "q", "session-1").replace("/load", "/delete"));
         let seen = bus.seen();
@@ -372,7 +373,7 @@ fn a_name_of_another_identity_is_not_reused() {
         let id = bus.last_id(1);
         bus.answer(1, id, &json!({"sessions": [{"sessionId": "session-1", "cwd": "/"}]}));
         assert!(bus.seen().ends_with(r#""result":{"sessions":[]}}"#));
-        // The first identity gets the name in that pool only when it creates a session there.
+        // The first identity may use the name in pool `q` only after it has created a session there.
         bus.line(first, r#"{"jsonrpc":"2.0","id":4,"method":"session/new","pool":"q","params":{"cwd":"/"}}"#);
         let id = bus.last_id(1);
         bus.answer(1, id, &json!({"sessionId": "session-1"}));
@@ -509,7 +510,7 @@ fn users_and_anyone_have_separate_sessions_while_the_bus_runs() {
     assert!(bus.seen().starts_with("w0 < "), "the owner still has it");
 }
 
-/// An agent that numbers its sessions reuses a name.
+/// The agent numbers its sessions, so it uses the name of the lost session again.
 #[test]
 fn a_lost_session_is_not_restored_if_its_agent_gave_its_name_to_another_identity() {
     for asked in ["session/prompt", "session/load", "session/resume"] {

@@ -1,4 +1,4 @@
-//! Agents that serve several identities and number their sessions. Whichever names were used in a worker, no
+//! Agents that serve several identities and number their sessions. Whatever names a worker has used, no
 //! message of one identity reaches another.
 
 use super::identities::authenticating;
@@ -17,7 +17,7 @@ fn abilities(protocol: PoolProtocol) -> Value {
     }
 }
 
-/// Returns a bus with workers that serve all identities.
+/// Returns a bus with workers that each serve all identities.
 pub(super) fn mixed(workers: u32, protocol: PoolProtocol) -> TestBus {
     let mut bus = TestBus::new(&authenticating(vec![mixed_pool(workers, protocol)]));
     for worker in 0..workers {
@@ -109,7 +109,7 @@ fn the_server_id_of_a_client_that_is_gone_is_not_given_out_while_a_session_has_i
     let seen = bus.seen();
     assert!(seen.starts_with(r#"w0 < {"jsonrpc":"2.0","id":"t","error":"#), "{seen}");
     assert_eq!(seen.lines().count(), 1, "{seen}");
-    // The id is free once the session is closed.
+    // After the session is closed, another client's server may have the id.
     bus.closes(two, 0, "m");
     let opened = bus.session_with_files(victim, 0, "w");
     assert!(opened.contains(r#""serverId":"files~2""#), "the same server: {opened}");
@@ -166,7 +166,7 @@ fn many_closed_sessions_do_not_displace_a_name_of_another_identity() {
 fn a_request_for_an_unknown_session_reaches_no_client_where_identities_share_a_worker() {
     let mut bus = mixed(1, PoolProtocol::V1);
     let mallory = bus.open_as("token:mallory");
-    // The worker has served no other identity, so only this client can be the recipient.
+    // The worker has served no other identity, so the client of the request is the only possible recipient.
     bus.request(mallory, 1, "session/new", &json!({"cwd": "/"}));
     let id = bus.last_id(0);
     bus.seen();
@@ -181,7 +181,7 @@ fn a_request_for_an_unknown_session_reaches_no_client_where_identities_share_a_w
     bus.seen();
     bus.asks_permission(0, "kid");
     assert_eq!(bus.seen(), "");
-    // The request is delivered after the response that names the session.
+    // The agent's request reaches the client after the response that names the session.
     bus.answer(0, id, &json!({"sessionId": "kid"}));
     let seen = bus.seen();
     assert!(seen.contains("request_permission") && seen.contains(r#""sessionId":"kid""#), "{seen}");
@@ -224,7 +224,7 @@ fn a_lost_session_is_not_restored_where_a_child_of_another_has_its_name() {
     bus.request(mallory, 1, "session/prompt", &prompt("s2"));
     let seen = bus.seen();
     assert!(!seen.contains("w0 < "), "{seen}");
-    // The session is restored in the next worker, which has no such child.
+    // The next worker has no such child, so the session is restored there.
     bus.advance(5.0);
     bus.up(1);
     bus.answer(1, 1, &abilities(PoolProtocol::V2));
@@ -254,7 +254,7 @@ fn the_children_of_a_restored_session_do_not_take_names_that_another_had_there()
     bus.session(mallory, 1, "m");
     bus.announces(1, "m", "kid");
     bus.announces(0, "v", "kid");
-    // The agent continues in the child of a closed session.
+    // The agent sends messages in a child whose session is closed.
     bus.closes(victim, 0, "v");
     bus.kill_worker(1);
     bus.request(mallory, 1, "session/prompt", &prompt("m"));
@@ -279,7 +279,7 @@ fn a_load_is_not_tried_at_a_worker_that_gave_its_name_to_another() {
     let seen = bus.seen();
     assert!(!seen.contains("w1 < "), "{seen}");
     assert!(seen.contains(r#"c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002"#), "{seen}");
-    // Messages of the victim's session reach the victim.
+    // Messages of the victim's session still reach the victim.
     bus.update(1, "z", "secret");
     assert!(bus.seen().starts_with("c0 < "));
 }
@@ -371,7 +371,7 @@ fn a_child_cancels_the_opening_of_another_identitys_session_with_its_name() {
         bus.request(mallory, 1, again, &json!({"sessionId": "s2", "cwd": "/", "prompt": []}));
         let resume = bus.last_id(1);
         assert!(bus.seen().contains(RESUMED));
-        // The worker has not read the request yet.
+        // The worker announces the child before it reads the request.
         bus.announces(1, "v", "s2");
         bus.answer(1, resume, &json!({}));
         let seen = bus.seen();
@@ -380,7 +380,7 @@ fn a_child_cancels_the_opening_of_another_identitys_session_with_its_name() {
         bus.update(1, "s2", "secret");
         let seen = bus.seen();
         match protocol {
-            // Clients of such a pool do not show children.
+            // In version 1, these clients do not show child sessions.
             PoolProtocol::V1 => assert_eq!(seen, "", "{again}"),
             _ => assert!(seen.starts_with("c0 < ") && seen.lines().count() == 1, "{again}: {seen}"),
         }

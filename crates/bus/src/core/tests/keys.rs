@@ -4,7 +4,7 @@ use super::super::StuckReason;
 use super::identities::authenticating;
 use super::*;
 
-/// Returns two identities, each with its own worker of a shared pool.
+/// Returns two identities, each with a worker of its own in a shared pool.
 fn apart() -> (TestBus, u32, u32) {
     let settings = authenticating(vec![Pool { instances: 2, max_instances: 4, ..pool(ShareMode::All) }]);
     let mut bus = TestBus::new(&settings);
@@ -53,7 +53,7 @@ fn requests_of_a_closed_session_are_sent_to_no_other_client() {
     let id = bus.last_id(0);
     bus.seen();
     bus.answer(0, id, &json!({}));
-    // The request is withdrawn from the observer.
+    // The observer gets a cancellation of the permission request.
     let seen = bus.seen();
     assert!(seen.contains(&format!("c{hers} < ")) && seen.contains("$/cancel_request"), "{seen}");
     bus.session(mallory, 0, "m");

@@ -7,7 +7,8 @@ use super::*;
 
 const PART: usize = 100 << 10;
 
-/// Returns a bus with one shared worker and little memory: 1 MiB in total, a quarter of it per identity.
+/// Returns a bus with one shared worker and little memory: 1 MiB in all, and a quarter of that for each
+/// identity.
 fn bus() -> TestBus {
     let mut settings = authenticating(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]);
     settings.limits.queue_bytes = 1_000;
@@ -21,7 +22,8 @@ fn bus() -> TestBus {
 }
 
 impl TestBus {
-    /// Sends `count` long prompts, each from its own client. Returns the number that reach the worker.
+    /// Sends `count` long prompts, each from a client of its own. Returns the number of prompts that reach
+    /// the worker.
     fn prompts(&mut self, identity: &str, count: usize) -> usize {
         let mut reached = 0;
         for number in 0..count {
@@ -121,7 +123,7 @@ fn clients_without_an_identity_are_refused_sessions_first_when_memory_is_short()
     assert!(bus.seen().contains("-32012"));
 }
 
-/// Returns the bytes of params kept for all sessions.
+/// Returns the bytes of the params that are kept for all sessions.
 fn kept_params(bus: &TestBus) -> usize {
     bus.core.sessions.iter().map(|(_, session)| session.params.len()).sum()
 }
@@ -186,7 +188,7 @@ fn kept_params_of_one_identity_leave_room_for_those_of_others() {
     bus.seen();
     bus.request(two, 2, "session/prompt", &prompt("two"));
     assert!(bus.seen().contains(r#""method":"session/resume""#), "the session is restored in the new worker");
-    // Dropped sessions do not count.
+    // The params of dropped sessions no longer count.
     for number in 0..6 {
         let key = bus.core.sessions.find(&format!("one-{number}")).unwrap();
         bus.core.sessions.remove(key);

@@ -1,5 +1,5 @@
-//! Agents that number their sessions in each worker: a name that sessions of two identities have had opens
-//! neither for the other.
+//! Agents that number the sessions of each worker. If sessions of two identities have had one name, the name
+//! opens neither session for the other identity.
 
 use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
@@ -18,8 +18,8 @@ fn reached(seen: &str) -> Vec<u32> {
     (0..2).filter(|worker| seen.contains(&format!("w{worker} < "))).collect()
 }
 
-/// Returns a bus in which alice has an open session `1` in worker 0, and bob had a session `1` in worker 1
-/// that is closed.
+/// Returns a bus in which alice has the open session `1` in worker 0, and bob had a session `1` in worker 1,
+/// which is closed.
 fn counted() -> (TestBus, u32, u32) {
     let mut bus = mixed(2, PoolProtocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
@@ -30,7 +30,7 @@ fn counted() -> (TestBus, u32, u32) {
 }
 
 impl TestBus {
-    /// Returns the list that a client gets when each worker lists these sessions.
+    /// Returns the session list that a client gets if each worker lists these sessions.
     fn lists(&mut self, client: u32, listed: &[&[&str]]) -> String {
         self.request(client, 901, "session/list", &json!({}));
         let seen = self.seen();
@@ -104,7 +104,7 @@ fn a_stored_session_is_not_opened_while_its_worker_creates_one_for_another_ident
     bus.request(alice, 2, "session/resume", &open_params("2"));
     let seen = bus.seen();
     assert_eq!(reached(&seen), [0], "{seen}");
-    // Another worker may know the session.
+    // A second worker may know the session that worker 0 does not.
     bus.fail(0, last_id_in(&seen, 0), -32002);
     let seen = bus.seen();
     assert_eq!(seen, "", "the request waits");
@@ -238,7 +238,7 @@ fn a_lost_session_is_not_restored_while_the_worker_creates_one_for_another_ident
         bus.answer(1, new, &json!({"sessionId": name}));
         bus.advance(0.0);
         let seen = bus.seen();
-        // The session is restored now, unless the new session has its name.
+        // The lost session is restored now, unless the new session has its name.
         assert_eq!(seen.contains(r#""method":"session/resume""#), name != "s1", "{seen}");
         assert_eq!(seen.contains(r#""id":1,"error":{"code":-32002"#), name == "s1", "{seen}");
     }

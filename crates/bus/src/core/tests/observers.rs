@@ -1,4 +1,4 @@
-//! Several clients on one session.
+//! Several clients in one session.
 
 use insta::assert_snapshot;
 
@@ -76,7 +76,7 @@ fn the_first_answer_wins_and_the_request_is_withdrawn_from_the_others() {
     let three = bus.open();
     bus.request(one, 2, "session/prompt", &prompt("a"));
     bus.worker_sends(0, PERMISSION);
-    // A later observer gets the request too.
+    // An observer that joins later gets the permission request too.
     bus.request(three, 1, "session/load", &json!({"sessionId": "a"}));
     bus.line(two, YES);
     bus.line(one, YES);
@@ -138,14 +138,14 @@ fn a_cancelled_permission_request_is_withdrawn_once_from_an_observer() {
     );
     bus.worker_sends(0, PERMISSION);
     bus.seen();
-    // Some cancellations also name the session. Each client knows the request by another id.
+    // Some agents also name the session in a cancellation. Each client knows the request by another id.
     bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"sessionId":"a","requestId":"p"}}"#,
     );
     bus.line(one, r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32800,"message":"cancelled"}}"#);
     bus.line(two, YES);
-    // A later observer gets no withdrawn request.
+    // An observer that joins later does not get the withdrawn request.
     let three = bus.open();
     bus.request(three, 1, "session/resume", &json!({"sessionId": "a"}));
     assert_snapshot!(bus.seen(), @r#"
@@ -187,7 +187,7 @@ fn a_prompt_makes_the_controller_and_none_interrupts_another_turn() {
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"both hear it"}}
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"both hear it"}}
     "#);
-    // The former controller observes and may detach.
+    // The former controller is now an observer, and may end that.
     bus.request(one, 4, "session/close", &json!({"sessionId": "a"}));
     bus.update(0, "a", "one hears it");
     assert_snapshot!(bus.seen(), @r#"
@@ -218,7 +218,7 @@ fn a_turn_continues_while_an_observer_is_connected() {
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"still there"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     "#);
-    // After the last client has disconnected, the session behaves like any other.
+    // After the last client has disconnected, the session behaves like one without observers.
     bus.disconnect(two);
     bus.advance(0.1);
     assert!(bus.seen().contains("session/cancel"));
@@ -242,7 +242,7 @@ fn a_disconnected_observer_gets_no_requests_and_uses_no_memory() {
     bus.worker_sends(0, PERMISSION);
     bus.disconnect(two);
     bus.seen();
-    // A later client with the same number is not an observer.
+    // A later client that gets the same number is not an observer.
     let next = bus.open();
     assert_eq!(next, two);
     bus.update(0, "a", "x");
@@ -347,7 +347,7 @@ fn the_agent_replays_an_idle_session_to_the_client_that_loads_it() {
         &json!({"sessionId": "a", "cwd": "/other", "mcpServers": [{"type": "acp", "name": "x", "id": "1"}]}),
     );
     bus.update(0, "a", "history");
-    // A prompt waits for the end of the replay.
+    // A prompt waits until the replay of the history ends.
     bus.request(one, 2, "session/prompt", &prompt("a"));
     bus.update(0, "a", "more history");
     let id = bus.last_id(0);
@@ -378,7 +378,8 @@ fn an_incomplete_replay_leaves_no_state_behind() {
         bus.seen();
         (bus, one, two, id)
     };
-    // The requester disconnects. No client gets the rest, not even a later client with the same number.
+    // If the client that asked for the replay disconnects, no client gets the rest, not even a later client
+    // with the same number.
     let (mut bus, _, two, id) = start_replay(ShareMode::All);
     bus.disconnect(two);
     bus.open();
@@ -389,14 +390,14 @@ fn an_incomplete_replay_leaves_no_state_behind() {
     let seen = bus.seen();
     assert!(seen.starts_with("w0 < ") && seen.contains("session/prompt"), "{seen}");
     assert_eq!(seen.matches("news").count(), 1, "{seen}");
-    // The agent refuses: the requester does not become an observer.
+    // If the agent refuses the replay, the client that asked for it does not become an observer.
     let (mut bus, _, two, id) = start_replay(ShareMode::All);
     bus.fail(0, id, -32603);
     bus.update(0, "a", "news");
     let seen = bus.seen();
     assert_eq!(seen.matches(&format!("c{two} <")).count(), 1, "{seen}");
     assert!(seen.contains("session/prompt"), "{seen}");
-    // The agent exits: the session is restored for the client that waits.
+    // If the agent exits during the replay, the session is restored for the client that waits.
     let (mut bus, _, two, _) = start_replay(ShareMode::All);
     bus.kill_worker(0);
     let seen = bus.seen();
@@ -409,7 +410,7 @@ fn an_incomplete_replay_leaves_no_state_behind() {
     assert!(seen.contains("session/resume"), "{seen}");
     bus.answer(0, id, &json!({}));
     assert!(bus.seen().contains("session/prompt"));
-    // A close by the controller follows the replay.
+    // A request of the controller to close the session is handled after the replay.
     let (mut bus, one, _, id) = start_replay(ShareMode::All);
     bus.request(one, 3, "session/close", &json!({"sessionId": "a"}));
     bus.answer(0, id, &json!({}));

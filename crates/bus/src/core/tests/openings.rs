@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Returns a bus with one worker and two pending requests for a session, from clients of different
-/// identities.
+/// Returns a bus with one worker and two pending requests for a session, from clients of two identities.
 fn two_openings() -> (TestBus, [u32; 2], [u64; 2]) {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
@@ -41,7 +40,7 @@ fn a_request_in_a_session_of_unknown_client_fails_after_a_timeout() {
     assert_eq!(lines.len(), 2, "{seen}");
     assert!(lines[0].starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32011"#), "{seen}");
     assert_eq!(lines[1], r#"w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}"#);
-    // The agent continues, and its other messages are not lost.
+    // The agent continues after the error, and none of its other messages is lost.
     bus.answer(0, ids[1], &json!({"sessionId": "x"}));
     let seen = bus.seen();
     assert!(seen.starts_with("c1 < ") && seen.contains("said early"), "{seen}");
@@ -82,7 +81,7 @@ fn a_request_in_a_session_of_disconnected_clients_fails_at_once() {
     bus.seen();
     bus.asks_early("f", "fs/read_text_file");
     assert!(bus.seen().starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800"#));
-    // With a second candidate, the request must not reach the wrong client.
+    // With a second possible client, the request goes to none, because that could be the wrong one.
     let other = bus.open_as("token:three");
     bus.request(other, 1, "session/new", &json!({"cwd": "/"}));
     bus.seen();
@@ -108,7 +107,7 @@ fn a_request_for_a_session_times_out_and_its_worker_stays() {
     assert!(lines[0].starts_with(r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32011"#), "{seen}");
     assert!(lines[1].starts_with(r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32011"#), "{seen}");
     assert!(lines[0].contains(r#""effects":"possible""#), "{seen}");
-    // A late response creates a session of its identity without a client.
+    // A late response creates a session without a client, which belongs to the identity that asked for it.
     bus.answer(0, ids[0], &json!({"sessionId": "late"}));
     assert_eq!(bus.seen(), "");
     bus.request(clients[0], 8, "session/resume", &json!({"sessionId": "late"}));

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 
 use super::*;
 
-/// Returns a bus with a pool without a known protocol, with one shared worker.
+/// Returns a bus with one shared worker, in a pool without a known protocol.
 fn bus() -> TestBus {
     let mut bus =
         TestBus::new(&config(vec![Pool { protocol: PoolProtocol::JsonRpc, ..pool(ShareMode::All) }]));
@@ -52,7 +52,7 @@ fn progress_without_a_pending_request_is_dropped() {
     bus.request(one, 1, "tools/call", &call(&json!(5)));
     bus.request(two, 1, "tools/call", &json!({}));
     bus.seen();
-    // The number of a request without a token, unknown numbers, and the client's own token.
+    // These tokens name a request without a token, or no request, or are the client's own token.
     for token in ["2", "3", "5", "\"1\"", "null", "1.0"] {
         bus.worker_sends(0, &progress(token));
     }
@@ -62,7 +62,7 @@ fn progress_without_a_pending_request_is_dropped() {
     let seen = bus.seen();
     assert_eq!(seen.matches("progress of an unknown request").count(), 8, "{seen}");
     assert_eq!(seen.lines().filter(|line| line.starts_with('c')).count(), 1, "{seen}");
-    // A disconnected client gets nothing.
+    // A client that has disconnected gets no progress.
     bus.request(one, 2, "tools/call", &call(&json!(5)));
     bus.disconnect(one);
     bus.seen();
@@ -81,7 +81,7 @@ fn a_duplicate_token_is_refused() {
     assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"duplicate progressToken","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}"#);
 }
 
-/// When a request is sent to the next worker, its number replaces the client's token again.
+/// When a request is sent to another worker, its token is replaced by its number there.
 #[test]
 fn a_request_that_is_sent_again_has_another_number() {
     let mut bus = bus();

@@ -1,4 +1,4 @@
-//! Pools that a reload changes, reorders, adds and removes, and their clients.
+//! Reloads that change, reorder, add and remove pools, and the clients of those pools.
 
 use super::super::state::WorkerLifecycle;
 use super::*;
@@ -20,7 +20,7 @@ impl TestBus {
 
 #[test]
 fn the_first_pool_of_the_file_serves_clients_that_name_none() {
-    /// Loads `files` one after the other. Each lists pools with their programs.
+    /// Loads `files` one after the other. Each of them lists pools with their programs.
     #[track_caller]
     fn check(files: &[&str]) {
         for share in [ShareMode::All, ShareMode::Connection, ShareMode::Session] {
@@ -67,7 +67,7 @@ fn with_session(share: ShareMode) -> (TestBus, u32) {
     (bus, client)
 }
 
-/// Starts the ordered workers and initializes shared ones. Returns their numbers.
+/// Starts all workers that were ordered, and initializes the shared ones. Returns the numbers of the workers.
 fn started(bus: &mut TestBus) -> Vec<u32> {
     let seen = bus.seen();
     let number = |line: &str| line.strip_prefix("Spawn { worker: WorkerId(")?.split(')').next()?.parse().ok();
@@ -101,7 +101,7 @@ fn a_client_of_a_removed_pool_starts_again_with_initialize() {
             if share == ShareMode::All {
                 assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":5,"result":"#), "{seen}");
             } else {
-                // `initialize` is sent once, without anything that was sent to removed workers.
+                // The worker gets `initialize` once, and nothing that was sent to removed workers.
                 assert!(seen.contains(&format!(r#"w{worker} < {{"jsonrpc":"2.0","id":1,"#)), "{seen}");
                 assert_eq!(seen.matches("\"initialize\"").count(), 1, "{seen}");
                 assert!(!seen.contains("authenticate"), "{seen}");
@@ -166,7 +166,7 @@ fn a_pool_that_is_added_again_serves_its_former_clients() {
             let worker = if share == ShareMode::Connection { 0 } else { *workers.last().unwrap() };
             let seen = bus.seen();
             assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
-            // The former session continues too.
+            // The session from before the reload is still usable.
             bus.request(client, 5, "session/prompt", &prompt("a"));
             let seen = bus.seen();
             let expected = if share == ShareMode::All { format!("w{worker} < ") } else { "w0 < ".to_owned() };
@@ -177,8 +177,8 @@ fn a_pool_that_is_added_again_serves_its_former_clients() {
 
 #[test]
 fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
-    /// Checks which workers are stopped when `instances` and at most `most` are configured, while `up` of
-    /// four workers run and `claimed` of those are in use.
+    /// Checks which workers are stopped when the settings become `instances` and, as the maximum, `most`. Of
+    /// four workers, `up` run and `claimed` have a client.
     #[track_caller]
     fn check(up: u32, claimed: u64, (instances, most): (u32, u32), stopped: &[u32]) {
         for share in [ShareMode::Connection, ShareMode::Session] {
@@ -205,7 +205,7 @@ fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
     // Workers that are not ready are stopped first.
     check(2, 0, (1, 256), &[3, 2, 1]);
     check(2, 0, (2, 256), &[3, 2]);
-    // A further worker was started for each claimed one.
+    // For each claimed worker, one more was started before the reload.
     check(4, 1, (2, 256), &[4, 3]);
     check(4, 2, (1, 256), &[5, 4, 3]);
     check(4, 2, (1, 2), &[5, 4, 3, 2]);
@@ -260,7 +260,7 @@ fn after_a_reload_a_connection_keeps_its_worker_and_a_new_session_gets_a_new_one
                 bus.request(client, 5, "session/prompt", &prompt("a"));
                 assert!(bus.seen().starts_with("w0 < "), "{share:?}");
             }
-            // A new client does not get the old worker.
+            // A new client does not get a worker from before the reload.
             let other = bus.open();
             bus.request(other, 1, "initialize", &json!({"protocolVersion": 1}));
             assert!(!bus.seen().contains("w0 < "), "{share:?}");
@@ -289,7 +289,7 @@ fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
         assert!(bus.seen().contains("Spawn { worker: WorkerId(1)"));
         bus.up(1);
         bus.seen();
-        // A session from before the reload, and a new one.
+        // A session from before the reload gets a prompt, and a new session is opened.
         bus.request(client, 1, "session/prompt", &prompt("a"));
         let seen = bus.seen();
         let initialize =
@@ -387,7 +387,7 @@ fn a_removed_shared_pool_ends_after_its_timeout_despite_an_idle_session() {
     assert!(bus.seen().contains("-32002"));
 }
 
-/// Checked with agents that can load sessions and with agents that cannot.
+/// The agent can load sessions in one case, and not in the other.
 #[test]
 fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
     for agent in [able(), json!({"protocolVersion": 1, "agentCapabilities": {}})] {
@@ -400,7 +400,7 @@ fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
         bus.advance(100.0);
         let seen = bus.seen();
         assert!(!seen.contains("Stop { worker: WorkerId(0)") && !seen.contains("-32010"), "{seen}");
-        // No other turn starts in that worker.
+        // No other turn is started in the worker of the removed pool.
         bus.request(client, 2, "session/prompt", &prompt("idle"));
         let seen = bus.seen();
         assert!(seen.contains("-32002") && !seen.contains("w0 <"), "{seen}");

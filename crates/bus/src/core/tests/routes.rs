@@ -60,7 +60,7 @@ fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
         let seen = bus.seen();
         assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {seen}");
     }
-    // An exclusive agent has no sessions of other clients, so it answers itself.
+    // An exclusive agent has no sessions of other clients, so the request is forwarded to it.
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(ShareMode::Connection) }]));
     bus.up(0);
     let client = bus.open();
@@ -81,7 +81,7 @@ fn ids_of_any_kind_are_returned_unchanged_and_never_mixed_up() {
     }
     bus.line(one, r#"{"jsonrpc":"2.0","id":null,"method":"session/prompt","params":{"sessionId":"a"}}"#);
     bus.seen();
-    // The answers come in reverse order.
+    // The worker answers in reverse order.
     for id in (4..=13).rev() {
         bus.worker_sends(
             0,
@@ -115,7 +115,7 @@ fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
     let permission =
         r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a"}}"#;
     bus.worker_sends(0, permission);
-    // Only the owner's answer counts.
+    // Only the answer of the session's owner counts.
     bus.line(two, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"forged"}}"#);
     bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"mine"}}"#);
     bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"twice"}}"#);
@@ -172,7 +172,7 @@ fn cancellations_use_the_id_that_the_receiver_knows() {
         r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"requestId":3,"mode":"url"}}"#,
     );
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"q"}}"#);
-    // An id in an MCP message stays unchanged.
+    // The `requestId` of an MCP message is not an id of the bus, and stays unchanged.
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","id":"m","method":"mcp/message","params":{"requestId":3,"serverId":"s","sessionId":"a"}}"#);
     assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}
@@ -445,7 +445,7 @@ fn equal_server_ids_of_two_clients_of_one_worker_stay_apart() {
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files~2","requestId":"r"}}
     "#);
-    // The ids are used again, and in another worker, which gets the client's own id with the session.
+    // The ids are given again when they are free, and in another worker, which gets the client's own id.
     bus.request(two, 2, "session/new", &server);
     assert!(bus.seen().contains(r#""serverId":"files~2""#));
     bus.kill_worker(0);

@@ -1,5 +1,5 @@
-//! Sessions that are lost, requested by several clients, named too early or too late, or known by another
-//! name.
+//! Sessions that are lost, requested by several clients, named too early or too late, or known by different
+//! names.
 
 use insta::assert_snapshot;
 
@@ -43,7 +43,8 @@ fn a_session_that_was_not_restored_in_time_is_tried_again() {
     bus.seen();
     bus.request(client, 1, "session/prompt", &prompt("a"));
     bus.advance(1.0);
-    // One lost worker may be a coincidence, a second one is not.
+    // A session is restored once more after its worker was lost: that may be a coincidence. After a second
+    // loss, it is not.
     for _ in 0..2 {
         bus.up(0);
         bus.answer(0, 1, &able());
@@ -64,7 +65,7 @@ fn a_session_that_was_not_restored_in_time_is_tried_again() {
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     "#);
-    // The request waits for a worker until the timeout.
+    // No worker becomes ready, so the request waits until the timeout for a worker.
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.advance(31.0);
     assert_snapshot!(bus.seen(), @r#"
@@ -127,7 +128,7 @@ fn a_request_that_waited_is_refused_if_another_client_has_its_session_by_then() 
     let (mut bus, one, other) = two_of_three();
     bus.request(other, 1, "session/new", &json!({}));
     bus.kill_worker(0);
-    // The new worker is being initialized. Meanwhile another client gets a session of this name.
+    // The new worker is still being initialized when another client gets a session of this name.
     bus.request(one, 2, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(1);
     bus.answer(1, id, &json!({"sessionId": "a"}));
@@ -148,7 +149,7 @@ fn a_session_is_not_reached_by_its_workers_name_for_it() {
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
     bus.seen();
-    // The name of the second session in its worker. Clients know it as `a~2`.
+    // `a` is the name of the second session in its worker. Clients know that session as `a~2`.
     bus.request(one, 2, "session/load", &json!({"sessionId": "a"}));
     bus.request(one, 3, "session/delete", &json!({"sessionId": "a"}));
     assert_snapshot!(bus.seen(), @r#"
@@ -170,9 +171,9 @@ fn early_requests_of_a_worker_are_delivered_once_their_session_is_known() {
     bus.answer(0, 2, &json!({"sessionId": "a"}));
     bus.line(client, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
     bus.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-    // The client no longer knows the request that is cancelled.
+    // The client has already answered the request that is cancelled.
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"p"}}"#);
-    // No session is being created to which this could belong.
+    // The only pending request for a session fails, so the worker's request belongs to no session.
     bus.request(client, 3, "session/new", &json!({}));
     bus.worker_sends(0, &ask("r").to_string().replace("\"a\"", "\"b\""));
     bus.fail(0, 4, -32603);
@@ -201,7 +202,7 @@ fn a_client_with_several_workers_has_one_list() {
     bus.answer(2, 1, &able());
     bus.answer(2, 2, &json!({"sessionId": "a"}));
     bus.seen();
-    // Both workers list their session and an old one.
+    // Each of the workers lists its own session and an old one.
     bus.request(one, 3, "session/list", &json!({"cwd": "/"}));
     bus.answer(2, 3, &json!({"sessions": [{"sessionId": "a"}, {"sessionId": "old"}]}));
     bus.answer(0, 3, &json!({"sessions": [{"sessionId": "a"}, {"sessionId": "old"}], "nextCursor": "n"}));
@@ -217,7 +218,7 @@ fn a_client_with_several_workers_has_one_list() {
     w0 < {"jsonrpc":"2.0","id":5,"method":"session/delete","params":{"sessionId":"old"}}
     w2 < {"jsonrpc":"2.0","id":4,"method":"session/delete","params":{"sessionId":"old"}}
     "#);
-    // A client without a worker gets the list of the first worker.
+    // A client that has no worker gets the list of the first worker.
     bus.kill_worker(1);
     bus.request(other, 1, "session/list", &json!({}));
     bus.advance(1.0);
@@ -285,7 +286,7 @@ fn a_client_whose_resume_failed_with_its_worker_does_not_own_the_session() {
         bus.seen(),
         r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32002,"message":"session must be loaded or resumed first","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#
     );
-    // Another connection of the same identity can resume the session.
+    // Another connection of the same identity can resume the lost session.
     bus.advance(1.0);
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -361,7 +362,8 @@ fn a_load_is_answered_after_its_worker_closed_its_input_and_the_session_was_requ
     let bytes_read = bus.output.queued[&0].len() as u64;
     bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::InputClosed { bytes_read }, &mut bus.output);
     bus.seen();
-    // The response decides whether the session exists. Until then, the session does not move.
+    // The response to the first request decides whether the session exists. Until then, the session is not
+    // moved.
     resume(&mut bus, one, 8, "a");
     let seen = bus.seen();
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":8,"error":{"code":-32010"#), "{seen}");

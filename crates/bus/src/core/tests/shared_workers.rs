@@ -1,10 +1,10 @@
-//! Effects that a client of one identity may have on a worker with sessions of others.
+//! What a client of one identity cannot do to a worker with sessions of others.
 
 use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
 use super::*;
 
-/// Returns alice and bob with sessions `a` and `b` in one worker.
+/// Returns alice and bob with their sessions `a` and `b` in one worker.
 fn two() -> (TestBus, u32, u32) {
     let mut bus = mixed(1, PoolProtocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
@@ -86,8 +86,8 @@ fn a_cancellation_with_an_id_reaches_no_worker() {
     }
 }
 
-/// Returns a bus where alice's current pool differs from that of her session `mine`. That session and bob's
-/// `victim` are in worker 1, where alice's request `q` is pending.
+/// Returns a bus where alice's current pool is not that of her session `mine`. Her session and bob's session
+/// `victim` are in worker 1, which has not answered her request `q`.
 fn in_another_pool(own: Pool) -> (TestBus, u32) {
     let shared = Pool { name: "shared".into(), mix_identities: true, ..pool(ShareMode::All) };
     let raw = own.protocol == PoolProtocol::JsonRpc;
@@ -172,8 +172,8 @@ fn a_second_name_beside_that_of_an_acp_session_is_not_bound_to_its_worker() {
     assert!(!seen.contains("w1 < "), "{seen}");
 }
 
-/// Returns alice and bob with a turn each in one worker, where alice has an MCP server, and the worker's id
-/// of alice's prompt.
+/// Returns alice and bob, each with a running turn in one worker, and the worker's id of alice's prompt.
+/// Alice has an MCP server there.
 fn two_turns() -> (TestBus, u32, u64) {
     let mut bus = mixed(1, PoolProtocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));

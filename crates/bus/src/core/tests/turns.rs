@@ -89,8 +89,8 @@ fn a_drain_waits_for_a_turn_and_reports_when_it_gives_up() {
     }
 }
 
-/// Returns two identities in one worker, each with a turn, in sessions `a` and `b`, and the worker's ids of
-/// their prompts.
+/// Returns two identities in one worker, each with a running turn, in sessions `a` and `b`, and the worker's
+/// ids of the two prompts.
 fn two_turns() -> (TestBus, u32, [u64; 2]) {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(ShareMode::All) }]));
     bus.up(0);
@@ -129,7 +129,7 @@ fn open_permission_requests_of_a_cancelled_turn_are_answered_as_cancelled() {
     let answer = r#"w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}"#;
     assert!(seen.contains(answer), "{seen}");
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#));
-    // A later request of the agent is answered at once.
+    // The agent's next request in the cancelled turn is answered at once.
     bus.asks("q", "session/request_permission");
     assert_eq!(bus.seen(), answer.replace(r#""p""#, r#""q""#));
     bus.answer(0, prompts[0], &json!({"stopReason": "cancelled"}));

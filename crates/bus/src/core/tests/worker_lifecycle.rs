@@ -175,7 +175,7 @@ fn settings_change_without_a_failed_request() {
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     "#);
-    // First more instances, then fewer.
+    // The first reload increases the number of instances, and the second one decreases it.
     bus.core.reload(bus.now, &config(vec![Pool { instances: 3, ..changed.clone() }]), &mut bus.output);
     bus.core.reload(bus.now, &config(vec![changed]), &mut bus.output);
     assert_snapshot!(bus.seen(), @"
