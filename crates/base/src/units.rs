@@ -42,7 +42,7 @@ pub fn parse_size(text: &str) -> Result<u64, &'static str> {
     let fraction: f64 = number.parse().map_err(|_| EXAMPLE)?;
     let size = fraction * bytes as f64;
     if size.fract() != 0.0 {
-        return Err("a size is a whole number of bytes");
+        return Err("the size is not a whole number of bytes");
     }
     if size > MAX_EXACT_SIZE {
         return Err("the size is too large");

@@ -234,9 +234,10 @@ async fn follow(stderr_log: &mut Option<StderrLog>) {
 
 /// Takes stdin and stdout from a child, as descriptors for an event loop without tokio.
 fn take_pipes(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
-    let fail = |error: io::Error| format!("cannot use its pipes: {error}");
-    let stdin = child.take_stdin().ok_or("it has no stdin")?.into_nonblocking_fd().map_err(fail)?;
-    let stdout = child.take_stdout().ok_or("it has no stdout")?.into_nonblocking_fd().map_err(fail)?;
+    let fail = |error: io::Error| format!("cannot use the pipes of the process: {error}");
+    let stdin = child.take_stdin().ok_or("the process has no stdin")?.into_nonblocking_fd().map_err(fail)?;
+    let stdout =
+        child.take_stdout().ok_or("the process has no stdout")?.into_nonblocking_fd().map_err(fail)?;
     Ok((child, stdin, stdout))
 }
 

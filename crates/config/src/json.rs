@@ -14,10 +14,7 @@ impl Node {
     #[must_use]
     pub fn from_json(findings: &Findings<'_>) -> Option<Self> {
         let mut reader = Reader { findings, text: findings.text().as_bytes(), at: 0 };
-        reader
-            .document()
-            .map_err(|(at, what)| findings.error(at, format!("this is no JSON: {what}"), None))
-            .ok()
+        reader.document().map_err(|(at, what)| findings.error(at, format!("invalid JSON: {what}"), None)).ok()
     }
 }
 
@@ -34,7 +31,7 @@ impl Reader<'_> {
         }
         let node = self.value(0)?;
         if self.peek().is_some() {
-            self.findings.warning(self.at, "what stands behind the end of the object is ignored");
+            self.findings.warning(self.at, "text after the end of the object is ignored");
         }
         Ok(node)
     }
@@ -56,7 +53,7 @@ impl Reader<'_> {
         let next = self.peek();
         let at = self.at;
         if depth > MAX_DEPTH {
-            return Err((at, "too many brackets in each other"));
+            return Err((at, "lists and objects are nested too deeply"));
         }
         let kind = match next {
             Some(b'"') => ValueKind::Text(self.string()?),
@@ -65,7 +62,7 @@ impl Reader<'_> {
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(b'a'..=b'z') => self.word()?,
             Some(_) => return Err((at, "a value is expected here")),
-            None => return Err((at, "it ends too early")),
+            None => return Err((at, "the file ends too early")),
         };
         Ok(Node { at, kind })
     }
@@ -80,7 +77,7 @@ impl Reader<'_> {
             }
             let key = self.string()?;
             if entries.iter().any(|entry| entry.key == key) {
-                return Err((at, "this key stands here twice"));
+                return Err((at, "duplicate key"));
             }
             if !self.take(b':') {
                 return Err((self.at, "a colon is expected here"));
@@ -103,7 +100,7 @@ impl Reader<'_> {
     /// `end`.
     fn more(&mut self, end: u8, first: bool) -> Read<bool> {
         if self.peek().is_none() {
-            return Err((self.at, "it ends too early"));
+            return Err((self.at, "the file ends too early"));
         }
         if self.take(end) {
             return Ok(false);
@@ -119,7 +116,7 @@ impl Reader<'_> {
             return Err((comma, what));
         }
         if self.take(end) {
-            self.findings.warning(comma, "nothing follows this comma");
+            self.findings.warning(comma, "trailing comma");
             return Ok(false);
         }
         Ok(true)
@@ -133,12 +130,12 @@ impl Reader<'_> {
                 Some(b'"') => break,
                 Some(b'\\') => end += 2,
                 Some(_) => end += 1,
-                None => return Err((start, "this text has no closing quote")),
+                None => return Err((start, "the text has no closing quote")),
             }
         }
         self.at = end + 1;
         serde_json::from_slice(&self.text[start..=end])
-            .map_err(|_| (start, "this text has a control character or a bad escape in it"))
+            .map_err(|_| (start, "the text has a control character or an invalid escape"))
     }
 
     fn number(&mut self) -> Read<ValueKind> {
@@ -149,7 +146,7 @@ impl Reader<'_> {
         let digits = &self.text[start..self.at];
         let text = str::from_utf8(digits).unwrap_or_default();
         // The grammar of numbers is left to serde_json, which refuses for example `01`.
-        let number: f64 = serde_json::from_slice(digits).map_err(|_| (start, "this is no number"))?;
+        let number: f64 = serde_json::from_slice(digits).map_err(|_| (start, "invalid number"))?;
         let whole = !text.contains(['.', 'e', 'E']);
         Ok(if whole {
             ValueKind::Integer(text.parse().unwrap_or(i128::MAX))
@@ -166,7 +163,7 @@ impl Reader<'_> {
             b"true" => Ok(ValueKind::Bool(true)),
             b"false" => Ok(ValueKind::Bool(false)),
             b"null" => Ok(ValueKind::Null),
-            _ => Err((start, "a value is expected here; texts stand in double quotes")),
+            _ => Err((start, "a value is expected here; a text needs double quotes")),
         }
     }
 }
@@ -209,18 +206,18 @@ mod tests {
         fn check(text: &str, expected: &str) {
             assert_eq!(read(text).unwrap_err(), format!("f:{expected}"), "{text}");
         }
-        check("", "1:1: this is no JSON: it ends too early");
-        check("{", "1:2: this is no JSON: it ends too early");
-        check("{\n\"a\" 1}", "2:5: this is no JSON: a colon is expected here");
-        check("{\n a: 1}", "2:2: this is no JSON: a key in double quotes is expected here");
-        check("[1 2]", "1:4: this is no JSON: a comma or `]` is expected here");
-        check("[,]", "1:2: this is no JSON: a value is expected here");
-        check("[01]", "1:2: this is no JSON: this is no number");
-        check("[nil]", "1:2: this is no JSON: a value is expected here; texts stand in double quotes");
-        check("{\"a\":1,\n\"a\":2}", "2:1: this is no JSON: this key stands here twice");
-        check("[\"a\\", "1:2: this is no JSON: this text has no closing quote");
-        check("[\"\\x\"]", "1:2: this is no JSON: this text has a control character or a bad escape in it");
-        check(&"[".repeat(1000), "1:66: this is no JSON: too many brackets in each other");
+        check("", "1:1: invalid JSON: the file ends too early");
+        check("{", "1:2: invalid JSON: the file ends too early");
+        check("{\n\"a\" 1}", "2:5: invalid JSON: a colon is expected here");
+        check("{\n a: 1}", "2:2: invalid JSON: a key in double quotes is expected here");
+        check("[1 2]", "1:4: invalid JSON: a comma or `]` is expected here");
+        check("[,]", "1:2: invalid JSON: a value is expected here");
+        check("[01]", "1:2: invalid JSON: invalid number");
+        check("[nil]", "1:2: invalid JSON: a value is expected here; a text needs double quotes");
+        check("{\"a\":1,\n\"a\":2}", "2:1: invalid JSON: duplicate key");
+        check("[\"a\\", "1:2: invalid JSON: the text has no closing quote");
+        check("[\"\\x\"]", "1:2: invalid JSON: the text has a control character or an invalid escape");
+        check(&"[".repeat(1000), "1:66: invalid JSON: lists and objects are nested too deeply");
     }
 
     proptest! {

@@ -18,7 +18,7 @@ impl PathBase<'_> {
     /// If the text is empty, or needs an expansion that is not possible.
     pub fn resolve(self, text: &str) -> Result<PathBuf, &'static str> {
         if text.is_empty() {
-            return Err("the path is missing");
+            return Err("the path is empty");
         }
         if text.starts_with('$') {
             return Err("variables are not expanded: write the whole path");

@@ -24,10 +24,10 @@ pub enum AskError {
     #[error("this socket is for clients, not the admin API")]
     ClientSocket,
     /// The status of the answer is not 200.
-    #[error("the bus responded with {0}")]
+    #[error("the bus responded with status {0}")]
     BadStatus(String),
     /// The peer does not speak HTTP.
-    #[error("the peer is not a bus")]
+    #[error("the peer on this socket is not a bus")]
     NotABus,
 }
 
@@ -94,10 +94,10 @@ mod tests {
         check("HTTP/1.1 200 OK\r\n\r\n", Ok(""));
         check(
             "HTTP/1.0 503 Service Unavailable\r\n\r\nno\n",
-            Err("the bus responded with 503 Service Unavailable: no"),
+            Err("the bus responded with status 503 Service Unavailable: no"),
         );
         for stranger in ["", "\r\n\r\n", "HTTP/1.0 200 OK\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.ä\r\n\r\n"] {
-            check(stranger, Err("the peer is not a bus"));
+            check(stranger, Err("the peer on this socket is not a bus"));
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
             other.join().unwrap();
         }
         check(Some("{\"jsonrpc\":\"2.0\"}\n"), "this socket is for clients, not the admin API");
-        check(Some(""), "the peer is not a bus");
+        check(Some(""), "the peer on this socket is not a bus");
         check(None, "no response within 0 s");
     }
 

@@ -165,7 +165,7 @@ impl Accepting for GuardedListener {
                 }
                 Ok(stream) => self.refuse(stream),
                 Err(error) => {
-                    tracing::debug!(%error, "admin accept failed");
+                    tracing::debug!(%error, "cannot accept admin connection");
                     sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }

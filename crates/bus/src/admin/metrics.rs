@@ -24,16 +24,18 @@ const COUNTERS: [Counter; 16] = [
     ("lines_from_workers", "Lines from workers.", |c| c.from_workers),
     ("lines_to_workers", "Lines sent to workers.", |c| c.to_workers),
     ("sessions_opened", "Opened sessions.", |c| c.sessions),
-    ("sessions_revived", "Sessions restored after a loss.", |c| c.revived),
+    ("sessions_revived", "Sessions restored after their worker was lost.", |c| c.revived),
     ("requests_refused", "Requests that the bus answered with an error.", |c| c.refused),
-    ("messages_dropped", "Messages without a recipient.", |c| c.dropped),
+    ("messages_dropped", "Messages that were dropped because they have no recipient.", |c| c.dropped),
     ("updates_unseen", "Updates of sessions whose client had disconnected.", |c| c.unseen),
     ("worker_strikes", "Protocol violations of workers.", |c| c.strikes),
     ("workers_spawned", "Started workers.", |c| c.spawned),
     ("workers_lost", "Lost workers.", |c| c.lost),
-    ("mcp_refused", "Requests with an MCP server that the pool does not permit.", |c| c.refused_mcp),
-    ("pools_refused", "Requests for a pool that the client may not use.", |c| c.refused_pools),
-    ("users_refused", "Connections of other users.", |c| c.refused_users),
+    ("mcp_refused", "Requests refused because of an MCP server that the pool does not permit.", |c| {
+        c.refused_mcp
+    }),
+    ("pools_refused", "Requests refused because of a pool that the client may not use.", |c| c.refused_pools),
+    ("users_refused", "Connections refused because of their user.", |c| c.refused_users),
 ];
 
 /// A metric of each identity: its name, type, help text and value.
@@ -92,10 +94,10 @@ const GAUGES: [Gauge; 8] = [
     ("pool_sessions", "Sessions at the workers of the pool.", |sum| sum.sessions as u64),
     ("pool_pending_requests", "Requests that workers have not answered.", |sum| sum.pending as u64),
     ("pool_asked_requests", "Requests of workers that clients have not answered.", |sum| sum.asking as u64),
-    ("pool_paused_workers", "Workers that are not read, because a client reads slowly.", |sum| {
+    ("pool_paused_workers", "Workers whose output is not read, because a client reads slowly.", |sum| {
         sum.paused as u64
     }),
-    ("pool_queue_bytes", "Bytes that wait for workers.", |sum| sum.queued),
+    ("pool_queue_bytes", "Bytes that wait to be written to workers.", |sum| sum.queued),
 ];
 
 pub(super) fn text(
@@ -123,10 +125,10 @@ pub(super) fn text(
         _ = writeln!(out, "narrows_bus_{name} {value}");
     }
     let queued = [
-        ("client_queue_bytes", "Bytes that wait for all clients.", queues.clients),
+        ("client_queue_bytes", "Bytes that wait to be written to clients.", queues.clients),
         (
             "client_queue_longest_bytes",
-            "Bytes that wait for the client with the longest queue.",
+            "Bytes that wait to be written to the client with the longest queue.",
             queues.longest,
         ),
     ];
@@ -156,7 +158,7 @@ pub(super) fn text(
         _ = writeln!(out, "narrows_bus_{name}{{reason=\"{reason}\"}} {count}");
     }
     let name = "network_connections_total";
-    head(&mut out, name, "counter", "Lost network connections, and what became of them.");
+    head(&mut out, name, "counter", "Interrupted network connections, by outcome.");
     for (event, count) in &network.connections {
         _ = writeln!(out, "narrows_bus_{name}{{event=\"{event}\"}} {count}");
     }

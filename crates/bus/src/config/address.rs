@@ -13,7 +13,7 @@ use super::{ListenAddr, ListenerSettings, Web};
 /// The longest path of a unix socket that Linux accepts, in bytes.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const URL_HINT: &str = "it must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
+const URL_HINT: &str = "the address must be tcp://HOST:PORT, unix:/PATH, stdio: or http://HOST:PORT/acp";
 
 impl ListenerSettings {
     /// Parses `tcp://HOST:PORT`, `tcp://HOST:PORT/POOL`, `unix:PATH`, `stdio:` or `http://HOST:PORT/PATH`.

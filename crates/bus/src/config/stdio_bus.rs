@@ -44,7 +44,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<ParsedConfig>
         let Some((pool, command)) = pool(table) else { continue };
         if !pool.name.is_empty() && pools.iter().any(|other| other.name == pool.name) {
             let what = format!("duplicate pool id \"{}\"", quoted(&pool.name));
-            findings.error(table.at, what, Some("give each its own".to_owned()));
+            findings.error(table.at, what, Some("give each pool an `id` of its own".to_owned()));
         }
         pools.push(pool);
         positions.push(PoolPositions { command, ..PoolPositions::default() });

@@ -198,7 +198,7 @@ port = "0.0.0.0:9090"
     bus.toml:20:9: `share` must be one of "connection", "session", "all"; did you mean "all"?
     bus.toml:21:12: `protocol` must be 1, 2 or "jsonrpc"; write the number without quotes
     bus.toml:23:1: `command` is missing; write command = ["narrows", "acp"], or manifest = "DIR/ACP.md"
-    bus.toml:24:8: duplicate pool name "coder"; give each a `name` of its own
+    bus.toml:24:8: duplicate pool name "coder"; give each pool a `name` of its own
     bus.toml:25:1: unknown setting `comand` in [pool]; did you mean `command`?
     bus.toml:26:1: unknown setting `args` in [pool]; write the arguments in `command`, after the program
     bus.toml:27:13: `instances` must be at most `max_instances`, which is 256; or write max_instances = 300
@@ -326,7 +326,7 @@ fn a_stdio_bus_file_is_read() {
     stdio_bus_config:9:26: `drain_timeout_sec` lets a shutdown take 41s: give the service manager at least that timeout
     stdio_bus_config:9:58: `backpressure_timeout_sec` cannot be 0 here; the default is used
     stdio_bus_config:9:61: `max_restart` is unknown and ignored; did you mean `max_restarts`?
-    stdio_bus_config:9:77: nothing follows this comma
+    stdio_bus_config:9:77: trailing comma
     stdio_bus_config:11:86: `options` is ignored
     ");
 }
@@ -344,7 +344,7 @@ fn errors_in_stdio_bus_files_are_reported() {
   "transport": {"mode": "shm", "framing": "length", "protocol": "binary"}
 }"#, "c.json"), @r#"
     c.json:3:46: `instances` must be a whole number from 1 to 10000
-    c.json:5:5: duplicate pool id "b"; give each its own
+    c.json:5:5: duplicate pool id "b"; give each pool an `id` of its own
     c.json:5:42: `args` must be a list of texts
     c.json:6:5: `id` is missing; a pool has an id, a command and a number of instances
     c.json:6:5: `instances` is missing; a pool has an id, a command and a number of instances
@@ -362,7 +362,7 @@ fn errors_in_stdio_bus_files_are_reported() {
     assert_eq!(findings_of(r#"{"pools": []}"#, "c"), "c:1:11: `pools` must have at least one pool");
     assert_eq!(
         findings_of("pools", "c.json"),
-        "c.json:1:1: this is no JSON: a value is expected here; texts stand in double quotes"
+        "c.json:1:1: invalid JSON: a value is expected here; a text needs double quotes"
     );
     let tcp = r#"{"pools": [{"id": "a", "command": "a", "instances": 1}], "transport": {"mode": "tcp"}}"#;
     assert_eq!(

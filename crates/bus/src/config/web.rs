@@ -8,9 +8,10 @@ use super::address::host_and_port;
 
 const DEFAULT_PATH: &str = "/acp";
 
-pub const TOKENS_HINT: &str = "`narrows token new NAME --file FILE` makes a file of tokens, and adds to one";
+pub const TOKENS_HINT: &str =
+    "`narrows token new NAME --file FILE` creates a token file, or adds a token to one";
 
-pub const PEM_HINT: &str = "it takes a certificate and its private key, both in PEM form";
+pub const PEM_HINT: &str = "TLS needs a certificate and its private key, both in PEM form";
 
 /// The proof of identity that a listener requires of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,15 +78,15 @@ impl Web {
         let rest = rest.strip_prefix("//").ok_or("two slashes are missing: http://HOST:PORT/acp")?;
         let (address, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         if address.contains('@') {
-            return Err("no name and no password may stand in it");
+            return Err("the URL of a listener must not contain a user name or a password");
         }
         host_and_port(
             address,
-            "only localhost and addresses of this machine are possible, such as 0.0.0.0 for all of them",
+            "the host must be localhost or an address of this machine, such as 0.0.0.0 for all addresses",
         )?;
         let path = if path.is_empty() { DEFAULT_PATH } else { path };
         if !path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte)) {
-            return Err("its path may have letters, digits, `/`, `-`, `.`, `_` and `~`");
+            return Err("the path of the URL may contain only letters, digits, `/`, `-`, `.`, `_` and `~`");
         }
         Ok(Self {
             address: address.to_owned(),
@@ -181,22 +182,22 @@ impl fmt::Display for Web {
 /// If `text` has another form.
 pub fn origin(text: &str) -> Result<String, &'static str> {
     if text == "*" {
-        return Err("every page there is could use the agents; name the pages");
+        return Err("`*` would let every web page use the agents; list the origins of the permitted pages");
     }
     let is_default = |scheme: &str, port: &str| matches!((scheme, port), ("https", "443") | ("http", "80"));
     match text.split_once("://") {
-        Some(("", _)) => Err("it must be like https://app.example"),
+        Some(("", _)) => Err("an origin has the form https://app.example"),
         Some((_, rest)) if rest.is_empty() || rest.contains(['/', '?', '#', '@', '*', ' ']) => {
-            Err("it ends behind the host and the port, and stands for itself alone: https://app.example")
+            Err("an origin ends after the host and the port: https://app.example")
         }
         Some((scheme, rest)) if rest.rsplit_once(':').is_some_and(|(_, port)| is_default(scheme, port)) => {
-            Err("browsers leave the usual port out, and so must this")
+            Err("an origin must not contain the default port, because browsers omit it")
         }
         Some(_) if text.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii_graphic()) => {
-            Err("browsers write it in small letters, and so must this")
+            Err("an origin must be in lower case, as browsers send it")
         }
         Some(_) => Ok(text.to_owned()),
-        None => Err("it must be like https://app.example"),
+        None => Err("an origin has the form https://app.example"),
     }
 }
 
@@ -208,9 +209,9 @@ pub fn host(text: &str) -> Result<String, &'static str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
     let is_v6 = text.starts_with('[') && text.ends_with(']');
     match text {
-        _ if text.bytes().any(|byte| byte.is_ascii_uppercase()) => Err("write it in small letters"),
+        _ if text.bytes().any(|byte| byte.is_ascii_uppercase()) => Err("a host name must be in lower case"),
         _ if is_v6 || (!text.is_empty() && text.bytes().all(plain)) => Ok(text.to_owned()),
-        _ => Err("it must be the name of a host alone, such as bus.example"),
+        _ => Err("only a host name or an address without a port is accepted, such as bus.example"),
     }
 }
 

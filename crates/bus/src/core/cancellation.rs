@@ -50,7 +50,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let asked = raw.and_then(|raw| self.core.workers.get(worker)?.asking.get(raw).copied());
         let (Some(place), Some(raw), Some((client, number))) = (place, raw, asked) else {
             self.core.counters.dropped += 1;
-            self.log(LogEvent::Dropped { worker: worker.into(), why: "the request it is about is not open" });
+            self.log(LogEvent::Dropped {
+                worker: worker.into(),
+                why: "cancels a request that is not pending",
+            });
             return;
         };
         let line = with_range_replaced(message.bytes(), place, Digits::new(number).as_bytes());

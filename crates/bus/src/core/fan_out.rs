@@ -72,7 +72,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let params: Result<Option<Map<String, Value>>, _> =
             message.params().map_or(Ok(None), serde_json::from_slice);
         let Ok(params) = params else {
-            let error = RpcError::new(Code::InvalidParams, "invalid params");
+            let error = RpcError::new(Code::InvalidParams, "params must be an object");
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         };

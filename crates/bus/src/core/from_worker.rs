@@ -383,7 +383,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.pool_of(state.pool).is_shared() {
             return state.client.map_or(Target::Gone, |client| Target::Client(client, None));
         }
-        Target::Undeliverable("no session named at a shared worker")
+        Target::Undeliverable("message names no session at a shared worker")
     }
 
     /// Handles an update of a session. Returns the name of the child session that the update announces. In

@@ -152,7 +152,7 @@ impl super::Core {
 /// Returns the error for a message that is refused while it is incomplete, because too much incomplete input
 /// is buffered. The client may send the message again.
 pub(crate) fn unfinished_error() -> RpcError {
-    let error = RpcError::new(Code::Backpressure, "too much incomplete input");
+    let error = RpcError::new(Code::Backpressure, "too many bytes of incomplete messages");
     error.with("retryAfterMs", json!(RETRY_MS))
 }
 

@@ -87,21 +87,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return Route::Refuse(RpcError::new(
                 Code::MessageTooLarge,
-                "initialize or authenticate too long",
+                "initialize or authenticate request too long",
             ));
         }
         if (what.creates() || what.reopens())
             && (message.bytes().len() > MAX_OPENING_BYTES
                 || has_more_values_than(message.bytes(), MAX_PEER_VALUES))
         {
-            return Route::Refuse(RpcError::new(Code::MessageTooLarge, "too long to open a session"));
+            return Route::Refuse(RpcError::new(Code::MessageTooLarge, "request to open a session too long"));
         }
         if matches!(what, RequestKind::List | RequestKind::Delete)
             && message.bytes().len() > MAX_LIST_REQUEST_BYTES
         {
             return Route::Refuse(RpcError::new(
                 Code::MessageTooLarge,
-                "too long to list or delete sessions",
+                "request to list or delete sessions too long",
             ));
         }
         // Requests for open sessions are refused too: opening a session again makes the bus keep other
@@ -270,7 +270,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let identity = self.core.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
         if self.core.sessions.has_long_names(identity, self.core.limits.session_params()) {
-            return Some(RpcError::new(Code::Backpressure, "session ids too long together"));
+            return Some(RpcError::new(Code::Backpressure, "session ids take too much memory"));
         }
         let words = "session limit of this identity reached";
         (!self.may_open_session(client)).then(|| RpcError::new(Code::Backpressure, words))

@@ -55,7 +55,7 @@ impl<B: Router> Driver<B> {
                     return;
                 }
                 // The peer or the network has already ended the new connection.
-                Err(error) => tracing::debug!(%error, "accept failed"),
+                Err(error) => tracing::debug!(%error, "cannot accept connection"),
             }
         }
         self.list_listener(slot);

@@ -86,7 +86,7 @@ fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
     std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(move || {
         let _done = done;
         if let Err(error) = copy(&from, &to) {
-            tracing::debug!(%error, "stdio copy ended");
+            tracing::debug!(%error, "cannot copy stdin or stdout");
         }
     })?;
     Ok(copied)

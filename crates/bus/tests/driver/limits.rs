@@ -47,7 +47,7 @@ impl Peer {
 /// Returns the refusal of an incomplete message. It is shorter than `max_line`, so it may succeed later.
 fn too_much(id: u32) -> String {
     format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32012,"message":"too much incomplete input","data":{{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}}}}"#
+        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32012,"message":"too many bytes of incomplete messages","data":{{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}}}}"#
     ) + "\n"
 }
 

@@ -28,7 +28,7 @@ pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
         let Some((server, name)) = server(table) else { continue };
         if pool.mcp_servers.iter().any(|other| other.name == server.name) {
             let what = format!("duplicate server name \"{}\" in this pool", quoted(&server.name));
-            name.findings.error(name.node.at, what, Some("give each a `name` of its own".to_owned()));
+            name.findings.error(name.node.at, what, Some("give each server a `name` of its own".to_owned()));
         }
         pool.mcp_servers.push(server);
         commands.push(table.get("command").map(|item| item.node.at));

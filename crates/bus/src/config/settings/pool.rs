@@ -153,7 +153,7 @@ pub(super) fn into_unique(findings: &Findings<'_>, pools: Vec<PositionedPool>) -
     for (index, PositionedPool { pool, at }) in pools.iter().enumerate() {
         if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
             let what = format!("duplicate pool name \"{}\"", quoted(&pool.name));
-            findings.error(*at, what, Some("give each a `name` of its own".to_owned()));
+            findings.error(*at, what, Some("give each pool a `name` of its own".to_owned()));
         }
     }
     pools.into_iter().map(|named| named.pool).collect()
@@ -244,7 +244,7 @@ fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     match name {
         _ if name.contains('*') => Err("`*` is only allowed at the end"),
-        _ if name.contains(['=', ' ', '$']) => Err("it is not the name of a variable"),
+        _ if name.contains(['=', ' ', '$']) => Err("it is not a valid variable name"),
         _ => Ok(text.to_owned()),
     }
 }

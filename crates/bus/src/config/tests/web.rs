@@ -164,9 +164,9 @@ idle_timeout = "0s"
     bus.toml:23:8: `auth` needs the authority of its clients: tls = { …, client_ca = "ca.pem" }
     bus.toml:24:7: `key` is missing in `tls`; write tls = { cert = "cert.pem", key = "key.pem" }
     bus.toml:24:21: unknown setting `ca` in [tls]; did you mean `client_ca`?
-    bus.toml:25:12: `origins` cannot be "*": every page there is could use the agents; name the pages
-    bus.toml:25:17: `origins` cannot be "https://a.example/": it ends behind the host and the port, and stands for itself alone: https://app.example
-    bus.toml:26:10: `hosts` cannot be "a:80": it must be the name of a host alone, such as bus.example
+    bus.toml:25:12: `origins` cannot be "*": `*` would let every web page use the agents; list the origins of the permitted pages
+    bus.toml:25:17: `origins` cannot be "https://a.example/": an origin ends after the host and the port: https://app.example
+    bus.toml:26:10: `hosts` cannot be "a:80": only a host name or an address without a port is accepted, such as bus.example
     bus.toml:29:7: `url` is already used by another listener
     bus.toml:30:8: `auth` must be "user" or "none": only http, https, ws and wss take tokens and certificates
     bus.toml:31:10: `tokens` has an effect only with http://, https://, ws:// or wss:// in the `url`

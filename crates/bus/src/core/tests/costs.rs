@@ -192,7 +192,10 @@ fn a_message_that_opens_a_session_is_bounded() {
         let params = json!({"sessionId": "a", "cwd": "/", "_meta": {"narrows": 0}, "x": "x".repeat(1 << 20)});
         bus.request(one, 2, method, &params);
         let seen = bus.seen();
-        assert!(seen.contains("too long to open a session") && !seen.contains("w0 <"), "{method}: {seen}");
+        assert!(
+            seen.contains("request to open a session too long") && !seen.contains("w0 <"),
+            "{method}: {seen}"
+        );
     }
 }
 

@@ -219,8 +219,8 @@ fn an_unfinished_message_is_refused_for_now_and_an_unfinished_answer_fails_for_t
         bus.core.refuse_unfinished(bus.now, ClientId(client), head.as_bytes(), &mut bus.output);
     }
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32012,"message":"too much incomplete input","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
-    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"too much incomplete input","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
-    w0 < {"jsonrpc":"2.0","id":"q","error":{"code":-32012,"message":"too much incomplete input","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
+    c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32012,"message":"too many bytes of incomplete messages","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"too many bytes of incomplete messages","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
+    w0 < {"jsonrpc":"2.0","id":"q","error":{"code":-32012,"message":"too many bytes of incomplete messages","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}
     "#);
 }

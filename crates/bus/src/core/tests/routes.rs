@@ -411,7 +411,7 @@ fn messages_to_a_server_reach_only_its_client() {
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s1~2"}]}}
     c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
-    w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no session named at a shared worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
+    w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"message names no session at a shared worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
