@@ -30,7 +30,6 @@ use crate::listen::{self, BoundListener, ListenError, SocketFile};
 use crate::owner_store::{self, Index, OwnersError};
 use crate::spawner::{self, WorkerEventSender};
 
-/// Maximum number of events from the spawner thread that are queued for the event loop.
 const MAX_WORKER_EVENTS: usize = 256;
 
 /// The reason why a bus could not be started, or could not apply another configuration.

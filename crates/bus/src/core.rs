@@ -399,7 +399,6 @@ impl Core {
     }
 }
 
-/// Returns `duration` in whole milliseconds, for `retryAfterMs`.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

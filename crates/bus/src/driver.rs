@@ -119,7 +119,6 @@ pub(crate) struct Driver<B: Router> {
     hand_over: Option<ResumableConnectionHandler>,
     next_check: Time,
     checks: periodic::PeriodicChecks,
-    /// Clients that have sent no message yet.
     silent: silent_clients::SilentClients,
     descriptors: usize,
     draining: bool,
@@ -127,7 +126,6 @@ pub(crate) struct Driver<B: Router> {
     panics: u64,
     /// After a panic of the router, the time at which a drain ends even if the router does not end it.
     drain_by: Time,
-    /// Timers of the router do not run before this time.
     tick_after: Time,
     /// Threads that copy stdout to a file. At the end, the loop waits briefly for them.
     copied: Vec<Receiver<()>>,

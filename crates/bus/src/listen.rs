@@ -247,7 +247,6 @@ fn lock_directory(file: &std::fs::File, directory: &Path, timeout: Duration) -> 
     }
 }
 
-/// Returns the device and inode of the file at `path`, which identify the file.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))

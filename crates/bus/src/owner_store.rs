@@ -23,7 +23,6 @@ pub use file::OwnersError;
 /// Maximum number of entries in the channel to the writer thread. Further entries wait in the event loop,
 /// which holds the output of their clients.
 const MAX_PENDING_ENTRIES: usize = 1024;
-/// Maximum number of entries that one write contains.
 const MAX_BATCH_ENTRIES: usize = 4096;
 /// The fraction of its entries that an identity loses when there are too many. The least recently used ones
 /// are removed.
@@ -316,7 +315,6 @@ impl Index {
         self.behind = Some(std::time::Instant::now());
     }
 
-    /// Removes the entries of sessions that were not used for `owner_expiry`.
     fn expire(&mut self, now: u64) -> Vec<OwnedName> {
         let since = now.saturating_sub(self.expiry.as_secs());
         self.remove(|owned| owned.used < since)

@@ -26,7 +26,6 @@ use crate::driver;
 /// Maximum number of orders in the channel to the spawner thread. Further orders wait in the event loop,
 /// which limits the number of workers.
 const MAX_PENDING_ORDERS: usize = 256;
-/// Maximum number of processes that are started at the same time.
 const MAX_CONCURRENT_STARTS: usize = 8;
 /// Number of bytes of a worker's stderr that are kept for its exit message.
 const STDERR_TAIL_BYTES: usize = 16 << 10;
@@ -62,9 +61,7 @@ pub(crate) struct WorkerEnd {
     /// How the process exited, or why it did not start.
     pub(crate) reason: String,
     pub(crate) stderr: String,
-    /// `true` if the process was killed because it used too much memory.
     pub(crate) oom: bool,
-    /// `true` if the process did not start because the bus lacks a resource.
     pub(crate) lacked_resources: bool,
 }
 

@@ -23,7 +23,6 @@ impl fmt::Display for SourcePos {
 /// The severity of a finding in a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The file cannot be used.
     Error,
     /// The file can be used, but may not mean what its author intended.
     Warning,

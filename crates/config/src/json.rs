@@ -3,7 +3,6 @@
 use crate::finding::Findings;
 use crate::tree::{Node, TableEntry, ValueKind};
 
-/// Maximum nesting depth of lists and objects in a JSON file.
 const MAX_DEPTH: usize = 64;
 
 /// The result of a parsing step. An error consists of its byte offset and its message.

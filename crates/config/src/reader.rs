@@ -11,7 +11,6 @@ use crate::finding::Findings;
 use crate::path_base::PathBase;
 use crate::tree::{Node, TableEntry, ValueKind};
 
-/// Maximum number of characters of a text that an error quotes.
 const MAX_QUOTED_CHARS: usize = 40;
 
 const COMMAND_HINT: &str = "write command = [\"narrows\", \"acp\"], or command = \"narrows acp\"";

@@ -20,7 +20,6 @@ use crate::bus::Handle;
 use crate::core::Status;
 use crate::driver::Queues;
 
-/// Timeout for the event loop to answer a request for the status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 const NOT_FOUND_TEXT: &str = "available: /health, /ready, /status, /metrics\n";
@@ -32,7 +31,6 @@ pub(super) struct AdminState {
     pub(super) bus: Handle,
     pub(super) facts: BusInfo,
     pub(super) network: ReadHttpCounters,
-    /// Number of connections to the admin API that were refused because of their user.
     pub(super) refused_users: Arc<AtomicU64>,
 }
 

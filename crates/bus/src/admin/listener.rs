@@ -22,18 +22,15 @@ use crate::config::ListenAddr;
 use crate::listen::{self, BoundListener, Family, ListenError, Listener};
 use crate::log_limit::LogLimit;
 
-/// Maximum number of connections of one admin listener.
 const MAX_CONNECTIONS: usize = 64;
 /// An admin connection on which no byte moves for this long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for the rest of an HTTP request once its first byte has arrived.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a failed accept, for example if there are no free file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Maximum number of refused connections that get an answer at the same time. Further ones are closed without
 /// an answer.
 const MAX_REFUSALS: usize = 16;
-/// Maximum number of bytes that are read from the request of a refused user.
 const MAX_REFUSED_BYTES: usize = 16 << 10;
 const REFUSAL: &[u8] =
     b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 38\r\n\

@@ -11,7 +11,6 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Interval at which a full listener tries to evict a connection.
 const EVICTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) struct Slots {

@@ -40,11 +40,7 @@ pub struct PoolMcpServer {
 /// The command or URL by which a worker reaches an MCP server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum McpTarget {
-    Command {
-        words: Vec<String>,
-        /// Variables added to the environment of the MCP server.
-        env: BTreeMap<String, String>,
-    },
+    Command { words: Vec<String>, env: BTreeMap<String, String> },
     Url(String),
 }
 

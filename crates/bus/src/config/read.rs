@@ -10,7 +10,6 @@ use super::{Config, settings, stdio_bus};
 pub(super) struct ParsedConfig {
     pub(super) config: Config,
     pub(super) positions: Vec<PoolPositions>,
-    /// The paths of unix sockets, each with its byte offset in the file.
     pub(super) sockets: Vec<(PathBuf, usize)>,
     pub(super) files: Vec<RequiredFile>,
 }

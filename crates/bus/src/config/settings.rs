@@ -56,7 +56,6 @@ const ADMIN_KEYS: &[&str] = &["socket", "port", "auth"];
 /// Range of the maximum line length, in bytes. An `initialize` must fit, and offsets in a line have 32 bits.
 pub(super) const LINE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 30);
 
-/// Range of the output queue of a peer, in bytes.
 pub(super) const QUEUE_BYTES_RANGE: (u64, u64) = (1 << 10, 1 << 32);
 
 /// Range of the limit for bytes of incomplete messages. A value below the size of one read would have no
@@ -72,7 +71,6 @@ const MAX_MESSAGES_PER_SECOND: u64 = 1_000_000_000;
 /// Approximate memory that the bus itself needs, in bytes. With a smaller budget the bus refuses all clients.
 const BUS_MEMORY_BYTES: u64 = 16 << 20;
 
-/// The maximum value of `restart_budget`.
 pub(super) const MAX_RESTART_BUDGET: u64 = 1_000_000;
 
 pub(super) fn read(findings: &Findings<'_>, node: &Node, path_base: PathBase<'_>) -> Option<ParsedConfig> {

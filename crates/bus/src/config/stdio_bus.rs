@@ -25,7 +25,6 @@ const TRANSPORT_KEYS: &[&str] = &["mode", "framing", "protocol", "options"];
 
 const MAX_INSTANCES: u64 = 10_000;
 
-/// Maximum of a duration: a year, in seconds.
 const MAX_SECONDS: u64 = 365 * 24 * 3600;
 
 /// Reads a configuration file of stdio Bus. The file cannot name an address: like stdio Bus, the bus listens

@@ -21,7 +21,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && state.pools.as_ref().is_none_or(|pools| pools.iter().any(|name| name == pool))
     }
 
-    /// Returns `true` if a client may use only some of the pools.
     #[inline]
     pub(super) fn is_restricted(&self, client: ClientKey) -> bool {
         let Some(state) = self.core.clients.get(client) else { return true };

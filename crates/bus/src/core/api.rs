@@ -201,16 +201,13 @@ pub enum LogEvent {
         worker: WorkerId,
         why: &'static str,
     },
-    /// The circuit breaker of a pool opened, because too many of its workers were lost.
     CircuitOpened(PoolId),
     CircuitClosed(PoolId),
-    /// A client named an MCP server that its pool does not permit.
     McpRefused {
         /// The client that named the server. `None` if a session without a client was to be restored.
         client: Option<ClientId>,
         pool: PoolId,
     },
-    /// A client sent a member of `_meta` that its pool does not permit.
     MetaRefused {
         client: ClientId,
         pool: PoolId,

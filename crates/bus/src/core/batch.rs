@@ -48,7 +48,6 @@ pub(super) struct OpenBatch {
     bytes: usize,
     /// Bytes of the received batch. They are kept until all entries are handled.
     length: usize,
-    /// Memory charge for a client's batch and the answers to it.
     charge: Option<Charge>,
     /// `true` while the entries of the batch are being handled, so that a lifted barrier does not handle them
     /// twice.
@@ -308,7 +307,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Sends a line to the client of a batch, after the array that answers the batch.
     pub(super) fn write_behind_batch(&mut self, key: BatchKey, client: ClientKey, line: Bytes) {
         let is_unanswered = |open: &&mut OpenBatch| open.sender == Sender::Client(client) && !open.answered;
         match self.core.batches.table.get_mut(key).filter(is_unanswered) {

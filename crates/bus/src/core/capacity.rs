@@ -136,7 +136,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Refuse(RpcError::new(Code::Backpressure, "worker limit of this identity reached"))
     }
 
-    /// Routes a client for which no worker has room for one more session.
     pub(super) fn wait_for_room(&mut self, pool: PoolId, client: ClientKey) -> Route {
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return Route::Hold };
         let state = self.core.pool_of(pool);

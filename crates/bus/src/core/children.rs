@@ -51,7 +51,6 @@ pub(super) struct Child {
     name: Box<str>,
     /// The id that the agent uses for the child.
     agent_name: Box<str>,
-    /// A number that increases with each announcement, to order children by age.
     serial: u64,
 }
 
@@ -115,7 +114,6 @@ impl Children {
         key
     }
 
-    /// Returns the total bytes of the ids that agents use for child sessions.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.table.iter().map(|(_, child)| child.agent_name.len()).sum()
@@ -366,7 +364,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forgets a child whose name the worker has given to a session.
     pub(super) fn forget_child_named(&mut self, worker: WorkerKey, name: &str) {
         let key = self.core.worker(worker).and_then(|state| state.children.get(name).copied());
         if let Some(key) = key {

@@ -10,7 +10,6 @@ use rustc_hash::FxHashMap;
 
 use super::identity::Identity;
 
-/// Maximum number of former session names that are kept per identity.
 const MAX_NAMES: usize = 1_000;
 const MAX_BYTES: usize = 512 << 10;
 

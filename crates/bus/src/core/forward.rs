@@ -196,7 +196,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_to_worker(worker, client, &Parts::new(message, edits));
     }
 
-    /// Sends a worker a request that the bus itself makes.
     pub(super) fn send_internal_request(
         &mut self,
         worker: WorkerKey,

@@ -415,7 +415,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Records the child sessions that a replayed update announces.
     fn track_replayed_update(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
             && let Some(UpdateEvent::Child(child)) = read_update(message)

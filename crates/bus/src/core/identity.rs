@@ -134,7 +134,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Resumes reading from a client that was paused because of its rate limit.
     pub(super) fn end_rate_limit(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if std::mem::take(&mut state.rate_limited) {

@@ -18,7 +18,6 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 use super::{Core, Ctx};
 
-/// Maximum number of lines that wait until a worker is initialized.
 const MAX_BACKLOG_LINES: usize = 1024;
 
 /// Maximum size of a worker's result of `initialize`. The bus parses the whole result, and keeps it for each
@@ -107,7 +106,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Releases the id of a waiting request, which is handled next.
     pub(super) fn release_request_id(&mut self, client: ClientKey, line: &[u8]) {
         let message = View::parse(line);
         if message.kind() == Kind::Request
@@ -259,7 +257,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.stop_worker(worker, false);
     }
 
-    /// Retires a worker that was not initialized successfully.
     pub(super) fn fail_initialize(&mut self, worker: WorkerKey, why: &'static str) {
         let error = RpcError::new(Code::Deadline, format!("agent {why}"));
         self.fail_all(worker, &error);
@@ -434,7 +431,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .is_some_and(|state| matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Retiring))
     }
 
-    /// Has a session restored in a worker, once the worker is initialized.
     pub(super) fn restore_after_initialize(&mut self, worker: WorkerKey, key: SessionKey) {
         if let Some(state) = self.core.worker(worker) {
             state.restores.push(key);
@@ -495,7 +491,6 @@ fn with_mark(mut capabilities: Value) -> Value {
     capabilities
 }
 
-/// Returns params of `initialize` with another protocol version.
 fn with_version(params: &[u8], version: u16) -> Option<Box<[u8]>> {
     let mut params: Value = serde_json::from_slice(params).ok()?;
     params["protocolVersion"] = version.into();

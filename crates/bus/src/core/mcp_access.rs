@@ -40,7 +40,6 @@ const MAX_SERVER_KEYS: usize = 64;
 struct Refused;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the `mcp` setting that applies to a client in a pool.
     fn mcp_access(&self, client: Option<ClientKey>, pool: PoolId) -> McpAccess {
         let settings = &self.core.pool_of(self.core.current(pool)).settings;
         if settings.manifest.is_some() {

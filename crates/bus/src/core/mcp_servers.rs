@@ -18,7 +18,6 @@ use super::session_keys::decoded;
 use super::state::Asked;
 use super::table::{ClientKey, WorkerKey};
 
-/// A worker's request to an MCP server that runs in a client.
 #[derive(Debug)]
 pub(super) struct AskedServer {
     id_at_client: String,
@@ -227,7 +226,6 @@ fn may_declare(params: &[u8]) -> bool {
     memchr::memmem::find(params, b"\"acp\"").is_some() || memchr::memchr(b'\\', params).is_some()
 }
 
-/// Returns the id of the MCP server that a message names.
 fn server_id(message: View<'_>) -> Option<String> {
     let params = message.params()?;
     let name = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
@@ -249,7 +247,6 @@ fn server_and_request(message: View<'_>) -> Option<(String, Option<String>)> {
     Some((name, request.map(|request| request.to_string())))
 }
 
-/// Returns a message in which the id of the MCP server is replaced.
 fn with_server_id(message: View<'_>, name: &str) -> Option<Vec<u8>> {
     let params = message.params()?;
     let place = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;

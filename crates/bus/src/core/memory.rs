@@ -200,7 +200,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a message answers, cancels or closes something.
 fn ends_something(message: View<'_>) -> bool {
     const ENDING: [&str; 5] = [CANCEL_REQUEST, MCP_CANCELLED, LSP_CANCEL, SESSION_CANCEL, SESSION_CLOSE];
     match message.kind() {

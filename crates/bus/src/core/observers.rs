@@ -31,7 +31,6 @@ use super::turn_end::wire_name;
 /// Maximum size of a response to the request that opened a session, if it is kept for clients that join
 /// later.
 const MAX_RESULT_BYTES: usize = 64 << 10;
-/// Maximum number of observers per session.
 const MAX_OBSERVERS: usize = 64;
 
 #[derive(Debug, Default)]
@@ -40,7 +39,6 @@ pub(super) struct ObserverState {
     /// The latest updates of the session, as clients got them.
     ring: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// `true` if the oldest updates have been removed from the ring.
     is_truncated: bool,
     /// `true` while updates replay the history for the controller only. The observers already have the
     /// history.
@@ -452,7 +450,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Sends the pending permission requests to a new observer.
     fn ask_new_observer(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
         let Some(state) = self.core.workers.get(worker) else { return };
         let is_open = |shared: &SharedRequest| {

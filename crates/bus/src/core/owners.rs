@@ -36,7 +36,6 @@ enum OwnerRetention {
     Always,
 }
 
-/// Maximum number of owners that are kept in memory only.
 const MAX_REMEMBERED_NAMES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -152,7 +151,6 @@ impl Owners {
         self.by_name.get(name).copied()
     }
 
-    /// Returns the owner of the session that the agents of a pool call `name`.
     fn owner_in_pool(&self, pool: &str, name: &str) -> Option<Identity> {
         self.by_pool.get(pool)?.get(name).copied()
     }

@@ -15,11 +15,9 @@ pub(super) struct PendingTable {
     table: FxHashMap<u64, Pending>,
     /// Number of unanswered requests that open a session, new or stored.
     openings: usize,
-    /// Number of unanswered requests that create a session, per identity.
     creations: FxHashMap<Identity, Creations>,
 }
 
-/// Number of unanswered requests of an identity that create sessions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Creations {
     all: usize,
@@ -101,7 +99,6 @@ impl PendingTable {
         !self.creations.is_empty()
     }
 
-    /// Returns the number of unanswered requests that create sessions of an identity.
     pub(super) fn creating_for(&self, identity: Identity) -> usize {
         self.creations.get(&identity).map_or(0, |counts| counts.all)
     }

@@ -171,7 +171,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: Some(key) }
     }
 
-    /// Returns the worker that gets a client's messages without a session.
     fn route_sessionless(&mut self, client: ClientKey, pool: PoolId) -> Route {
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && self

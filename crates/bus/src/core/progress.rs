@@ -22,7 +22,6 @@ pub(super) const MAX_TOKEN_BYTES: usize = 4 << 10;
 
 const TOKEN: &str = "progressToken";
 
-/// Returns the position of a request's progress token in the line.
 pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>, DuplicateKey> {
     let Some(params) = message.params() else { return Ok(None) };
     // The key of the token may be written with escapes, which begin with a backslash.

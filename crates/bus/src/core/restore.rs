@@ -274,7 +274,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Marks a session as lost again, because it could not be restored.
     fn mark_lost_again(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };

@@ -35,7 +35,6 @@ const MAX_OPENING_BYTES: usize = 1 << 20;
 /// worker.
 const MAX_LIST_REQUEST_BYTES: usize = 64 << 10;
 
-/// Maximum number of sessions per connection.
 const MAX_CLIENT_SESSIONS: usize = 65_536;
 
 /// `retryAfterMs` in the refusal of a new session while memory or file descriptors are short.
@@ -68,7 +67,6 @@ pub(super) enum Route {
     Detach(SessionKey),
     /// Queue the message, and all later lines of the client, until there is a worker.
     Hold,
-    /// Answer `initialize` with the merged results of the pool's workers.
     Initialize,
     /// Send the message to every worker that the client uses or may use.
     FanOut,

@@ -18,7 +18,6 @@ use super::splice::KeptLine;
 use super::state::{Abilities, Pending};
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// Maximum size of the params that are kept to restore a session.
 const MAX_KEPT_PARAMS_BYTES: usize = 1 << 20;
 
 pub(super) type SessionKey = Key<Session>;
@@ -79,7 +78,6 @@ pub(super) struct Session {
     pub(super) cancelling: Option<Time>,
     pub(super) last_cancelled_prompt: u64,
     pub(super) waiting: Vec<Waiting>,
-    /// The time since which the first line of `waiting` waits.
     pub(super) waiting_since: Time,
     pub(super) owner_recorded_at: Time,
     /// `true` if a worker was lost while it restored the session. The restore is tried once more.
@@ -294,7 +292,6 @@ impl Core {
     }
 }
 
-/// Removes and returns the first line for which `is_it` returns `true`.
 pub(super) fn take_first(lines: &mut Vec<Waiting>, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
     let at = lines.iter().position(is_it)?;
     Some(lines.remove(at))

@@ -89,7 +89,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pools.any(|pool| is_shared(self.core.pool_of(pool)))
     }
 
-    /// Refuses a message of an unknown method that is too long for a shared worker.
     pub(super) fn refuse_long_extension(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
         let state = self.core.pool_of(pool);
         let is_long = message.bytes().len() > MAX_EXTENSION_BYTES && state.is_shared() && state.is_acp();

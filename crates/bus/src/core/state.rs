@@ -22,7 +22,6 @@ use super::session::{SessionKey, Waiting};
 use super::splice::KeptLine;
 use super::table::{ClientKey, WorkerKey};
 
-/// A piece of JSON text that is kept: an id, or a tag.
 pub(super) type Raw = Box<[u8]>;
 
 /// Maximum number of lines of a peer that wait, and maximum number of its pending requests.
@@ -121,7 +120,6 @@ pub(super) struct Pending {
     pub(super) tag: Option<Raw>,
     /// The client's progress token, if the worker got another one in its place.
     pub(super) progress: Option<Raw>,
-    /// Details of a request that opens a session. `None` for any other request.
     pub(super) opening: Option<Box<Opening>>,
     pub(super) charge: Option<Charge>,
 }
@@ -167,9 +165,7 @@ pub(super) struct Asked {
     pub(super) is_permission: bool,
     /// The session of the request. For a request in a child session, the session to which the child belongs.
     pub(super) session: Option<SessionKey>,
-    /// The server and the MCP request, if the request is for an MCP server in the client.
     pub(super) server: Option<Box<AskedServer>>,
-    /// Memory charge for this request while a table holds it.
     pub(super) charge: Option<Charge>,
 }
 
@@ -334,7 +330,6 @@ pub(super) struct WorkerState {
     /// them.
     pub(super) announces: bool,
     pub(super) identity: Option<Identity>,
-    /// The scopes that the gate of the worker got.
     pub(super) scopes: Option<Box<[String]>>,
     pub(super) pending: PendingTable,
     pub(super) next_id: u64,
@@ -376,14 +371,12 @@ pub(super) struct WorkerState {
     pub(super) unwanted: bool,
     /// `true` if the worker is stopped as soon as no turn runs in it, even if it has sessions.
     pub(super) overdue: bool,
-    /// `true` if the worker has closed its input, so that it can receive nothing.
     pub(super) input_closed: bool,
     pub(super) fault: Option<&'static str>,
     pub(super) full: bool,
     /// `true` while reading from the worker is paused because it does not drain its own queue.
     pub(super) self_paused: bool,
     pub(super) pausing: Vec<ClientKey>,
-    /// Memory charges for lines of clients in the worker's queue.
     pub(super) charges: Vec<Charge>,
     pub(super) paused: u32,
     pub(super) since: Time,
@@ -411,7 +404,6 @@ impl WorkerState {
     }
 }
 
-/// The session capabilities of an agent that matter to the bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities {
     pub(super) load: bool,
@@ -425,7 +417,6 @@ pub(super) struct PoolState {
     pub(super) workers: Vec<WorkerKey>,
     pub(super) successor: Option<PoolId>,
     pub(super) removed: bool,
-    /// Number of consecutive losses of workers.
     pub(super) failures: u32,
     pub(super) losses: VecDeque<Time>,
     /// While the circuit breaker is open, no worker is started before this time.
@@ -435,7 +426,6 @@ pub(super) struct PoolState {
     pub(super) last_loss: Option<Arc<str>>,
     pub(super) waiting: VecDeque<ClientKey>,
     pub(super) restores: VecDeque<SessionKey>,
-    /// Session capabilities that all workers have, in a shared pool.
     pub(super) abilities: Abilities,
     /// Results of `initialize` of each worker, in a shared pool. They are merged into `answer`.
     pub(super) answers: FxHashMap<WorkerKey, serde_json::Value>,

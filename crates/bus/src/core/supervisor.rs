@@ -274,7 +274,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pending
     }
 
-    /// Removes a pending request that will not be answered from its session.
     pub(super) fn forget_pending(&mut self, pending: &Pending, number: u64) {
         if pending.what.creates() {
             self.schedule_opening_retry();

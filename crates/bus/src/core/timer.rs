@@ -12,7 +12,6 @@ use super::table::{ClientKey, WorkerKey};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Timeout for a worker to answer the bus's own `initialize`.
     InitializeTimeout(WorkerKey),
     /// Timeout for a worker to answer a client's `initialize`, which has this number.
     Unanswered(WorkerKey, u64),

@@ -111,7 +111,6 @@ impl<B: Router> Driver<B> {
         user != Some(only)
     }
 
-    /// Logs that a user may not connect to a listener, at most once per interval.
     fn log_refused_user(&mut self, listener: usize, user: Option<u32>) {
         if let Some(count) = self.refused_users.count(Instant::now()) {
             tracing::warn!(listener, user, count, "connections refused: not the user of the bus");

@@ -157,7 +157,6 @@ impl ClientConn {
 pub(super) struct WorkerConn {
     /// A number that tells this worker from other workers that have had the same slot.
     pub(super) serial: u64,
-    /// The process id. 0 before the process runs.
     pub(super) pid: u32,
     pub(super) stdin: Option<Stream>,
     pub(super) stdout: Option<Stream>,
@@ -207,7 +206,6 @@ pub(super) enum DeferredAction {
 pub(super) struct Connections {
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
-    /// Number of bytes that were queued for clients since the last memory check.
     pub(super) queued: usize,
     /// Time for a client that is disconnected as a slow reader to read the reason.
     reason_timeout: Duration,
@@ -218,7 +216,6 @@ pub(super) struct Connections {
     pub(super) dirty: Vec<PollToken>,
     /// Holds the list `dirty` while the queues are written, to keep its allocation.
     flushing: Vec<PollToken>,
-    /// Slots of clients with a full queue to which the stall timeout applies.
     pub(super) full: Vec<u32>,
     pub(super) closing: Vec<u32>,
     pub(super) actions: Vec<DeferredAction>,
@@ -413,7 +410,6 @@ impl Connections {
         }
     }
 
-    /// Writes once to each peer with queued output.
     pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut FlushOutcome) {
         std::mem::swap(&mut self.dirty, &mut self.flushing);
         for index in 0..self.flushing.len() {

@@ -19,7 +19,6 @@ struct Name {
     shared: bool,
     /// `true` if a worker of the pool is sent `initialize` before it counts as ready.
     initializes: bool,
-    /// The index of the pool to which a worker belongs.
     pool: usize,
     /// For a worker that has exited: its last stderr lines, if only the log may contain them. For a pool: the
     /// reason why a worker was lost last.

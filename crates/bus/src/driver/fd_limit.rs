@@ -18,7 +18,6 @@ pub(crate) fn original_fd_limit() -> Option<u64> {
     *ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current)
 }
 
-/// Returns the highest limit of file descriptors that this process may set.
 pub(crate) fn max_fd_limit() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }

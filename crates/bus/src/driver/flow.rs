@@ -10,7 +10,6 @@ use super::stream::Stream;
 /// From this size on, a message is written at once without a copy if possible, because copying it costs more
 /// than a system call.
 const MIN_DIRECT_WRITE_BYTES: usize = 16 << 10;
-/// Maximum number of parts of a message that is written without being copied.
 const MAX_DIRECT_WRITE_PARTS: usize = 7;
 
 #[derive(Debug, Default)]

@@ -43,7 +43,6 @@ pub(super) enum FirstRead {
 }
 
 impl<B: Router> Driver<B> {
-    /// Handles input of a connection whose first line is not known to be complete.
     pub(super) fn check_first_line(&mut self, now: Time, slot: u32, read: usize) -> FirstRead {
         let Some(conn) = self.conns.client(slot) else { return FirstRead::Nothing };
         let Some(mut first_line) = conn.first_line.take() else { return FirstRead::Read };

@@ -58,7 +58,6 @@ impl Accounts {
         }
     }
 
-    /// Sets the number of bytes of a connection's incomplete message.
     pub(super) fn hold(&mut self, conn: &mut ClientConn, bytes: usize, now: Time) {
         if conn.unfinished == 0 {
             conn.begun = now;

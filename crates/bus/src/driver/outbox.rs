@@ -46,7 +46,6 @@ impl Framing {
     }
 }
 
-/// Messages queued for one peer, in the order of writing.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,

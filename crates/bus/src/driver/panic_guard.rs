@@ -19,7 +19,6 @@ const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum About {
     Client(u32),
     Worker(u32),
-    /// The call of the router was not about a single peer.
     All,
 }
 

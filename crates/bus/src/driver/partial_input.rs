@@ -11,7 +11,6 @@ use super::{About, Driver, Router};
 const PRESSURE_DIVISOR: u64 = 8;
 
 impl ClientDecoder {
-    /// Returns the number of buffered bytes of an incomplete message.
     #[inline]
     fn partial(&self) -> usize {
         match self {
@@ -22,7 +21,6 @@ impl ClientDecoder {
 }
 
 impl<B: Router> Driver<B> {
-    /// Counts the bytes of a client's incomplete message after a read.
     #[inline]
     pub(super) fn count_unfinished(&mut self, now: Time, slot: u32) {
         let Some(decoder) = self.client_decoders.get(slot as usize) else { return };

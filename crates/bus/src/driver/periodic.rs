@@ -15,7 +15,6 @@ const STOPPED_CHECK_DELAY: Duration = Duration::from_secs(1);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pause of accepting connections when file descriptors run out. It ends early if a descriptor is closed.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// Interval of memory checks, if there is a memory budget.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// If this fraction of the memory budget was queued for clients since the last check, memory is checked at
 /// once.
@@ -44,7 +43,6 @@ impl PeriodicChecks {
         self.accept_after.is_some()
     }
 
-    /// Returns `true` if the memory budget for this kind of client is used up.
     pub(super) fn is_short_of_memory(&self, is_anonymous: bool) -> bool {
         self.out_of_memory || self.short_of_memory && is_anonymous
     }
@@ -270,7 +268,6 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Accepts connections again, because a file descriptor was closed.
     pub(super) fn resume_accepting(&mut self, now: Time) {
         if self.checks.is_accept_paused() {
             self.checks.accept_after = Some(now);

@@ -4,7 +4,6 @@ use mio::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollToken {
-    /// Another thread has woken the event loop.
     Waker,
     Listener(u32),
     /// A client, or the input of a client with two descriptors.

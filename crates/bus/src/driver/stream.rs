@@ -77,7 +77,6 @@ impl Stream {
         }
     }
 
-    /// Returns the number of bytes in a pipe that were not read yet.
     pub(crate) fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
     }

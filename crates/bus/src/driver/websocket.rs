@@ -19,7 +19,6 @@ use super::{About, Driver, Router};
 /// The close code of WebSocket for a connection that the bus closes.
 const GOING_AWAY_CODE: u16 = 1001;
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
-/// Number of pings without an answer after which a client is considered lost.
 const MAX_UNANSWERED_PINGS: u8 = 2;
 /// The idle timeout of a WebSocket divided by the interval of its checks.
 const IDLE_CHECK_DIVISOR: u32 = 30;
@@ -142,7 +141,6 @@ impl Connections {
         true
     }
 
-    /// Queues the close frame for a connection that the bus ends.
     pub(super) fn put_going_away(&mut self, slot: u32) -> bool {
         self.put_close(slot, GOING_AWAY_CODE, "going away")
     }

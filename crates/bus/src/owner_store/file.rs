@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::Owned;
 use crate::core::OwnedName;
 
-/// The first line of the file: its format and version.
 const FILE_HEADER: &str = r#"{"narrows":"owners","version":1}"#;
 
 /// The reason why the file of session owners cannot be used.
@@ -53,7 +52,6 @@ pub(crate) struct File {
     /// The length of the file in bytes. The file contains only whole lines.
     length: u64,
     lines: usize,
-    /// The file length at which a test treats the disk as full.
     #[cfg(test)]
     pub(super) room: Option<u64>,
     /// The lock is held while the file is open, because two writers would undo each other's changes.
@@ -190,7 +188,6 @@ fn names(line: &Line<'_>) -> Vec<OwnedName> {
 
 struct Read {
     known: HashMap<OwnedName, Owned>,
-    /// The offset at which the last whole line of the file ends.
     length: u64,
     lines: usize,
 }

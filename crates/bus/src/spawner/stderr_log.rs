@@ -10,7 +10,6 @@ const TARGET: &str = "narrows_bus::worker";
 /// Maximum number of lines that are logged per worker between two pauses.
 const MAX_BURST_LINES: usize = 50;
 const BURST_PAUSE: Duration = Duration::from_millis(250);
-/// Maximum number of characters of a stderr line that are logged.
 const MAX_LINE_CHARS: usize = 1000;
 
 pub(super) fn is_wanted() -> bool {

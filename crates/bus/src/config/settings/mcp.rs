@@ -15,7 +15,6 @@ const KEY_HINTS: &[(&str, &str)] = &[
     ("type", "a server with `url` is of type http, one with `command` of type stdio"),
 ];
 
-/// Maximum length of the name of a server or of a member of `_meta`.
 const MAX_NAME_BYTES: usize = 256;
 
 /// Reads the MCP and `_meta` settings of a pool. Returns the byte offset of the command of each MCP server.

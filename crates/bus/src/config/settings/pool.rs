@@ -41,7 +41,6 @@ const CLIENT_CAPABILITIES: &[&str] =
     &["fs", "terminal", "session", "subagents", "plan", "auth", "elicitation", "nes", "positionEncodings"];
 const FS_CAPABILITIES: &[&str] = &["readTextFile", "writeTextFile"];
 
-/// The maximum value of `instances` and `max_instances`.
 pub(super) const MAX_INSTANCES: u64 = 10_000;
 
 /// Reads one `[[pool]]`. Returns the pool with the positions of its settings.
