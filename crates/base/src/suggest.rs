@@ -6,8 +6,7 @@ const MAX_CHARS: usize = 64;
 
 /// Returns the candidate that `word` was probably meant to be, if one is similar enough.
 ///
-/// Case and separators do not count: `maxLine` is similar to `max_line`. A candidate that equals `word` is
-/// not a suggestion.
+/// Case and separators do not count. A candidate that equals `word` is not a suggestion.
 pub fn nearest<S: AsRef<str>>(word: &str, candidates: impl IntoIterator<Item = S>) -> Option<S> {
     if word.chars().nth(MAX_CHARS).is_some() {
         return None;
@@ -30,8 +29,7 @@ fn normalize(text: &str) -> Vec<char> {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// Returns how many characters must be inserted, deleted, replaced or swapped with a neighbor to make one
-/// word from the other.
+/// Returns the number of edits between two words. Swapping two neighbors is one edit.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     let (mut above, mut two_above) = (row.clone(), row.clone());

@@ -4,8 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks `mutex`, also if a thread has panicked while it held the lock.
 ///
-/// Only for data that is consistent after every statement, because a panic may have interrupted a change of
-/// the data.
+/// Only for data that is consistent after every statement, so that a panic in between does no harm.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

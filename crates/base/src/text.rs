@@ -50,8 +50,7 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim(), max_chars, is_unsafe)
 }
 
-/// Returns `text` as one line, as [`one_line`] does, but with all hidden characters escaped. For text that a
-/// user is asked to approve.
+/// Returns `text` as [`one_line`] does, but with all hidden characters escaped, for an approval.
 #[must_use]
 pub fn approval_line(text: &str, max_chars: usize) -> String {
     line_without(text.trim_matches([' ', '\n', '\t']), max_chars, is_hidden)
@@ -81,8 +80,7 @@ pub fn multi_line(text: &str) -> Cow<'_, str> {
     lines_without(text, is_unsafe, "")
 }
 
-/// Returns `text` as [`multi_line`] does, but with all hidden characters escaped. For text that a user is
-/// asked to approve.
+/// Returns `text` as [`multi_line`] does, but with all hidden characters escaped, for an approval.
 #[must_use]
 pub fn approval_lines(text: &str) -> Cow<'_, str> {
     lines_without(text, is_hidden, "")

@@ -6,8 +6,7 @@ use std::time::Duration;
 /// current time could overflow.
 const MAX_DURATION_MS: f64 = 365.0 * 24.0 * 3_600_000.0;
 
-/// The largest size that may be written with a fraction. Above it, not every whole number has a
-/// floating-point value.
+/// The largest size with a fraction. Above it, some whole numbers have no floating-point value.
 const MAX_EXACT_SIZE: f64 = (1_u64 << 53) as f64;
 
 /// Parses a size: a number with the unit `B`, `KiB`, `MiB` or `GiB`, or with the decimal unit `kB`, `MB` or

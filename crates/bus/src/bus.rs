@@ -59,8 +59,7 @@ pub enum StartError {
 pub struct StartOptions {
     /// The file that records the owners of sessions. Required if a listener identifies its clients.
     pub owners: Option<PathBuf>,
-    /// Serves resumable connections. `None`: such a connection is served like any other and cannot be
-    /// resumed.
+    /// Serves resumable connections. `None`: no connection can be resumed.
     pub hand_over: Option<ResumableConnectionHandler>,
 }
 
@@ -220,8 +219,7 @@ impl<B: Router> Bus<B> {
         Ok(Self { handle, addresses, files })
     }
 
-    /// Removes the socket files of the listeners, for a caller that exits without waiting for the end of the
-    /// bus.
+    /// Removes the socket files of the listeners, for a caller that does not wait for the end of the bus.
     pub fn remove_sockets(&self) {
         self.files.iter().for_each(SocketFile::remove);
     }
@@ -323,8 +321,7 @@ impl<B: Router> Handle<B> {
         self.command_queue.connect_upgraded(upgraded, from)
     }
 
-    /// Closes a WebSocket client that [`Handle::connect_upgraded`] has connected, with a close code and a
-    /// reason.
+    /// Closes a client of [`Handle::connect_upgraded`] with a close code and a reason.
     pub fn close_websocket(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
         self.command_queue.close_websocket(served, code, reason);
     }
@@ -411,8 +408,7 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
     Ok(())
 }
 
-/// Lowers `max_connections` if there are not enough file descriptors for that many. Fails if there are none
-/// for even one client.
+/// Lowers `max_connections` to what the file descriptors allow. Fails if not even one client is possible.
 fn cap(config: &mut Config) -> Result<(), StartError> {
     let limit = driver::raise_fd_limit();
     let needed = driver::needed_descriptors(config);

@@ -108,8 +108,7 @@ impl ListenerSettings {
         }
     }
 
-    /// Returns the names of the pools that clients may use, the default one first. Empty if every pool is
-    /// permitted.
+    /// Returns the names of the pools that clients may use, the default one first. Empty: all pools.
     pub fn pool_names(&self) -> impl Iterator<Item = &str> {
         self.pool.iter().chain(self.pools.iter().flatten()).map(String::as_str)
     }
@@ -237,8 +236,8 @@ pub struct BusLimits {
     pub max_sessions_per_identity: usize,
     /// The maximum number of sessions of one identity in a worker that different identities share.
     pub max_sessions_per_worker: usize,
-    /// The maximum rate of one identity, in messages per second. Above the rate, input is read more slowly.
-    /// 0: no limit.
+    /// The maximum rate of one identity, in messages per second. 0: unlimited. Above it, input is read
+    /// slowly.
     pub max_rate_per_identity: u64,
     /// The capacity of the output queue of one peer, in bytes. An empty queue also accepts one longer
     /// message.
@@ -267,8 +266,7 @@ pub struct BusLimits {
     pub restart_window: Duration,
     /// The memory budget of the bus itself, in bytes. 0: none.
     pub memory: u64,
-    /// The maximum number of bytes of output kept for a client that reconnects, per resumable connection or
-    /// session.
+    /// The maximum number of bytes of output kept for a reconnect, per resumable connection or session.
     pub replay_bytes: usize,
     /// Time within which a client can resume a lost connection. The output for the client is kept that long.
     pub replay_time: Duration,
@@ -369,8 +367,7 @@ impl BusLimits {
         }
     }
 
-    /// Returns how old the recorded last use of a session must be before a new use of the session is
-    /// recorded.
+    /// Returns how old the recorded last use of a session must be before a new use is recorded.
     #[must_use]
     pub(crate) fn owner_refresh(expiry: Duration) -> Duration {
         Duration::from_secs(24 * 3600).min(expiry / 2)

@@ -358,8 +358,7 @@ impl Core {
         state.is_some_and(|state| !state.pending.is_empty() || state.self_paused)
     }
 
-    /// Returns `true` if reading from a worker is paused because a client does not read. The worker may be
-    /// unable to continue.
+    /// Returns `true` if reading from a worker is paused because a client does not read its output.
     #[must_use]
     pub fn is_held_up(&self, worker: WorkerId) -> bool {
         let state = self.workers.key_at(worker.0).and_then(|worker| self.workers.get(worker));

@@ -69,8 +69,7 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const SLOW_LINGER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for each client to read the rest of its queue when the bus drains.
 const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Extra time for a drain after the router has panicked, because the router may wait for an event that never
-/// comes.
+/// Extra time for a drain after a panic of the router, which may wait for an event that never comes.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// Maximum number of write rounds before the next read. A write can make the core queue more output.
 const MAX_FLUSH_ROUNDS: usize = 8;

@@ -72,8 +72,7 @@ pub(crate) enum BoundListener {
     Elsewhere,
 }
 
-/// A listening socket. Dropping it removes the file of a unix socket, unless another file has replaced that
-/// file.
+/// A listening socket. Dropping it removes the file of a unix socket, unless that was replaced.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) fd: OwnedFd,
@@ -286,8 +285,7 @@ fn bind_private(path: &Path, parent: &Path) -> io::Result<OwnedFd> {
     std::fs::DirBuilder::new().mode(0o700).create(&private)?;
     let bind = || {
         let inner = private.join("s");
-        // The bind goes through a descriptor, because the path in the private directory could be too long for
-        // a socket address.
+        // The path in the private directory could be too long for a socket address.
         let directory = std::fs::File::open(&private)?;
         let name = format!("/proc/self/fd/{}/s", directory.as_raw_fd());
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

@@ -114,7 +114,7 @@ impl Drop for OwnerWriter {
                 Ok(()) => {}
                 Err(TrySendError::Full(entry)) => {
                     self.waiting.push_front(entry);
-                    // Events are discarded here, because the writer thread would block if their channel were
+                    // The channel of events is emptied, because the writer thread would block if it were
                     // full.
                     while self.events.try_recv().is_ok() {}
                     std::thread::yield_now();
@@ -237,8 +237,7 @@ impl Index {
         for entry in entries {
             match entry {
                 OwnerEntry::Record { session, identity } => {
-                    // The owner of a session does not change, unless the entry of the session is deleted
-                    // first.
+                    // An entry cannot change the owner of a session. The owner must be deleted first.
                     let is_new = self.known.get(&session).is_none_or(|known| {
                         known.identity == identity && known.used.saturating_add(refresh) <= now
                     });

@@ -40,8 +40,7 @@ const LEFTOVER_LADDER: Ladder =
 const GUARDIAN_KILL_TIMEOUT: Duration = Duration::from_secs(3);
 const IMMEDIATE_LADDER: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// An order of the event loop to the spawner thread. The serial identifies one worker, because a slot may be
-/// used again.
+/// An order of the event loop. The serial identifies a worker, because its slot may be used again.
 #[derive(Debug)]
 pub(crate) enum Order {
     Spawn { slot: u32, serial: u64, pool: String, spec: Box<Spec> },

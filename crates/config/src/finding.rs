@@ -129,8 +129,7 @@ impl<'a> Findings<'a> {
         self.list.borrow_mut().push(finding);
     }
 
-    /// Runs `read` and returns its value, or the first error that `read` recorded. Errors of `read` are not
-    /// kept in the list.
+    /// Runs `read` and returns its value, or the first error that `read` recorded. Such errors are removed.
     ///
     /// # Errors
     /// Returns the first error, even if `read` returned a value.

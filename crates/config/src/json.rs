@@ -95,8 +95,7 @@ impl Reader<'_> {
         Ok(nodes)
     }
 
-    /// Returns `true` if another entry follows in a list or object. Otherwise moves past its closing bracket
-    /// `end`.
+    /// Returns `true` if another entry follows in a list or object. Otherwise moves past the bracket `end`.
     fn more(&mut self, end: u8, first: bool) -> Read<bool> {
         if self.peek().is_none() {
             return Err((self.at, "the file ends too early"));

@@ -160,8 +160,7 @@ impl<'a> SettingValue<'a> {
         Some(duration).filter(|it| !it.is_zero()).or_else(|| self.expected("greater than zero", None))
     }
 
-    /// Returns the value if it is a size from `least` to `most` bytes: a text with a unit, or a number of
-    /// bytes.
+    /// Returns the value if it is a size in this range: a text with a unit, or a number of bytes.
     #[must_use]
     pub fn size(self, least: u64, most: u64) -> Option<u64> {
         let bytes = match self.node.kind {

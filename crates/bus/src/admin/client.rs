@@ -114,8 +114,7 @@ mod tests {
                 if let Some(answer) = answer {
                     stream.write_all(answer.as_bytes()).unwrap();
                 }
-                // In this test, the peer with an empty answer is the only one that closes the connection
-                // before the client.
+                // Only the peer with an empty answer closes the connection before the client does.
                 if answer != Some("") {
                     while stream.read(&mut asked).is_ok_and(|read| read > 0) {}
                 }

@@ -28,8 +28,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for the rest of an HTTP request once its first byte has arrived.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Maximum number of refused connections that get an answer at the same time. Further ones are closed without
-/// an answer.
+/// Maximum number of refused connections that get an answer at once. Others are closed without one.
 const MAX_REFUSALS: usize = 16;
 const MAX_REFUSED_BYTES: usize = 16 << 10;
 const REFUSAL: &[u8] =
@@ -105,8 +104,7 @@ struct GuardedListener {
 }
 
 impl GuardedListener {
-    /// Answers a user that may not connect. Such answers have their own limit, so they take no slot from
-    /// permitted users.
+    /// Answers a user that may not connect. The limit of such answers takes no slot from permitted users.
     fn refuse(&mut self, stream: Stream) {
         self.refused_users.fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.refused_log.count(std::time::Instant::now()) {
@@ -410,8 +408,7 @@ mod tests {
             reads.push(tokio::spawn(async move { connection.read_u8().await.map_err(|error| error.kind()) }));
         }
         for (number, read) in reads.into_iter().enumerate() {
-            // Connections 0 and 4, the first and the last, send a complete request and are therefore not
-            // evicted.
+            // Connections 0 and 4 send a complete request and are therefore not evicted.
             if matches!(number, 0 | 4) {
                 assert!(!read.is_finished(), "{number}");
             } else {

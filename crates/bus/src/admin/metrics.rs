@@ -277,8 +277,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that each series in `text` appears once, after its own header, and that there are no other
-    /// lines.
+    /// Checks that each series appears once, after its own header, and that there are no other lines.
     #[track_caller]
     fn judge(text: &str) {
         let mut series = HashSet::new();

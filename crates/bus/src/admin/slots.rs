@@ -82,8 +82,7 @@ impl Slots {
     fn make_room(&mut self) {
         let waits = |taken: &UsedSlot| !taken.leave.is_closed() && !taken.has_asked.load(Ordering::Relaxed);
         if let Some(taken) = self.taken.iter().position(waits).and_then(|oldest| self.taken.remove(oldest)) {
-            // If the evicted connection has already ended, its slot is free, so a failed send does not
-            // matter.
+            // A failed send does not matter: the evicted connection has ended, so its slot is free.
             _ = taken.leave.send(());
         }
     }

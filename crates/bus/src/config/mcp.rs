@@ -11,8 +11,7 @@ pub enum McpAccess {
     None,
     /// Only the servers of [`Pool::mcp_servers`](super::Pool::mcp_servers). Clients select them by name.
     Listed,
-    /// Every server, as the client describes it. A client can thereby start any command as the user of the
-    /// bus.
+    /// Every server, as the client describes it. A client can start any command as the user of the bus.
     Any,
 }
 

@@ -21,8 +21,7 @@ impl Pool {
         environment
     }
 
-    /// Returns the file that would be executed for a worker of the pool now. `bus_env` is the environment of
-    /// the bus.
+    /// Returns the file that would be executed for a worker now. `bus_env` is the environment of the bus.
     ///
     /// # Errors
     /// If there is no such file, the file cannot be executed, or the working directory of the pool cannot be

@@ -49,8 +49,7 @@ impl ListenerAuth {
 pub struct Tls {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// The file with the authorities that sign client certificates. `None`: client certificates are not
-    /// accepted.
+    /// The file with the authorities that sign client certificates. `None`: they are not accepted.
     pub client_ca: Option<PathBuf>,
 }
 

@@ -49,8 +49,7 @@ pub(super) struct OpenBatch {
     /// Bytes of the received batch. They are kept until all entries are handled.
     length: usize,
     charge: Option<Charge>,
-    /// `true` while the entries of the batch are being handled, so that a lifted barrier does not handle them
-    /// twice.
+    /// `true` while the entries are being handled, so that a lifted barrier does not handle them twice.
     working: bool,
 }
 
@@ -88,7 +87,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.send_to(sender, &line);
                 match (sender, fault) {
                     (Sender::Client(_), _) => {}
-                    // The batch may hold answers. The clients that wait for them get errors when the worker
+                    // If the batch holds answers, the clients that wait for them get errors when the worker
                     // has exited.
                     (Sender::Worker(worker), Fault::TooManyEntries) => {
                         self.retire(worker, "sent a batch with too many messages");

@@ -33,8 +33,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let is_turn = pending.is_some_and(|pending| pending.what == RequestKind::Prompt);
                 let key = pending.and_then(|pending| self.core.session_of_pending(pending));
                 let session = key.and_then(|key| self.core.sessions.get(key));
-                // If the cancellation names another session than its request, that session could belong to
-                // another client.
+                // Any other session that the cancellation names could belong to another client.
                 let is_named =
                     message.session().is_none_or(|name| session.is_some_and(|it| *it.name == *name));
                 let wire = session.and_then(|session| session.agent_name_json.clone());

@@ -232,8 +232,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         );
     }
 
-    /// Sends requests that a worker has refused for lack of room again, once a session was closed or none can
-    /// be.
+    /// Sends refused requests again, after the worker has answered the close of a session to make room.
     pub(super) fn retry_refused(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         for waiting in std::mem::take(&mut state.refused) {

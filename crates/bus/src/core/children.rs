@@ -144,8 +144,7 @@ const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
 const KIND_END: &[u8] = b"_update\"";
 /// Frequent update kinds, which need no action of the bus. They are compared with the closing quote.
 const COMMON_KINDS: [&[u8]; 2] = [b"agent_message_chunk\"", b"agent_thought_chunk\""];
-/// The searcher is built once, because building it takes longer than searching a text as short as most
-/// updates.
+/// The searcher is built once, because that takes longer than a search of one update.
 static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND_END));
 
 /// Parses an update if the bus acts on its kind. Most other kinds are recognized by their bytes at the usual
@@ -469,8 +468,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return None;
         }
-        // The first id in the message is that of the session itself. Children are looked up only if there is
-        // another.
+        // Children are looked up only if the message has a second id. The first one is that of the session.
         memchr::memmem::find_iter(message.bytes(), b"essionId\"").nth(1)?;
         // A message with too many values is not parsed, so it keeps the ids that the agent uses for children.
         if has_more_values_than(message.bytes(), MAX_PEER_VALUES) {

@@ -116,8 +116,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &unknown_session());
             return;
         }
-        // Messages of the bus itself pause no client when a worker does not read them. This check limits
-        // their bytes.
+        // The bus's own messages pause no client, so this check limits those that a worker does not read.
         let is_self_paused = |worker| self.core.workers.get(worker).is_some_and(|state| state.self_paused);
         if asked.iter().any(|(worker, _)| is_self_paused(*worker)) {
             let error = RpcError::new(Code::Backpressure, "agent does not read its input");

@@ -32,8 +32,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let pool = self.core.current(pool);
         let workers = self.core.workers.iter().filter(|(_, state)| self.core.current(state.pool) == pool);
-        // Workers in which some session has another name than for clients. Most workers use the same names as
-        // clients.
+        // Workers that call some session by another name than clients do. Most workers do not.
         let renaming: Vec<WorkerKey> = workers
             .filter(|(_, state)| !(state.aliases.is_empty() && state.children.is_empty()))
             .map(|(worker, _)| worker)

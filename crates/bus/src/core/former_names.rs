@@ -1,5 +1,4 @@
-//! Names that a worker may still use for sessions that it no longer has, each with the identity of its
-//! session.
+//! Names that a worker may still use for sessions that it no longer has, with the sessions' identities.
 //!
 //! Messages under such a name go to no client. Each identity has its own ring of names, so an identity that
 //! opens and closes many sessions cannot make the bus forget a name of another identity.
@@ -16,8 +15,7 @@ const MAX_BYTES: usize = 512 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameUse {
     Opened,
-    /// A client asked for the session, but the worker did not open it. Other identities may still use the
-    /// name.
+    /// The worker did not open the session that a client asked for. Other identities may use the name.
     Asked,
 }
 

@@ -331,8 +331,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // client gets it if no other client can be meant.
             if message.kind() == Kind::Request {
                 match state.opener() {
-                    // A worker that has served several identities may mean a session that the bus has
-                    // forgotten.
+                    // A worker that has served several identities may mean a forgotten session.
                     Opener::One(client) if state.tenants != Tenants::Several => {
                         return Target::Client(client, None);
                     }
@@ -374,8 +373,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             match self.owner_of_server(worker, message) {
                 Some(client) if self.core.clients.get(client).is_none() => return Target::Gone,
                 Some(client) => return Target::Client(client, None),
-                // The server belonged to the worker's former client. The present client must not get its
-                // messages.
+                // The server belonged to the worker's former client, so the present one must not get the
+                // message.
                 None if state.inherited => return Target::Gone,
                 None => {}
             }

@@ -98,8 +98,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Records where a request waits that was not sent to a worker yet. The id of the request counts as in
-    /// use.
+    /// Records where a request waits that was not sent to a worker yet. Its id counts as in use.
     pub(super) fn mark_waiting(&mut self, client: ClientKey, message: View<'_>, at: RequestLocation) {
         if let (Some(id), Some(state)) = (message.id(), self.core.client(client)) {
             state.inflight.insert(id.into(), at);
@@ -249,8 +248,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for key in restores {
             self.fail_restore(key, error);
         }
-        // An agent that rejects the `initialize` of its only client is not at fault: the params are the
-        // client's.
+        // The params that the agent rejects are its only client's, so the agent is not at fault.
         if let Some(state) = self.core.worker(worker) {
             state.fault = fault;
         }

@@ -40,8 +40,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if is_permission { PERMISSION_TIMEOUT.min(grace / 4) } else { grace / 2 }
     }
 
-    /// Returns `true` if a turn of a session is cancelled and the client of the session has not answered in
-    /// time.
+    /// Returns `true` if a turn of a session is cancelled and its client has not answered in time.
     pub(super) fn has_cancelled(&self, key: SessionKey, is_permission: bool) -> bool {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.is_stopping()) else {
             return false;

@@ -170,8 +170,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         released
     }
 
-    /// Sets `catching_up` of a client. While it is `true`, the client is not closed for lack of pending
-    /// requests.
+    /// Sets `catching_up` of a client, which then stays open even without pending requests.
     fn set_catching_up(&mut self, client: ClientKey, on: bool) {
         if let Some(state) = self.core.client(client) {
             state.catching_up = on;
@@ -199,8 +198,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.set_catching_up(client, true);
         for held in held.lines {
-            // After the first entry of a batch was refused, the next one may have to wait, and all lines
-            // behind it too.
+            // After one entry of a batch was refused, the next may have to wait, with all lines behind it.
             if self.core.client(client).is_some_and(|state| state.held.is_some()) {
                 self.insert_held(client, held, HeldPosition::Back);
                 continue;

@@ -182,8 +182,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(next, Timer::Respawn(pool));
     }
 
-    /// Refuses the clients and sessions that wait for a worker of `pool`, unless a remaining worker could
-    /// serve them.
+    /// Refuses the clients and sessions that wait for a worker of `pool`, unless a worker could serve them.
     fn refuse_waiting(&mut self, pool: PoolId) {
         let shared = self.core.pool_of(pool).is_shared();
         if self.core.pool_of(pool).workers.iter().any(|worker| {

@@ -122,8 +122,7 @@ impl<B: Router> Driver<B> {
         let from = from.client_info();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, true);
         conn.has_own_timeout = true;
-        // The connection counts as three descriptors: its socket, and the two ends that the caller bridges to
-        // the client.
+        // One descriptor is the socket. Two are the ends of the caller's bridge to the client.
         conn.descriptors = 3;
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
@@ -213,8 +212,7 @@ impl<B: Router> Driver<B> {
                 return self.drop_client(now, slot);
             }
         };
-        // A read that did not fill the buffer has emptied the source, except that the end of input may still
-        // be unread.
+        // A read that did not fill the buffer has emptied the source, except for the end of input.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
         let (is_fresh, is_silent) = (conn.first_line.is_some(), conn.silent.is_some());
         if conn.close_state.is_none() && conn.websocket.is_some() {
@@ -272,8 +270,7 @@ impl<B: Router> Driver<B> {
             // Closing the client continues when its queue is flushed.
             return;
         }
-        // A WebSocket ends with a close frame, so an end of input without one means that the connection was
-        // lost.
+        // A WebSocket that ends without a close frame was lost.
         if conn.intake.dead || conn.websocket.is_some() {
             return self.drop_client(now, slot);
         }
@@ -348,8 +345,7 @@ impl<B: Router> Driver<B> {
             let Some(conn) = self.conns.client(slot) else { continue };
             let shut = conn.close_state.is_some_and(|close_state| close_state.shut);
             let until = conn.close_state.and_then(|close_state| close_state.until);
-            // A client with two descriptors cannot be told the end of output without closing, so its end of
-            // input is enough.
+            // The output of two descriptors ends only when they are closed, so no end of input is awaited.
             let done = shut && (conn.intake.ended || conn.output.is_some());
             if done || stuck || until.is_some_and(|until| now >= until) {
                 self.drop_client(now, slot);

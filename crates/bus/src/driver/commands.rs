@@ -162,8 +162,7 @@ impl<S> CommandQueue<S> {
         })
     }
 
-    /// Queues a WebSocket for the event loop. Returns the socket if too many are queued or the loop has
-    /// ended.
+    /// Queues a WebSocket for the event loop. Returns the socket if the queue is full or closed.
     pub(crate) fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,

@@ -31,8 +31,7 @@ pub(super) struct ClientConn {
     pub(super) outflow: Outflow,
     /// `true` until the first byte shows that the peer is not a web browser.
     pub(super) checks_json: bool,
-    /// `true` if the stall timeout does not apply, because the caller or pings limit the time of a full
-    /// queue.
+    /// `true` if the caller or pings limit the time of a full queue, instead of the stall timeout.
     pub(super) has_own_timeout: bool,
     /// Buffers the first line. It may show that another server serves the connection.
     pub(super) first_line: Option<Box<FirstLine>>,
@@ -53,8 +52,7 @@ pub(super) struct ClientConn {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseState {
-    /// The time at which the connection is closed at the latest. `None`: it stays open while its queue makes
-    /// progress.
+    /// The time at which the connection is closed. `None`: it stays open while its queue makes progress.
     pub(super) until: Option<Time>,
     /// `true` if all output was written and then shut down.
     pub(super) shut: bool,
@@ -300,8 +298,8 @@ impl Connections {
             && conn.outflow.blocked
             && !conn.outflow.dirty
         {
-            // The connection stays marked as dirty until the write, so that the stall timeout begins at the
-            // first blocked write.
+            // The stall timeout begins at the first blocked write, so `blocked` stays set until the next
+            // write.
             conn.outflow.dirty = true;
             self.dirty.push(PollToken::Client(slot));
         }

@@ -41,8 +41,7 @@ pub(super) struct Outflow {
     pub(super) is_full: bool,
     /// The time of the last write that made progress, or the time when writes began to block.
     pub(super) progress: Time,
-    /// The number of an entry about a session owner. Nothing is written to the peer before that entry is on
-    /// disk.
+    /// The number of an owner entry. Nothing is written to the peer before that entry is on disk.
     pub(super) held: Option<u64>,
 }
 

@@ -98,8 +98,7 @@ impl Outbox {
         }
     }
 
-    /// Appends the rest of a message to the empty queue. `begun`: the first part of the message is already
-    /// written.
+    /// Appends the rest of a message to the empty queue. `begun`: a part of the message is written.
     pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut BufferPool) {
         self.append(parts, spare);
         self.rest = if begun { self.bytes.len() } else { 0 };
@@ -193,8 +192,7 @@ impl Outbox {
             self.bytes = spare.get();
         }
         if self.bytes.capacity() - self.bytes.len() < length {
-            // If a larger buffer is needed, written bytes are removed first, provided that this halves the
-            // bytes to move.
+            // Written bytes are removed if that at least halves the bytes that move to a larger buffer.
             if self.head >= self.bytes.len() / 2 {
                 self.take_out_written();
             }

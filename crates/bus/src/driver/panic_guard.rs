@@ -11,8 +11,7 @@ use crate::core::{CoreAction, CoreOutput, Time, WorkerId};
 use super::connections::Connections;
 use super::{Driver, Router};
 
-/// Time for which timers of the router do not run after a panic, because the next timer may be the one that
-/// panicked.
+/// Pause of the router's timers after a panic, because the next timer may panic again.
 const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +34,7 @@ impl<B: Router> Driver<B> {
         answer.map_err(|_| self.on_panic(about)).ok()
     }
 
-    /// Handles a panic of the router: closes the client, or kills the worker, about which the router was
-    /// called.
+    /// Handles a panic of the router: closes the client or kills the worker that the call was about.
     #[cold]
     pub(super) fn on_panic(&mut self, about: About) {
         self.panics += 1;

@@ -16,8 +16,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pause of accepting connections when file descriptors run out. It ends early if a descriptor is closed.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// If this fraction of the memory budget was queued for clients since the last check, memory is checked at
-/// once.
+/// If this fraction of the memory budget was queued since the last check, memory is checked at once.
 const QUEUED_DIVISOR: usize = 32;
 /// Minimum interval between releases of free heap memory while the memory budget is nearly used up.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
@@ -93,8 +92,7 @@ impl<B: Router> Driver<B> {
         if let Some(at) = self.checks.framed_at {
             self.check_by(at);
         }
-        // A client that is being closed gets a write attempt here: no event reports that its socket has only
-        // a little room.
+        // No event reports that a client that is being closed has a little room, so a write is tried.
         for slot in self.conns.closing.clone() {
             self.conns.unblock_client(slot);
         }

@@ -113,8 +113,7 @@ impl Connections {
         if conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES {
             self.put_frames(slot, |out| websocket::put_pong(out, payload));
         } else if let Some(websocket) = &mut conn.websocket {
-            // While the peer does not read, only its last ping is kept. It is answered when the peer reads
-            // again.
+            // A peer that does not read gets the answer to its last ping when it reads again.
             websocket.pong = Some(payload.into());
         }
     }

@@ -137,8 +137,7 @@ impl<B: Router> Driver<B> {
         if conn.stdout.is_none() || conn.intake.ended {
             return self.finish_worker(now, slot);
         }
-        // The rest of the output is read even if the worker is paused. It is not much, because a pipe holds
-        // little.
+        // A paused worker is read to the end too. A pipe holds little.
         conn.intake.paused = false;
         conn.intake.readable = true;
         conn.intake.hung_up = true;

@@ -24,8 +24,7 @@ pub(crate) struct StdioStreams {
 /// Takes descriptors 0 and 1 and replaces them by `/dev/null` and stderr. No library can then corrupt the
 /// output by printing, and no child that inherits the descriptors can read the input.
 pub(super) fn take_stdio() -> io::Result<StdioStreams> {
-    // The new descriptor is at least 3, because a process that is started later would use a lower one as a
-    // standard stream.
+    // A process that is started later would use a descriptor below 3 as a standard stream.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;

@@ -100,8 +100,7 @@ impl File {
         self.lines
     }
 
-    /// Appends whole lines to the file and syncs it. After an error, restores the former content as far as
-    /// possible.
+    /// Appends whole lines and syncs the file. After an error, restores the former content if possible.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         if self.room.is_some_and(|room| self.length + lines.len() as u64 > room) {

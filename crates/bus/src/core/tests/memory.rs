@@ -22,8 +22,7 @@ fn bus() -> TestBus {
 }
 
 impl TestBus {
-    /// Sends `count` long prompts, each from a client of its own. Returns the number of prompts that reach
-    /// the worker.
+    /// Sends `count` long prompts, each from a client of its own. Returns how many reach the worker.
     fn prompts(&mut self, identity: &str, count: usize) -> usize {
         let mut reached = 0;
         for number in 0..count {

@@ -43,8 +43,7 @@ fn a_session_that_was_not_restored_in_time_is_tried_again() {
     bus.seen();
     bus.request(client, 1, "session/prompt", &prompt("a"));
     bus.advance(1.0);
-    // A session is restored once more after its worker was lost: that may be a coincidence. After a second
-    // loss, it is not.
+    // A single loss during a restore may be a coincidence, but two are not.
     for _ in 0..2 {
         bus.up(0);
         bus.answer(0, 1, &able());
@@ -362,8 +361,7 @@ fn a_load_is_answered_after_its_worker_closed_its_input_and_the_session_was_requ
     let bytes_read = bus.output.queued[&0].len() as u64;
     bus.core.worker_stuck(bus.now, WorkerId(0), StuckReason::InputClosed { bytes_read }, &mut bus.output);
     bus.seen();
-    // The response to the first request decides whether the session exists. Until then, the session is not
-    // moved.
+    // The first response decides whether the session exists. Until then, the session does not move.
     resume(&mut bus, one, 8, "a");
     let seen = bus.seen();
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":8,"error":{"code":-32010"#), "{seen}");
