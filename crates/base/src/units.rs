@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them.
+//! Parses and formats sizes and durations, such as `64MiB` and `30s`.
 
 use std::time::Duration;
 

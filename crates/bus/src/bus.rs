@@ -69,7 +69,7 @@ impl fmt::Debug for StartOptions {
     }
 }
 
-/// How a bus has ended.
+/// The outcome of a bus that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BusOutcome {
     Done,
@@ -99,7 +99,7 @@ impl Bus {
         Self::start_with_options(config, environment, StartOptions::default())
     }
 
-    /// Starts a bus with options.
+    /// Starts a bus as [`Bus::start`] does, with options that are not in the configuration.
     ///
     /// # Errors
     /// See [`Bus::start`].

@@ -123,7 +123,7 @@ pub enum ListenAddr {
     Web(Box<Web>),
 }
 
-/// Which clients may share a worker of a pool.
+/// The clients that may share a worker of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareMode {
     /// Connections do not share: each connection has its own worker.
@@ -262,7 +262,7 @@ pub struct BusLimits {
     pub disconnect_grace: Duration,
     /// Number of worker losses within `restart_window` that opens the circuit breaker of the pool.
     pub restart_budget: u32,
-    /// The window over which `restart_budget` is counted.
+    /// The time window in which worker losses count towards `restart_budget`.
     pub restart_window: Duration,
     /// The memory budget of the bus itself, in bytes. 0: none.
     pub memory: u64,

@@ -318,7 +318,7 @@ impl Core {
         }
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time at which the next timer is due. `None`: no timer is set.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.timers.next_deadline()

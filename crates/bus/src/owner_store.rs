@@ -24,8 +24,7 @@ pub use file::OwnersError;
 /// which holds the output of their clients.
 const MAX_PENDING_ENTRIES: usize = 1024;
 const MAX_BATCH_ENTRIES: usize = 4096;
-/// The fraction of its entries that an identity loses when there are too many. The least recently used ones
-/// are removed.
+/// An identity with too many entries loses their number divided by this, least recently used ones first.
 const FORGOTTEN_DIVISOR: usize = 16;
 /// Maximum number of entries that wait in the event loop. If there are more, new sessions are refused.
 const MAX_WAITING: usize = 16_384;

@@ -57,7 +57,7 @@ pub(crate) enum WorkerEvent {
 
 #[derive(Debug, Default)]
 pub(crate) struct WorkerEnd {
-    /// How the process exited, or why it did not start.
+    /// The class of the process's exit, or the reason why the process did not start.
     pub(crate) reason: String,
     pub(crate) stderr: String,
     pub(crate) oom: bool,

@@ -36,7 +36,7 @@ pub struct Finding {
     pub severity: Severity,
     /// The message never quotes a value that may be a secret.
     pub message: String,
-    /// What to write instead, if that is known.
+    /// The text to write instead, if that is known.
     pub hint: Option<String>,
 }
 

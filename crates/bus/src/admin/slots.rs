@@ -31,7 +31,7 @@ pub(super) struct Slot {
     _slot: OwnedSemaphorePermit,
 }
 
-/// How much of an HTTP request has been read.
+/// The part of an HTTP request that has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Nothing,

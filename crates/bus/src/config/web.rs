@@ -19,9 +19,9 @@ pub enum ListenerAuth {
     /// No proof: every user of this machine is admitted.
     None,
     User,
-    /// Clients that present a token.
+    /// Clients have to present a token.
     Token,
-    /// Clients that present a certificate of `client_ca`.
+    /// Clients have to present a certificate of `client_ca`.
     Mtls,
 }
 

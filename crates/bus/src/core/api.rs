@@ -22,7 +22,7 @@ pub struct PoolId(pub u32);
 /// The identity of all clients that need no proof of identity.
 pub const ANYONE: &str = "anyone";
 
-/// What a listener knows about a new client.
+/// The properties of a new client that its listener knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientInfo<'a> {
     /// The index of the listener that accepted the client.
@@ -165,7 +165,7 @@ pub enum StuckReason {
     OutputClosed,
 }
 
-/// How a worker ended.
+/// The end of a worker: the reason, and what the worker did not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerExit {
     /// The class of the exit and the last stderr lines, escaped.

@@ -22,11 +22,11 @@ use super::table::ClientKey;
 /// Maximum size of a message that may use the reserve. Only messages that answer, cancel or close something
 /// use the reserve, because they free memory.
 const MAX_ENDING_BYTES: usize = 4 << 10;
-/// The part of a memory limit that is reserved, beyond the limit, for messages that answer, cancel or close
+/// A memory limit divided by this number is added to the limit for messages that answer, cancel or close
 /// something.
 const RESERVE_DIVISOR: usize = 8;
-/// The part of its own limit that an identity may still use for short messages after the limit of all
-/// identities is reached.
+/// While all identities together reach their limit, an identity may hold its own limit divided by this number
+/// in short messages.
 const SHORT_SHARE_DIVISOR: usize = 16;
 /// Estimated bytes that the tables use for one pending request, without its texts.
 pub(super) const PENDING_BYTES: usize = 512;

@@ -11,7 +11,7 @@ use super::identity::Identity;
 use super::session::SessionKey;
 use super::table::WorkerKey;
 
-/// What prevents a session from having a name in a worker: another session that already has the name there.
+/// A conflict about a name: another session already has the name in the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameConflict {
     /// An open session of the same identity, or a child of such a session.

@@ -15,7 +15,7 @@ use super::session_list::SessionList;
 use super::table::{ClientKey, WorkerKey};
 use crate::config::{BusLimits, Config};
 
-/// Whether a session belongs to an identity that names it.
+/// The relation of a session to an identity that names it: own, foreign or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// The session belongs to this identity, or owners are not kept.
@@ -164,8 +164,8 @@ impl Owners {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns to whom the session that `identity` calls `name` belongs. `key` is given if the session is
-    /// open.
+    /// Returns the relation of a session to `identity`, which calls it `name`. `key` is given if the session
+    /// is open.
     pub(super) fn claim_on(&self, identity: Identity, name: &str, key: Option<SessionKey>) -> Claim {
         if !self.core.owners.are_kept() {
             return Claim::Own;

@@ -35,7 +35,7 @@ pub struct Counters {
     pub refused_users: u64,
 }
 
-/// How much of its limits an identity uses.
+/// The connections and sessions of an identity, and the number that its limits refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IdentityStatus {
     pub clients: usize,

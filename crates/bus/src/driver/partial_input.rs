@@ -6,8 +6,8 @@ use crate::core::{ClientId, Time, unfinished_error};
 use super::websocket::ClientDecoder;
 use super::{About, Driver, Router};
 
-/// While memory is short, this fraction of the memory budget is the limit for incomplete messages, and again
-/// for output queues.
+/// While memory is short, the memory budget divided by this number limits the incomplete messages, and also
+/// the output queues.
 const PRESSURE_DIVISOR: u64 = 8;
 
 impl ClientDecoder {

@@ -16,7 +16,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pause of accepting connections when file descriptors run out. It ends early if a descriptor is closed.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// If this fraction of the memory budget was queued since the last check, memory is checked at once.
+/// Memory is checked at once if more than the budget divided by this number was queued since the last check.
 const QUEUED_DIVISOR: usize = 32;
 /// Minimum interval between releases of free heap memory while the memory budget is nearly used up.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);

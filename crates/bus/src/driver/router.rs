@@ -46,7 +46,7 @@ pub trait Router: Send + 'static {
     fn worker_gone(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut impl CoreOutput);
     /// Runs the timers that are due.
     fn tick(&mut self, now: Time, out: &mut impl CoreOutput);
-    /// Returns the time of the next timer.
+    /// Returns the time at which the router's next timer is due. `None`: no timer is set.
     fn deadline(&self) -> Option<Time>;
     /// Starts to drain the router: it accepts no new work, lets running turns end, and then ends all workers.
     fn drain(&mut self, now: Time, out: &mut impl CoreOutput);
@@ -56,7 +56,7 @@ pub trait Router: Send + 'static {
     fn set_pressure(&mut self, on: bool);
     /// Sets whether memory is short for clients without an identity.
     fn set_anonymous_pressure(&mut self, _on: bool) {}
-    /// Returns the state of the router.
+    /// Returns the status of the router, for administrators.
     fn status(&self, now: Time) -> Self::Status;
     /// Returns the settings of a pool.
     fn pool(&self, pool: PoolId) -> Option<&Pool>;
