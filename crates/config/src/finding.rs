@@ -36,7 +36,7 @@ pub struct Finding {
     pub severity: Severity,
     /// The message never quotes a value that may be a secret.
     pub message: String,
-    /// The text to write instead, if that is known.
+    /// Advice on how to correct the file, if there is any.
     pub hint: Option<String>,
 }
 

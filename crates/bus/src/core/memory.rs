@@ -25,8 +25,8 @@ const MAX_ENDING_BYTES: usize = 4 << 10;
 /// A memory limit divided by this number is added to the limit for messages that answer, cancel or close
 /// something.
 const RESERVE_DIVISOR: usize = 8;
-/// While all identities together reach their limit, an identity may hold its own limit divided by this number
-/// in short messages.
+/// After all identities together have reached their limit, an identity may hold its own limit divided by this
+/// number.
 const SHORT_SHARE_DIVISOR: usize = 16;
 /// Estimated bytes that the tables use for one pending request, without its texts.
 pub(super) const PENDING_BYTES: usize = 512;
