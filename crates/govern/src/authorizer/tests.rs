@@ -55,18 +55,19 @@ fn claimed_names_and_kinds_grant_nothing() {
     };
     let rm = || json!({"command": "rm -rf x"});
     check(&["kind:read"], (None, "read"), json!({"path": "/a"}), Class::Allow);
-    // A tool whose name looks like a kind.
+    // The agent reports a tool name that looks like a kind.
     check(&["kind:read"], (Some("kind:read"), "execute"), rm(), Class::Deny);
     check(&["kind:read"], (Some("kind:read"), "read"), rm(), Class::Deny);
     check(&["db/query"], (Some("db/query"), "read"), json!({}), Class::Deny);
     check(&["turn"], (Some("turn"), "execute"), rm(), Class::Deny);
-    // A tool without a name, known by its kind only.
+    // The tool has no name, so only its kind is known.
     check(&["kind:read"], (None, "read"), rm(), Class::Deny);
     check(&["kind:read"], (None, "read"), json!({"url": "http://a.example"}), Class::Deny);
     check(&["kind:execute"], (None, "read"), rm(), Class::Deny);
     check(&["kind:read", "kind:execute"], (None, "read"), rm(), Class::Allow);
     check(&["kind:execute"], (None, "execute"), rm(), Class::Allow);
-    // A policy that allows does not match such a name as the kind or server that it imitates.
+    // An allow policy about a kind or a server does not match a tool name that imitates the kind or the
+    // server.
     let permits = GovernanceRule::new("look", "tool.call", Class::Allow)
         .with_max_level(4)
         .with_subject("kind:read")
@@ -80,7 +81,7 @@ fn claimed_names_and_kinds_grant_nothing() {
         let ruling = preview_decision(&GateConfig::default(), &principal, &policy, told, &json!({}));
         assert_eq!(ruling.class, expected, "{told:?}");
     }
-    // A policy that denies does match it.
+    // A deny policy does match a tool name that imitates a kind or a server.
     let forbids = GovernanceRule::new("not", "tool.call", Class::Deny).with_subject("db/query").unwrap();
     let ruleset =
         GovernanceRuleset::new(vec![forbids]).with_level(Some(2)).with_default(DefaultApproval::Auto);
@@ -118,7 +119,7 @@ fn a_built_in_tool_grants_its_client_requests() {
     check(&["run_command"], true, &anybody, "fs/read_text_file", Class::Deny);
     check(&["run_command"], true, &with_scopes(&["run_command"]), "terminal/create", Class::Allow);
     check(&["run_command"], true, &with_scopes(&["read_file"]), "terminal/create", Class::Deny);
-    // Only the built-in agent checks its tools first.
+    // The grant of a tool covers client requests only for the built-in agent, which checks its tools first.
     check(&["write_file"], false, &anybody, "fs/write_text_file", Class::Deny);
 }
 
@@ -190,7 +191,7 @@ fn cost_limits_count_the_amounts_in_inputs() {
     assert_eq!(spend(json!({"amount_cents": 1}), DAY), Class::Allow);
 }
 
-/// Reports the budget use of other gates. `None` stands for a failure.
+/// A budget source that returns these uses, one after the other. `None` stands for a failure.
 #[derive(Debug)]
 struct Others(Vec<Option<Vec<BudgetUse>>>);
 
@@ -215,7 +216,7 @@ fn use_by_other_gates_counts_and_unknown_use_exhausts_budgets() {
     };
     let now = DAY + 5 * HOUR;
     let news = vec![
-        // Uses of yesterday, of an hour ago, of this gate, and a current one of another gate.
+        // Uses of yesterday, of an hour ago, of this gate, and of another gate just now.
         Some(vec![spent("o", 10), spent("o", now - HOUR), spent("n", now), spent("o", now)]),
         Some(vec![spent("o", now + 1)]),
         None,

@@ -80,7 +80,7 @@ fn a_reserved_name_is_not_the_name_of_a_tool() {
         assert!(call.apply_update(serde_json::from_str(&told).unwrap()));
         assert_eq!((call.tool().as_str(), call.claimed_name()), ("kind:execute", Some(name)));
         assert!(!call.apply_update(serde_json::from_str(&told).unwrap()), "nothing new");
-        // An announced call with such a name does not match a decided call.
+        // An announced call with a reserved name does not match a decided call.
         let decided = Call::new(Some("notes".into()), "add", "other", json!({}))
             .with_reported_name("notes__add".into());
         assert!(!decided.is_named_like(&call), "{name}");
@@ -176,7 +176,7 @@ fn a_shown_diff_is_part_of_the_decision() {
     assert_eq!(hear(json!({"content": [diff("/a", "x")]})), (false, vec![Kind::Edit], 1));
     assert_eq!(hear(json!({"content": [diff("/a", "y")]})), (true, vec![Kind::Edit], 1));
     assert_eq!(hear(json!({"content": diff("/b", "y")})), (true, vec![Kind::Edit], 2));
-    // A text that was shown once is judged, whatever is shown instead.
+    // Once a text was shown as a planned change, it is judged, whatever is shown later.
     assert_eq!(hear(json!({"content": [], "status": "completed"})), (false, vec![Kind::Edit], 2));
     assert_eq!(hear(json!({"content": [diff("/c", "")]})), (true, vec![Kind::Edit], 2));
     // After the end of the call, another text is its result.
@@ -245,7 +245,7 @@ fn a_failed_call_with_a_result_was_attempted() {
     check(&[r#"{"status":"failed","rawOutput":{},"content":[{}]}"#], true);
     check(&[r#"{"status":"failed"}"#, r#"{"content":[{}]}"#], true);
     check(&[r#"{"rawOutput":1}"#, r#"{"status":"failed"}"#], true);
-    // Content that shows a planned change.
+    // The content shows a planned change, not a result.
     check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
     check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
 }

@@ -1,4 +1,4 @@
-//! Tests of whole conversations through the gate, as both peers and the audit log see them.
+//! Tests of whole conversations through the gate. They check what both peers and the audit log receive.
 
 mod approval_bypass;
 mod approvals;
@@ -53,17 +53,17 @@ struct Fixture {
     gate: Gate,
     now: GateTime,
     output: RecordedOutput,
-    /// `true` if events are durable at once.
+    /// `true` if events are durable as soon as they are recorded.
     settles_at_once: bool,
 }
 
 #[derive(Default)]
 struct RecordedOutput {
     seen: Vec<String>,
-    /// Messages to the client, with the mark.
+    /// Messages to the client, with `_meta.aip44`.
     raw: Vec<String>,
     events: Vec<Event>,
-    /// Events that precede every session and prompt. Few tests look at them.
+    /// Audit events that precede every session and prompt. Few tests check them.
     accepted: Vec<Event>,
     unsettled: Vec<AuditSeq>,
 }
@@ -106,7 +106,7 @@ impl GateOutput for RecordedOutput {
     }
 }
 
-/// Returns a line without the mark of the gate, which is the same in all lines.
+/// Returns a line without `_meta.aip44`, which is the same in all lines.
 fn plain(parts: &[&[u8]]) -> String {
     let line = String::from_utf8(parts.concat()).unwrap();
     let mut value: Value = serde_json::from_str(&line).unwrap();
@@ -125,8 +125,8 @@ fn plain(parts: &[&[u8]]) -> String {
     value.to_string()
 }
 
-/// Policy of the tests: reading is allowed except for secrets, `Bash` needs a lead, and `Rm` is denied. Any
-/// other change needs an approval.
+/// Policy of the tests: reading is allowed except for secrets, `Bash` needs the approval of a lead, and `Rm`
+/// is denied. Any other change needs an approval.
 fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let clauses = vec![

@@ -1,4 +1,4 @@
-//! Tests of whole conversations in a chain, as the conductor and both neighbors see them.
+//! Tests of whole conversations in a chain. They check what the conductor and both neighbors receive.
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
@@ -156,7 +156,7 @@ fn cancellations_are_forwarded_to_the_neighbor_that_got_the_request() {
     successor > {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"f"}}
     conductor < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":2}}
     "#);
-    // Cancellations of an unknown request, of a request of the other neighbor, and in an envelope.
+    // Cancels an unknown request, a request of the other neighbor, and a request in an envelope.
     fixture.send_conductor(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#);
     fixture.send_neighbor(
         Predecessor,
@@ -292,7 +292,7 @@ proptest! {
         prop_assert_eq!(open_envelope(&Frame::parse(wrapped)).unwrap(), line.as_bytes());
     }
 
-    /// Whatever a conductor sends, each of its requests gets at most one answer, and other messages get none.
+    /// Whatever a conductor sends, each request gets at most one answer, and other messages get none.
     #[test]
     fn no_envelope_causes_a_panic(envelope in any_json(), id in prop::option::of(0_u8..3)) {
         let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();

@@ -15,7 +15,7 @@ fn make_command() -> Value {
     json!({"toolCallId": "1", "name": "Bash", "kind": "execute", "rawInput": {"command": "make"}})
 }
 
-/// The client answers a request with this id as if the request asked for a permission.
+/// The client answers a request with this id as if the request were a permission request.
 fn answer_approval(fixture: &mut Fixture, id: &Value, option: &str) {
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": id, "result": outcome}));
@@ -72,7 +72,7 @@ fn every_relevant_change_needs_a_new_approval() {
         );
         assert_eq!(approve(&mut fixture, 1).is_err(), is_other, "{change}");
         assert_eq!(fixture.take_seen().contains(r#""optionId":"y""#), !is_other, "{change}");
-        // The agent can ask for the changed call. An approval answers one request.
+        // The agent can ask for permission for the changed call. An approval answers only one request.
         ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
         assert_eq!(fixture.gate.pending_approvals().len(), 1, "{change}");
     };
@@ -146,7 +146,7 @@ fn answers_are_matched_whatever_the_spelling_of_their_id() {
     fixture.take_seen();
     answer_approval(&mut fixture, &json!("é"), "x");
     assert!(fixture.take_seen().starts_with("a < "));
-    // The agent cannot use an id of the gate's own requests.
+    // The agent cannot use the id of a request that the gate sends.
     let line = r#"{"jsonrpc":"2.0","id":"\u0061ip44:n:1","method":"_ask","params":{"sessionId":"s"}}"#;
     fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
     let seen = fixture.take_seen();
@@ -196,7 +196,7 @@ fn a_permission_request_about_an_ended_call_is_a_further_call() {
     answer_approval(&mut fixture, &json!("aip44:n:2"), "allow_once");
     ends(&mut fixture);
     assert!(fixture.take_seen().contains("log tool.call allow"));
-    // The same holds for allowed calls, whatever status they report.
+    // Calls that the policy allows behave in the same way, whatever status the request reports.
     for (id, status) in [(10, "pending"), (11, "completed")] {
         let read = json!({"toolCallId": "2", "name": "Read", "kind": "read", "status": status,
             "rawInput": {"path": "/w/a/b"}});
@@ -228,7 +228,7 @@ fn ids_of_client_requests_do_not_collide_with_calls() {
         );
     }
     assert_eq!(fixture.gate.pending_approvals()[0].input["path"], "/w/a/b");
-    // The id is in use while the approval is pending.
+    // A second request cannot use the id of a request that waits for an approval.
     fixture.agent_requests(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/c"}));
     ask_permission(&mut fixture, 5, &make_command());
     let seen = fixture.take_seen();

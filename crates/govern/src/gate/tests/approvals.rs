@@ -8,7 +8,8 @@ use super::*;
 use crate::config::Autonomy;
 use crate::gate::{ApprovalVote, SignatureValidity, VoteError, VoteSignature};
 
-/// State of the key of a counted signature: valid, or the reason why it is invalid.
+/// Validity of the key of a counted signature: `None` if the key is valid, otherwise the reason why it is
+/// not.
 #[derive(Clone, Debug, Default)]
 struct KeyState(Arc<Mutex<Option<&'static str>>>);
 
@@ -61,7 +62,7 @@ fn an_approver_approves_once() {
     log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` matches"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Bash","kind":"execute","status":"in_progress","title":"harmless","rawInput":{"command":"make"}},"sessionId":"s"}}
     "#);
-    // The approval was for the earlier input.
+    // The input has changed, so the approval no longer counts.
     fixture.agent_calls("1", "Bash", "in_progress", &json!({"command": "make install"}));
     assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make install`: policy `runs` matches"
@@ -387,8 +388,8 @@ fn a_prompt_that_is_not_a_list_starts_no_turn() {
     }
 }
 
-/// Returns a gate at which two leads must approve `Bash`. The client is one of them; the other one has
-/// signed.
+/// Returns a gate at which two leads must approve `Bash`. One lead is the client. The other has signed
+/// already.
 fn half_approved() -> (Fixture, KeyState) {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let clause =

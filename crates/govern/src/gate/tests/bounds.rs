@@ -142,7 +142,7 @@ fn foreign_marks_are_replaced() {
         assert!(!line.contains("sandboxed") && !line.contains("user:root"), "{line}");
     }
     assert!(raw[0].contains("\"identity\":\"user:ada\""), "{}", raw[0]);
-    // The client cannot send such a message to the agent either.
+    // The client cannot send a message that is nested too deeply either.
     fixture.take_seen();
     fixture.client_requests(7, "_x/y", &json!({"sessionId": "s", "_meta": forged}));
     assert!(!fixture.take_seen().contains("sandboxed"));
@@ -185,7 +185,7 @@ fn changes_of_mode_model_and_options_are_recorded_first() {
             );
             assert!(!seen.contains("a < "), "{seen}");
             assert_eq!(fixture.output.events[1].input, Some(input.clone()));
-            // The same id cannot be used again.
+            // The id cannot be used again while the first request is pending.
             fixture.client_requests(5, method, &params);
             assert!(fixture.take_seen().contains("-32014"));
             fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
@@ -275,7 +275,7 @@ fn approvers_of_a_turn_see_its_prompt() {
     assert_eq!(open[0].input["prompt"], "delete it all");
     assert_eq!(open[0].input["sha256"].as_str().map(str::len), Some(64));
     assert!(fixture.take_seen().contains("\"rawInput\":{\"prompt\":\"delete it all\""));
-    // An id stands for one turn.
+    // A request id stands for one turn.
     let other = json!([{"type": "text", "text": "something else"}]);
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": other}));
     assert!(fixture.take_seen().contains("-32014"));
@@ -319,7 +319,7 @@ fn a_denied_call_that_failed_with_a_result_was_attempted() {
         true,
     );
     check(true, json!({"rawOutput": "the user said no"}), false);
-    // The agent does not know the decision about this changed call.
+    // The call has changed, and the agent does not know the new decision.
     check(true, json!({"rawOutput": "x", "rawInput": {"path": "/w/b"}}), true);
 }
 
@@ -337,7 +337,7 @@ fn a_refused_client_request_excuses_one_failed_call() {
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed",
             "rawOutput": "refused"});
         fixture.agent_updates(&update);
-        // The same update again changes nothing.
+        // A repeated update changes nothing.
         fixture.agent_updates(&update);
         assert_eq!(fixture.take_seen().contains("interrupted"), halts);
     }

@@ -4,7 +4,7 @@ use narrows_policy::Budget;
 
 use super::*;
 
-/// Returns a fixture with a turn in which `Pay` is allowed within this budget.
+/// Returns a fixture with a turn in which calls of `Pay` are allowed within this budget.
 fn new_fixture(budget: Budget) -> Fixture {
     let clause = GovernanceRule::new("few", "tool.call", Class::Allow)
         .with_subject("Pay")
@@ -30,7 +30,7 @@ fn payment(amount: u64, to: &str) -> Value {
     json!({"amount_cents": amount, "to": to})
 }
 
-/// Announces the call `id`. Returns `true` if it was shown and the turn continues.
+/// Announces the call `id`. Returns `true` if the call was shown and the turn continues.
 fn announce_payment(fixture: &mut Fixture, id: &str, status: &str, input: &Value) -> bool {
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "name": "Pay", "kind": "other",
@@ -40,7 +40,8 @@ fn announce_payment(fixture: &mut Fixture, id: &str, status: &str, input: &Value
     seen.contains("c < ") && !seen.contains("without an approval")
 }
 
-/// The agent asks for permission for the call `id`. Returns `true` if it is granted at once.
+/// The agent asks for permission for the call `id`. Returns `true` if the permission is granted without an
+/// approver.
 fn is_granted(fixture: &mut Fixture, request: u64, id: &str, input: &Value) -> bool {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let call = json!({"toolCallId": id, "name": "Pay", "kind": "other", "rawInput": input});
@@ -117,7 +118,7 @@ fn each_change_of_a_call_counts_as_another_call() {
         announce_payment(&mut fixture, "1", status, &payment(1, "d"));
         assert!(!announce_payment(&mut fixture, "1", "in_progress", &payment(1, "d")));
     }
-    // The last call of a budget may be reported again.
+    // The last call that a budget allows may be reported again.
     let mut fixture = daily_budget(1);
     assert!(announce_payment(&mut fixture, "1", "pending", &json!({"path": "/w/a/x"})));
     let places = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress",

@@ -1,4 +1,4 @@
-//! Tests of the effects of calls, as far as the agent shows them: variables, arguments, diffs, links.
+//! Tests of what the agent's description of a call reveals: variables, arguments, diffs, links.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use narrows_policy::Rules;
 
 use super::*;
 
-/// A disk with three links: `kk` leads to the hooks of git, `out` leads out of the roots, and `loop` leads
-/// nowhere.
+/// A disk with three links: `kk` leads to the hooks of git, `out` leads out of the roots, and `loop` cannot
+/// be resolved.
 #[derive(Debug)]
 struct Linked;
 
@@ -42,7 +42,7 @@ fn turn_with_access(access: Access, rules: &str) -> Fixture {
     fixture
 }
 
-/// Returns `true` if the gate permits a call that is reported in this form.
+/// Returns `true` if the gate permits a call with this description.
 fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
     let mut fixture = turn_with_access(access, rules);
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
@@ -58,7 +58,7 @@ fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
     seen.contains(r#""optionId":"y""#)
 }
 
-/// Returns `true` if a command reaches the client, with the recorded event.
+/// Returns `true` if a request to run a command reaches the client, with the recorded event.
 fn shows_run(access: Access, rules: &str, params: Value) -> (bool, Value) {
     let mut fixture = turn_with_access(access, rules);
     let mut params = params;
@@ -118,7 +118,7 @@ fn a_diff_is_judged_by_the_file_that_it_changes() {
     assert!(!is_permitted(Access::Medium, "", read(changes)));
 }
 
-/// An approver and an auditor see the file that would be changed, whatever the input contains.
+/// An approver and an auditor see the changed file, whatever else the input contains.
 #[test]
 fn approvers_and_the_log_see_the_diff() {
     for is_v2 in [false, true] {
@@ -156,7 +156,7 @@ fn approvers_and_the_log_see_the_diff() {
         let expected =
             json!({"locations": [], "content": diff("one"), "rawInput": {"path": "/w/a/README.md"}});
         assert_eq!(logged(&fixture, "policy.resolved"), expected);
-        // The approval is for the change that was shown.
+        // The approval is about the change that the approver saw.
         fixture.agent_updates(
             &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("two")}),
         );
@@ -173,11 +173,11 @@ fn approvers_and_the_log_see_the_diff() {
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
         assert!(fixture.take_seen().contains(r#""optionId":"y""#));
         assert_eq!(logged(&fixture, "policy.resolved"), expected);
-        // Agents report the change again after it was made, with other lines around it.
+        // Agents report a change again after they have made it, with other context lines.
         fixture.agent_updates(
             &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("1\n2")}),
         );
-        // A diff of another file was not approved.
+        // The diff is about another file, which was not approved.
         let other = diff("one").to_string().replace("/w/a/x", "/w/a/y");
         let other: Value = serde_json::from_str(&other).unwrap();
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"});
@@ -225,7 +225,8 @@ fn a_path_is_judged_by_where_its_links_lead() {
     assert!(is_permitted(Access::Medium, "", read.clone()) && !is_permitted(Access::Medium, deny, read));
 }
 
-/// Behind a gate, an agent must ask first, even if its client would decide by itself.
+/// The gate removes the capability `narrows/authorizes`, because the agent must ask first even if its client
+/// would decide by itself.
 #[test]
 fn the_authorizes_capability_is_not_passed_on() {
     for place in ["clientCapabilities", "capabilities"] {

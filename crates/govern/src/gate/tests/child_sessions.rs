@@ -68,7 +68,7 @@ pub(super) fn announce(parent: &str, child: &str) -> Value {
     )
 }
 
-/// Returns the sessions and parents of all events since the previous call.
+/// Returns the sessions and parents of all audit events since the previous call.
 fn links(fixture: &mut Fixture) -> Vec<(String, String, String)> {
     let text = |event: &Event, key: &str| {
         let fact = event.facts.get(key).map(|fact| fact.clone().into_value());
@@ -120,7 +120,7 @@ fn a_denied_call_of_a_child_stops_the_turn_of_its_root() {
                 "{seen}"
             );
         }
-        // Until the turn has ended, no further message is shown, granted or passed on.
+        // Until the stopped turn has ended, no further message is shown, granted or passed on.
         fixture.send_agent(&call("c", "Read", "completed"));
         fixture.agent_requests(9, "fs/read_text_file", &json!({"sessionId": "c", "path": "/w/a/x"}));
         let seen = fixture.take_seen();
@@ -167,7 +167,7 @@ fn an_approval_in_a_child_session_ends_with_the_turn() {
     let ask = json!({"sessionId": "c", "toolCall": call, "options": options});
     fixture.agent_requests(9, "session/request_permission", &ask);
     assert!(fixture.take_seen().contains("session/request_permission"));
-    // Waiting for an approval is not silence.
+    // The silence timeout does not apply while the agent waits for an approval.
     fixture.gate.config.timeouts.silence = Duration::from_secs(60);
     fixture.advance_clock(120);
     assert!(!fixture.take_seen().contains("operator.interrupted"));
@@ -260,7 +260,7 @@ fn children_are_bounded_and_idle_ones_are_closed() {
     assert!(fixture.gate.sessions.len() <= 1_025 && fixture.gate.closed_sessions.len() <= 4_096);
 }
 
-/// The depth is so large that quadratic work would exceed the time limit of a test.
+/// The sessions are nested so deeply that quadratic work would exceed the time limit of a test.
 #[test]
 fn deeply_nested_children_take_linear_time() {
     let mut fixture = new_fixture(true);
@@ -291,7 +291,7 @@ fn children_end_with_the_session_at_the_top() {
     let has = |action: &str, session: &str| links.iter().any(|(a, s, _)| a == action && s == session);
     assert!(has("tool.call", "c") && has("session.closed", "c") && has("session.closed", "s"), "{links:?}");
     fixture.take_seen();
-    // The end of a call may still be reported, its beginning may not.
+    // The agent may still report the end of a call, but not the beginning of one.
     fixture.send_agent(&call("c", "Read", "failed"));
     fixture.send_agent(&child_message(
         "c",

@@ -9,7 +9,7 @@ use narrows_base::sync::lock;
 
 use super::*;
 
-/// A disk on which the test changes links.
+/// A disk whose links the test can change.
 #[derive(Clone, Debug, Default)]
 struct Links(Arc<Mutex<BTreeMap<PathBuf, PathBuf>>>);
 
@@ -103,7 +103,7 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         let mut fixture = with_links(&links);
         fixture.agent_requests(5, method, &file_request(method, place, path));
         fixture.take_seen();
-        // The decision is not yet on disk.
+        // The decision is made, but not yet durable.
         fixture.settles_at_once = false;
         approve(&mut fixture, 1);
         if method == "fs/read_text_file" {
@@ -119,7 +119,7 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         }
         is_refused(&seen);
         assert!(seen.contains("log tool.refused deny code=\"path_moved\""), "{seen}");
-        // The next request is judged by the current target.
+        // The next request is judged by the link's current target.
         fixture.agent_requests(7, method, &file_request(method, place, path));
         assert!(method == "terminal/create" || fixture.take_seen().contains("policy `books` matches"));
     }
@@ -141,14 +141,14 @@ fn the_client_gets_the_resolved_path_and_must_not_follow_links() {
         assert_eq!((&sent["method"], &sent["params"][place]), (&json!(method), &json!("/w/a/real/x")));
         assert_eq!(sent["params"]["_meta"], json!({"narrows": {"noLinks": true}}), "{sent}");
     }
-    // The agent's own text makes no difference.
+    // A `_meta.narrows` that the agent sends is replaced.
     let mut fixture = with_links(&links);
     let mut params = file_request("fs/read_text_file", "path", "/w/a/x");
     params["_meta"] = json!({"a": 1, "narrows": {"noLinks": false}});
     fixture.agent_requests(5, "fs/read_text_file", &params);
     let sent: Value = serde_json::from_str(fixture.output.raw.last().unwrap()).unwrap();
     assert_eq!(sent["params"]["_meta"], json!({"a": 1, "narrows": {"noLinks": true}}));
-    // Both paths are judged.
+    // The named path and the resolved path are judged.
     links.set("/w/a/finance/old", "/w/a/x");
     fixture.agent_requests(
         6,

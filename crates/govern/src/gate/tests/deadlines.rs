@@ -5,8 +5,8 @@ use insta::assert_snapshot;
 use super::*;
 use crate::timeouts::GateTimeouts;
 
-/// Returns a fixture in which a request of this method is allowed. A method that needs a session finds one
-/// that is open.
+/// Returns a fixture in which a request of this method is allowed. If the method needs a session, one is
+/// open.
 #[track_caller]
 fn open_before(method: &str) -> Fixture {
     let mut fixture = Fixture::new();
@@ -32,7 +32,7 @@ fn check(method: &str, params: &Value, seconds: u64) {
     assert_eq!(fixture.take_seen(), "", "{method}");
     fixture.agent_answers(1, &json!({"ok": true}));
     assert!(fixture.take_seen().contains(r#"c < {"jsonrpc":"2.0","id":1,"result":{"#), "{method}");
-    // A deadline that was handled is no longer due.
+    // A deadline that has passed and was handled is no longer due.
     fixture.advance_clock(seconds);
     assert_eq!((fixture.take_seen().as_str(), fixture.gate.next_deadline()), ("", None), "{method}");
 
@@ -46,7 +46,7 @@ fn check(method: &str, params: &Value, seconds: u64) {
     let told = lines[2].starts_with(r#"c < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"#);
     assert!(told && lines[2].contains(r#""effects":"possible""#), "{seen}");
     assert_eq!(lines[1], r#"a < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#);
-    // The id stays in use until the agent has answered. That answer is dropped.
+    // The id stays in use until the agent has answered. The late answer is dropped.
     fixture.client_requests(1, "session/list", &json!({}));
     assert!(fixture.take_seen().contains("-32014"), "{method}");
     fixture.agent_answers(1, &json!({"ok": true}));
@@ -91,7 +91,7 @@ fn a_missing_initialize_answer_times_out() {
     a < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":0}}
     c < {"jsonrpc":"2.0","id":0,"error":{"code":-32011,"message":"the agent did not answer initialize within 30 s","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
-    // An answer after the deadline does not count.
+    // An answer after the deadline is dropped.
     fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": {}}));
     assert!(!fixture.gate.is_v2);
     assert!(fixture.take_seen().starts_with("log request.late"));
@@ -113,7 +113,7 @@ fn an_endless_replay_stays_a_replay() {
     fixture.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w"}));
     fixture.advance_clock(120);
     fixture.take_seen();
-    // No turn can begin, because its calls would be taken for history.
+    // A turn cannot begin during the replay, because its calls would be taken for history.
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"the session is still being opened","data":{"condition":"session_busy","retryable":true,"effects":"none"}}}
@@ -147,7 +147,7 @@ fn a_silent_turn_is_stopped_and_answered_with_an_error() {
     assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
-    // The session and its agent continue.
+    // The session and its agent can still be used.
     fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     fixture.agent_answers(3, &json!({"stopReason": "end_turn"}));
     fixture.advance_clock(2000);
@@ -216,7 +216,7 @@ fn waiting_for_an_approval_is_not_silence() {
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": outcome}));
     fixture.take_seen();
-    // From now on silence counts.
+    // From this message on, the silence of the agent counts.
     fixture.advance_clock(599);
     assert_eq!(fixture.take_seen(), "");
     fixture.advance_clock(1);
@@ -288,7 +288,7 @@ fn a_cancelled_turn_that_does_not_end_in_time_ends_the_agent() {
     fixture.advance_clock(5);
     assert_eq!(fixture.take_seen(), "end the agent: it continued a stopped turn");
 
-    // Without a turn there is no deadline.
+    // A cancellation without a turn sets no deadline.
     let mut fixture = Fixture::with_turn();
     fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
     fixture.send_client(&cancel);

@@ -70,7 +70,7 @@ fn an_unrecorded_outcome_is_reported_with_possible_effects() {
     fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
     let seen = fail_log(&mut fixture);
     assert!(seen.contains("c < ") && is_true(&seen), "{seen}");
-    // The same for a request that the client has performed for the agent.
+    // The client has performed a request for the agent, and the result cannot be recorded.
     let mut fixture = Fixture::with_turn();
     fixture.agent_requests(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));
     fill_log(&mut fixture);
@@ -78,7 +78,7 @@ fn an_unrecorded_outcome_is_reported_with_possible_effects() {
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"content": "x"}}));
     let seen = fail_log(&mut fixture);
     assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":9,"error""#) && is_true(&seen), "{seen}");
-    // The same for a session that the agent has created.
+    // The agent has created a session, and the session cannot be recorded.
     let mut fixture = Fixture::new();
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
     fill_log(&mut fixture);

@@ -1,4 +1,4 @@
-//! Tests of the scope of an approval: everything that was judged and shown, once.
+//! Tests that an approval covers only the call that was judged and shown, and only once.
 
 use super::*;
 
@@ -19,14 +19,14 @@ fn diff(path: &str, text: &str) -> Value {
     json!([{"type": "diff", "path": path, "oldText": "a", "newText": text}])
 }
 
-/// Returns an edit whose update contains all members.
+/// Returns an edit call whose update has all members.
 fn edit_call() -> Value {
     json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Write", "kind": "edit", "status": "pending",
         "rawInput": {"note": "x", "cwd": "/w/a", "env": []}, "locations": [{"path": "/w/a/one"}],
         "content": diff("/w/a/one", "harmless")})
 }
 
-/// Returns calls that differ from [`edit`] in one member that is judged or shown.
+/// Returns calls that each differ from [`edit_call`] in one member that is judged or shown.
 fn changed_calls() -> [Value; 6] {
     [
         json!({"locations": [{"path": "/w/a/two"}]}),
@@ -96,7 +96,7 @@ fn an_approval_answers_one_request_and_every_answer_is_recorded() {
     assert!(seen.contains("policy.resolved require-approval") && !seen.contains("a < "), "{seen}");
     approve(&mut fixture, 2);
     assert!(fixture.take_seen().contains(r#"a < {"jsonrpc":"2.0","id":8"#));
-    // A call that a policy allows is answered at once, and each answer is recorded.
+    // A call that a policy allows is answered without an approver, and each answer is recorded.
     fixture.agent_calls("2", "Read", "pending", &json!({"path": "/w/a/b"}));
     fixture.take_seen();
     for id in 10..13 {
@@ -129,7 +129,7 @@ fn approvers_and_the_log_see_every_judged_member() {
     assert_eq!(event.facts.get("toolKinds").unwrap().clone().into_value(), "edit");
 }
 
-/// Agents report a change again when it is made, with other lines around it.
+/// Agents report a change again when they have made it, with other context lines.
 #[test]
 fn a_diff_reported_after_the_change_is_a_result() {
     let mut fixture = Fixture::with_turn();
@@ -143,7 +143,7 @@ fn a_diff_reported_after_the_change_is_a_result() {
     let event = fixture.output.events.iter().rfind(|event| event.action == "tool.call").unwrap();
     assert_eq!(event.input.as_ref().unwrap()["content"], diff("/w/a/one", "harmless"));
     assert_eq!(event.output, Some(diff("/w/a/one", "as it was made")));
-    // Without input, another text is another call.
+    // If the call has no input, a diff with another text makes it another call.
     let mut fixture = Fixture::with_turn();
     let mut bare = edit_call();
     bare.as_object_mut().unwrap().remove("rawInput");
@@ -155,8 +155,8 @@ fn a_diff_reported_after_the_change_is_a_result() {
     assert!(fixture.take_seen().contains("without an approval"));
 }
 
-/// Returns the last permission request to the client, with the changes that it and the last decision in the
-/// log show.
+/// Returns the last permission request to the client, and the changes that the request and the last logged
+/// decision show.
 fn last_request_and_logged_changes(fixture: &Fixture) -> (Value, Value, Value) {
     let is_question = |line: &&String| line.contains("session/request_permission");
     let question: Value =

@@ -5,8 +5,8 @@ use insta::assert_snapshot;
 use super::*;
 use crate::gate::ApprovalVote;
 
-/// Returns settings with two servers, of each of which one tool may be used. The manifest describes the first
-/// server.
+/// Returns settings with two servers. One tool of each server may be used. The manifest describes only the
+/// first server.
 fn listed() -> GateConfig {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet {
@@ -76,14 +76,13 @@ fn a_client_names_only_servers_of_the_operator() {
     check(typed("http", "web"), None);
     check(stdio("db"), Some("server_not_listed"));
     check(started("db"), Some("server_not_listed"));
-    // Agents differ in which of the two they use.
     check(typed("stdio", "web"), Some("unknown_member"));
     check(typed("http", "db"), Some("server_not_listed"));
     check(typed("http", "other"), Some("server_not_listed"));
     check(typed("sse", "web"), Some("undeclared_capability"));
     check(typed("_new", "other"), Some("unknown_member"));
     check(json!(7), Some("unknown_member"));
-    // An agent that does not know the type would start the command.
+    // An agent that does not know the type would start the command or open the URL.
     for (key, value) in [("command", json!("sh")), ("url", json!("http://x")), ("x", json!(1))] {
         let mut server = in_client("db", "1");
         server[key] = value;
@@ -153,7 +152,8 @@ fn a_server_id_is_unique() {
     ] {
         assert!(open(&mut fixture, 2, &servers).contains("server_id_taken"), "{servers:?}");
     }
-    // The same session may name the id again. After the session is closed, other sessions may.
+    // The session may name its own server id again. Other sessions may use the id after the session is
+    // closed.
     fixture.client_requests(
         3,
         "session/load",
@@ -256,7 +256,7 @@ fn a_message_without_a_server_is_refused() {
     let agreed = json!({"serverId": "db-1", "acpId": "db-1", "connectionId": "c", "method": "tools/list"});
     fixture.agent_requests(30, "mcp/message", &agreed);
     assert!(fixture.take_seen().starts_with("c < "), "all names of one server");
-    // A notification passes to its own server only, and a call cannot be a notification.
+    // A notification passes only to the server of its session, and a tool call cannot be a notification.
     let told = json!({"serverId": "db-1", "method": "notifications/cancelled"});
     fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
     assert!(fixture.take_seen().starts_with("c < "));
@@ -403,7 +403,7 @@ fn denied_reads_are_neither_shown_nor_listed() {
     fixture.gate.handle_client_message(fixture.now, View::parse(twice.as_bytes()), &mut fixture.output);
     let seen = fixture.take_seen();
     assert!(seen.contains("-32602") && !seen.contains("x:y"), "{seen}");
-    // A request cannot be sent as a notification.
+    // A request in the form of a notification is dropped.
     fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": inner_request("resources/read", &json!({"uri": "x:y"}))}));
     assert_eq!(fixture.take_seen(), "log method.refused deny code=\"not_a_notification\"");
 }
@@ -450,7 +450,7 @@ fn a_denied_file_is_refused_in_every_spelling() {
             assert!(!seen.contains("c < "), "{uri:?} {seen}");
         }
     }
-    // A URI that may stand for a file, but not for a denied one, needs an approval.
+    // The URI may stand for a file. No policy denies this file, so the read needs an approval.
     let mut fixture = with_allowed_reads(None);
     fixture.agent_requests(6, "mcp/message", &inner_request("resources/read", &json!({"uri": "/w/a/b"})));
     assert!(fixture.take_seen().contains("require-approval"));

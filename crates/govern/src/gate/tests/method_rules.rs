@@ -56,8 +56,8 @@ fn a_client_notification_that_is_not_listed_is_dropped_and_recorded() {
     }
 }
 
-/// Sends every method of the protocol in a form or direction that it does not have. A listing makes no
-/// difference.
+/// Sends every protocol method in a form or direction that the protocol does not have. Listing the method
+/// makes no difference.
 #[test]
 fn a_method_in_another_form_or_direction_is_refused_and_recorded() {
     let mut names: Vec<&str> = METHODS.iter().map(|row| row.name).collect();
@@ -241,7 +241,8 @@ fn a_listed_method_of_a_gated_operator_is_approved_like_a_turn() {
         let seen = fixture.take_seen();
         assert_eq!(seen.contains("\"method\":\"_x/y\""), passes, "{seen}");
         assert_eq!(seen.contains("-32015"), !passes, "{seen}");
-        // A request without a session cannot wait for an approval, and a notification cannot be answered.
+        // A listed request without a session cannot wait for an approval, and a notification cannot be
+        // answered.
         fixture.client_requests(8, "_x/y", &json!({}));
         fixture.send_client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
         let seen = fixture.take_seen();
@@ -337,7 +338,8 @@ fn an_answer_with_a_member_named_method_passes() {
     assert!(fixture.take_seen().starts_with("a < "));
 }
 
-/// A session that only some readers see must not be treated as a missing one.
+/// If only some readers find a session in the params, the message must not count as a message without a
+/// session.
 #[test]
 fn a_listed_method_must_name_its_session_unambiguously() {
     let raw =
@@ -368,7 +370,7 @@ fn a_listed_method_must_name_its_session_unambiguously() {
             fixture.settle_events();
             let seen = fixture.take_seen();
             assert!(!seen.contains("_x/y"), "{line} {seen}");
-            // Params that cannot be read are refused earlier.
+            // Ambiguous params are refused by an earlier check.
             assert!(
                 seen.contains("log method.refused deny code=\"ambiguous_params\"") || seen.contains("-32"),
                 "{line} {seen}"

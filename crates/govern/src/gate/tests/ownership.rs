@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Fixture;
 use crate::identity::SessionOwners;
 
-/// Owners of sessions. Writing can be made to fail.
+/// Owners of sessions in memory. Storing an owner can be made to fail.
 #[derive(Debug, Default)]
 pub(super) struct TestOwners {
     entries: Mutex<BTreeSet<(String, String)>>,
@@ -18,14 +18,14 @@ pub(super) struct TestOwners {
 }
 
 impl TestOwners {
-    /// Returns owners in which this identity owns this session.
+    /// Returns owners by which `owner` owns `session`.
     pub(super) fn of(owner: &str, session: &str) -> Self {
         Self { entries: Mutex::new([(owner.to_owned(), session.to_owned())].into()), full: false }
     }
 }
 
 impl SessionOwners for TestOwners {
-    /// As in a server, a session name with two owners belongs to neither.
+    /// A session name with two owners belongs to neither, as in a server.
     fn is_owner(&self, owner: &str, session: &str) -> bool {
         let entries = lock(&self.entries);
         let mut owners = entries.iter().filter(|(_, other)| other == session);
@@ -47,7 +47,7 @@ impl SessionOwners for TestOwners {
     }
 }
 
-/// Returns a gate for `user:ada`. Another identity owns a session.
+/// Returns a gate for `user:ada`, where another identity owns a session.
 fn new_fixture(owners: &Arc<TestOwners>) -> Fixture {
     lock(&owners.entries).insert(("user:eve".into(), "hers".into()));
     let mut fixture = Fixture::new();
@@ -164,7 +164,7 @@ fn messages_of_the_agent_do_not_assign_sessions() {
     assert!(!fixture.take_seen().contains("a < "));
 }
 
-/// Agents with one process per client may number their sessions. Then sessions of two users have the same
+/// An agent with one process per client may number its sessions, so that sessions of two users have the same
 /// name.
 #[test]
 fn sessions_of_two_users_with_equal_names_are_separate() {
@@ -178,7 +178,7 @@ fn sessions_of_two_users_with_equal_names_are_separate() {
         fixture.take_seen();
         fixture
     });
-    // Each user continues with a separate agent, and every line names the user.
+    // Each user continues with a separate agent, and every log line names its user.
     for (user, fixture) in users.iter().zip(&mut scenes) {
         fixture.client_requests(2, "session/prompt", &json!({"sessionId": "1", "prompt": []}));
         let seen = fixture.take_seen();
@@ -201,7 +201,8 @@ fn sessions_of_two_users_with_equal_names_are_separate() {
             assert_eq!(identity, Some(json!(user)), "{}", event.action);
         }
     }
-    // On another connection the owner is unclear, so neither user gets the session or sees it in a list.
+    // On another connection the owner of the name is unclear, so neither user gets the session or sees it in
+    // a list.
     for user in users {
         let mut fixture = new_fixture(&owners);
         user.clone_into(&mut fixture.gate.principal.id);

@@ -11,7 +11,7 @@ fn replaying_session(is_v2: bool) -> Fixture {
     fixture
 }
 
-/// Sends a request for the history of a session, in the form of either version.
+/// Sends a request for the history of a session, in the form of the fixture's protocol version.
 fn replay_update(fixture: &mut Fixture, id: u64) {
     let mut params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": []});
     if fixture.gate.is_v2 {
@@ -56,7 +56,7 @@ fn history_is_flagged_and_never_acted_on() {
         assert!(flags.clone().all(|line| line.contains("\"replay\":true")) && flags.count() == 2, "{raw:?}");
         fixture.agent_answers(1, &json!({}));
         fixture.take_seen();
-        // The messages that follow are not history.
+        // Messages after the answer are not history.
         fixture.output.raw.clear();
         fixture.agent_updates(
             &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}),
@@ -116,7 +116,7 @@ fn a_turn_is_not_treated_as_history() {
         replay_update(&mut fixture, 4);
         let seen = fixture.take_seen();
         assert!(seen.starts_with("c < ") && seen.contains("a turn is active"), "{seen}");
-        // The session may be opened again without history. Its calls are judged then.
+        // The session can be opened again without its history. Calls in it are judged from then on.
         fixture.client_requests(
             5,
             "session/resume",

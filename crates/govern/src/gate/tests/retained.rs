@@ -9,10 +9,11 @@ use crate::gate::retained::RetainedBytes;
 use crate::gate::{SessionSlot, SessionSlots};
 
 const MAX_BYTES: usize = 1 << 20;
-/// Bound for the debug text of a gate beyond the charged bytes: field names, escapes, messages on their way.
+/// Maximum length of a gate's debug text beyond the charged bytes, for field names, escapes and messages on
+/// their way.
 const SLACK_BYTES: usize = 1 << 18;
 
-/// Counts the bytes of a text, and drops the text.
+/// A formatter target that counts the bytes of a text and drops the text.
 struct Count(usize);
 
 impl Write for Count {
@@ -22,7 +23,7 @@ impl Write for Count {
     }
 }
 
-/// Returns the bytes in all tables of a gate, measured independently of its charges.
+/// Returns the bytes in all tables of a gate, without using the gate's own charges.
 fn bytes_in(gate: &Gate) -> usize {
     let mut count = Count(0);
     write!(count, "{gate:?}").unwrap();
@@ -45,7 +46,7 @@ fn text() -> String {
     "x".repeat(16 << 10)
 }
 
-/// Runs `flood` 200 times with 16 KiB each, and checks that the gate does not keep all of it.
+/// Runs `flood` 200 times with 16 KiB each, and checks that the gate keeps only a part of the data.
 #[track_caller]
 fn check(mut fixture: Fixture, flood: impl Fn(&mut Fixture, u64)) -> String {
     let mut seen = String::new();
@@ -147,11 +148,11 @@ fn prompts_that_wait_for_an_approval_are_counted() {
 fn ids_of_unanswered_requests_are_counted() {
     let fixture = || {
         let mut fixture = Fixture::with_turn();
-        // The debug text of a gate has five bytes for each byte of a raw id.
+        // Each byte of a raw id takes five bytes in the debug text of a gate.
         fixture.gate.retained = RetainedBytes::new(MAX_BYTES / 8);
         fixture
     };
-    // A longer id is refused.
+    // A longer id than this is refused.
     let long = "x".repeat(4_000);
     let seen = check(fixture(), |fixture, number| {
         let id = format!("{number}{long}");
@@ -222,7 +223,7 @@ fn a_session_can_be_closed_when_the_budget_is_used_up() {
     assert!(fixture.take_seen().contains("a < {\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"session/close\""));
 }
 
-/// Allows two sessions. Each session holds a clone of this.
+/// A limit of two sessions. Each session holds a clone of the `Arc`.
 #[derive(Debug, Default)]
 struct TwoSessions(Arc<()>);
 

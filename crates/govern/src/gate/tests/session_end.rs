@@ -48,7 +48,7 @@ fn new_fixture(at: At) -> Fixture {
     fixture
 }
 
-/// Returns the log entries about the end of a session: calls, operator, session.
+/// Returns the log lines about the end of a session: its calls, its operator and the session itself.
 fn log_lines(seen: &str) -> Vec<String> {
     let lines = seen.lines().filter_map(|line| line.strip_prefix("log "));
     lines.map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
@@ -103,7 +103,7 @@ fn closing_a_session_stops_its_turn() {
         fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
         let asked = fixture.take_seen();
         assert_eq!(asked.contains("session/cancel"), !matches!(at, At::Idle), "{at:?}: {asked}");
-        // The agent closes the session without an answer to the prompt. The client gets one from the gate.
+        // The agent closes the session without answering the prompt, so the gate answers the prompt.
         fixture.agent_answers(3, &json!({}));
         let closed = fixture.take_seen();
         check(at, &fixture, &format!("{asked}\n{closed}"));
@@ -136,7 +136,7 @@ fn messages_outside_a_turn_start_no_turn_in_the_log() {
     fixture.agent_updates(&chunk);
     let seen = fixture.take_seen();
     assert!(seen.starts_with("c < ") && !seen.contains("operator.running"), "{seen}");
-    // A message in a stopped turn starts no turn either.
+    // A message of the agent in a stopped turn does not start another turn.
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(&json!({"sessionUpdate": "tool_call", "toolCallId": 1}));
     assert!(fixture.take_seen().contains("operator.interrupted"));
@@ -149,7 +149,7 @@ fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
     let fields =
         json!({"kind": "server", "status": 500, "url": "http://h/v1", "retryable": true, "message": "boom"});
     let meta = json!({"narrows/error": fields});
-    // The log entry about a failure is the same for both versions of the protocol.
+    // The log entry about a failed turn is the same for both versions of the protocol.
     let logged = "log operator.interrupted reason=\"server (HTTP 500) from http://h/v1: boom\"";
     let mut fixture = Fixture::with_turn();
     fixture.agent_answers(2, &json!({"stopReason": "end_turn", "_meta": meta}));
@@ -170,7 +170,7 @@ fn a_turn_in_which_the_model_failed_is_recorded_as_interrupted() {
         let seen = fixture.take_seen();
         assert!(seen.starts_with(logged), "{seen}");
     }
-    // Other agents report only a message.
+    // Some agents report a message without a kind, or nothing at all.
     for (meta, expected) in [(json!({"message": "busy"}), "busy"), (json!({}), "the turn failed")] {
         let mut fixture = Fixture::with_turn();
         fixture.agent_answers(2, &json!({"stopReason": "end_turn", "_meta": {"narrows/error": meta}}));

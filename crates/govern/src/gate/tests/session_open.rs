@@ -36,7 +36,7 @@ fn a_missing_declared_capability_fails_initialize() {
     log session.refused deny code="unmet-capability"
     c < {"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the agent lacks declared capabilities: loadSession","data":{"condition":"internal_error","retryable":false,"effects":"none","code":"unmet-capability"}}}
     "#);
-    // No session opens afterwards.
+    // No session can be opened after the failed `initialize`.
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     fixture.client_requests(3, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
@@ -47,7 +47,7 @@ fn a_missing_declared_capability_fails_initialize() {
         let seen = fixture.take_seen();
         assert!(!seen.contains("a <") && seen.starts_with("log method.refused deny"), "{seen}");
     }
-    // A session opens after a further `initialize` that succeeds.
+    // A session can be opened after another `initialize` that succeeds.
     fixture.client_requests(4, "initialize", &json!({"protocolVersion": 1}));
     fixture.agent_answers(4, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
     fixture.client_requests(5, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
@@ -72,7 +72,7 @@ fn sessions_must_be_in_the_roots_and_their_start_is_recorded() {
     log session.refused deny code="cwd_outside_root"
     c < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the path is outside the operator's directories: \"/x\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     "#);
-    // A remote client must not learn about paths of this machine.
+    // A remote client must not learn paths of this machine.
     for (method, id) in [
         (IdentityMethod::Token, "token:laptop"),
         (IdentityMethod::Certificate, "cert:laptop"),
@@ -99,7 +99,7 @@ fn only_servers_of_the_operator_are_accepted() {
     let mut fixture = Fixture::with_config(GateConfig { servers: Some(vec!["db".into()]), ..config() }, &[]);
     let own = json!({"type": "acp", "name": "db", "serverId": "1"});
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": [own.clone()]}));
-    // The name of a server in the manifest does not allow another command.
+    // The name of a server in the manifest does not allow to start another command.
     fixture.client_requests(
         3,
         "session/new",

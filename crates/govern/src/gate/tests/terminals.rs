@@ -15,7 +15,7 @@ fn exited(terminal: &str) -> Value {
 }
 
 /// Returns a fixture in which `make` was approved for call 1. If `terminal` is given, the call runs and shows
-/// that terminal.
+/// this terminal.
 fn with_approved_call(terminal: Option<&str>) -> Fixture {
     let mut fixture = Fixture::with_turn();
     fixture.agent_requests(
@@ -60,7 +60,7 @@ fn expect_shown(mut fixture: Fixture, updates: &[Value]) -> String {
 fn a_terminal_is_decided_like_a_call_that_runs_its_command() {
     expect_stop(Fixture::with_turn(), &[command("t", "make")]);
     expect_stop(Fixture::with_turn(), &[command("t", "make"), terminal_output("t")]);
-    // The form of the command makes no difference.
+    // A command that is written as a list of words is decided in the same way.
     let mut odd = command("t", "");
     odd["command"] = json!(["make"]);
     expect_stop(Fixture::with_turn(), &[odd]);
@@ -87,13 +87,13 @@ fn a_terminal_without_a_command_may_run_anything() {
 #[test]
 fn a_terminal_of_an_approved_call_needs_no_approval() {
     let whole = [command("t", "make"), terminal_output("t"), exited("t")];
-    // Updates in either order, and a terminal that only has the same command.
+    // The updates may come in either order, and a terminal joins the call by its command alone.
     expect_shown(with_approved_call(None), &whole);
     expect_shown(with_approved_call(Some("t")), &whole);
     let mut there = command("t", "make");
     there["cwd"] = json!("/w/a");
     expect_shown(with_approved_call(None), &[there]);
-    // The call has the command of the terminal.
+    // The terminal's updates name no command, because the call that shows the terminal does.
     expect_shown(with_approved_call(Some("t")), &[terminal_output("t"), exited("t")]);
     let mut fixture = with_approved_call(Some("t"));
     fixture.agent_updates(
@@ -113,7 +113,7 @@ fn an_approval_holds_for_one_terminal_and_its_command() {
     fixture.agent_updates(&command("t", "make"));
     fixture.take_seen();
     expect_stop(fixture, &[command("u", "make")]);
-    // An id that looks like the key of a call is still the id of a terminal.
+    // A terminal id that looks like the key of a call is still only a terminal id.
     expect_stop(with_approved_call(None), &[terminal_output("1")]);
 }
 
@@ -138,7 +138,8 @@ fn an_approval_holds_for_one_run() {
         fixture
     };
     let run = [command("t", "make"), exited("t")];
-    // A second run: in the same terminal, in another one, and in one that the call has shown as well.
+    // The command runs a second time: in the same terminal, in another one, and in another one that the call
+    // shows.
     expect_stop(after(&run), &[command("t", "make")]);
     expect_stop(after(&run), &[command("u", "make")]);
     expect_stop(after(&[command("t", "make"), showing_call("u")]), &[command("u", "make")]);
@@ -146,7 +147,7 @@ fn an_approval_holds_for_one_run() {
         after(&[showing_call("u"), command("u", "make"), showing_call("t")]),
         &[command("t", "make")],
     );
-    // A second run after the call has ended, in another terminal that the call shows then.
+    // The command runs a second time after the call has ended, in another terminal that the call shows.
     let whole = [&run[..], &[completed()]].concat();
     expect_stop(after(&whole), &[command("t", "make")]);
     expect_stop(after(&[&whole[..], &[showing_call("n")]].concat()), &[command("n", "make")]);

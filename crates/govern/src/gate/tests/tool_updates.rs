@@ -137,7 +137,7 @@ fn a_call_is_decided_once_its_tool_is_known() {
 fn finished_calls_are_forgotten_and_held_updates_are_bounded() {
     let mut fixture = Fixture::with_turn();
     for number in 0..5_000 {
-        // More denied calls in a minute stop the turn.
+        // More denied calls within one minute stop the turn.
         if number % 900 == 899 {
             fixture.advance_clock(60);
         }
@@ -235,7 +235,7 @@ fn a_checked_call_has_one_id_everywhere() {
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
     fixture.take_seen();
-    // The decision does not apply to a call with another id.
+    // The decision is not used for a call with another id.
     fixture.agent_calls("other", "Bash", "pending", &json!({"command": "make"}));
     assert!(fixture.take_seen().contains("log policy.resolved require-approval"));
     fixture.agent_calls("the-id", "Bash", "completed", &json!({"command": "make"}));
@@ -313,7 +313,7 @@ fn protected_files_cannot_be_changed() {
     assert!(is_denied(3, "fs/write_text_file", "/w/a/audit/audit-log.jsonl"));
     assert!(!is_denied(4, "fs/write_text_file", "/w/a/notes"));
     assert!(!is_denied(5, "fs/read_text_file", "/w/a/GOVERNANCE.md"));
-    // An announced call is stopped because of its locations.
+    // The locations of an announced call stop the turn.
     let told = json!({"sessionUpdate": "tool_call", "toolCallId": "9", "kind": "delete", "status": "pending", "title": "t",
         "locations": [{"path": "/w/a/audit"}]});
     fixture.agent_updates(&told);
@@ -391,7 +391,7 @@ fn the_log_names_the_policy_that_decided() {
     fixture.open_turn();
     fixture.agent_calls("1", "Rm", "pending", &json!({"path": "/w/a"}));
     fixture.agent_calls("2", "Read", "pending", &json!({"path": "/w/a"}));
-    // The level denies the action, so no policy is named.
+    // The access level denies the action, so no policy is named.
     fixture.agent_calls("3", "Drop", "pending", &json!({"command": "rm -r /w/a"}));
     let refs: Vec<&str> = fixture
         .output
@@ -494,7 +494,7 @@ fn an_ended_call_that_is_reported_again_is_a_further_call() {
     };
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(&told("tool_call", "first"));
-    // The same update again is shown, because a client may need it.
+    // A repeated update is shown again, because a client may need it.
     fixture.agent_updates(&told("tool_call_update", "first"));
     assert_eq!(fixture.take_seen().matches("log tool.call").count(), 1);
     fixture.agent_updates(&told("tool_call_update", "second"));

@@ -116,7 +116,7 @@ fn an_update_is_shown_without_unknown_members_and_judged_with_them() {
     assert_eq!(seen.matches("\"text\":\"hi\"").count(), 3, "{seen}");
     assert!(!seen.contains("odd"), "{seen}");
     assert_eq!(seen.matches("log member.refused").count(), 1, "each once: {seen}");
-    // A path that only such a member names is judged as well.
+    // A path that only an unknown member names is judged as well.
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Read", "kind": "read",
         "status": "in_progress", "rawInput": {}, "locations": [{"path": "/w/a/b", "uri": "/w/a/secret/k"}]}),
@@ -173,7 +173,7 @@ fn a_version_must_be_an_unambiguous_integer() {
         fixture.settle_events();
         let seen = fixture.take_seen();
         assert!(seen.contains("-32602") && !seen.contains("a < "), "{version} {seen}");
-        // An agent cannot send such a version either.
+        // An agent cannot send an ambiguous version either.
         let mut fixture = Fixture::new();
         fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1}));
         fixture.take_seen();
@@ -216,7 +216,7 @@ fn the_number_of_recorded_refusals_is_bounded() {
     fixture.advance_clock(60);
     let count = |fixture: &Fixture| fixture.output.events.last().unwrap().metadata.get("count").cloned();
     assert_eq!((fixture.output.events.len() - before, count(&fixture)), (101, Some(json!(2_900))));
-    // The next refusal is recorded separately again. The rest is counted at the end.
+    // In the next interval, a refusal gets its own entry again. The remaining count is recorded at the end.
     for number in 0..200 {
         fixture.client_requests(2_000 + number, "_narrows/ping", &json!({}));
     }

@@ -133,7 +133,7 @@ fn permission_requests_have_the_form_of_version_2() {
     "#);
 }
 
-/// Asks for permission, and returns the messages and events that follow.
+/// Asks for permission. Returns the messages and events that follow.
 fn ask_permission(fixture: &mut Fixture, subject: &Value) -> String {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
@@ -141,7 +141,8 @@ fn ask_permission(fixture: &mut Fixture, subject: &Value) -> String {
     fixture.take_seen()
 }
 
-/// The decision about a call does not apply to a command that is asked about under the id of the call.
+/// The decision about a call does not apply to another command that the agent asks about under the id of the
+/// call.
 #[test]
 fn a_command_with_the_id_of_a_known_call_is_judged_separately() {
     let command =
@@ -162,7 +163,7 @@ fn a_command_with_the_id_of_a_known_call_is_judged_separately() {
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
     assert!(fixture.take_seen().contains(r#""optionId":"y""#));
-    // The approval is for this command, once, and for no other.
+    // The approval is about this command, and for one run.
     let seen = ask_permission(&mut fixture, &command("rm -rf /"));
     assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
@@ -249,7 +250,7 @@ fn a_command_belongs_to_its_call_or_needs_its_own_approval() {
         &json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}),
     );
     assert!(seen.contains("\"path\":\"/w/a/b\"") && seen.contains("\"true\""), "{seen}");
-    // A command that belongs to no call needs an approval each time, even under an id that was used before.
+    // A command that belongs to no call needs an approval each time, even under a known id.
     let mut fixture = v2_turn(config());
     for number in 1..=2 {
         let seen =
@@ -283,7 +284,7 @@ fn everything_beside_a_command_is_judged_and_shown_with_it() {
             let mut subject = json!({"type": "command", "command": "ls", "cwd": "/w/a", "toolCallId": "1"});
             subject[name] = value.clone();
             let seen = ask_permission(&mut fixture, &subject);
-            // The command differs from the announced one.
+            // The agent asks about another command than the announced one.
             assert!(seen.contains("log policy.resolved require-approval"), "{is_told} {subject}: {seen}");
             assert!(seen.contains(&format!("\"{name}\":{value}")), "{is_told} {subject}: {seen}");
         }
